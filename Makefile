@@ -67,8 +67,7 @@ check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit orchestrator/core --doctest-modules -m 'not tensorflow and not lab'
+	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'
 
 format: $(VENV)/.dev  ## bring the sources into shape
 	$(BIN)/ruff format .
@@ -117,4 +116,4 @@ docker-demo:  ## the same training across containers, one of which is killed on 
 	$(PYTHON) docker/demo.py
 
 clean:  ## remove what was made here
-	rm -rf $(VENV) $(HOROVOD) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(HOROVOD) build .mypy_cache .ruff_cache .pytest_cache

@@ -18,9 +18,9 @@ from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
 from benchmarks.limits import LIMITS
-from orchestrator.adapters.head.client import Client
 from orchestrator.cli.handover import adopted
 from orchestrator.core.errors import CoordinatorUnreachable
+from orchestrator.head.api.client import Client
 from tests.cluster.cluster import Cluster
 
 HOSTS = 16

@@ -24,10 +24,10 @@ from typing import Any
 from benchmarks import pace, proc
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.limits import LIMITS
-from orchestrator.adapters import bundle
-from orchestrator.adapters.local import LocalChannel, LocalTransport
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import bootstrap
+from orchestrator.head.code import bundle
+from orchestrator.head.links import bootstrap
+from orchestrator.head.reach.local import LocalChannel, LocalTransport
 from orchestrator.protocol.limits import PSUTIL_AFTER_S
 from tests.contract.agent_harness import push_psutil
 

@@ -22,16 +22,16 @@ from typing import Any
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.length import is_long
 from benchmarks.limits import LIMITS
-from orchestrator.adapters.head import run_series
-from orchestrator.adapters.head.accounts import Accounts
-from orchestrator.adapters.head.history import History
-from orchestrator.adapters.head.paths import Paths
-from orchestrator.core.goodput import Account, Event, account
 from orchestrator.core.notes import NoteKind as Kind
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.records import run_series
+from orchestrator.head.records.accounts import Accounts
+from orchestrator.head.records.history import History
 from orchestrator.page import server
 from orchestrator.page.feed import Calm, difference, steady, told
 from orchestrator.page.guard import Keys
 from orchestrator.page.source import Source
+from orchestrator.reporting.goodput import Account, Event, account
 from tests.contract.fake_api import run_document, task_document
 
 HOURS, HOURS_LONG = 1.0, 8.0

@@ -20,10 +20,10 @@ import paramiko
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.lab import lab_of
 from benchmarks.limits import LIMITS, Limit
-from orchestrator.adapters import bundle
-from orchestrator.adapters.ssh.transport import SshTransport
-from orchestrator.core.model import Problem
-from orchestrator.daemon.connection.link import HostLink, Watch
+from orchestrator.core.state.run import Problem
+from orchestrator.head.code import bundle
+from orchestrator.head.links.link import HostLink, Watch
+from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.protocol.limits import PSUTIL_AFTER_S
 from tests.cluster.lab import Lab, LabHost
 

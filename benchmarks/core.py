@@ -18,12 +18,12 @@ from orchestrator.core import decide
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import is_worth_keeping
 from orchestrator.core.events import Event, HostPrepared, HostReported, HostUp, Submitted, TaskReport
-from orchestrator.core.host import Facts
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
-from orchestrator.core.task import Progress
+from orchestrator.core.state.host import Facts
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import Progress
 
 HOSTS = (10, 100, 300, 1000)
 BEATS = 1000

@@ -38,8 +38,8 @@ from benchmarks.figure import Figure, NotMeasured, Point
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
 from benchmarks.limits import LIMITS
 from benchmarks.machine import claim_memory
-from orchestrator.adapters import bundle
-from orchestrator.daemon.connection.compiled import compiled_for
+from orchestrator.head.code import bundle
+from orchestrator.head.code.compiled import compiled_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.lab import Lab, LabHost
 

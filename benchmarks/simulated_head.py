@@ -10,12 +10,12 @@ import socket
 import sys
 from collections.abc import Callable
 
-from orchestrator.adapters.head.paths import Paths
-from orchestrator.adapters.reader import READ_BYTES, READER
-from orchestrator.adapters.transport import Channel, ChannelClosed, OpenChannels, Take
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.coordinator import main
+from orchestrator.head.coordinator import main
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.reach.reader import READ_BYTES, READER
+from orchestrator.head.reach.transport import Channel, ChannelClosed, OpenChannels, Take
 
 
 class SocketTransport:

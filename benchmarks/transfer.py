@@ -26,13 +26,13 @@ from benchmarks.figure import Figure
 from benchmarks.lab import lab_of
 from benchmarks.limits import LIMITS
 from benchmarks.machine import memory_released
-from orchestrator.adapters import bundle
-from orchestrator.adapters.head.checkpoint_store import CheckpointStore
-from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import CheckpointPlan, Plan, TaskId, TaskPlan
-from orchestrator.daemon.connection.link import HostLink, Watch
-from orchestrator.daemon.transfer.checkpoints import CheckpointTransfer
-from orchestrator.daemon.transfer.journey import Journey
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.head.code import bundle
+from orchestrator.head.links.link import HostLink, Watch
+from orchestrator.head.records.checkpoint_store import CheckpointStore
+from orchestrator.head.transfer.checkpoints import CheckpointTransfer
+from orchestrator.head.transfer.journey import Journey
 from orchestrator.protocol.orders import Manifest
 from tests.cluster.lab import Lab, LabHost
 

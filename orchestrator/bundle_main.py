@@ -9,35 +9,35 @@ def main(argv: list[str]) -> int:
     """Run the module that the first word names. Nothing else is imported, since this runs before the user's script."""
     word, rest = (argv[0], argv[1:]) if argv else ("", [])
     if word == "run":
-        from orchestrator.runtime.main import main as run
+        from orchestrator.task.main import main as run
 
         return run(rest) or 0
     if word == "shim":
-        from orchestrator.daemon.shim.main import main as shim
+        from orchestrator.host.shim.main import main as shim
 
         return shim(rest) or 0
     if word == "keeper":
-        from orchestrator.daemon.keeper.main import main as keeper
+        from orchestrator.host.keeper.main import main as keeper
 
         return keeper(rest)
     if word == "relay":
-        from orchestrator.daemon.keeper.relay import main as relay
+        from orchestrator.host.keeper.relay import main as relay
 
         return relay(rest)
     if word == "dial":
-        from orchestrator.daemon.keeper.dial import main as dial
+        from orchestrator.host.keeper.dial import main as dial
 
         return dial(rest)
     if word == "checkpoints":
-        from orchestrator.adapters.checkpoints import checkpoints_main
+        from orchestrator.checkpoints import checkpoints_main
 
         return checkpoints_main(rest)
     if word == "probe":
-        from orchestrator.daemon.agent.probe import main as probe
+        from orchestrator.host.agent.probe import main as probe
 
         return probe(rest) or 0
     if word == "pod":
-        from orchestrator.daemon.pod.main import main as pod
+        from orchestrator.host.pod.main import main as pod
 
         return pod(rest) or 0
     sys.stderr.write(

@@ -6,8 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.runtime.checkpoint import Checkpoint
-    from orchestrator.runtime.parallel import make_parallel, multi_gpu_model
+    from orchestrator.task.keras.checkpoint import Checkpoint
+    from orchestrator.task.keras.parallel import make_parallel, multi_gpu_model
 
 __all__ = ["Checkpoint", "make_parallel", "multi_gpu_model"]
 
@@ -19,4 +19,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"orchestrator.runtime.{_HOMES[name]}"), name)
+    return getattr(import_module(f"orchestrator.task.keras.{_HOMES[name]}"), name)

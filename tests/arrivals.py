@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.adapters.checkpoints import arrival, safe
-from orchestrator.adapters.checkpoints.arrival import Arrival, Writer
-from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator.both.hostdir import HostFault
+from orchestrator.checkpoints import arrival, safe
+from orchestrator.checkpoints.arrival import Arrival, Writer
 from orchestrator.protocol.orders import Manifest
 
 
 class Arrivals:
-    """What one agent knows of them, as `orchestrator.daemon.agent.arrivals` does."""
+    """What one agent knows of them, as `orchestrator.host.agent.arrivals` does."""
 
     def __init__(self) -> None:
         self._by_directory: dict[str, Arrival] = {}

@@ -19,9 +19,9 @@ from typing import (
     is_typeddict,
 )
 
-from orchestrator.adapters.channel import BLOB_BYTES_MAX, JSON_BYTES_MAX
 from orchestrator.protocol import hello, replies, reports, runtime_lines
 from orchestrator.protocol.bounds import Form, Json, Length, Range, Raw
+from orchestrator.protocol.channel import BLOB_BYTES_MAX, JSON_BYTES_MAX
 from orchestrator.protocol.limits import COUNT_MAX
 from orchestrator.protocol.table import TABLE, Fence, Verb
 
@@ -33,9 +33,9 @@ HEAD = f"""<!-- Made by `make docs` from orchestrator/protocol. Never edit it by
 This page describes all frames between coordinator, agent, shim and runtime. It is made from the types in
 `orchestrator/protocol/` (`hello.py`, `reports.py`, `replies.py`, `runtime_lines.py` and `orders/`), and from the table
 in `table.py`. mypy checks the code against these types. At run time, the head checks every frame of a host against
-them (`check.py`), in one place: `daemon/connection/edge.py`.
+them (`check.py`), in one place: `head/links/edge.py`.
 
-A **frame** (`adapters/channel.py`) is two big-endian uint32 (length of the JSON, length of the blob), one JSON
+A **frame** (`protocol/channel.py`) is two big-endian uint32 (length of the JSON, length of the blob), one JSON
 object in UTF-8, and the blob, which may be empty. The JSON has at most {JSON_BYTES_MAX >> 20} MiB, the blob at most
 {BLOB_BYTES_MAX >> 20} MiB. Frames go over the SSH channel between coordinator and agent, and over the socket of a shim.
 
@@ -58,7 +58,7 @@ In the tables, a field with `?` may be missing.
 
 AGENT = """## Agent to coordinator
 
-`daemon/connection/bootstrap.py` describes how an agent gets to a host, and what is exchanged before its hello.
+`head/links/bootstrap.py` describes how an agent gets to a host, and what is exchanged before its hello.
 """
 
 ORDERS = """## Coordinator to agent
@@ -94,7 +94,7 @@ RUNTIME = """## Shim and runtime
 
 One inherited socket (its number in ORCH_FD), JSON lines. What the plan asks of the runtime is in the task's
 environment from the start, ORCH_RUNTIME, a JSON object: of the strategy's row `strategy`, `module` (of
-`runtime/`), `tf_class` and `served` (task types); then `serve` (those types are `runtime/server.py`, no script
+`task/`), `tf_class` and `served` (task types); then `serve` (those types are `task/strategies/server.py`, no script
 runs), `replicas_on_cpu`, `communication`, `communication_timeout_s`, `bytes_per_pack`, `keras`, `tpu` and
 `tpu_wait_s`. With `horovod` the release brings ORCH_HOROVOD, a JSON object that the runtime takes out of the
 environment: `alone` (all ranks are on one host), `slots` (to rank 0, which serves the rendezvous: the places of

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.head.runlogs import RunLogs
-from orchestrator.cli import render
-from orchestrator.cli.grpc_folding import GrpcFolder
-from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Session
-from orchestrator.cli.terminal import fold, screen
+from orchestrator.cli.show import render
+from orchestrator.cli.show.grpc_folding import GrpcFolder
+from orchestrator.cli.show.log_lines import LogPainter
+from orchestrator.cli.show.terminal import fold, screen
 from orchestrator.cli.watching import Watch
 from orchestrator.client.choice import is_active
 from orchestrator.client.waiting import wait_for_the_last_lines
+from orchestrator.head.api.client import Client
+from orchestrator.head.records.runlogs import RunLogs
 
 if TYPE_CHECKING:
     from rich.live import Live

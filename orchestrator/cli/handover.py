@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.adapters.head.systemd import Systemd
 from orchestrator.cli.session import Session, is_not_running
 from orchestrator.client.choice import is_active
 from orchestrator.client.starting import (
@@ -27,6 +26,7 @@ from orchestrator.client.starting import (
 )
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, WaitTimedOut
 from orchestrator.core.words import counted, duration
+from orchestrator.head.node.systemd import Systemd
 
 STOP_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
@@ -153,9 +153,9 @@ def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
         )
     try:
         # All of its modules must import: an upgrade may have left a library out.
-        import orchestrator.daemon.coordinator.api_server
-        import orchestrator.daemon.coordinator.main  # noqa: F401
-        from orchestrator.adapters.head.journal_reading import peek
+        import orchestrator.head.api.server
+        import orchestrator.head.coordinator.main  # noqa: F401
+        from orchestrator.head.journal.reading import peek
     except ImportError as e:
         raise Refused(
             f"a coordinator of this orch {__version__} cannot start: {e}{untouched}",

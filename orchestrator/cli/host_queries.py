@@ -10,7 +10,7 @@ from orchestrator.cli.session import Session
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
-    from orchestrator.daemon.connection.query import Answer, Asker
+    from orchestrator.head.links.query import Answer, Asker
 
 TIMEOUT_S = 90.0
 """For one host and all its queries. Measuring a large run's directory takes time."""
@@ -25,9 +25,9 @@ def plans_of(files: Sequence[str]) -> list[tuple[Plan, Mapping[str, str]]]:
 
 def asker(session: Session) -> Asker:
     """Return an Asker with the keys and transports of this session's coordinator."""
-    from orchestrator.adapters import bundle
-    from orchestrator.daemon.connection.query import Asker
-    from orchestrator.daemon.coordinator.main import transports
+    from orchestrator.head.code import bundle
+    from orchestrator.head.coordinator.main import transports
+    from orchestrator.head.links.query import Asker
 
     return Asker(transports(session.paths), bundle.load)
 

@@ -8,17 +8,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.head.checkpoint_store import Holding, holdings, root_of
-from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, Refused
-from orchestrator.core.owner import Owner
+from orchestrator.core.state.owner import Owner
 from orchestrator.core.words import counted
+from orchestrator.head.records.checkpoint_store import Holding, holdings, root_of
+from orchestrator.head.records.runlogs import RunLogs
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.journal_states import Contents
-    from orchestrator.core.model import Run
     from orchestrator.core.plan import HostPlan, Plan
+    from orchestrator.core.state.run import Run
+    from orchestrator.head.journal.states import Contents
 
 HERE = "(this machine)"
 """Shown as the host of what is in our own state directory."""
@@ -93,7 +93,7 @@ class Known:
 
 def known(session: Session) -> Known:
     """Read the journal. Raises Refused where it cannot be read: its runs would look like orphans."""
-    from orchestrator.adapters.head.journal_reading import peek
+    from orchestrator.head.journal.reading import peek
 
     path = session.paths.journal
     try:
@@ -136,8 +136,8 @@ def look_in_jobs(session: Session) -> list[Item]:
     """Find the secrets that jobs of Slurm have left which were killed."""
     if not os.path.isdir(os.path.join(session.paths.state_dir, "slurm")):
         return []
-    from orchestrator.adapters.slurm import job
     from orchestrator.client.on_slurm import ended_with_secrets
+    from orchestrator.head.reach.slurm import job
 
     top = session.paths.state_dir
     return [

@@ -40,7 +40,7 @@ from orchestrator.client.choice import (
 from orchestrator.core.errors import OrchestratorError, UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.runlogs import RunLogs
+    from orchestrator.head.records.runlogs import RunLogs
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _HOST_PATIENCE_S = 3.0
@@ -99,8 +99,8 @@ def complete_run(
     incomplete: str,
 ) -> list[str]:
     """Complete the names of runs: from the coordinator if it answers at once, else from the disk."""
-    from orchestrator.adapters.head.runlogs import RunLogs, run_name
     from orchestrator.cli.session import Session
+    from orchestrator.head.records.runlogs import RunLogs, run_name
 
     runs = _runs_now(ctx)
     if runs is None:
@@ -147,8 +147,8 @@ def complete_logged_host(ctx: click.Context, param: click.Parameter, incomplete:
 
 def _logged(ctx: click.Context) -> tuple[RunLogs, str | None]:
     """Return the logs on this machine, and the run whose they are."""
-    from orchestrator.adapters.head.runlogs import RunLogs
     from orchestrator.cli.session import Session
+    from orchestrator.head.records.runlogs import RunLogs
 
     session = ctx.find_object(Session) or Session.of_process()
     logs = RunLogs(session.paths.state_dir)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from orchestrator.cli.terminal import fold, inert
+from orchestrator.cli.show.terminal import fold, inert
 from orchestrator.client.environment import Environment, is_not_running
 
 __all__ = ["Paint", "Session", "StdoutClosed", "discard", "is_not_running"]

@@ -14,11 +14,11 @@ from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interact
 from orchestrator.cli.session import Session
 from orchestrator.core import conflicts
 from orchestrator.core.errors import Refused
-from orchestrator.core.owner import Driven, Owner
+from orchestrator.core.state.owner import Driven, Owner
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan, Plan
-    from orchestrator.daemon.connection.query import Asker
+    from orchestrator.head.links.query import Asker
 
 
 def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
@@ -58,7 +58,8 @@ def _refuse_elsewhere(left: Sequence[Driven]) -> None:
 
 
 def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tuple[HostPlan, Driven]]:
-    from orchestrator.daemon.connection import orders, ownership
+    from orchestrator.head.links import ownership
+    from orchestrator.head.links import requests as orders
 
     directory = plan.checkpoint.dir if plan.checkpoint is not None else None
     hosts = {host.connection: host for host in plan.hosts}.values()
@@ -77,8 +78,8 @@ def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tupl
 
 def _end(ask: Asker, plan: Plan, owner: Owner, found: Sequence[tuple[HostPlan, Driven]]) -> None:
     """Fence off these runs and kill them. Raises Refused where that fails."""
-    from orchestrator.daemon.connection import orders
-    from orchestrator.daemon.coordinator.recovery import EPOCHS_UNHEARD
+    from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD
+    from orchestrator.head.links import requests as orders
 
     epochs: dict[str, int] = {}
     for _, one in found:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.cli import render
 from orchestrator.cli.session import Session
+from orchestrator.cli.show import render
 from orchestrator.client.waiting import Wait
 from orchestrator.core.notes import NoteKind, kind_of
+from orchestrator.head.api.client import Client
 
 _PROGRESS_EVERY_S = 5.0
 

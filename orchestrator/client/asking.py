@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.client.choice import find_or_newest, is_active, runs_of, status_of
 from orchestrator.client.environment import Environment, is_not_running
 from orchestrator.core.errors import CoordinatorUnreachable, UsageError
+from orchestrator.head.api.client import Client
 
 _EVENTS_WAIT_S = 10.0
 _STACKS_TIMEOUT_S = 60.0
@@ -54,8 +54,8 @@ def why(environment: Environment, name: str | None) -> dict[str, Any]:
         chosen = find_or_newest(runs_of(client), name)
         return client.get(f"/v1/runs/{chosen['run_id']}/why")
     except CoordinatorUnreachable as e:
-        from orchestrator.adapters.head.runlogs import RunLogs, run_name
         from orchestrator.client.log_reading import known_run
+        from orchestrator.head.records.runlogs import RunLogs, run_name
 
         logs = RunLogs(environment.paths.state_dir)
         run_id = known_run(logs, name)

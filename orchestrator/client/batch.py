@@ -20,10 +20,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.adapters import durable
-from orchestrator.adapters.slurm import commands
-from orchestrator.adapters.slurm.job import SUBMITTED, runtime_dir
-from orchestrator.adapters.slurm.transport import slurm_transport, step
+from orchestrator.both import durable
 from orchestrator.client.choice import is_active, runs_of
 from orchestrator.client.environment import Environment
 from orchestrator.client.killing import order
@@ -31,7 +28,10 @@ from orchestrator.client.starting import coordinator_command, spawn
 from orchestrator.core.causes import Cause
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.plan import HostPlan, Plan
-from orchestrator.core.sbatch import WARNING_S
+from orchestrator.head.reach.slurm import commands
+from orchestrator.head.reach.slurm.job import SUBMITTED, runtime_dir
+from orchestrator.head.reach.slurm.transport import slurm_transport, step
+from orchestrator.spec.sbatch import WARNING_S
 
 READY_S = 60.0
 """How long a node may take to start its keeper. One that takes longer is a spare at best."""

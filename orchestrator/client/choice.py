@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.head.api.client import Client
 
 TERMINAL_PHASES = ("SUCCEEDED", "FAILED", "KILLED")
 

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.head.client import Client as Api
 from orchestrator.client import asking, killing
 from orchestrator.client.choice import TERMINAL_PHASES, find, find_or_newest, is_active, runs_of, status_of
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.head.api.client import Client as Api
 
 if TYPE_CHECKING:
     from orchestrator.client.series import Axis, Metrics
-    from orchestrator.core.log_level import Level
+    from orchestrator.reporting.log_level import Level
 
 Document = dict[str, Any]
 """A JSON object as the command line prints it."""

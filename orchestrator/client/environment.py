@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Mapping
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import CoordinatorUnreachable
+from orchestrator.head.api.client import Client
+from orchestrator.head.node.paths import Paths
 
 ALLOCATION = "ORCH_ALLOCATION"
 """Set within a job's batch step, where the coordinator's socket is near."""
@@ -27,7 +27,7 @@ class Environment:
         self.paths.check_socket_path()
         self.paths.check()
         if ALLOCATION not in self.environ and os.path.exists(self.paths.job):
-            from orchestrator.adapters.slurm import client, job
+            from orchestrator.head.reach.slurm import client, job
 
             found = job.read(self.paths.state_dir)
             if found is not None:

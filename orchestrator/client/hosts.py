@@ -11,7 +11,7 @@ from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Usage
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
-    from orchestrator.daemon.connection.query import Answer
+    from orchestrator.head.links.query import Answer
     from orchestrator.protocol.orders import KnownRun
 
 TIMEOUT_S = 60.0
@@ -40,7 +40,7 @@ def _of_file(file: str) -> list[HostPlan]:
 
 
 def _of_active_runs(environment: Environment) -> list[HostPlan]:
-    from orchestrator.adapters.head import journal_reading
+    from orchestrator.head.journal import reading as journal_reading
 
     try:
         kept = journal_reading.peek(environment.paths.journal).kept
@@ -56,10 +56,10 @@ def _of_active_runs(environment: Environment) -> list[HostPlan]:
 
 def ask(environment: Environment, hosts: Sequence[HostPlan]) -> list[Answer[Any]]:
     """Ask each host what it has, and which runs it knows."""
-    from orchestrator.adapters import bundle
-    from orchestrator.daemon.connection import orders
-    from orchestrator.daemon.connection.query import Asker
-    from orchestrator.daemon.coordinator.main import transports
+    from orchestrator.head.code import bundle
+    from orchestrator.head.coordinator.main import transports
+    from orchestrator.head.links import requests as orders
+    from orchestrator.head.links.query import Asker
 
     asker = Asker(transports(environment.paths), bundle.load)
     return asker.ask(

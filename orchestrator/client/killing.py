@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.client.choice import is_active, status_of
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly, WaitTimedOut
+from orchestrator.head.api.client import Client
 
 _LOOK_EVERY_S = 0.25
 

@@ -8,8 +8,6 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
-from orchestrator.adapters.head.log_file import OWN, LogLine
-from orchestrator.adapters.head.runlogs import RunLogs, run_name
 from orchestrator.client.choice import (
     START_ONE,
     find_or_newest,
@@ -22,6 +20,8 @@ from orchestrator.client.environment import Environment
 from orchestrator.client.log_selection import EVERYTHING, Selection
 from orchestrator.client.waiting import wait_for_the_last_lines
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+from orchestrator.head.records.log_file import OWN, LogLine
+from orchestrator.head.records.runlogs import RunLogs, run_name
 
 _LOOK_EVERY_S = 0.25
 _STREAMS = {"o": "stdout", "e": "stderr", "g": "gap", OWN: "orch"}

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from orchestrator.adapters.head.log_file import LEVEL_OF_STREAM, OWN, LogLine
 from orchestrator.core.errors import UsageError
-from orchestrator.core.log_level import Level, Levels, is_serious, parse_level
+from orchestrator.head.records.log_file import LEVEL_OF_STREAM, OWN, LogLine
+from orchestrator.reporting.log_level import Level, Levels, is_serious, parse_level
 
 
 @dataclass(frozen=True, slots=True)

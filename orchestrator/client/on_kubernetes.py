@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.kubernetes import lent
-from orchestrator.adapters.kubernetes.commands import Cluster, KubernetesFailed, find
 from orchestrator.client.choice import status_of
 from orchestrator.client.environment import Environment
-from orchestrator.core import pods
 from orchestrator.core.errors import OrchestratorError, Refused, SpecError, WaitTimedOut
+from orchestrator.head.reach.kubernetes import lent, pods
+from orchestrator.head.reach.kubernetes.commands import Cluster, KubernetesFailed, find
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.client import Client
     from orchestrator.core.plan import Plan
+    from orchestrator.head.api.client import Client
     from orchestrator.spec.kubernetes.hosts import PodWishes
     from orchestrator.spec.kubernetes.manifests import Manifest
 
@@ -33,7 +32,7 @@ _RETURN_LOOK_S = 0.25
 
 def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
     """Return the pods of a file's run, and whether this call has asked for them. Raises SpecError, KubernetesFailed."""
-    from orchestrator.adapters.head.codetree import survey
+    from orchestrator.head.code.codetree import survey
     from orchestrator.spec.kubernetes import hosts
     from orchestrator.spec.plan import load_plan, pod_wishes_of
 
@@ -112,7 +111,7 @@ def _make(cluster: Cluster, manifest: Manifest) -> None:
 
 
 def _create(plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> None:
-    from orchestrator.adapters import bundle
+    from orchestrator.head.code import bundle
     from orchestrator.spec.kubernetes import hosts
 
     items = hosts.pod_manifests(plan, wishes, bundle.packed(), made.id)

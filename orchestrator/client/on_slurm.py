@@ -6,13 +6,13 @@ import contextlib
 import os
 import sys
 
-from orchestrator.adapters import durable
-from orchestrator.adapters.head.paths import Paths
-from orchestrator.adapters.slurm import commands, job
+from orchestrator.both import durable
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
 from orchestrator.core.plan import Plan
-from orchestrator.core.sbatch import Wish, batch_script
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.reach.slurm import commands, job
+from orchestrator.spec.sbatch import Wish, batch_script
 
 _LOOK_S = 0.5
 
@@ -37,7 +37,7 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     """Submit the run of a file. (The job, whether it is new): a job that is queued or runs is left as it is."""
     from pydantic import TypeAdapter
 
-    from orchestrator.adapters.head.codetree import survey
+    from orchestrator.head.code.codetree import survey
     from orchestrator.spec.plan import load_recipients
 
     wish, plan, secrets = wish_and_plan(file)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import JournalError
+from orchestrator.head.node.paths import Paths
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.accounts import Accounts
+    from orchestrator.head.records.accounts import Accounts
 
 _NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", "steps_per_s", "cpu_percent", "rss_bytes"))
 """The fields of a task that only its heartbeats tell."""
@@ -24,9 +24,9 @@ def status(paths: Paths, *, now: float, accounts: Accounts | None = None) -> dic
         now: the Unix time.
         accounts: those of the runs, where somebody has them already.
     """
-    from orchestrator.adapters.head import accounts as head_accounts
-    from orchestrator.adapters.head import journal_reading
-    from orchestrator.daemon.coordinator.status import SCHEMA, run_document
+    from orchestrator.head.coordinator.status import SCHEMA, run_document
+    from orchestrator.head.journal import reading as journal_reading
+    from orchestrator.head.records import accounts as head_accounts
 
     written = [_written(paths.journal + suffix) for suffix in ("", "-wal")]
     try:

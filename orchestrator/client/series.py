@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.head.run_series import named
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.head.api.client import Client
+from orchestrator.head.records.run_series import named
 
 BUCKETS = 4000
 """The most points of one series and generation that are asked for, about."""

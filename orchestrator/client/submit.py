@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.client.choice import is_active, runs_of
 from orchestrator.client.environment import Environment
 from orchestrator.client.starting import ensure_coordinator
 from orchestrator.core.errors import CoordinatorUnreachable, SpecError
+from orchestrator.head.api.client import Client
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.codetree import Survey
     from orchestrator.core.plan import Plan
+    from orchestrator.head.code.codetree import Survey
 
     Before = Callable[[Mapping[str, Any], Plan], None]
     """Called with the coordinator's document and the plan before the plan is submitted. It may raise."""
@@ -83,7 +83,7 @@ def survey_code(file: str, plan: Plan, client: Client) -> Survey | None:
     Raises:
         SpecError: it cannot be pushed; each line says where in `file` the reason stands.
     """
-    from orchestrator.adapters.head.codetree import survey
+    from orchestrator.head.code.codetree import survey
     from orchestrator.spec.load import located
 
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.client.choice import status_of
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import CoordinatorBusy, CoordinatorUnreachable, WaitTimedOut
 from orchestrator.core.words import duration
+from orchestrator.head.api.client import Client
+from orchestrator.head.records.runlogs import RunLogs
 
 LOOK_EVERY_S = 0.25
 LOOK_SHARE = 10.0

@@ -11,12 +11,12 @@ from dataclasses import replace
 from orchestrator.core.actions import Action, CloseHost, Note, SweepHost
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit
-from orchestrator.core.instants import Instant
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Ended, Phase
 from orchestrator.core.phases.stopping import unproven
-from orchestrator.core.task import TaskPhase
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.phase_states import Ended, Phase
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import TaskPhase
 
 REASON = "killed by the user, without the order of a normal end: a fault of orch had stopped all decisions"
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from orchestrator.core.instants import Instant
+from orchestrator.core.state.instants import Instant
 
 HOLD_S = 15.0
 """How long a finding must last, and be gone."""

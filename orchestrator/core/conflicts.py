@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.core.errors import Refused
-from orchestrator.core.model import Problem, Run
-from orchestrator.core.owner import Driven, Owner
 from orchestrator.core.plan import Plan
+from orchestrator.core.state.owner import Driven, Owner
+from orchestrator.core.state.run import Problem, Run
 
 _SPARE = "a spare"
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from types import MappingProxyType
 
 from orchestrator.core.hosts import lifecycle, silence
-from orchestrator.core.instants import Deadline, Kind, instants_of
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Running
 from orchestrator.core.phases import leaving, room, standby
 from orchestrator.core.phases.individual import may_start_individually, overdue_at
 from orchestrator.core.phases.stall import stalled_at
+from orchestrator.core.state.instants import Deadline, Kind, instants_of
+from orchestrator.core.state.phase_states import Running
+from orchestrator.core.state.run import Run
 
 _Due = Iterable[Deadline | None]
 

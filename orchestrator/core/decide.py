@@ -22,7 +22,6 @@ from typing import assert_never
 from orchestrator.core import conflicts, invariants
 from orchestrator.core.actions import Action
 from orchestrator.core.causes import Cause
-from orchestrator.core.checkpoint import Seed
 from orchestrator.core.ends import Exit, FirstCause, Injected
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
@@ -50,24 +49,12 @@ from orchestrator.core.events import (
     UndrainRequested,
 )
 from orchestrator.core.faults import KINDS, Fault
-from orchestrator.core.host import Link
 from orchestrator.core.hosts import lifecycle
-from orchestrator.core.model import Problem, Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import (
-    Backoff,
-    Ended,
-    Intent,
-    Pending,
-    Phase,
-    Rendezvous,
-    Running,
-    Stopping,
-)
 from orchestrator.core.phases import checkpoints, final_verification, leaving, room, standby
+from orchestrator.core.phases.host_reports import absorb
 from orchestrator.core.phases.individual import advance_individual, end_individually
 from orchestrator.core.phases.quiet import is_quiet
-from orchestrator.core.phases.reports import absorb
 from orchestrator.core.phases.reschedule import handle
 from orchestrator.core.phases.running import advance_running, verification_failed
 from orchestrator.core.phases.stall import advance_stall, stacks_collected
@@ -90,7 +77,20 @@ from orchestrator.core.phases.stopping import (
 )
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import is_individual
-from orchestrator.core.task import Task, TaskPhase
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.phase_states import (
+    Backoff,
+    Ended,
+    Intent,
+    Pending,
+    Phase,
+    Rendezvous,
+    Running,
+    Stopping,
+)
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 
 _TURNS_MAX = 20

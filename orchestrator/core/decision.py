@@ -21,9 +21,9 @@ from orchestrator.core.actions import (
     VerifyCheckpoint,
 )
 from orchestrator.core.events import CheckpointVerified, Event, HostReported, Ticked
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Running
 from orchestrator.core.plan import TaskId
+from orchestrator.core.state.phase_states import Running
+from orchestrator.core.state.run import Run
 
 _WORD_MAX = 120
 """Characters of one value in the words of an event."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
-from orchestrator.core.instants import Instant
-from orchestrator.core.phase_states import Phase
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.words import counted, duration
 
 

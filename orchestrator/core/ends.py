@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.core.causes import Cause
-from orchestrator.core.instants import Instant, ToldInstant
 from orchestrator.core.plan import TaskId
+from orchestrator.core.state.instants import Instant, ToldInstant
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from orchestrator.core.checkpoint import Seed
 from orchestrator.core.ends import Exit
 from orchestrator.core.faults import Fault
-from orchestrator.core.host import Facts, GpuLoad, Leaving, Unkillable
-from orchestrator.core.instants import Instant
-from orchestrator.core.model import Problem
-from orchestrator.core.owner import Owner
-from orchestrator.core.phase_states import Swept
 from orchestrator.core.plan import TaskId
-from orchestrator.core.task import Progress
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.host import Facts, GpuLoad, Leaving, Unkillable
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.owner import Owner
+from orchestrator.core.state.phase_states import Swept
+from orchestrator.core.state.run import Problem
+from orchestrator.core.state.task import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from orchestrator.core.errors import Refused, UsageError
-from orchestrator.core.host import Link
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import TaskId
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
 from orchestrator.core.words import duration
 
 LASTS_MAX_S = 600.0

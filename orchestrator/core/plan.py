@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import total_ordering
 from typing import cast
 
-from orchestrator.core.roster import Roster
+from orchestrator.core.state.roster import Roster
 
 TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 """TensorFlow's task types, in the order in which people read them."""

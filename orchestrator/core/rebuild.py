@@ -18,18 +18,18 @@ from dataclasses import replace
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import TaskReport
-from orchestrator.core.host import Host, Link
 from orchestrator.core.hosts import slots
-from orchestrator.core.instants import Instant, rebased
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Phase, Rendezvous, Running
+from orchestrator.core.launching.placement import has_room
 from orchestrator.core.phases.running import next_verification
 from orchestrator.core.phases.starting import is_seeded
-from orchestrator.core.placement import has_room
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import is_individual
+from orchestrator.core.state.host import Host, Link
+from orchestrator.core.state.instants import Instant, rebased
+from orchestrator.core.state.phase_states import Phase, Rendezvous, Running
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Standby, Task, TaskPhase
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.core.task import Standby, Task, TaskPhase
 
 Told = Mapping[str, Sequence[TaskReport]]
 """By host that answered: what it reports."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.core.model import Run
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.core.task import Task
 
 
 def is_individual(run: Run, task: Task) -> bool:

@@ -1,6 +1,6 @@
 """What a strategy means: its task types, who leads, who shares whose fate. One table, no `if` elsewhere.
 
-To add a strategy, add its row here and, where its processes need help that no row can say, a module in `runtime/` that
+To add a strategy, add its row here and, where its processes need help that no row can say, a module in `task/` that
 the row names. A test runs a made-up row through spec, launch and core, and looks that no other module asks for a name.
 
 Source: TensorFlow's distribute documentation, and what was seen when processes were killed: a mirrored gang
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from orchestrator.core import wiring
+from orchestrator.core.launching import wiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Strategy:
     needs_runtime: bool = False
     """The runtime does for it what nobody else would: it cannot be off."""
     runtime_module: str = ""
-    """The module of `runtime/` whose PART helps its processes; empty where none does."""
+    """The module of `task/` whose PART helps its processes; empty where none does."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of every task, under the user's own."""
     without_gpus: frozenset[str] = frozenset()

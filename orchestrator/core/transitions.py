@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from orchestrator.core.errors import TransitionNotAllowed
-from orchestrator.core.phase_states import EndPhase, Intent, Phase
+from orchestrator.core.state.phase_states import EndPhase, Intent, Phase
 
 _PENDING: Mapping[Phase, str] = {
     Phase.RENDEZVOUS: "every host that is to hold a task is ready, and they fit together",

@@ -6,14 +6,14 @@ from typing import Any
 
 from orchestrator.core import transitions
 from orchestrator.core.actions import Action, Note
-from orchestrator.core.host import Host
-from orchestrator.core.instants import Instant
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import PhaseState, Running
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
-from orchestrator.core.task import Task
+from orchestrator.core.state.host import Host
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.phase_states import PhaseState, Running
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
 
 
 class Turn:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.adapters.head import bands
-from orchestrator.adapters.head.paths import Paths
-from orchestrator.adapters.head.run_series import named
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.records import bands
+from orchestrator.head.records.run_series import named
 from orchestrator.page.feed import steady
 from orchestrator.page.server import joined, read
 from orchestrator.page.source import Source, dumped

@@ -13,16 +13,16 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from orchestrator.adapters.head import bands, log_pages, run_series
-from orchestrator.adapters.head.accounts import Accounts
-from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.head.journal_reading import peek
-from orchestrator.adapters.head.paths import Paths
-from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.client import recorded
-from orchestrator.core import launch_document
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.core.plan import Plan
+from orchestrator.head.api.client import Client
+from orchestrator.head.journal.reading import peek
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.records import bands, log_pages, run_series
+from orchestrator.head.records.accounts import Accounts
+from orchestrator.head.records.runlogs import RunLogs
+from orchestrator.reporting import launch_document
 
 EVENTS_MAX = 1000
 

@@ -45,7 +45,7 @@ class Verb(Generic[Q, A]):
     request: type[Q]
     answer: type[A]
     sender: str
-    """The module of orchestrator/daemon that makes the order."""
+    """The module of orchestrator/head that makes the order."""
     about: str
     """What the agent does, in one sentence."""
 
@@ -64,7 +64,7 @@ WATCH = Verb(
     Fence.RUN,
     orders.Watch,
     orders.Nothing,
-    "connection.orders",
+    "links.requests",
     "Reports the run's tasks from now on, at that pace, and notes who drives it.",
 )
 UNWATCH = Verb(
@@ -72,7 +72,7 @@ UNWATCH = Verb(
     Fence.RUN,
     orders.OfRun,
     orders.Nothing,
-    "connection.orders",
+    "links.requests",
     "Reports the run's tasks no more, and notes that nobody drives it.",
 )
 PROBE = Verb(
@@ -80,7 +80,7 @@ PROBE = Verb(
     Fence.NONE,
     orders.Probe,
     orders.Facts,
-    "coordinator.preparation",
+    "hosts.preparation",
     "Checks the packages of the run's Python, the GPUs, and whether the checkpoint directory can be written.",
 )
 MACHINE = Verb(
@@ -88,7 +88,7 @@ MACHINE = Verb(
     Fence.NONE,
     orders.AskMachine,
     orders.Hardware,
-    "connection.orders",
+    "links.requests",
     "Returns the CPUs, memory, disk and GPUs of the host, with their use.",
 )
 CODE = Verb(
@@ -96,7 +96,7 @@ CODE = Verb(
     Fence.BEGINS,
     orders.Code,
     orders.CodeState,
-    "coordinator.preparation",
+    "hosts.preparation",
     "Puts the code in place, or names the files that are missing.",
 )
 BLOB = Verb(
@@ -104,7 +104,7 @@ BLOB = Verb(
     Fence.RUN,
     orders.Blob,
     orders.BlobState,
-    "connection.orders",
+    "links.requests",
     "Stores a part of a file, which is the blob of the frame.",
 )
 PSUTIL = Verb(
@@ -112,7 +112,7 @@ PSUTIL = Verb(
     Fence.NONE,
     orders.Psutil,
     orders.Nothing,
-    "connection.orders",
+    "links.requests",
     "Stores a part of psutil's archive, which is the blob of the frame, and loads psutil after the last part.",
 )
 HIGHEST = Verb(
@@ -120,7 +120,7 @@ HIGHEST = Verb(
     Fence.RUN,
     orders.Highest,
     orders.HighestGeneration,
-    "coordinator.preparation",
+    "hosts.preparation",
     "Returns the highest generation in the checkpoint directory.",
 )
 SEED = Verb(
@@ -128,7 +128,7 @@ SEED = Verb(
     Fence.BEGINS,
     orders.Seed,
     orders.Seeded,
-    "connection.orders",
+    "links.requests",
     "Makes the generation's directory with the newest good checkpoint in it.",
 )
 VERIFY = Verb(
@@ -136,7 +136,7 @@ VERIFY = Verb(
     Fence.RUN,
     orders.Verify,
     orders.Verified,
-    "connection.orders",
+    "links.requests",
     "Reads the newest checkpoint of a generation to its last byte.",
 )
 SNAPSHOT = Verb(
@@ -176,7 +176,7 @@ START = Verb(
     Fence.BEGINS,
     orders.Start,
     orders.Started,
-    "connection.orders",
+    "links.requests",
     "Starts the shim of a task, which starts the task's process.",
 )
 RELEASE = Verb(
@@ -184,7 +184,7 @@ RELEASE = Verb(
     Fence.RUN,
     orders.Release,
     orders.Nothing,
-    "connection.orders",
+    "links.requests",
     "Releases the task from its gate, with TF_CONFIG.",
 )
 STOP = Verb(
@@ -192,7 +192,7 @@ STOP = Verb(
     Fence.RUN,
     orders.Stop,
     orders.Nothing,
-    "connection.orders",
+    "links.requests",
     "Stops the task. The reply comes at once, and reports show the end.",
 )
 SWEEP = Verb(
@@ -200,7 +200,7 @@ SWEEP = Verb(
     Fence.RUN,
     orders.Sweep,
     orders.Swept,
-    "connection.orders",
+    "links.requests",
     "Kills all processes of the run up to that generation, and names those that cannot be killed.",
 )
 STACKS = Verb(
@@ -208,7 +208,7 @@ STACKS = Verb(
     Fence.RUN,
     orders.AskStacks,
     orders.StacksText,
-    "connection.orders",
+    "links.requests",
     "Returns the stacks of a task.",
 )
 LOG = Verb(
@@ -248,7 +248,7 @@ FAULT = Verb(
     Fence.RUN,
     orders.Fault,
     orders.FaultBegun,
-    "connection.orders",
+    "links.requests",
     "Injects a fault into a run whose spec allows it. The reply comes when it has begun.",
 )
 KEEP = Verb(
@@ -256,7 +256,7 @@ KEEP = Verb(
     Fence.RUN,
     orders.Keep,
     orders.Nothing,
-    "coordinator.records",
+    "hosts.host_records",
     "Stores the run's record: at the start and the release of a generation, and at the end of the run.",
 )
 RUNS = Verb(
@@ -264,7 +264,7 @@ RUNS = Verb(
     Fence.NONE,
     orders.Runs,
     orders.KnownRuns,
-    "connection.orders",
+    "links.requests",
     "Says who drives what: all runs that the host remembers, whoever started them, and whose a directory is.",
 )
 REMOVE = Verb(
@@ -272,7 +272,7 @@ REMOVE = Verb(
     Fence.RUN,
     orders.Remove,
     orders.Nothing,
-    "connection.orders",
+    "links.requests",
     "Kills and removes everything of a run on the host. Refused with code `driven` for what is another owner's and "
     "lives, or was driven less than 15 minutes ago.",
 )

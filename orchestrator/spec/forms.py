@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from orchestrator.core.notices import NOTICES
 from orchestrator.core.strategy import STRATEGIES
+from orchestrator.reporting.notices import NOTICES
 from orchestrator.spec import recipients
 from orchestrator.spec.checks import DURATION_FORMS, Checked, between, diagnose, text_of
 from orchestrator.spec.diagnostics import did_you_mean, shown

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.core.notices import BY_DEFAULT
 from orchestrator.core.plan import (
     COPY_BYTES_MAX,
     LOG_BYTES_MAX,
@@ -18,6 +17,7 @@ from orchestrator.core.plan import (
     PUSH_BYTES_MAX,
     SUMMARY_BYTES_MAX,
 )
+from orchestrator.reporting.notices import BY_DEFAULT
 from orchestrator.spec.checks import duration, path_of, size, some
 from orchestrator.spec.forms import (
     GPUS_MAX,

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.core.placement import Ask
+from orchestrator.core.launching.placement import Ask
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import closest
 from orchestrator.spec.forms import SPLIT

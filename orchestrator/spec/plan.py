@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.errors import SpecError
-from orchestrator.core.gpu_split import split
-from orchestrator.core.launch import replicas
-from orchestrator.core.placement import Ask, place
+from orchestrator.core.launching.environment import replicas
+from orchestrator.core.launching.placement import Ask, place
 from orchestrator.core.plan import (
     CheckpointPlan,
     HostPlan,
@@ -22,14 +21,15 @@ from orchestrator.core.plan import (
     TaskPlan,
     Timing,
 )
-from orchestrator.core.sbatch import Wish
 from orchestrator.core.strategy import STRATEGIES
+from orchestrator.spec.gpu_split import split
 from orchestrator.spec.kubernetes.hosts import PodWishes
 from orchestrator.spec.load import load_spec, located
 from orchestrator.spec.models import ClusterSpec, Host, Kubernetes, Run, Slurm
 from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts, tasks_of
 from orchestrator.spec.recipient_files import urls
 from orchestrator.spec.recipients import services
+from orchestrator.spec.sbatch import Wish
 from orchestrator.spec.secrets import secret_names, secret_values
 
 

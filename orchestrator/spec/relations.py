@@ -10,13 +10,13 @@ import os
 
 from pydantic import BaseModel
 
-from orchestrator.core.sbatch import why_not
 from orchestrator.spec.diagnostics import Loc, Said
 from orchestrator.spec.durations import as_written
 from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute
 from orchestrator.spec.recipient_files import file_refusal
+from orchestrator.spec.sbatch import why_not
 from orchestrator.spec.secrets import read_secret
 from orchestrator.spec.task_relations import task_relations
 

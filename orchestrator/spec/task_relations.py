@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.core.gpu_split import split
-from orchestrator.core.launch import ports_needed
-from orchestrator.core.placement import COMPUTING_TYPES, Ask, place
+from orchestrator.core.launching.environment import ports_needed
+from orchestrator.core.launching.placement import COMPUTING_TYPES, Ask, place
 from orchestrator.core.plan import HostPlan, Plan, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.core.words import counted
 from orchestrator.spec.diagnostics import Loc, Said
 from orchestrator.spec.forms import SPLIT
+from orchestrator.spec.gpu_split import split
 from orchestrator.spec.models import Run
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, asks, tasks_of
 

@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 import yaml
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.head.api.client import Client
 from tests.cluster.lab import Lab
 
 WORKDIR = Path(__file__).parent / "workdir"

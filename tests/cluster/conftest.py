@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.ssh.transport import SshTransport
+from orchestrator.head.reach.ssh.transport import SshTransport
 from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.lab import Lab, LabHost
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.daemon.agent import gpus
+from orchestrator.host.agent import gpus
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import Lab

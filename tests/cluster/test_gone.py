@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.adapters.host import process
+from orchestrator.both import process
 from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.lab import LabHost, can_cut
 

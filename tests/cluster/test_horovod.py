@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.daemon.agent.probe import own_name
+from orchestrator.host.agent.probe import own_name
 from tests.cluster.cluster import Cluster
 
 FAKE = Path(__file__).parents[1] / "contract/scripts/fake_horovod"

@@ -16,7 +16,7 @@ import pytest
 
 import orchestrator
 from orchestrator import __version__
-from orchestrator.adapters.head.journal_format import VERSION
+from orchestrator.head.journal.format import VERSION
 from tests.cluster.cluster import Cluster
 
 PACKAGE = Path(orchestrator.__file__).parent

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.host import claims
+from orchestrator.checkpoints import claims
 from tests.cluster.cluster import Cluster, wait_until
 
 STRANGER = "stranger-20200101-000000"

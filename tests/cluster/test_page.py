@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.head.history import History
+from orchestrator.head.records.history import History
 from tests.cluster.browsing import Ui, reload, visit
 from tests.cluster.cluster import Cluster
 from tests.contract.fake_api import run_document, task_document

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.head.history import History
-from orchestrator.adapters.head.runlogs import RunLogs
+from orchestrator.head.records.history import History
+from orchestrator.head.records.runlogs import RunLogs
 from tests.cluster import browsing
 from tests.cluster.browsing import Ui, is_wrong, visit
 from tests.cluster.cluster import Cluster
@@ -120,7 +120,7 @@ def test_long_logs_cost_few_elements_and_what_is_missed_is_counted(looked: Looke
 def test_a_filter_that_finds_little_says_how_far_it_has_looked_and_goes_on(
     looked: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.adapters.head.log_pages.BYTES_MAX", 1 << 16)
+    monkeypatch.setattr("orchestrator.head.records.log_pages.BYTES_MAX", 1 << 16)
     looked.say("worker:0", (0, "the needle"), *((at, "x" * 200) for at in range(1, 6000)))
     page = looked.open(f"/r/{RUN}/logs?q=needle")
     page.get_by_text("0 lines fit; searched back to").wait_for()

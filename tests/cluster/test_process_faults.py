@@ -99,7 +99,7 @@ def test_row_05_a_new_version_of_the_agent_takes_over_the_old_shims(cluster: Clu
     cluster.kill_coordinator()
     upgraded = cluster.directory / "upgraded"
     shutil.copytree(PACKAGE, upgraded / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
-    with (upgraded / "orchestrator" / "daemon" / "agent" / "main.py").open("a") as agent:
+    with (upgraded / "orchestrator" / "host" / "agent" / "main.py").open("a") as agent:
         agent.write("\n# another version: another bundle, another digest\n")
     cluster.env["PYTHONPATH"] = str(upgraded)
     cluster.ok("coordinator", "start")

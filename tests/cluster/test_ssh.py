@@ -19,8 +19,6 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from orchestrator.adapters.ssh.transport import SshTimeouts, SshTransport
-from orchestrator.adapters.transport import Channel
 from orchestrator.core.errors import (
     AuthRefused,
     ConnectFailed,
@@ -29,6 +27,8 @@ from orchestrator.core.errors import (
     HostUnfit,
 )
 from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh.transport import SshTimeouts, SshTransport
+from orchestrator.head.reach.transport import Channel
 from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import Lab, LabHost
 

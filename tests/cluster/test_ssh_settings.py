@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.core.errors import AuthRefused, HostKeyChanged, HostKeyUnknown, HostUnfit
 from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh.transport import SshTransport
 from tests.cluster.lab import Lab, LabHost
 from tests.cluster.test_ssh import HELLO, fingerprint, says_hello
 

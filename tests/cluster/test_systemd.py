@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.adapters.head import metrics_unit
-from orchestrator.adapters.head.systemd import UNIT
+from orchestrator.head.node import metrics_unit
+from orchestrator.head.node.systemd import UNIT
 from tests.cluster.systemd_lab import SystemdLab
 from tests.contract.fake_agent import until
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.host import process
+from orchestrator.both import process
 from tests.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.lab

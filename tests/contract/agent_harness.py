@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters import bundle
-from orchestrator.adapters.channel import encode
-from orchestrator.adapters.host import process
-from orchestrator.adapters.local import LocalChannel, LocalTransport
-from orchestrator.adapters.transport import Channel
+from orchestrator.both import process
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import bootstrap, compiled, edge
-from orchestrator.daemon.connection.orders import psutil
+from orchestrator.head.code import bundle, compiled
+from orchestrator.head.links import bootstrap, edge
+from orchestrator.head.links.requests import psutil
+from orchestrator.head.reach.local import LocalChannel, LocalTransport
+from orchestrator.head.reach.transport import Channel
+from orchestrator.protocol.channel import encode
 from orchestrator.protocol.table import BY_NAME, Order
 
 RUN = "demo-20260101-1"
@@ -182,7 +182,7 @@ def client_in(directory: Path) -> Iterator[Client]:
 
 def clean(host_dir: Path) -> None:
     """Kill everything that the test has left running."""
-    from orchestrator.daemon.shim import record as shim_record
+    from orchestrator.host.shim import record as shim_record
 
     give_up_at = time.monotonic() + 10
     while time.monotonic() < give_up_at:

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestrator.adapters.bundle import Archive, Bundle
-from orchestrator.adapters.channel import Decoder, encode
-from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
-from orchestrator.adapters.transport import ChannelClosed
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import bootstrap
+from orchestrator.head.code.bundle import Archive, Bundle
+from orchestrator.head.links import bootstrap
+from orchestrator.head.reach.transport import ChannelClosed
+from orchestrator.protocol.channel import Decoder, encode
 from orchestrator.protocol.hello import Hello
 from orchestrator.protocol.orders import Facts
 from orchestrator.protocol.reports import Report, Task, Unkillable
 from orchestrator.protocol.table import BY_NAME
+from tests.fake_transport import FakeProcess, FakeTransport
 from tests.protocol_values import valid
 
 SOON_S = 15.0

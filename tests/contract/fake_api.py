@@ -11,7 +11,7 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from orchestrator.adapters.head.run_series import named as series_name
+from orchestrator.head.records.run_series import named as series_name
 
 Json = dict[str, Any]
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters.fake_transport import FakeProcess
 from orchestrator.core.plan import HostPlan
 from orchestrator.protocol.reports import Task
 from tests.contract.fake_agent import FACTS, TREE, FakeAgent, always
+from tests.fake_transport import FakeProcess
 
 LINE = b"1763800000.000000 o " + b"x" * 1003 + b"\n"
 

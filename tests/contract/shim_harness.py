@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
-from orchestrator.adapters.channel import Decoder, encode
-from orchestrator.adapters.host import process
-from orchestrator.daemon.shim import main
+from orchestrator.both import process
+from orchestrator.host.shim import main
+from orchestrator.protocol.channel import Decoder, encode
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.reports import Task
 
 PACKAGE_PARENT = str(Path(orchestrator.__file__).parent.parent)
 SHIM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from orchestrator.daemon.shim.main import main; sys.exit(main(sys.argv[1:]))"
+    "from orchestrator.host.shim.main import main; sys.exit(main(sys.argv[1:]))"
 )
 RUNTIME = """
 import json, os, runpy, socket, sys

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.launch import strategy_options
+from orchestrator.core.launching.environment import strategy_options
 from orchestrator.core.strategy import STRATEGIES
-from tests.unit.runtime.runtime_task import Task
+from tests.unit.task.runtime_task import Task
 
 NOWHERE = 60.0
 """How long anything may take on a busy machine before a test gives up, in seconds."""

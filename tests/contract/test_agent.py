@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.host import process, unkillable
+from orchestrator.both import process
+from orchestrator.host.system import unkillable
 from orchestrator.protocol.table import TABLE, Fence
 from tests.contract.agent_harness import RUN, Client, clean, interpreter
 

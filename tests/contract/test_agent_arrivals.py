@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import safe
+from orchestrator.checkpoints import safe
 from tests.contract.agent_harness import Client, client_in
 from tests.contract.hanging_disk import hanging
 from tests.contract.small_disk import mounted

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.host.patience import within
-from orchestrator.daemon.agent import probe
+from orchestrator.host.agent import probe
+from orchestrator.host.system.patience import within
 from tests.contract.agent_harness import RUN, Client, client_in, interpreter
 from tests.contract.hanging_disk import hanging
 from tests.contract.small_disk import mounted
-from tests.unit.adapters import saved
+from tests.unit.checkpoints import saved
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 

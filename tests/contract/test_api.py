@@ -20,8 +20,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import (
     ConnectFailed,
     CoordinatorUnreachable,
@@ -32,8 +30,10 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.events import HostUp
 from orchestrator.core.plan import Plan
-from orchestrator.daemon.coordinator import api_server
-from orchestrator.daemon.coordinator.coordinator import Coordinator
+from orchestrator.head.api import server as api_server
+from orchestrator.head.api.client import Client
+from orchestrator.head.coordinator.coordinator import Coordinator
+from orchestrator.head.node.paths import Paths
 from orchestrator.protocol.reports import Said, Task, TaskExit
 from tests.contract.fake_agent import FACTS, SOON_S, TREE, FakeHosts, always, until
 from tests.contract.small_disk import mounted

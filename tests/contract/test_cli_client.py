@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
+from orchestrator.head.api.client import Client
 from tests.contract.fake_api import FakeApi, event_document, run_document
 
 

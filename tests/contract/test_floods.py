@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.core.errors import CoordinatorUnreachable
 from orchestrator.core.plan import HostPlan
+from orchestrator.head.api.client import Client
 from tests.contract.fake_agent import SOON_S, until
 from tests.contract.flooding_agent import stand_in
 from tests.faults.times import FaultTimes

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.core.errors import HostUnfit
 from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh.transport import SshTransport
 
 ONE_MORE_WAIT_S = 0.1
 """How long one more is waited for, which must not come; one that is late makes the test weaker, not wrong."""

@@ -55,7 +55,7 @@ def hostile(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_nothing_that_an_sshd_says_acts_on_the_terminal(
     hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.adapters.ssh.errors.RETRY_DELAYS_S", (0.0,))
+    monkeypatch.setattr("orchestrator.head.reach.ssh.errors.RETRY_DELAYS_S", (0.0,))
     environ = {
         "ORCH_STATE_DIR": str(tmp_path / "s"),
         "ORCH_RUNTIME_DIR": str(tmp_path / "r"),

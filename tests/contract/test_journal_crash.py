@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head.journal import Journal
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Ticked
-from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.head.journal.journal import Journal
 from tests.contract.small_disk import SmallDisk, mounted
 from tests.unit.core.transcript import make_plan
 

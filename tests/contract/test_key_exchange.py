@@ -11,9 +11,9 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.core.errors import AuthRefused, HostUnfit
 from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh.transport import SshTransport
 
 
 class Noting(paramiko.Transport):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator.adapters import bundle
-from tests.unit.adapters.saved import tensor_bundle
+from orchestrator.head.code import bundle
+from tests.unit.checkpoints.saved import tensor_bundle
 
 pytestmark = pytest.mark.timeout(300)
 

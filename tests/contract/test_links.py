@@ -12,20 +12,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.fake_transport import FakeChannel
-from orchestrator.adapters.transport import Channel
 from orchestrator.core.errors import ConnectFailed, HostKeyUnknown
-from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import compiled, conversation
-from orchestrator.daemon.connection import link as link_module
-from orchestrator.daemon.connection.conversation import Answer, LinkDown, NoAnswer, OrderRefused, Reply
-from orchestrator.daemon.connection.link import HostLink, Pace, Watch
+from orchestrator.core.state.run import Problem
+from orchestrator.head.code import compiled
+from orchestrator.head.links import conversation
+from orchestrator.head.links import link as link_module
+from orchestrator.head.links.conversation import Answer, LinkDown, NoAnswer, OrderRefused, Reply
+from orchestrator.head.links.link import HostLink, Pace, Watch
+from orchestrator.head.reach.transport import Channel
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import CodeState, HighestGeneration
 from orchestrator.protocol.reports import Report, Task
 from orchestrator.protocol.table import BLOB, CODE, HIGHEST, LOG, Order
 from tests.contract.fake_agent import BUNDLE, SOON_S, FakeAgent, FakeHosts, Refusal, always, until
+from tests.fake_transport import FakeChannel
 
 FAST = Pace(
     retry_s=(0.02,),

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.head.delivery import deliver
-from orchestrator.adapters.head.journal import Journal
 from orchestrator.core.actions import Note
 from orchestrator.core.events import Submitted
-from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import NotifyPlan
-from orchestrator.daemon.coordinator.messenger import Messenger, Place
-from orchestrator.daemon.coordinator.recipient import UNSENT_MAX, Message, Recipient
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.head.effects.delivery import deliver
+from orchestrator.head.effects.messenger import Messenger, Place
+from orchestrator.head.effects.recipient import UNSENT_MAX, Message, Recipient
+from orchestrator.head.journal.journal import Journal
 from tests.contract.receivers import Mail, Web
 from tests.unit.cli.desk import Desk
 from tests.unit.core.transcript import make_plan

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator.adapters.head.bearer import token_file
-from orchestrator.adapters.head.paths import Paths
+from orchestrator.head.node.bearer import token_file
+from orchestrator.head.node.paths import Paths
 from orchestrator.page import server
 from orchestrator.page.guard import KEY_HEADER, TOKEN_LASTS_S, Keys
 from orchestrator.page.source import Source

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.host.hostdir import HostFault
-from orchestrator.daemon.agent import parts
-from orchestrator.daemon.agent.parts import Parts
-from orchestrator.daemon.agent.streams import Loop
+from orchestrator.both.hostdir import HostFault
+from orchestrator.host.agent import parts
+from orchestrator.host.agent.parts import Parts
+from orchestrator.host.agent.streams import Loop
 
 Answers = list[tuple[bytes, HostFault | None]]
 

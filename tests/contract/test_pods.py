@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters import bundle
+from orchestrator.head.code import bundle
 from orchestrator.protocol import pod
 
 SCRIPT = """

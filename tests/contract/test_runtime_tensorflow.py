@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import copying, seed, verify
-from tests.unit.runtime.runtime_task import Task
+from orchestrator.checkpoints import copying, seed, verify
+from tests.unit.task.runtime_task import Task
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import verify
+from orchestrator.checkpoints import verify
 from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.host import cgroup, process
-from orchestrator.adapters.host.oom import OomKills
-from orchestrator.daemon.shim import main
-from orchestrator.daemon.shim.loop import SAMPLE_S
+from orchestrator.both import process
+from orchestrator.host.shim import main
+from orchestrator.host.shim.loop import SAMPLE_S
+from orchestrator.host.system import cgroup
+from orchestrator.host.system.oom import OomKills
 from tests.contract.shim_harness import (
     PACKAGE_PARENT,
     SHIM,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import verify
+from orchestrator.checkpoints import verify
 from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 from tests.contract.test_transparent import SCRIPTS, gang, last_line, said

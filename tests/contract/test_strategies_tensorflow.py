@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import verify
+from orchestrator.checkpoints import verify
 from tests.contract.strategy_harness import Cluster
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(150)]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from orchestrator.adapters.head import telemetry
-from orchestrator.core import traces
-from orchestrator.core.goodput import Account, Event, account
-from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind as Kind
-from orchestrator.core.phase_states import Phase
-from orchestrator.daemon.coordinator.tracer import Tracer
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.head.effects import telemetry
+from orchestrator.head.effects.tracer import Tracer
+from orchestrator.reporting import traces
+from orchestrator.reporting.goodput import Account, Event, account
 from tests.contract.receivers import Web
 from tests.unit.core.transcript import make_plan
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import verify
+from orchestrator.checkpoints import verify
 from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, seeded
-from tests.unit.runtime.runtime_task import Task
+from tests.unit.task.runtime_task import Task
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 

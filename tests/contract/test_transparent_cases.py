@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.adapters.checkpoints import verify
+from orchestrator.checkpoints import verify
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 from tests.contract.test_transparent import SCRIPTS, alone, environment, gang, last_line, said
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.runtime.transparent.kinds import each
-from orchestrator.runtime.transparent.rules import Kinds
+from orchestrator.task.transparent.kinds import each
+from orchestrator.task.transparent.rules import Kinds
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
-from orchestrator.adapters.kubernetes.transport import kubernetes_transport
-from orchestrator.adapters.local import LocalTransport
-from orchestrator.adapters.slurm.transport import slurm_transport
-from orchestrator.adapters.ssh.channel import SshChannel
-from orchestrator.adapters.ssh.transport import SshTransport
-from orchestrator.adapters.transport import Channel, ChannelClosed, Transport
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.kubernetes.transport import kubernetes_transport
+from orchestrator.head.reach.local import LocalTransport
+from orchestrator.head.reach.slurm.transport import slurm_transport
+from orchestrator.head.reach.ssh.channel import SshChannel
+from orchestrator.head.reach.ssh.transport import SshTransport
+from orchestrator.head.reach.transport import Channel, ChannelClosed, Transport
 from tests.cluster.lab import Lab
+from tests.fake_transport import FakeProcess, FakeTransport
 from tests.kubernetes.cluster import Cluster, need_namespaces
 from tests.kubernetes.lab import Pods
 from tests.slurm.kept import Kept

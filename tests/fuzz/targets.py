@@ -23,22 +23,22 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from orchestrator.adapters.checkpoints import verify
-from orchestrator.adapters.head.journal import Journal
-from orchestrator.adapters.head.journal_states import contents_of, dump_run
-from orchestrator.adapters.ssh import errors
-from orchestrator.adapters.ssh.transport import SshTransport
+from orchestrator.checkpoints import verify
 from orchestrator.core.errors import HostError, JournalError, SpecError
 from orchestrator.core.events import Submitted
-from orchestrator.core.instants import rebased
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import bootstrap
-from orchestrator.daemon.connection.edge import WireError
-from orchestrator.daemon.connection.link import HostLink, Pace, Watch
-from orchestrator.daemon.coordinator import status
+from orchestrator.core.state.instants import rebased
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
+from orchestrator.head.coordinator import status
+from orchestrator.head.journal.journal import Journal
+from orchestrator.head.journal.states import contents_of, dump_run
+from orchestrator.head.links import bootstrap
+from orchestrator.head.links.edge import WireError
+from orchestrator.head.links.link import HostLink, Pace, Watch
+from orchestrator.head.reach.ssh import errors
+from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.spec.plan import load_plan
 from tests.contract.fake_agent import BUNDLE
 from tests.lies import GONE, anything, changed, news, places

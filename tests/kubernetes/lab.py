@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.adapters import bundle
-from orchestrator.adapters.kubernetes import lent
-from orchestrator.adapters.kubernetes.commands import find
 from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.head.code import bundle
+from orchestrator.head.reach.kubernetes import lent
+from orchestrator.head.reach.kubernetes.commands import find
 from orchestrator.spec.kubernetes.hosts import PodWishes, in_pods, pod_manifests
 from tests.kubernetes.cluster import Cluster
 

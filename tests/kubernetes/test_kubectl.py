@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.kubernetes import lent
-from orchestrator.adapters.kubernetes.commands import Cluster, KubernetesFailed, find
 from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.head.reach.kubernetes import lent
+from orchestrator.head.reach.kubernetes.commands import Cluster, KubernetesFailed, find
 from orchestrator.spec.kubernetes.hosts import PodWishes, pod_manifests
 from tests.kubernetes.api_server import ApiServer
 

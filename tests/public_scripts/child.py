@@ -53,7 +53,7 @@ def _alone(script: str) -> int:
     """Run it as its author does, but from the seeds that workers have: else the weights begin elsewhere."""
     import keras
 
-    from orchestrator.runtime.transparent.main import SEED, equal_generators
+    from orchestrator.task.transparent.main import SEED, equal_generators
 
     keras.utils.set_random_seed(SEED)
     equal_generators()
@@ -65,7 +65,7 @@ def _alone(script: str) -> int:
 
 
 def _as_worker(script: str) -> int:
-    from orchestrator.runtime.main import main as run
+    from orchestrator.task.main import main as run
 
     return run([script])
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from orchestrator.adapters.checkpoints import copying, seed, verify
+from orchestrator.checkpoints import copying, seed, verify
 from tests.contract.strategy_harness import free_ports, with_row
 from tests.public_scripts import child
 

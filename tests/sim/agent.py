@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.channel import Decoder, encode
-from orchestrator.adapters.host.hostdir import HostFault, refuse_superseded
-from orchestrator.daemon.agent import state as agent_state
+from orchestrator.both.hostdir import HostFault, refuse_superseded
+from orchestrator.host.agent import state as agent_state
 from orchestrator.protocol import orders
+from orchestrator.protocol.channel import Decoder, encode
 from orchestrator.protocol.reports import Leaving, Report, Task, Unkillable
 from orchestrator.protocol.table import BY_NAME, Fence
 from tests.sim.apart import Apart

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters import checkpoints
-from orchestrator.adapters.checkpoints import places, safe, seed, space
-from orchestrator.adapters.checkpoints.places import SeedError
-from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator import checkpoints
+from orchestrator.both.hostdir import HostFault
+from orchestrator.checkpoints import places, safe, seed, space
+from orchestrator.checkpoints.places import SeedError
 from tests.arrivals import Arrivals
 from tests.sim.heap import Violation
 

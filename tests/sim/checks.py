@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.head.journal_entries import Entry
-from orchestrator.adapters.head.replay import replay
 from orchestrator.core import actions as do
 from orchestrator.core import events as ev
 from orchestrator.core.causes import Cause
-from orchestrator.core.host import Link
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Intent, Phase
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import gang, is_individual
-from orchestrator.core.task import TaskPhase
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.phase_states import Intent, Phase
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import TaskPhase
+from orchestrator.head.journal.entries import Entry
+from orchestrator.head.journal.replay import replay
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from orchestrator.adapters.checkpoints import safe
-from orchestrator.adapters.host import codestore
-from orchestrator.daemon.connection import conversation, crew, link, reception
-from orchestrator.daemon.coordinator import executor
-from orchestrator.daemon.transfer import checkpoints, journey
-from orchestrator.daemon.transfer import queue as transfer_queue
+from orchestrator.checkpoints import safe
+from orchestrator.head.coordinator import executor
+from orchestrator.head.links import conversation, crew, link, reception
+from orchestrator.head.transfer import checkpoints, journey
+from orchestrator.head.transfer import queue as transfer_queue
+from orchestrator.host.system import codestore
 from tests.sim.heap import Heap
 
 PLAYED: tuple[ModuleType, ...] = (

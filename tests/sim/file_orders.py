@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator.both.hostdir import HostFault
 from tests.arrivals import Arrivals
 from tests.sim.apart import Apart
 

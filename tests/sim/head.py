@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.head.journal import Journal
-from orchestrator.adapters.head.secrets import Secrets
 from orchestrator.core.actions import Action, Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Event, LimitReached
-from orchestrator.core.model import Run
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.connection.link import HostLink, Pace
-from orchestrator.daemon.coordinator.executor import Executor
-from orchestrator.daemon.coordinator.loop import Loop
-from orchestrator.daemon.transfer.logcopy import LogCopier
+from orchestrator.core.state.run import Run
+from orchestrator.head.coordinator.executor import Executor
+from orchestrator.head.coordinator.loop import Loop
+from orchestrator.head.journal.journal import Journal
+from orchestrator.head.links.link import HostLink, Pace
+from orchestrator.head.node.secrets import Secrets
+from orchestrator.head.transfer.logcopy import LogCopier
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.reports import Report
 from tests.sim.fibers import Fiber, Pool

@@ -6,9 +6,9 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from orchestrator.adapters.channel import Decoder
-from orchestrator.adapters.head.journal_states import unpacked
-from orchestrator.daemon.coordinator import status
+from orchestrator.head.coordinator import status
+from orchestrator.head.journal.states import unpacked
+from orchestrator.protocol.channel import Decoder
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from orchestrator.adapters.channel import encode
-from orchestrator.daemon.connection import edge
-from orchestrator.daemon.connection.edge import WireError
+from orchestrator.head.links import edge
+from orchestrator.head.links.edge import WireError
+from orchestrator.protocol.channel import encode
 from orchestrator.protocol.table import BY_NAME, Order
 from tests.lies import framed, lied
 

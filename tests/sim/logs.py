@@ -6,7 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from orchestrator.adapters.head import log_gaps, runlogs
+from orchestrator.head.records import log_gaps, runlogs
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.host.process import Identity
-from orchestrator.daemon.shim.report import blank_task, ended_task
-from orchestrator.daemon.shim.state import cause_of_silence
+from orchestrator.both.process import Identity
+from orchestrator.host.shim.report import blank_task, ended_task
+from orchestrator.host.shim.state import cause_of_silence
 from orchestrator.protocol.reports import Task
 from tests.sim.heap import Clock, Violation
 from tests.sim.logs import HostLog

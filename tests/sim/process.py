@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.shim import state as shim_state
-from orchestrator.daemon.shim.report import blank_task, ended_task
-from orchestrator.daemon.shim.state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
+from orchestrator.host.shim import state as shim_state
+from orchestrator.host.shim.report import blank_task, ended_task
+from orchestrator.host.shim.state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
 from orchestrator.protocol.reports import Left, Said, Task
 from tests.sim.apart import Apart
 

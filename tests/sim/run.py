@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from orchestrator.core import conflicts
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import KillRequested
-from orchestrator.core.model import Run, new_run
 from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.state.run import Run, new_run
 from tests.sim.apart import Apart
 from tests.sim.checks import Checks
 from tests.sim.draw import WILD

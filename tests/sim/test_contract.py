@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.channel import Decoder, encode
 from orchestrator.core.plan import HostPlan
+from orchestrator.protocol.channel import Decoder, encode
 from orchestrator.protocol.table import BY_NAME, Order
 from tests.contract import test_agent
 from tests.contract.agent_harness import RUN, Client

@@ -47,10 +47,10 @@ def test_a_mistake_is_found() -> None:
     assert "foreign-pid" in hunt(mutant).by
 
 
-@pytest.mark.parametrize("tests", ["", "tests/unit/daemon/test_shim_state.py"])
+@pytest.mark.parametrize("tests", ["", "tests/unit/host/test_shim_state.py"])
 def test_a_crash_is_no_catch(tests: str) -> None:
     old = "def begin(generation: int, epoch: int, hold: bool) -> tuple[State, Actions]:\n"
-    crash = Mutant("crash", "daemon/shim/state.py", old, f"{old}    raise OSError\n", seeds=2, tests=tests)
+    crash = Mutant("crash", "host/shim/state.py", old, f"{old}    raise OSError\n", seeds=2, tests=tests)
     verdict = hunt(crash)
     assert (verdict.by, verdict.why[:15]) == ("", "it only crashes")
 
@@ -82,10 +82,10 @@ def test_there_are_mistakes_of_every_part() -> None:
     assert len(load()) >= 40
     parts = {
         "core/": 15,
-        "daemon/coordinator/": 4,
-        "daemon/connection/": 4,
-        "daemon/agent/": 4,
-        "daemon/shim/": 4,
+        "head/coordinator/": 4,
+        "head/links/": 4,
+        "host/agent/": 4,
+        "host/shim/": 4,
     }
     for part, at_least in parts.items():
         assert sum(mutant.file.startswith(part) for mutant in load()) >= at_least, part

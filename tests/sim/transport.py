@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.adapters.bundle import Archive, Bundle
-from orchestrator.adapters.channel import Decoder, encode
-from orchestrator.adapters.transport import ChannelClosed
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import edge
-from orchestrator.daemon.connection.bootstrap import COMMAND, Started
+from orchestrator.head.code.bundle import Archive, Bundle
+from orchestrator.head.links import edge
+from orchestrator.head.links.bootstrap import COMMAND, Started
+from orchestrator.head.reach.transport import ChannelClosed
+from orchestrator.protocol.channel import Decoder, encode
 from tests.agents import hello
 from tests.sim.agent import Agent
 from tests.sim.fibers import Waiters
@@ -18,7 +18,7 @@ from tests.sim.hush import check_frame
 from tests.sim.wires import Wire
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.transport import Channel, Take
+    from orchestrator.head.reach.transport import Channel, Take
     from tests.sim.head import Head
     from tests.sim.machine import Machine
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core.errors import JournalError
-from orchestrator.core.model import Run
+from orchestrator.core.state.run import Run
+from orchestrator.head.records.checkpoint_store import CheckpointStore
 from tests.sim import hush, logs
 from tests.sim.apart import CHUNK_BYTES, PULL_BYTES
 from tests.sim.draw import Scenario

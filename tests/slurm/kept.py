@@ -10,10 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.adapters import bundle
-from orchestrator.adapters.slurm.commands import allocation_name
-from orchestrator.adapters.slurm.transport import step
 from orchestrator.core.plan import HostPlan
+from orchestrator.head.code import bundle
+from orchestrator.head.reach.slurm.commands import allocation_name
+from orchestrator.head.reach.slurm.transport import step
 from tests.slurm.lab import SlurmLab
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.relayed import RelayTransport
-from orchestrator.adapters.slurm.transport import slurm_transport
-from orchestrator.adapters.transport import Channel
 from orchestrator.core.errors import AllocationGone, ConnectFailed
+from orchestrator.head.reach.relayed import RelayTransport
+from orchestrator.head.reach.slurm.transport import slurm_transport
+from orchestrator.head.reach.transport import Channel
 from tests.slurm.kept import Kept
 from tests.slurm.lab import SlurmLab
 

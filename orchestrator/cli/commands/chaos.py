@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.cli.fault_recovery import Outcome, watch_recovery
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
@@ -26,6 +25,7 @@ from orchestrator.cli.session import Session
 from orchestrator.core.errors import Refused, UsageError, WaitTimedOut
 from orchestrator.core.faults import KINDS
 from orchestrator.core.words import duration
+from orchestrator.head.api.client import Client
 
 _LOOK_EVERY_S = 0.1
 _DRAWN = ("kill", "freeze", "kill-shim", "kill-agent", "cut")

@@ -11,7 +11,7 @@ import click
 from orchestrator.cli.help import Group
 from orchestrator.cli.run_choice import complete_checkpoint, find_or_newest, run_and, run_argument, runs_of
 from orchestrator.cli.session import Session
-from orchestrator.cli.tables import table
+from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.words import counted, duration, size
 

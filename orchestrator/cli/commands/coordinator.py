@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from orchestrator.cli import render
 from orchestrator.cli.help import Group
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session, is_not_running
+from orchestrator.cli.show import render
 from orchestrator.client.choice import is_active
 from orchestrator.core.errors import CoordinatorUnreachable, SomeHostsOnly
 
@@ -38,7 +38,7 @@ def command() -> None:
 @click.pass_obj
 def run(session: Session, after: int | None) -> int:
     """Run the coordinator in the foreground, as systemd does. SIGINT or SIGTERM ends it."""
-    from orchestrator.daemon.coordinator.main import run as run_coordinator
+    from orchestrator.head.coordinator.main import run as run_coordinator
 
     session.paths.ensure()
     code: int = run_coordinator(session.paths, after=after)

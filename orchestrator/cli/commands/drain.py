@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import (
     complete_host,
@@ -20,9 +19,10 @@ from orchestrator.cli.run_choice import (
     with_host,
 )
 from orchestrator.cli.session import Session
-from orchestrator.cli.terminal import printable
+from orchestrator.cli.show.terminal import printable
 from orchestrator.client.choice import is_active
 from orchestrator.core.errors import UsageError
+from orchestrator.head.api.client import Client
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli import render
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
+from orchestrator.cli.show import render
 from orchestrator.client.client import Client
 
 

@@ -134,7 +134,7 @@ def kubernetes(
     Each pod runs our entry: it verifies the checkpoint, fences the generation, watches for stalls and ends with an
     exit code by which Kubernetes starts it again, or does not. `hosts:` of FILE is not used.
     """
-    from orchestrator.adapters import bundle
+    from orchestrator.head.code import bundle
     from orchestrator.spec.kubernetes import write
     from orchestrator.spec.kubernetes.manifests import manifests
     from orchestrator.spec.kubernetes.wishes import Wishes, notes
@@ -184,7 +184,7 @@ def _check(file: str, plan: Plan, wishes: Wishes) -> None:
 
 def _code(file: str, plan: Plan) -> bytes:
     """Return what would be pushed to hosts, as a zip archive that fits into a ConfigMap."""
-    from orchestrator.adapters.head.codetree import manifest
+    from orchestrator.head.code.codetree import manifest
     from orchestrator.spec.kubernetes.wishes import CONFIG_MAP_BYTES_MAX
     from orchestrator.spec.load import located
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import complete_run, complete_task, find_or_newest, name_and_task, runs_of
 from orchestrator.cli.session import Session
-from orchestrator.cli.tables import table
+from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly
 from orchestrator.core.words import counted, listed, size
+from orchestrator.head.api.client import Client
 
 _TIMEOUT_S = 700.0
 """Above what a host may take to read a large file on a slow disk."""
@@ -51,7 +51,7 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     if found["hidden"]:
         session.say(f"{counted(found['hidden'], 'hidden file')} left out; a PATTERN brings them")
     if request.directory is None and found["files"]:
-        from orchestrator.daemon.transfer.outputs import own_directory
+        from orchestrator.head.transfer.outputs import own_directory
 
         own_directory(os.path.dirname(directory))
     bringer = _Bringer(client, chosen, directory, session, sum(file["bytes"] for file in found["files"]))

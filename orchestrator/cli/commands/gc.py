@@ -11,19 +11,19 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
 from orchestrator.cli.orphans import KEPT, Item, Known, known, look_here, look_in_jobs, remove_here
 from orchestrator.cli.session import Session
-from orchestrator.cli.tables import table
+from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
 from orchestrator.core.words import counted, duration, size
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
-    from orchestrator.daemon.connection.query import Answer, Asker
+    from orchestrator.head.links.query import Answer, Asker
     from orchestrator.protocol.orders import KnownRun, KnownRuns
 
 
 def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item], list[Answer[KnownRuns]]]:
     """Return the orphans on these hosts. A machine with several names is asked once."""
-    from orchestrator.daemon.connection import orders
+    from orchestrator.head.links import requests as orders
 
     wanted = list({host.connection: host for host in hosts}.values())
     question = orders.runs(records=False)
@@ -38,7 +38,7 @@ def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item]
 
 
 def _item(host: HostPlan, told: KnownRun) -> Item:
-    from orchestrator.daemon.connection.ownership import owner_of
+    from orchestrator.head.links.ownership import owner_of
 
     pids, alive, claim = tuple(told["processes"]), told["alive"], told["claim"]
     what = "directory" if told["directory"] else "processes only"
@@ -91,7 +91,7 @@ def remove(
         why = remove_here(session, item)
         if why is not None:
             problems[item] = why
-    from orchestrator.daemon.connection import orders
+    from orchestrator.head.links import requests as orders
 
     asked = [
         (

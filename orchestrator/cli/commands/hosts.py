@@ -9,8 +9,8 @@ import click
 
 from orchestrator.cli.help import Command
 from orchestrator.cli.session import Paint, Session
-from orchestrator.cli.tables import fitting
-from orchestrator.cli.terminal import fold, printable
+from orchestrator.cli.show.tables import fitting
+from orchestrator.cli.show.terminal import fold, printable
 from orchestrator.client.hosts import document
 from orchestrator.core.errors import SomeHostsOnly
 from orchestrator.core.words import size

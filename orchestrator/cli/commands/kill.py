@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.cli import render
 from orchestrator.cli.help import Command
-from orchestrator.cli.kill_proof import proof
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import find, only_active, run_argument, runs_of
 from orchestrator.cli.session import Session
+from orchestrator.cli.show import render
+from orchestrator.cli.show.kill_proof import proof
 from orchestrator.client import killing
 from orchestrator.client.choice import is_active
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+from orchestrator.head.api.client import Client
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,7 @@ from typing import Any
 
 import click
 
-from orchestrator.adapters.head.log_file import LogLine
-from orchestrator.cli import render
-from orchestrator.cli.grpc_folding import GrpcFolder
 from orchestrator.cli.help import Command
-from orchestrator.cli.log_folding import WITHIN_S, Folder
-from orchestrator.cli.log_lines import LogPainter, Stamps
 from orchestrator.cli.run_choice import (
     complete_logged_host,
     complete_logged_task,
@@ -21,11 +16,16 @@ from orchestrator.cli.run_choice import (
     run_argument,
 )
 from orchestrator.cli.session import Session
-from orchestrator.cli.times import parse_since, shown
+from orchestrator.cli.show import render
+from orchestrator.cli.show.grpc_folding import GrpcFolder
+from orchestrator.cli.show.log_folding import WITHIN_S, Folder
+from orchestrator.cli.show.log_lines import LogPainter, Stamps
+from orchestrator.cli.show.times import parse_since, shown
 from orchestrator.client.log_reading import Request, document, read, why_none
 from orchestrator.client.log_selection import select
 from orchestrator.core.errors import UsageError
-from orchestrator.core.log_level import LEVELS
+from orchestrator.head.records.log_file import LogLine
+from orchestrator.reporting.log_level import LEVELS
 
 
 def _several(option: str, name: str, help: str, **more: Any) -> Callable[[Any], Any]:

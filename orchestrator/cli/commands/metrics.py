@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.adapters.head.notify import Notifier
 from orchestrator.cli.help import Command
 from orchestrator.cli.listening import DEFAULT, exposure, parse_listen
 from orchestrator.cli.session import Session
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+from orchestrator.head.node.notify import Notifier
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

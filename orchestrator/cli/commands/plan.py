@@ -10,9 +10,9 @@ import click
 
 from orchestrator.cli.help import Command
 from orchestrator.cli.session import Paint, Session
-from orchestrator.cli.tables import table
-from orchestrator.core.launch_document import document
+from orchestrator.cli.show.tables import table
 from orchestrator.core.words import counted
+from orchestrator.reporting.launch_document import document
 
 
 def text(document: Mapping[str, Any], paint: Paint) -> str:

@@ -15,11 +15,11 @@ from orchestrator.cli.commands import fetch
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
-from orchestrator.cli.tables import table
+from orchestrator.cli.show.tables import table
 from orchestrator.cli.trials import to_its_end, trial_of
-from orchestrator.core.comparison import TOLERANCE, Incomparable, Record, Verdict, compare, rows
 from orchestrator.core.errors import OrchestratorError, SpecError
 from orchestrator.core.words import counted, duration
+from orchestrator.reporting.comparison import TOLERANCE, Incomparable, Record, Verdict, compare, rows
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
@@ -112,14 +112,14 @@ def _record(
             f"{plan.name}: {shown.get('phase')}: {shown.get('reason') or 'no reason is known'}",
             hint=f"`orch why {plan.name}`, `orch logs {plan.name}`",
         )
-    from orchestrator.runtime.proving import FILE, LAST
+    from orchestrator.both.trial_records import LAST_WEIGHTS, RECORD
 
     with tempfile.TemporaryDirectory(prefix="orch-prove-") as directory:
-        wanted = fetch.Request(str(shown["run_id"]), [FILE, LAST], str(plan.chief), directory)
+        wanted = fetch.Request(str(shown["run_id"]), [RECORD, LAST_WEIGHTS], str(plan.chief), directory)
         fetch.run(wanted, session)
         try:
-            text = Path(directory, FILE).read_bytes()
-            last = array("f", Path(directory, LAST).read_bytes())
+            text = Path(directory, RECORD).read_bytes()
+            last = array("f", Path(directory, LAST_WEIGHTS).read_bytes())
         except (OSError, ValueError):
             raise NotProven(
                 f"{plan.name} ended without a record: {plan.script} must train by Keras's fit",

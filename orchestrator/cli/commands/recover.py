@@ -13,13 +13,13 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Refused, SomeHostsOnly, UsageError
-from orchestrator.core.phase_states import Phase
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.journal_states import Unreadable
     from orchestrator.core.plan import Plan
-    from orchestrator.daemon.coordinator.recovery import Found, Search
+    from orchestrator.head.hosts.recovery import Found, Search
+    from orchestrator.head.journal.states import Unreadable
 
 _FAREWELL_S = 10.0
 """How long the agents of a killed coordinator may take to end. Until then its runs look driven."""
@@ -41,7 +41,7 @@ class Request:
 
 def look(request: Request, session: Session) -> tuple[Search, list[tuple[Plan, Mapping[str, str]]]]:
     """Query the hosts, and repeat that for a while as long as some run still looks driven."""
-    from orchestrator.daemon.coordinator.recovery import search
+    from orchestrator.head.hosts.recovery import search
 
     plans = plans_of(request.files)
     hosts = [host for plan, _ in plans for host in plan.hosts]
@@ -70,7 +70,7 @@ class Loss:
 
 def check_lost(session: Session) -> Loss:
     """Return what is lost of the journal. Raises Refused where nothing is."""
-    from orchestrator.adapters.head.journal_reading import peek
+    from orchestrator.head.journal.reading import peek
 
     try:
         client = session.client()
@@ -117,9 +117,9 @@ def rebuild(
     session: Session, search: Search, chosen: Sequence[Found], loss: Loss, give_up: Sequence[str]
 ) -> str | None:
     """Write the journal. An old file that cannot be read is renamed first; return its new path."""
-    from orchestrator.adapters.head.journal import Journal, put_aside
-    from orchestrator.daemon.coordinator.recovery import write
-    from orchestrator.daemon.coordinator.succession import take_lock
+    from orchestrator.head.coordinator.succession import take_lock
+    from orchestrator.head.hosts.recovery import write
+    from orchestrator.head.journal.journal import Journal, put_aside
 
     session.paths.ensure()
     lock = take_lock(session.paths)
@@ -141,7 +141,7 @@ def keep_secrets(
     session: Session, chosen: Sequence[Found], plans: Sequence[tuple[Plan, Mapping[str, str]]]
 ) -> dict[str, list[str]]:
     """Save the values of secrets from the specs. Return by run the names of those that no spec has."""
-    from orchestrator.adapters.head.secrets import Secrets
+    from orchestrator.head.node.secrets import Secrets
 
     missing: dict[str, list[str]] = {}
     for one in chosen:

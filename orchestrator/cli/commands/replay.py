@@ -14,8 +14,8 @@ from orchestrator.cli.session import Paint, Session
 from orchestrator.core.words import counted, plain
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.journal_entries import Entry, Outcome
-    from orchestrator.adapters.head.replay import Played
+    from orchestrator.head.journal.entries import Entry, Outcome
+    from orchestrator.head.journal.replay import Played
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Request:
 
 def run(request: Request, session: Session) -> tuple[str, Iterator[Played]]:
     """Return the run's id, and what becomes of each of its entries. Needs no coordinator, and writes nothing."""
-    from orchestrator.adapters.head.journal_reading import read_entries
-    from orchestrator.adapters.head.replay import replay
+    from orchestrator.head.journal.reading import read_entries
+    from orchestrator.head.journal.replay import replay
 
     run_id, entries = read_entries(session.paths.journal, request.name)
     return run_id, replay(entry for entry in entries if request.to is None or entry.seq <= request.to)

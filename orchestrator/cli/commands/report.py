@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.adapters import durable
+from orchestrator.both import durable
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session

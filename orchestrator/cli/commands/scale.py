@@ -13,14 +13,14 @@ import click
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
-from orchestrator.cli.tables import table
+from orchestrator.cli.show.tables import table
 from orchestrator.cli.trials import to_its_end, trial_of
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 from orchestrator.core.words import counted, duration
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
-    from orchestrator.core.scaling import Measured, Row
+    from orchestrator.reporting.scaling import Measured, Row
 
 _BAR = 24
 _Draw = Callable[[str, "Sequence[Row]", str, str], None]
@@ -101,7 +101,7 @@ def run(request: Request, session: Session) -> list[Measured]:
 def _measure(
     request: Request, session: Session, plan: Plan, secrets: Mapping[str, str], size: int
 ) -> Measured:
-    from orchestrator.core.scaling import measured_of
+    from orchestrator.reporting.scaling import measured_of
 
     shown = to_its_end(session, plan, secrets, doing="measured", timeout_s=request.timeout_s)
     one = measured_of(size, _figures(shown))
@@ -112,10 +112,11 @@ def _measure(
 
 def _figures(run: Mapping[str, Any]) -> dict[str, float]:
     """Return what the run reported of the measured steps."""
-    from orchestrator.runtime.measured import PREFIX
+    from orchestrator.both.trial_records import MEASURED_PREFIX
 
     metrics: Mapping[str, float] = run.get("metrics") or {}
-    return {name.removeprefix(PREFIX): value for name, value in metrics.items() if name.startswith(PREFIX)}
+    own = [name for name in metrics if name.startswith(MEASURED_PREFIX)]
+    return {name.removeprefix(MEASURED_PREFIX): metrics[name] for name in own}
 
 
 def _why(run: Mapping[str, Any], size: int) -> str:
@@ -171,7 +172,7 @@ def shown(rows: Sequence[Row], session: Session) -> str:
 def _drawer(path: str) -> _Draw:
     """Return what draws the plot. Raises an error where it could not: before hours of measuring, and not after them."""
     try:
-        from orchestrator.cli.scale_plot import KINDS, draw
+        from orchestrator.cli.show.scale_plot import KINDS, draw
     except ImportError as e:
         raise OrchestratorError(
             f"--plot needs matplotlib, which cannot be imported here: {e}", hint=INSTALL_HINT
@@ -190,7 +191,7 @@ def _drawer(path: str) -> _Draw:
 
 
 def _draw(draw: _Draw, path: str, rows: Sequence[Row], name: str, session: Session) -> None:
-    from orchestrator.core.scaling import verdict
+    from orchestrator.reporting.scaling import verdict
 
     try:
         draw(path, rows, name, verdict(rows))
@@ -240,7 +241,7 @@ def command(
     its steps. Two times are compared to find the wait for input (the same steps with a batch from memory), and two
     sizes to find communication. The efficiency is that of the smallest size's work.
     """
-    from orchestrator.core.scaling import table, verdict
+    from orchestrator.reporting.scaling import table, verdict
     from orchestrator.spec.sized import sizes_of
 
     try:

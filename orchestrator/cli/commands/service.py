@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from orchestrator.adapters.head import metrics_unit
-from orchestrator.adapters.head.metrics_unit import MetricsUnit
-from orchestrator.adapters.head.systemd import UNIT, Systemd, Unit
-from orchestrator.adapters.host.logind import user_name
+from orchestrator.both.logind import user_name
 from orchestrator.cli.help import Group
 from orchestrator.cli.listening import DEFAULT, exposure, parse_listen
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+from orchestrator.head.node import metrics_unit
+from orchestrator.head.node.metrics_unit import MetricsUnit
+from orchestrator.head.node.systemd import UNIT, Systemd, Unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator import __version__
-from orchestrator.cli import render
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
-from orchestrator.cli.terminal import fold, screen
+from orchestrator.cli.show import render
+from orchestrator.cli.show.terminal import fold, screen
 from orchestrator.client.client import Client
 from orchestrator.core.errors import CoordinatorUnreachable
 from orchestrator.core.words import duration

@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.host import process
+from orchestrator.both import process
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import find_or_newest, run_argument, runs_of, status_of
 from orchestrator.cli.session import Session
 from orchestrator.client.choice import is_active
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 from orchestrator.core.words import size
+from orchestrator.head.api.client import Client
 
 FETCH_EVERY_S = 10.0
 _FETCH_TIMEOUT_S = 600.0

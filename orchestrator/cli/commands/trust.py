@@ -19,7 +19,7 @@ from orchestrator.core.plan import HostPlan
 from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.ssh.transport import ScannedKey
+    from orchestrator.head.reach.ssh.transport import ScannedKey
 
 
 AT_ONCE = 8
@@ -221,7 +221,7 @@ def command(session: Session, targets: tuple[str, ...], yes: bool, replace: bool
     if not hosts:
         session.say("No host of this file uses SSH; nothing to trust")
         return 0
-    from orchestrator.adapters.ssh.transport import SshTransport
+    from orchestrator.head.reach.ssh.transport import SshTransport
 
     session.paths.ensure()
     transport = SshTransport(Path(session.paths.known_hosts))

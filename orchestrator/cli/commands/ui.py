@@ -37,7 +37,7 @@ def command(session: Session, port: int, open_: bool, actions: bool) -> int:
     disk while no coordinator runs.
     """
     # The web stack takes as long to import as all of the command line.
-    from orchestrator.adapters.head.bearer import token_file
+    from orchestrator.head.node.bearer import token_file
     from orchestrator.page.guard import LOGIN, METRICS, Keys
     from orchestrator.page.server import application, listen, serve
     from orchestrator.page.source import Source

@@ -8,7 +8,7 @@ from orchestrator.cli.commands.drain import Request, old_name_option, run
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import complete_host, run_and
 from orchestrator.cli.session import Session
-from orchestrator.cli.terminal import printable
+from orchestrator.cli.show.terminal import printable
 
 
 @click.command(

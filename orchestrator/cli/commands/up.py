@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.cli import render
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
+from orchestrator.cli.show import render
 from orchestrator.cli.watching import Watch
 from orchestrator.client.choice import find_or_newest, is_active, runs_of
 from orchestrator.client.submit import Submitted
 from orchestrator.client.submit import submit as submit_file
 from orchestrator.client.waiting import wait_for_the_outputs
 from orchestrator.core.errors import Refused, UsageError
+from orchestrator.head.api.client import Client
 
 if TYPE_CHECKING:
     from orchestrator.client.submit import Place
@@ -108,7 +108,7 @@ def _submit_to_slurm(request: Request, session: Session) -> Submitted:
 
 def _take_over(request: Request, session: Session, coordinator: Mapping[str, Any], plan: Plan) -> None:
     from orchestrator.cli.taking_over import take_over
-    from orchestrator.core.owner import Owner
+    from orchestrator.core.state.owner import Owner
 
     if "owner" not in coordinator:
         raise Refused(

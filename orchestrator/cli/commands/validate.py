@@ -14,7 +14,7 @@ from orchestrator.core.errors import SpecError
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
-    from orchestrator.daemon.coordinator.inspection import Found
+    from orchestrator.head.hosts.inspection import Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ def run(request: Request, session: Session) -> list[Checked]:
 
 
 def _ask_hosts(file: str, plan: Plan, session: Session) -> Checked:
-    from orchestrator.adapters import bundle
-    from orchestrator.adapters.ssh.transport import SshTransport
     from orchestrator.cli.commands.trust import say_skipped
-    from orchestrator.daemon.coordinator.inspection import inspect
-    from orchestrator.daemon.coordinator.main import transports
+    from orchestrator.head.code import bundle
+    from orchestrator.head.coordinator.main import transports
+    from orchestrator.head.hosts.inspection import inspect
+    from orchestrator.head.reach.ssh.transport import SshTransport
 
     session.say(f"{file}: checking {', '.join(host.name for host in plan.hosts)} …")
     ways = transports(session.paths)

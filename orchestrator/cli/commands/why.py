@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from orchestrator.cli import causes
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
+from orchestrator.cli.show import causes
 from orchestrator.client.asking import why
 
 

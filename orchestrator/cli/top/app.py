@@ -14,9 +14,9 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, OptionList, RichLog, Static
 from textual.widgets.option_list import Option
 
-from orchestrator.cli import causes, render
 from orchestrator.cli.session import Paint
-from orchestrator.cli.terminal import inert
+from orchestrator.cli.show import causes, render
+from orchestrator.cli.show.terminal import inert
 from orchestrator.cli.top import view
 from orchestrator.cli.top.feed import Feed, Seen
 from orchestrator.client.client import Run

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.adapters.head.log_file import LogLine
-from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.client.choice import find_or_newest, is_active, runs_of
 from orchestrator.client.client import Client, Run
 from orchestrator.client.environment import Environment
 from orchestrator.client.killing import order
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+from orchestrator.head.records.log_file import LogLine
+from orchestrator.head.records.runlogs import RunLogs
 
 EVENTS_MAX = 200
 LOG_LINES = 200

@@ -7,15 +7,15 @@ from typing import Any
 
 from rich.text import Text
 
-from orchestrator.adapters.head.log_file import LogLine
-from orchestrator.cli import render
 from orchestrator.cli.session import Paint
-from orchestrator.cli.task_table import gpus_of, task_row
-from orchestrator.cli.terminal import inert, printable
-from orchestrator.cli.times import of_event
+from orchestrator.cli.show import render
+from orchestrator.cli.show.task_table import gpus_of, task_row
+from orchestrator.cli.show.terminal import inert, printable
+from orchestrator.cli.show.times import of_event
+from orchestrator.cli.show.troubles import trouble_lines
 from orchestrator.cli.top.feed import Seen, pace_against_median
-from orchestrator.cli.troubles import trouble_lines
 from orchestrator.core.words import counted, duration, pace
+from orchestrator.head.records.log_file import LogLine
 
 Document = Mapping[str, Any]
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import gpu_faults, matching
 from orchestrator.core.ends import Exit, FirstCause, Follower, Injected
-from orchestrator.core.host import Link
-from orchestrator.core.model import Run
 from orchestrator.core.plan import TaskId
-from orchestrator.core.task import Task, TaskPhase
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.words import duration, plain, size
 
 SAVED_CODE = 42

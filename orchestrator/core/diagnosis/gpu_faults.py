@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator.core.causes import Blame
-from orchestrator.core.host import GpuFault, Host
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.task import Task
+from orchestrator.core.state.host import GpuFault, Host
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
 from orchestrator.core.turn import Turn
 
 FAULTS_MAX = 64

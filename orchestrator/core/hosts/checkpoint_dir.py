@@ -7,10 +7,10 @@ newest checkpoint. A restart would not help, so the run waits, and says so.
 from __future__ import annotations
 
 from orchestrator.core.events import HostReported
-from orchestrator.core.host import Host
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Running
+from orchestrator.core.state.host import Host
+from orchestrator.core.state.phase_states import Running
+from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, size
 

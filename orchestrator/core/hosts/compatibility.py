@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.core.host import Host
-from orchestrator.core.model import Problem
 from orchestrator.core.plan import CheckpointPlan, Plan
+from orchestrator.core.state.host import Host
+from orchestrator.core.state.run import Problem
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import listed
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.ends import Exit
-from orchestrator.core.host import Host, HostState, Link, Unkillable
-from orchestrator.core.model import Problem, Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.task import Task, TaskPhase
+from orchestrator.core.state.host import Host, HostState, Link, Unkillable
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 

@@ -17,17 +17,17 @@ from orchestrator.core.actions import (
 )
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostUp
-from orchestrator.core.host import Host, HostState, Link
 from orchestrator.core.hosts import host_state
 from orchestrator.core.hosts.host_state import is_cut_off
-from orchestrator.core.instants import Deadline, Instant
-from orchestrator.core.model import Problem, Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Backoff, Ended, Intent, Phase, Running, Stopping
 from orchestrator.core.phases import final_verification, standby
 from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit
 from orchestrator.core.phases.stopping import finish, grace_s, stop_all, to_prove, unproven
-from orchestrator.core.task import TaskPhase
+from orchestrator.core.state.host import Host, HostState, Link
+from orchestrator.core.state.instants import Deadline, Instant
+from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase, Running, Stopping
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.task import TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 

@@ -14,16 +14,16 @@ import re
 from dataclasses import replace
 
 from orchestrator.core.causes import Cause
-from orchestrator.core.host import Host, HostState, Link
 from orchestrator.core.hosts import slots
 from orchestrator.core.hosts.host_state import is_cut_off, living, lose, set_lost
-from orchestrator.core.instants import Deadline, Instant, is_due
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Backoff, Running, Stopping
 from orchestrator.core.plan import TaskId
+from orchestrator.core.state.host import Host, HostState, Link
+from orchestrator.core.state.instants import Deadline, Instant, is_due
+from orchestrator.core.state.phase_states import Backoff, Running, Stopping
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.core.task import Task
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.core.host import Host, HostState, Link
 from orchestrator.core.hosts import compatibility
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Phase
-from orchestrator.core.placement import COMPUTING_TYPES, has_room
+from orchestrator.core.launching.placement import COMPUTING_TYPES, has_room
+from orchestrator.core.state.host import Host, HostState, Link
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import counted
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.core import launch
-from orchestrator.core.generations import highest_told
-from orchestrator.core.host import Host, HostState, Link
 from orchestrator.core.hosts import slots
 from orchestrator.core.hosts.host_state import is_cut_off
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.hosts.slots import Assignment
-from orchestrator.core.instants import Deadline
-from orchestrator.core.model import Run
-from orchestrator.core.placement import assigned, has_room
+from orchestrator.core.launching import environment as launch
+from orchestrator.core.launching.generations import highest_told
+from orchestrator.core.launching.placement import assigned, has_room
 from orchestrator.core.plan import TaskId
-from orchestrator.core.task import Task
+from orchestrator.core.state.host import Host, HostState, Link
+from orchestrator.core.state.instants import Deadline
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
 from orchestrator.core.words import size
 
 TASK_BYTES = 400 << 20

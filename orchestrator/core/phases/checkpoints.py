@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.budget import Budget
 from orchestrator.core.causes import Cause
-from orchestrator.core.checkpoint import Checkpoint
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases import final_verification, previous_end, restart
 from orchestrator.core.phases.reschedule import at_checkpoint
 from orchestrator.core.phases.running import verification_ended
 from orchestrator.core.phases.stopping import stop_for
+from orchestrator.core.state.budget import Budget
+from orchestrator.core.state.checkpoint import Checkpoint
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from orchestrator.core.actions import VerifyCheckpoint
 from orchestrator.core.events import CheckpointVerified
-from orchestrator.core.host import Link
 from orchestrator.core.hosts import checkpoint_dir
-from orchestrator.core.instants import Instant
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Intent, Stopping
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.phase_states import Intent, Stopping
+from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 
 LOOK_WAIT_S = 30.0

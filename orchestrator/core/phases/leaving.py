@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.host import Host, HostState, Leaving, Link
 from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.hosts.silence import last_word_at
-from orchestrator.core.instants import Deadline, Instant, is_due
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Backoff, Ended, Intent, Phase
 from orchestrator.core.phases.stopping import finish, stop_all
+from orchestrator.core.state.host import Host, HostState, Leaving, Link
+from orchestrator.core.state.instants import Deadline, Instant, is_due
+from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase
+from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, listed
 

@@ -7,11 +7,11 @@ allow it.
 
 from __future__ import annotations
 
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases import previous_end
-from orchestrator.core.task import Task
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from orchestrator.core import bottleneck
 from orchestrator.core.bottleneck import HostReading, TaskReading, Watched
-from orchestrator.core.host import Host, Link
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Phase, Running
 from orchestrator.core.plan import TaskId
-from orchestrator.core.task import Task
+from orchestrator.core.state.host import Host, Link
+from orchestrator.core.state.phase_states import Phase, Running
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
 from orchestrator.core.turn import Turn
 
 LOOK_EVERY_S = 5.0

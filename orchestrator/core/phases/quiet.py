@@ -11,13 +11,13 @@ has it with the next entry. The chief's is not quiet, as no report of its host i
 from __future__ import annotations
 
 from orchestrator.core.events import Event, HostReported
-from orchestrator.core.host import Host
 from orchestrator.core.hosts import checkpoint_dir
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases import standby
 from orchestrator.core.phases.stall import may_be_frozen
-from orchestrator.core.task import Task
+from orchestrator.core.state.host import Host
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
 
 _WAITS_FOR_NO_NUMBER = (Phase.PENDING, Phase.RENDEZVOUS, Phase.RUNNING)
 """Phases in which no number of a report is waited for. In others, the run may wait for room on a disk, or for the end

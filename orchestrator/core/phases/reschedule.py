@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from orchestrator.core.actions import CloseHost
 from orchestrator.core.events import DrainRequested, UndrainRequested
-from orchestrator.core.host import HostState
 from orchestrator.core.hosts import host_state, slots
-from orchestrator.core.model import Run
+from orchestrator.core.launching.placement import assigned
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Intent, Phase
 from orchestrator.core.phases import leaving
 from orchestrator.core.phases.stopping import stop_all
-from orchestrator.core.placement import assigned
+from orchestrator.core.state.host import HostState
+from orchestrator.core.state.phase_states import Intent, Phase
+from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from orchestrator.core.budget import Budget
 from orchestrator.core.causes import Cause
 from orchestrator.core.plan import RestartPolicy
+from orchestrator.core.state.budget import Budget
 
 SAME_END = "starting again would end in the same way"
 SAME_FAILURE = "the same failure at the same step twice in a row, without a newer verified checkpoint"

@@ -10,12 +10,12 @@ Where the checkpoint directory has room, another disk is full, and the ordinary 
 from __future__ import annotations
 
 from orchestrator.core.causes import Cause
-from orchestrator.core.host import Host, Link
 from orchestrator.core.hosts.checkpoint_dir import LOW_BYTES, ROOM_BYTES
-from orchestrator.core.instants import Deadline, Instant, is_due
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Backoff, Intent
+from orchestrator.core.state.host import Host, Link
+from orchestrator.core.state.instants import Deadline, Instant, is_due
+from orchestrator.core.state.phase_states import Backoff, Intent
+from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, size
 

@@ -9,14 +9,14 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.hosts import checkpoint_dir, silence
-from orchestrator.core.instants import Deadline, Instant, is_due
-from orchestrator.core.model import Problem, Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Intent, Phase, Running
 from orchestrator.core.phases import final_verification, own_place, pace
 from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
 from orchestrator.core.restart_scope import gang, is_served
-from orchestrator.core.task import Task
+from orchestrator.core.state.instants import Deadline, Instant, is_due
+from orchestrator.core.state.phase_states import Intent, Phase, Running
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.task import Task
 from orchestrator.core.turn import Turn
 
 EARLY_FAILURE_WAIT_S = 2.0

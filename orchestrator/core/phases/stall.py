@@ -21,17 +21,17 @@ from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.events import StacksCollected
-from orchestrator.core.host import Link
 from orchestrator.core.hosts import checkpoint_dir
-from orchestrator.core.instants import Deadline, Instant, is_due
-from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Phase, Running
 from orchestrator.core.phases.individual import end_individually, is_recovering
 from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import is_individual, is_served
-from orchestrator.core.task import Task, TaskPhase
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.instants import Deadline, Instant, is_due
+from orchestrator.core.state.phase_states import Phase, Running
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 

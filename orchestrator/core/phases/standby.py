@@ -19,19 +19,19 @@ from typing import cast
 from orchestrator.core.actions import Action, StartTask, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.events import HostReported, OrderFailed, TaskReport
-from orchestrator.core.generations import highest_told, next_generation
-from orchestrator.core.host import HostState, Link
 from orchestrator.core.hosts import standby_places
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.hosts.standby_places import fitting, is_home, living, unfit, why_incomplete
-from orchestrator.core.instants import Deadline, is_due
-from orchestrator.core.model import Run
+from orchestrator.core.launching.generations import highest_told, next_generation
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Running
 from orchestrator.core.phases.standby_reasons import FAILURES_MAX, is_wanted, why_not, why_useless
 from orchestrator.core.plan import TaskId
-from orchestrator.core.roster import Roster
-from orchestrator.core.task import Standby, Task, TaskPhase
+from orchestrator.core.state.host import HostState, Link
+from orchestrator.core.state.instants import Deadline, is_due
+from orchestrator.core.state.phase_states import Running
+from orchestrator.core.state.roster import Roster
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Standby, Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted, duration
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from orchestrator.core.host import Link
 from orchestrator.core.hosts import slots, standby_places
 from orchestrator.core.hosts.standby_places import is_covered, is_home, unfit
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Backoff, Intent, Running
 from orchestrator.core.plan import Plan
 from orchestrator.core.restart_scope import is_individual
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.phase_states import Backoff, Intent, Running
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import TaskPhase
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.core.task import TaskPhase
 from orchestrator.core.words import counted
 
 FAILURES_MAX = 3

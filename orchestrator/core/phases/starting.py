@@ -5,21 +5,21 @@ from __future__ import annotations
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.generations import next_generation
-from orchestrator.core.host import Host, HostState, Link
 from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, silence, slots
 from orchestrator.core.hosts.slots import Assignment
-from orchestrator.core.instants import Instant, is_due
-from orchestrator.core.launch import endpoint
-from orchestrator.core.model import Problem, Run
+from orchestrator.core.launching.environment import endpoint
+from orchestrator.core.launching.generations import next_generation
+from orchestrator.core.launching.wiring import Addresses
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Backoff, Ended, Intent, Pending, Phase, Rendezvous, Running
 from orchestrator.core.phases import leaving, room, standby
 from orchestrator.core.phases.running import next_verification, react_to_end
 from orchestrator.core.phases.stopping import finish, stop_all, stop_for
-from orchestrator.core.task import Task, TaskPhase
+from orchestrator.core.state.host import Host, HostState, Link
+from orchestrator.core.state.instants import Instant, is_due
+from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Pending, Phase, Rendezvous, Running
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
-from orchestrator.core.wiring import Addresses
 from orchestrator.core.words import counted, duration
 
 

@@ -10,16 +10,16 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.downtime import Downtime
 from orchestrator.core.ends import Exit, FirstCause
-from orchestrator.core.host import Host, Link
 from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
-from orchestrator.core.instants import Deadline, is_due
-from orchestrator.core.model import Problem, Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Backoff, Ended, Intent, Phase, Stopping
 from orchestrator.core.phases import final_verification, restart, room, standby
 from orchestrator.core.plan import TaskId
-from orchestrator.core.task import Task, TaskPhase
+from orchestrator.core.state.host import Host, Link
+from orchestrator.core.state.instants import Deadline, is_due
+from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase, Stopping
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.transitions import ENDS
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core.launch import environment, has_scratch, wiring
+from orchestrator.core.launching.environment import environment, has_scratch, wiring
+from orchestrator.core.launching.wiring import Addresses
 from orchestrator.core.phases import stall
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.core.wiring import Addresses
 from orchestrator.spec.kubernetes.wishes import Wishes, pod_names
 
 PORT = "@PORT@"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head.runlogs import RunLogs
+from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi
 from tests.unit.cli.desk import RUN, SPEC, Desk
 from tests.unit.cli.pods import Pods

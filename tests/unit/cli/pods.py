@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters.kubernetes import lent
-from orchestrator.adapters.kubernetes.commands import Cluster
-from orchestrator.core.pods import CONTAINER
+from orchestrator.head.reach.kubernetes import lent
+from orchestrator.head.reach.kubernetes.commands import Cluster
+from orchestrator.head.reach.kubernetes.pods import CONTAINER
 from orchestrator.protocol.pod import ALLOCATION_LABEL
 from tests.kubernetes.kubectl import objects, put
 from tests.unit.cli.desk import Desk

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import causes, render, terminal
 from orchestrator.cli.session import Paint
+from orchestrator.cli.show import causes, render, terminal
 from tests.contract.fake_api import first_cause_document, run_document
 
 PLAIN = Paint(on=False)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli.main import PURPOSES, cli
+from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, run_document, task_document
 from tests.unit.cli.desk import RUN, Desk
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.adapters.head.log_file import LogLine
-from orchestrator.adapters.host.repetition import excerpt
-from orchestrator.cli.grpc_folding import GrpcFolder
+from orchestrator.both.repetition import excerpt
+from orchestrator.cli.show.grpc_folding import GrpcFolder
+from orchestrator.head.records.log_file import LogLine
 
 ASKED = (
     "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling "

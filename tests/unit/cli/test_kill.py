@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.contract.fake_api import FakeApi, run_document
-from tests.unit.adapters.recording import Head
 from tests.unit.cli.desk import RUN, Desk, phases
 from tests.unit.cli.pods import Pods
+from tests.unit.head.recording import Head
 
 PROVEN = {
     "hosts": {

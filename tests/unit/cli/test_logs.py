@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.client.waiting import LAST_LINES_MAX_S
+from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, WHY, Desk
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head.checkpoint_store import CheckpointStore
-from orchestrator.adapters.head.journal import Journal
 from orchestrator.cli.commands import gc
 from orchestrator.cli.commands.gc import may_go
 from orchestrator.cli.orphans import HERE, Item, known, look_here, remove_here
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import Submitted, Ticked
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.owner import Owner
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import CheckpointPlan, Plan
+from orchestrator.core.state.owner import Owner
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.head.journal.journal import Journal
+from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.protocol.orders import Manifest
 from tests.unit.cli.desk import Desk
 from tests.unit.core.phases import in_phase

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.adapters.kubernetes.commands import KubernetesFailed, explained
 from orchestrator.client.on_kubernetes import wait_for_pods
 from orchestrator.core.errors import WaitTimedOut
+from orchestrator.head.reach.kubernetes.commands import KubernetesFailed, explained
 from tests.unit.cli.desk import Desk
 from tests.unit.cli.pods import Pods
 

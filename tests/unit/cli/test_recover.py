@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.head.journal import Journal
-from orchestrator.adapters.head.journal_reading import peek
 from orchestrator.cli.commands.recover import check_give_up, check_lost, choose, document, rebuild, shown
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import Refused, UsageError
 from orchestrator.core.events import Ticked
-from orchestrator.core.model import new_run
-from orchestrator.core.phase_states import Phase
-from orchestrator.core.task import TaskPhase
-from orchestrator.daemon.coordinator.recovery import Found, Search
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import new_run
+from orchestrator.core.state.task import TaskPhase
+from orchestrator.head.hosts.recovery import Found, Search
+from orchestrator.head.journal.journal import Journal
+from orchestrator.head.journal.reading import peek
 from tests.unit.cli.desk import Desk
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan

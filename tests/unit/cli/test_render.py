@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.adapters.head.log_file import OWN, LogLine
-from orchestrator.cli import render, task_table, terminal
-from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Paint
-from orchestrator.cli.task_table import ended_tasks
-from orchestrator.cli.troubles import telling, trouble_lines
+from orchestrator.cli.show import render, task_table, terminal
+from orchestrator.cli.show.log_lines import LogPainter
+from orchestrator.cli.show.task_table import ended_tasks
+from orchestrator.cli.show.troubles import telling, trouble_lines
+from orchestrator.head.records.log_file import OWN, LogLine
 from tests.contract.fake_api import event_document, run_document, task_document
 
 PLAIN = Paint(on=False)

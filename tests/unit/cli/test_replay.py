@@ -12,9 +12,9 @@ import pytest
 from orchestrator.core import decide
 from orchestrator.core import events as ev
 from orchestrator.core.actions import Action
-from orchestrator.core.model import Run
-from tests.unit.adapters.recording import RUN, Head
+from orchestrator.core.state.run import Run
 from tests.unit.cli.desk import Desk
+from tests.unit.head.recording import RUN, Head
 
 OLD = Path(__file__).resolve().parents[2] / "fixtures" / "journal_0_1_0" / "journal.db.gz"
 

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 import orchestrator
-from orchestrator.cli.scale_plot import draw, figure
-from orchestrator.core.scaling import Measured, table, verdict
+from orchestrator.cli.show.scale_plot import draw, figure
+from orchestrator.reporting.scaling import Measured, table, verdict
 from tests.contract.fake_api import FakeApi
 from tests.unit.cli.desk import Desk
 
@@ -83,7 +83,7 @@ def test_a_plot_that_could_not_be_written_is_refused_before_anything_is_trained(
 def test_without_matplotlib_nothing_is_trained_and_the_way_out_is_named(
     orch: Desk, api: FakeApi, tmp_path: Path, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "orchestrator.cli.scale_plot", raising=False)
+    monkeypatch.delitem(sys.modules, "orchestrator.cli.show.scale_plot", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert orch("scale", spec, "--replicas", "1,2", "--plot", str(tmp_path / "out.png")) == 1
     assert orch.said.startswith("error: --plot needs matplotlib, which cannot be imported here: ")
@@ -94,7 +94,7 @@ def test_without_matplotlib_nothing_is_trained_and_the_way_out_is_named(
 
 def test_only_the_plot_imports_matplotlib_and_only_its_command_the_plot() -> None:
     package = Path(orchestrator.__file__).parent
-    found: dict[str, set[str]] = {"matplotlib": set(), "orchestrator.cli.scale_plot": set()}
+    found: dict[str, set[str]] = {"matplotlib": set(), "orchestrator.cli.show.scale_plot": set()}
     for path in package.rglob("*.py"):
         text = path.read_text()
         if not any(name.rpartition(".")[2] in text for name in found):
@@ -107,6 +107,6 @@ def test_only_the_plot_imports_matplotlib_and_only_its_command_the_plot() -> Non
                     if f"{name}.".startswith(f"{wanted}."):
                         users.add(str(path.relative_to(package)))
     assert found == {
-        "matplotlib": {"cli/scale_plot.py"},
-        "orchestrator.cli.scale_plot": {"cli/commands/scale.py"},
+        "matplotlib": {"cli/show/scale_plot.py"},
+        "orchestrator.cli.show.scale_plot": {"cli/commands/scale.py"},
     }

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head import metrics_unit
-from orchestrator.adapters.head.systemd import UNIT, Systemd
 from orchestrator.cli.commands import service
 from orchestrator.cli.handover import restart_unit
 from orchestrator.cli.main import run
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
+from orchestrator.head.node import metrics_unit
+from orchestrator.head.node.systemd import UNIT, Systemd
 from tests.contract.fake_api import FakeApi
 
 REQUEST = service.Request(system=False, user="ml")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.slurm import job
 from orchestrator.client import on_slurm
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.head.reach.slurm import job
 from tests.unit.cli.desk import SPEC, Desk
 
 SCONTROL = """#!/bin/sh

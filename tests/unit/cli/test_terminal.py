@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli.session import _COLOURS, Paint
-from orchestrator.cli.terminal import inert, screen
+from orchestrator.cli.show.terminal import inert, screen
+from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, event_document, run_document
 from tests.unit.cli.desk import RUN, WHY, Desk
 

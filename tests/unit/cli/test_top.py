@@ -11,11 +11,11 @@ from rich.text import Text
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog, Static
 
-from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli.top import view
 from orchestrator.cli.top.app import Choice, Page, Question, Top
 from orchestrator.cli.top.feed import Feed, Seen
 from orchestrator.core.errors import UsageError
+from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, event_document, run_document, task_document
 from tests.unit.cli.desk import RUN, WHY, Desk
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.ssh.config import Hop
-from orchestrator.adapters.ssh.errors import refusal
-from orchestrator.adapters.ssh.known_hosts import Entry, HostKey, Judgement
-from orchestrator.adapters.ssh.transport import ScannedKey
 from orchestrator.cli.commands.trust import AT_ONCE, Request, hosts_of, trust
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import ConnectFailed, HostKeyChanged, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh.config import Hop
+from orchestrator.head.reach.ssh.errors import refusal
+from orchestrator.head.reach.ssh.known_hosts import Entry, HostKey, Judgement
+from orchestrator.head.reach.ssh.transport import ScannedKey
 
 ASK, YES = Request(), Request(yes=True)
 OWN, USERS = Path("/state/known_hosts"), Path("/home/ml/.ssh/known_hosts")

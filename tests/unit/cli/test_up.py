@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.core.words import size
+from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, event_document, run_document, task_document
 from tests.unit.cli.desk import RUN, WHY, Desk, phases
 

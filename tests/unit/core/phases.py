@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import (
+from orchestrator.core.state.phase_states import (
     Backoff,
     Ended,
     Intent,
@@ -17,6 +16,7 @@ from orchestrator.core.phase_states import (
     Running,
     Stopping,
 )
+from orchestrator.core.state.run import Run
 
 
 def state_of(phase: Phase, **own: Any) -> PhaseState:

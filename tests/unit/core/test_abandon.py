@@ -10,10 +10,10 @@ from orchestrator.core import decide
 from orchestrator.core import events as ev
 from orchestrator.core.abandon import abandoned
 from orchestrator.core.actions import CloseHost, SweepHost
-from orchestrator.core.budget import Budget
-from orchestrator.core.model import new_run
-from orchestrator.core.phase_states import Phase, Swept
-from orchestrator.core.task import TaskPhase
+from orchestrator.core.state.budget import Budget
+from orchestrator.core.state.phase_states import Phase, Swept
+from orchestrator.core.state.run import new_run
+from orchestrator.core.state.task import TaskPhase
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

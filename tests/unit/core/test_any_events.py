@@ -15,18 +15,18 @@ from orchestrator.core import actions as do
 from orchestrator.core import decide, invariants
 from orchestrator.core import events as ev
 from orchestrator.core.causes import Cause
-from orchestrator.core.checkpoint import Seed
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
-from orchestrator.core.host import Facts, HostState, Leaving, Link
-from orchestrator.core.instants import rebased
-from orchestrator.core.model import Problem, Run, new_run
-from orchestrator.core.phase_states import Phase, Swept
 from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
 from orchestrator.core.restart_scope import is_individual
-from orchestrator.core.task import Progress
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.host import Facts, HostState, Leaving, Link
+from orchestrator.core.state.instants import rebased
+from orchestrator.core.state.phase_states import Phase, Swept
+from orchestrator.core.state.run import Problem, Run, new_run
+from orchestrator.core.state.task import Progress
 from orchestrator.core.turn import Turn
 from tests.unit.core.transcript import make_plan
 

@@ -9,8 +9,8 @@ import pytest
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.task import Progress, TaskPhase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import Progress, TaskPhase
 from tests.unit.core.transcript import make_plan
 
 SCRIPT = Exit(cause=Cause.SCRIPT, code=1)

@@ -16,10 +16,10 @@ from orchestrator.core.conflicts import (
     refuse_start,
 )
 from orchestrator.core.errors import Refused
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.owner import Driven, Owner
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.state.owner import Driven, Owner
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

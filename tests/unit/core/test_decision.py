@@ -8,13 +8,13 @@ import pytest
 
 from orchestrator.core import events as ev
 from orchestrator.core.actions import Note, PrepareHost, StopTask, VerifyCheckpoint
-from orchestrator.core.checkpoint import Checkpoint
 from orchestrator.core.decision import decided, event_in_words, is_worth_keeping
-from orchestrator.core.host import Link
-from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Phase
-from orchestrator.core.task import Progress, TaskPhase
+from orchestrator.core.state.checkpoint import Checkpoint
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import Progress, TaskPhase
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

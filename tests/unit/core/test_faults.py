@@ -9,11 +9,11 @@ import pytest
 from orchestrator.core import faults
 from orchestrator.core.errors import OrchestratorError, Refused, UsageError
 from orchestrator.core.faults import KINDS, Fault, fault
-from orchestrator.core.host import Link
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import TaskId
-from orchestrator.core.task import TaskPhase
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import TaskPhase
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Phase
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
 from tests.unit.core.transcript import Transcript
 
 STARTED = """hosts a b checkpoint=yes spares=c chaos=yes

@@ -9,10 +9,10 @@ import pytest
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.ends import Exit
-from orchestrator.core.host import GpuFault
-from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import TaskId
-from orchestrator.core.task import TaskPhase
+from orchestrator.core.state.host import GpuFault
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import TaskPhase
 from orchestrator.core.turn import Turn
 from tests.unit.core.transcript import make_plan
 

@@ -9,11 +9,11 @@ import pytest
 from orchestrator.core import decide
 from orchestrator.core.actions import Note
 from orchestrator.core.events import HostUp, Submitted
-from orchestrator.core.host import Link
 from orchestrator.core.hosts.lifecycle import silent_at
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phase_states import Intent, Phase, Stopping
 from orchestrator.core.phases.stopping import SWEEP_WAIT_S, stop_all
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.phase_states import Intent, Phase, Stopping
+from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.turn import Turn
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan

@@ -12,16 +12,16 @@ import pytest
 from orchestrator.core import decide
 from orchestrator.core import events as ev
 from orchestrator.core.causes import Cause
-from orchestrator.core.checkpoint import Checkpoint
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.ends import Exit, FirstCause
 from orchestrator.core.events import Event
-from orchestrator.core.host import Facts, Host, Link
-from orchestrator.core.instants import Kind, instants_of, rebased, stood_still
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phase_states import Phase, Running
 from orchestrator.core.plan import Plan, TaskId, TaskPlan
-from orchestrator.core.task import Standby, Task, TaskPhase
+from orchestrator.core.state.checkpoint import Checkpoint
+from orchestrator.core.state.host import Facts, Host, Link
+from orchestrator.core.state.instants import Kind, instants_of, rebased, stood_still
+from orchestrator.core.state.phase_states import Phase, Running
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import Standby, Task, TaskPhase
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
 

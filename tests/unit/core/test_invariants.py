@@ -8,15 +8,15 @@ import pytest
 
 from orchestrator.core import decide
 from orchestrator.core import events as ev
-from orchestrator.core.budget import Budget
 from orchestrator.core.errors import HostError, InvariantViolated, OrchestratorError
-from orchestrator.core.host import Facts, Host
 from orchestrator.core.hosts.compatibility import differences
 from orchestrator.core.invariants import check
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phase_states import Intent, Phase
 from orchestrator.core.plan import TaskId
-from orchestrator.core.task import TaskPhase
+from orchestrator.core.state.budget import Budget
+from orchestrator.core.state.host import Facts, Host
+from orchestrator.core.state.phase_states import Intent, Phase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import TaskPhase
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

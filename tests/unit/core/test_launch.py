@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import launch_document
-from orchestrator.core.horovod import slots
-from orchestrator.core.launch import (
+from orchestrator.core.launching.environment import (
     checkpoint_dir,
     endpoint,
     environment,
@@ -23,8 +21,10 @@ from orchestrator.core.launch import (
     runtime_options,
     wiring,
 )
-from orchestrator.core.model import new_run
+from orchestrator.core.launching.horovod import slots
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, TaskId, TaskPlan
+from orchestrator.core.state.run import new_run
+from orchestrator.reporting import launch_document
 
 
 def tf_config(plan: Plan, addresses: dict[TaskId, str], task: TaskId) -> Any:

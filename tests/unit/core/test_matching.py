@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.budget import Budget
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause, matching
 from orchestrator.core.diagnosis.old_scripts import OLD_SCRIPTS
@@ -15,6 +14,7 @@ from orchestrator.core.diagnosis.signatures import SIGNATURES
 from orchestrator.core.ends import Exit
 from orchestrator.core.phases import restart
 from orchestrator.core.plan import RestartPolicy
+from orchestrator.core.state.budget import Budget
 
 ROOT = Path(__file__).parents[3] / "orchestrator"
 
@@ -385,7 +385,7 @@ def test_what_the_runtime_refuses_is_not_started_again() -> None:
 
 def test_the_kinds_are_those_of_the_runtime_and_no_row_reads_its_sentences() -> None:
     said = set()
-    for path in (ROOT / "runtime").rglob("*.py"):
+    for path in (ROOT / "task").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.Constant)

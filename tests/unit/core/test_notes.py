@@ -48,7 +48,7 @@ def _said_in(path: Path) -> set[str]:
 
 
 def test_what_runtime_and_shim_say_is_in_the_table_and_nothing_else_is() -> None:
-    paths = [*(ROOT / "runtime").rglob("*.py"), ROOT / "daemon" / "shim" / "report.py"]
+    paths = [*(ROOT / "task").rglob("*.py"), ROOT / "host" / "shim" / "report.py"]
     said = set().union(*(_said_in(path) for path in paths))
     known = {kind.value for kind in NoteKind if kind.row.by_task and kind is not NoteKind.SAID}
     assert said == known

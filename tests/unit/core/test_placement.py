@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.placement import Ask, NoPlacement, place
+from orchestrator.core.launching.placement import Ask, NoPlacement, place
 from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
 
 

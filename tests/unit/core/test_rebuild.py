@@ -7,7 +7,6 @@ from dataclasses import replace
 from orchestrator.core import decide, rebuild
 from orchestrator.core.actions import Action, Note, ReleaseTask, SeedCheckpoint, StartTask, StopTask
 from orchestrator.core.causes import Cause
-from orchestrator.core.checkpoint import Seed
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import (
@@ -21,12 +20,13 @@ from orchestrator.core.events import (
     TaskReport,
     Ticked,
 )
-from orchestrator.core.host import Facts
-from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Phase, Rendezvous, Running
 from orchestrator.core.plan import HostPlan, TaskId
-from orchestrator.core.task import Progress, TaskPhase
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.host import Facts
+from orchestrator.core.state.phase_states import Phase, Rendezvous, Running
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import Progress, TaskPhase
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.model import Run
-from orchestrator.core.phase_states import Pending
 from orchestrator.core.replacing import replace
+from orchestrator.core.state.phase_states import Pending
+from orchestrator.core.state.run import Run
 from tests.unit.core.test_work import training
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.budget import Budget
 from orchestrator.core.causes import Cause
 from orchestrator.core.phases import restart
 from orchestrator.core.plan import RestartPolicy
+from orchestrator.core.state.budget import Budget
 
 POLICY = RestartPolicy(without_progress_max=5, backoff_s=5.0, backoff_max_s=300.0)
 NEITHER = (

@@ -9,11 +9,11 @@ import pytest
 from orchestrator.core import decide
 from orchestrator.core.actions import Note
 from orchestrator.core.events import HostReported, TaskReport
-from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Phase
-from orchestrator.core.phases.reports import RUN_CHARS_MAX, SAID_CHARS_MAX, SAID_MAX
+from orchestrator.core.phases.host_reports import RUN_CHARS_MAX, SAID_CHARS_MAX, SAID_MAX
 from orchestrator.core.plan import TaskId
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phase_states import Intent, Phase
 from orchestrator.core.phases.stopping import stop_all
+from orchestrator.core.state.phase_states import Intent, Phase
+from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.turn import Turn
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from orchestrator.core.decide import step
 from orchestrator.core.events import HostReported
-from orchestrator.core.host import Facts, HostState, Link, Unkillable
 from orchestrator.core.hosts.slots import fewer, is_better, next_assignment, why_not_drained
-from orchestrator.core.launch import port_candidates, ports_needed
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phase_states import Phase
-from orchestrator.core.placement import Ask, assigned, has_room, place
+from orchestrator.core.launching.environment import port_candidates, ports_needed
+from orchestrator.core.launching.placement import Ask, assigned, has_room, place
 from orchestrator.core.plan import HostPlan, Plan, Timing
+from orchestrator.core.state.host import Facts, HostState, Link, Unkillable
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
 from tests.unit.core.phases import in_phase
 
 FACTS = Facts(python="3.11.2", versions={"tensorflow": "2.21.0"}, code="c0de")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.launch import wiring
+from orchestrator.core.launching.environment import wiring
 from orchestrator.core.phases.stall import innermost, odd_one
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 

@@ -9,10 +9,11 @@ from types import MappingProxyType
 
 import pytest
 
-from orchestrator.core import launch, strategy
+from orchestrator.core import strategy
 from orchestrator.core.errors import SpecError
-from orchestrator.core.phase_states import Phase
+from orchestrator.core.launching import environment as launch
 from orchestrator.core.plan import Plan, TaskId
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.spec.plan import load_plan
 from tests.unit.core.world import World

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import TransitionNotAllowed
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phase_states import Intent, Phase, Rendezvous, Stopping
+from orchestrator.core.state.phase_states import Intent, Phase, Rendezvous, Stopping
+from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.transitions import LEADS_TO, TRANSITIONS, diagram
 from orchestrator.core.turn import Turn
 from tests.unit.core.phases import in_phase, state_of

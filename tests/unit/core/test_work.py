@@ -8,14 +8,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestrator.adapters.head.journal import Journal
 from orchestrator.core import decide
 from orchestrator.core.events import Event, HostPrepared, HostReported, HostUp, Submitted, TaskReport
-from orchestrator.core.host import Facts
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phase_states import Phase
-from orchestrator.core.task import Progress
-from orchestrator.daemon.coordinator.loop import Loop
+from orchestrator.core.state.host import Facts
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import Progress
+from orchestrator.head.coordinator.loop import Loop
+from orchestrator.head.journal.journal import Journal
 from tests.unit.core.transcript import make_plan
 
 RUN = "t-20260101-000000"

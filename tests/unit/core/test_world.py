@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.core.events import KillRequested
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import TaskId
+from orchestrator.core.state.phase_states import Phase
 from tests.unit.core.transcript import make_plan
 from tests.unit.core.world import World
 

@@ -13,19 +13,19 @@ from pathlib import Path
 from orchestrator.core import decide
 from orchestrator.core import events as ev
 from orchestrator.core.causes import Cause
-from orchestrator.core.checkpoint import Seed
 from orchestrator.core.conflicts import DRIVEN
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import in_words
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
-from orchestrator.core.host import Facts, Leaving, Unkillable
-from orchestrator.core.instants import rebased
-from orchestrator.core.model import Problem, Run, new_run
-from orchestrator.core.phase_states import Swept
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
-from orchestrator.core.task import Progress
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.host import Facts, Leaving, Unkillable
+from orchestrator.core.state.instants import rebased
+from orchestrator.core.state.phase_states import Swept
+from orchestrator.core.state.run import Problem, Run, new_run
+from orchestrator.core.state.task import Progress
 
 _CAUSES = {
     "signal": Cause.SIGNAL,

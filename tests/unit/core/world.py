@@ -18,16 +18,16 @@ from orchestrator.core import actions as do
 from orchestrator.core import decide
 from orchestrator.core import events as ev
 from orchestrator.core.causes import Cause
-from orchestrator.core.checkpoint import Seed
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.ends import Exit
-from orchestrator.core.host import Facts
 from orchestrator.core.hosts.slots import why_not_drained
-from orchestrator.core.instants import rebased
-from orchestrator.core.model import Problem, Run, new_run
-from orchestrator.core.phase_states import Phase, Swept
 from orchestrator.core.plan import Plan, TaskId
-from orchestrator.core.task import Progress
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.host import Facts
+from orchestrator.core.state.instants import rebased
+from orchestrator.core.state.phase_states import Phase, Swept
+from orchestrator.core.state.run import Problem, Run, new_run
+from orchestrator.core.state.task import Progress
 
 LATENCY_S = 0.05
 IMPORT_S = 1.0

@@ -16,22 +16,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.adapters.channel import Decoder, FrameError, encode
-from orchestrator.adapters.head.journal_states import dump_run, read_run
-from orchestrator.adapters.transport import Channel, Take
 from orchestrator.core import decide
 from orchestrator.core.errors import ConnectFailed, HostError
 from orchestrator.core.events import Event, HostSwept, HostUp, StacksCollected, Submitted
-from orchestrator.core.model import Problem, Run, new_run
 from orchestrator.core.plan import HostPlan, TaskId
-from orchestrator.daemon.connection import bootstrap, edge, orders, wire
-from orchestrator.daemon.connection.conversation import Conversation, Reply
-from orchestrator.daemon.connection.crew import Crew
-from orchestrator.daemon.connection.edge import WireError
-from orchestrator.daemon.connection.link import HostLink, Pace, Watch
-from orchestrator.daemon.connection.query import Asker
-from orchestrator.daemon.coordinator import recovery
+from orchestrator.core.state.run import Problem, Run, new_run
+from orchestrator.head.hosts import recovery
+from orchestrator.head.journal.states import dump_run, read_run
+from orchestrator.head.links import bootstrap, edge, wire
+from orchestrator.head.links import requests as orders
+from orchestrator.head.links.conversation import Conversation, Reply
+from orchestrator.head.links.crew import Crew
+from orchestrator.head.links.edge import WireError
+from orchestrator.head.links.link import HostLink, Pace, Watch
+from orchestrator.head.links.query import Asker
+from orchestrator.head.reach.transport import Channel, Take
 from orchestrator.protocol import table
+from orchestrator.protocol.channel import Decoder, FrameError, encode
 from orchestrator.protocol.hello import BootAnswer, Greeting, Hello
 from orchestrator.protocol.reports import Report
 from orchestrator.protocol.table import TABLE, Order

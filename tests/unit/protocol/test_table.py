@@ -11,9 +11,9 @@ from typing import Any, get_args
 import pytest
 
 import orchestrator
-from orchestrator.adapters.checkpoints import ABOUT
-from orchestrator.daemon.agent import orders as agent_orders
-from orchestrator.daemon.coordinator.checkpoint_requests import VERBS
+from orchestrator.checkpoints import ABOUT
+from orchestrator.head.coordinator.checkpoint_requests import VERBS
+from orchestrator.host.agent import handlers as agent_orders
 from orchestrator.protocol import orders, table
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.orders import CheckpointsDo
@@ -70,7 +70,7 @@ def test_each_is_sent_by_who_is_said_to_and_by_nobody_else() -> None:
     for file, tree in trees(*(f"{row.name.upper()}(" for row in TABLE)):
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.isupper():
-                module = file.removeprefix("daemon/").removesuffix(".py").replace("/", ".")
+                module = file.removeprefix("head/").removesuffix(".py").replace("/", ".")
                 senders.setdefault(node.func.id.lower(), set()).add(module)
     assert senders == {row.name: {row.sender} for row in TABLE}
 
@@ -85,7 +85,7 @@ def test_no_order_is_spelt_by_hand() -> None:
         for key in node.keys
         if isinstance(key, ast.Constant) and key.value == "order"
     }
-    to_shims = {"daemon/agent/orders.py", "daemon/agent/tasks.py", "daemon/pod/shim.py"}
+    to_shims = {"host/agent/handlers.py", "host/agent/tasks.py", "host/pod/shim.py"}
     assert spelt == {*to_shims, "protocol/table.py"}
 
 

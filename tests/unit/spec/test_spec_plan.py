@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import SpecError
-from orchestrator.core.launch import environment, runtime_options
-from orchestrator.core.placement import assigned, has_room
+from orchestrator.core.launching.environment import environment, runtime_options
+from orchestrator.core.launching.placement import assigned, has_room
 from orchestrator.core.plan import CheckpointPlan, HostPlan, RestartPolicy, TaskId, TaskPlan, Timing
 from orchestrator.spec.models import ClusterSpec
 from orchestrator.spec.plan import load_plan, plan_spec

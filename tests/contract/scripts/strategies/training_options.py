@@ -21,7 +21,7 @@ strategy = {
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
-from orchestrator.runtime.script import last_line  # noqa: E402
+from orchestrator.task.tracebacks import last_line  # noqa: E402
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(128, 6)).astype("float32")

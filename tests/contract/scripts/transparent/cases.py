@@ -692,7 +692,7 @@ def metrics_with_several_results():
 
 def count_parts():
     """Return a list that gets the number of parts whenever gradients of parts are applied."""
-    counts, parts = [], sys.modules.get("orchestrator.runtime.transparent.parts")
+    counts, parts = [], sys.modules.get("orchestrator.task.transparent.parts")
     if parts is not None:
         reduced = parts.Taking.reduced
 

@@ -1,1 +1,0 @@
-"""The head node's own disk and services: journal, state directory, logs, systemd."""

@@ -1,0 +1,1 @@
+"""Runs on the head node and on hosts alike: files, sockets, processes. Standard library only."""

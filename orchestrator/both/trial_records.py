@@ -1,0 +1,8 @@
+"""What a task of `orch scale` and `orch prove` leaves for the command, by name."""
+
+MEASURED_PREFIX = "measured/"
+"""What the names of the measured figures begin with, among the metrics of the last report."""
+
+RECORD = "orch-record.json"
+LAST_WEIGHTS = "orch-record.f32"
+"""The trainable weights at the end, as little-endian floats."""

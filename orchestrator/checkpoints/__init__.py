@@ -1,0 +1,226 @@
+"""The checkpoints of a run: finding the ones that read whole, and handing one to the next generation.
+
+`python <bundle> checkpoints VERB …` runs under the run's own Python, in a process of its own, and prints one JSON
+object: the answer, or `{"error": {"code", "message", "hint"}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from orchestrator.checkpoints.units import Unit
+    from orchestrator.protocol.orders import Manifest
+
+USAGE = (
+    "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
+    "[--claim JSON --host-dir DIR] [--only DIR] | snapshot ROOT DIR [PATH] | copy SRC DST "
+    "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT"
+)
+
+ABOUT = ("list", "read", "pin", "unpin", "rollback")
+"""The verbs behind `orch ckpt`, which people use; see `inventory`."""
+
+
+LOOKS_MAX = 5
+"""How often `verify` looks at a directory that changes while it is read."""
+
+
+LOOK_AGAIN_S = 0.05
+
+
+def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[str, Any]:
+    """Return the newest checkpoint in a generation's directory that reads whole, and the newer ones it rejected.
+
+    A running training removes and rewrites its checkpoints. One that was removed or rewritten while it was read is
+    not called torn, nor one that was written a moment ago; the directory is looked at again. One of a format that
+    nothing here reads is `verified: false`; it is complete as far as its names tell, and because nobody writes it.
+    """
+    waits = _Waits(pause)
+    for _ in range(LOOKS_MAX):
+        answer, changed = _look(directory, waits)
+        if not changed:
+            break
+        waits.pause(LOOK_AGAIN_S)
+    return {**answer, "waited_s": round(waits.waited_s, 3)} if waits.waited_s else answer
+
+
+class _Waits:
+    """How long one `verify` has waited for those who write: that is no cost of reading, by which the next is timed."""
+
+    def __init__(self, pause: Callable[[float], None]) -> None:
+        self._pause = pause
+        self.waited_s = 0.0
+        self.waited_for: set[str] = set()
+        """The torn checkpoints that were waited for: once each, so that a busy writer does not hold up an older one."""
+
+    def pause(self, seconds: float) -> None:
+        self.waited_s += seconds
+        self._pause(seconds)
+
+    def settles(self, unit: Unit, own: str) -> bool:
+        """Wait for the writer of a torn checkpoint. Return whether there was anything to wait for."""
+        is_first = unit.path not in self.waited_for
+        self.waited_for.add(unit.path)
+        return unit.settle(own, self.pause if is_first else lambda _: None, torn=True)
+
+
+def _look(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
+    """Look once. Return the answer, and whether a checkpoint changed while it was read."""
+    from orchestrator.checkpoints import discovery, places
+    from orchestrator.checkpoints.records import Records
+    from orchestrator.checkpoints.torn import Torn
+
+    records, own = Records(os.path.dirname(directory)), places.own_dir(os.path.dirname(directory))
+    found = discovery.find(directory)
+    rejected = [{"path": path, "why": why} for path, why in found.passed]
+    rank = max((unit.rank for unit in found.units), default=None)
+    changed = False
+    for unit in found.units:
+        if unit.rank != rank:
+            break
+        unit.settle(own, waits.pause)
+        try:
+            unit.read()
+        except Torn as e:
+            if _is_as_it_was(unit, directory) and not waits.settles(unit, own):
+                rejected.append({"path": unit.path, "why": str(e)})
+            else:
+                changed = True
+            continue
+        if not unit.is_verified and not _is_as_it_was(unit, directory):
+            rejected.append({"path": unit.path, "why": "it is still being written"})
+            changed = True
+            continue
+        if records.find(unit) is None:
+            records.add(unit, None)
+            records.save()
+        return {"checkpoint": _summary(unit), "rejected": rejected}, changed
+    return {"checkpoint": None, "rejected": rejected}, changed
+
+
+def _is_as_it_was(unit: Unit, directory: str) -> bool:
+    from orchestrator.checkpoints import discovery
+
+    return any(unit.is_same(now) for now in discovery.find(directory).units)
+
+
+def _summary(unit: Unit) -> dict[str, Any]:
+    return {
+        "global_step": unit.global_step,
+        "path": unit.path,
+        "saved_at": unit.saved_at,
+        "kind": unit.kind,
+        "bytes": unit.bytes,
+        "verified": unit.is_verified,
+    }
+
+
+def checkpoints_main(argv: list[str]) -> int:
+    """Run the verb in `argv` and print one JSON object. Return 0, 1 after an error, or 2 for wrong usage."""
+    from orchestrator.checkpoints.places import SeedError
+
+    try:
+        action = _parse(argv)
+    except (ValueError, IndexError) as e:
+        return _error("usage", f"{e or 'arguments are missing'}", f"usage: {USAGE}", 2)
+    try:
+        answer = action()
+    except SeedError as e:
+        return _error(e.code, str(e), e.hint, 1)
+    except OSError as e:
+        return _os_error(e)
+    print(json.dumps(answer))
+    return 0
+
+
+def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
+    from orchestrator.checkpoints import copying, places, seed
+
+    verb, rest = argv[0], argv[1:]
+    if verb == "seed":
+        options = _options(rest)
+        root = os.path.abspath(options["--dir"])
+        generation, keep = int(options["--generation"]), options.get("--keep")
+        return lambda: seed.seed(
+            root,
+            generation,
+            from_scratch="--from-scratch" in options,
+            keep=int(keep) if keep else None,
+            by=json.loads(options.get("--by") or "null"),
+            only=options.get("--only"),
+            claim=json.loads(options.get("--claim") or "null"),
+            host_dir=options.get("--host-dir", ""),
+        )
+    if verb == "snapshot" and len(rest) in (2, 3):
+        return lambda: _snapshot(*map(os.path.abspath, rest))
+    counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1, "pin": 2, "unpin": 2, "rollback": 2}
+    if verb not in counts or len(rest) != counts[verb]:
+        raise ValueError(f"{verb} with {len(rest)} arguments is nothing known")
+    path = os.path.abspath(rest[0])
+    if verb in ABOUT:
+        return lambda: _about(verb, path, rest[1:])
+    if verb == "verify":
+        return lambda: verify(path)
+    if verb == "highest":
+        return lambda: {"generation": max(places.generations(path), default=0)}
+    return lambda: copying.copy(path, os.path.abspath(rest[1]))
+
+
+def _snapshot(root: str, directory: str, path: str | None = None) -> Manifest:
+    from orchestrator.checkpoints import safe
+
+    return safe.snapshot(root, directory, path)
+
+
+def _about(verb: str, root: str, rest: list[str]) -> dict[str, Any]:
+    from orchestrator.checkpoints import inventory
+
+    if verb in ("list", "read"):
+        return inventory.listed(root, read=verb == "read")
+    return {"pin": inventory.pin, "unpin": inventory.unpin, "rollback": inventory.rollback}[verb](
+        root, rest[0]
+    )
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if word == "--from-scratch":
+            options[word] = ""
+        elif word in ("--dir", "--generation", "--keep", "--by", "--only", "--claim", "--host-dir"):
+            options[word] = next(rest, "")
+        else:
+            raise ValueError(f"{word} is no option of seed")
+    for needed in ("--dir", "--generation"):
+        if not options.get(needed):
+            raise ValueError(f"{needed} is missing")
+    return options
+
+
+def _os_error(error: OSError) -> int:
+    from orchestrator.checkpoints import space
+
+    if space.is_full(error):
+        refusal = space.no_space(error, str(error.filename or "the checkpoint directory"))
+        return _error(refusal.code, str(refusal), refusal.hint, 1)
+    path = f": {error.filename}" if error.filename else ""
+    hint = "look at the checkpoint directory's space and permissions on this host"
+    return _error("checkpoint-dir", f"{error.strerror or error}{path}", hint, 1)
+
+
+def _error(code: str, message: str, hint: str | None, status: int) -> int:
+    print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(checkpoints_main(sys.argv[1:]))

@@ -1,0 +1,222 @@
+"""A snapshot that comes to a host, chunk by chunk: each is written to its place in `.orch/safe/<digest>.tmp/`.
+
+Only a chunk that has its SHA-256 is written, so two transfers of one snapshot at the same time write the same bytes.
+Nothing on the disk says which chunks are there: an agent remembers those that it received, and reads all others, as
+after a broken connection or a power cut.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+
+from orchestrator.both.hostdir import HostFault
+from orchestrator.checkpoints import places, space
+from orchestrator.checkpoints.places import MARKER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from orchestrator.protocol.orders import Manifest
+
+TAKEN, WHOLE, DAMAGED = 0, 1, 2
+"""What came of a part: it is kept, the chunk that ends with it is in its place, or that chunk was dropped."""
+
+ABANDONED_S = 86400.0
+"""What has come of a snapshot is removed where nobody went on with it for this long."""
+
+_WRITE_BYTES = 512 << 10
+"""For more at once, file systems take large pieces of memory, which a virtual machine often has to ask its host for."""
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+Place = tuple[str, str, int, int]
+"""(directory, file in it, offset, bytes) of a chunk."""
+
+
+class Arrival:
+    """What an agent knows of the snapshot that comes for a run. The manifest has been checked."""
+
+    def __init__(self, manifest: Manifest, building: str) -> None:
+        self.manifest = manifest
+        self.building = building
+        self._token = os.urandom(8).hex()
+        """It is in the directory that we wrote to. Without it, another directory has come in its place."""
+        self._places: dict[str, Place] = {}
+        """Where each chunk belongs; of one that occurs more than once, the first place."""
+        for chunk, place in self._all_places():
+            self._places.setdefault(chunk, place)
+        self._whole: set[str] = set()
+
+    def place(self, chunk: str) -> Place | None:
+        """Return where a chunk belongs. None: the snapshot has no such chunk."""
+        return self._places.get(chunk)
+
+    def lacks(self, chunks: Sequence[str]) -> None:
+        """Take note that these chunks are missing, and no others."""
+        self._whole = self._places.keys() - set(chunks)
+
+    def has(self, chunk: str) -> None:
+        """Take note that a chunk has been written."""
+        self._whole.add(chunk)
+
+    def missing(self) -> list[str]:
+        """Return the chunks that are not in their places. Those that are not known to be are read."""
+        known = self._whole if self._is_ours() else set()
+        return [
+            chunk for chunk, place in self._places.items() if chunk not in known and not _is_at(place, chunk)
+        ]
+
+    def prepare(self) -> None:
+        """Make the directories. Chunks are written only where these are."""
+        if not self._is_ours():
+            for name, _, _, _ in self.manifest["files"]:
+                os.makedirs(os.path.dirname(os.path.join(self.building, name)), exist_ok=True)
+            places.write_json(os.path.join(self.building, MARKER), {"token": self._token})
+
+    def complete(self) -> None:
+        """Fill the other places of chunks that occur more than once, and give the files their sizes and times."""
+        for chunk, place in self._all_places():
+            if place != self._places[chunk]:
+                _write(place, memoryview(_read(self._places[chunk])))
+        for name, size, mtime_ns, _ in self.manifest["files"]:
+            path = os.path.join(self.building, name)
+            with open(os.open(path, _FLAGS, 0o666), "wb") as file:
+                file.truncate(size)
+            os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    def _is_ours(self) -> bool:
+        return (places.marker_of(self.building) or {}).get("token") == self._token
+
+    def _all_places(self) -> Iterator[tuple[str, Place]]:
+        whole = self.manifest["piece_bytes"]
+        for name, size, _, made_of in self.manifest["files"]:
+            for number, chunk in enumerate(made_of):
+                yield chunk, (self.building, name, number * whole, min(whole, size - number * whole))
+
+
+class Writer:
+    """Takes the parts of chunks, and writes a chunk once it is whole."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[tuple[str, str, int], _Chunk] = {}
+        self._spare = memoryview(b"")
+        """The memory of the last chunk that was written: new memory costs more than the copy."""
+
+    def take(
+        self,
+        room: memoryview,
+        length: int,
+        place: Sequence[Any],
+        needed: int,
+        chunk: str,
+        offset: int,
+        last: bool,
+    ) -> int:
+        """Take a part, and return what came of it.
+
+        Args:
+            room: begins with the part.
+            length: the bytes of the part.
+            place: where the chunk belongs.
+            needed: the bytes of the snapshot, for whoever must make room.
+            chunk: the chunk's SHA-256.
+            offset: the part's, in the chunk.
+            last: whether the chunk ends with it.
+
+        Raises:
+            SeedError: `no-space`. What had come of the snapshot is removed, since others need the disk.
+            HostFault: `offset`, where the part does not follow the one before, or the directory has gone.
+        """
+        directory, name, position, whole = place
+        key = (directory, name, position)
+        if offset == 0:
+            self._under_way[key] = _Chunk(self._memory(whole))
+        found = self._under_way.get(key)
+        if found is None or found.bytes != offset:
+            raise HostFault("offset", f"a part at {offset} does not follow what is here", "begin again at 0")
+        found.add(room[:length])
+        if not last and found.bytes < whole:
+            return TAKEN
+        del self._under_way[key]
+        try:
+            if found.bytes != whole or found.sha256.hexdigest() != chunk:
+                return DAMAGED
+            self._write((directory, name, position, whole), found.memory, needed)
+        finally:
+            self._spare = found.memory
+        return WHOLE
+
+    def _memory(self, size: int) -> memoryview:
+        spare, self._spare = self._spare, memoryview(b"")
+        return spare if len(spare) >= size else memoryview(bytearray(size))
+
+    def _write(self, place: Place, data: memoryview, needed: int) -> None:
+        directory, _, _, length = place
+        try:
+            _write(place, data[:length])
+        except FileNotFoundError as e:
+            raise HostFault("offset", f"{directory} has gone", "begin again at 0") from e
+        except OSError as e:
+            if not space.is_full(e):
+                raise
+            refused = space.no_space(e, os.path.dirname(directory), needed)
+            shutil.rmtree(directory, ignore_errors=True)
+            raise refused from e
+
+
+class _Chunk:
+    """What has come of a chunk, in memory of at least its size."""
+
+    def __init__(self, memory: memoryview) -> None:
+        from hashlib import sha256
+
+        self.memory = memory
+        self.bytes = 0
+        """How many have come. If they are more than there is memory for, the chunk is damaged."""
+        self.sha256 = sha256()
+
+    def add(self, data: memoryview) -> None:
+        begin, self.bytes = self.bytes, self.bytes + len(data)
+        if self.bytes <= len(self.memory):
+            self.memory[begin : self.bytes] = data
+            self.sha256.update(data)
+
+
+def remove_abandoned(home: str) -> None:
+    """Remove what has come of snapshots whose transfer was given up."""
+    for name in places.names_in(home):
+        path = os.path.join(home, name)
+        if name.endswith(".tmp") and time.time() - os.stat(path).st_mtime > ABANDONED_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_at(place: Place, chunk: str) -> bool:
+    from hashlib import sha256
+
+    try:
+        data = _read(place)
+    except FileNotFoundError:
+        return False
+    return len(data) == place[3] and sha256(data).hexdigest() == chunk
+
+
+def _read(place: Place) -> bytes:
+    directory, name, offset, length = place
+    with open(os.path.join(directory, name), "rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def _write(place: Place, data: memoryview) -> None:
+    directory, name, offset, _ = place
+    handle = os.open(os.path.join(directory, name), _FLAGS, 0o666)
+    try:
+        os.lseek(handle, offset, os.SEEK_SET)
+        while data:
+            data = data[os.write(handle, data[:_WRITE_BYTES]) :]
+    finally:
+        os.close(handle)

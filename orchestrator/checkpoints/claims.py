@@ -1,0 +1,193 @@
+"""Who drives what: the claim that a coordinator has on a run of this host, and on a checkpoint directory.
+
+    runs/<run_id>/owner.json          on a host, in the directory of each run
+    <checkpoint dir>/.orch/owner.json   in a checkpoint directory, of the run that saves into it
+
+In a run's directory, `agent` is the process that last began to watch the run, and `looked_at` is when it last did, by
+the host's clock since its boot: so it is known whether somebody drives the run, without locks, which not every file
+system has.
+`released`: its coordinator has no more to do with it, because the run has ended. Of a checkpoint directory, the time of
+the file and of the newest checkpoint tell how long ago somebody saved there, by the clock of its file system.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from orchestrator.both import durable, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from orchestrator.protocol.orders import Claim, Claimed, Stamp
+
+FILE = "owner.json"
+
+DRIVEN_S = 900.0
+"""What a coordinator has looked after so lately is still its own: it is being restarted, or cut off."""
+
+LOOK_EVERY_S = 60.0
+"""Between two marks of the last look: a shared directory is not written at every heartbeat."""
+
+_TEXTS = ("id", "head", "user", "run", "name")
+
+
+def claimed_of(found: Mapping[str, Any] | None) -> Claimed | None:
+    """Return the claim in the content of such a file. None: it is missing, damaged, or of another kind."""
+    if found is None or not all(isinstance(found.get(key), str) for key in _TEXTS):
+        return None
+    directory, since = found.get("checkpoint_dir"), found.get("since")
+    if isinstance(since, bool) or not isinstance(since, int | float):
+        return None
+    return {
+        "id": found["id"],
+        "head": found["head"],
+        "user": found["user"],
+        "run": found["run"],
+        "name": found["name"],
+        "checkpoint_dir": directory if isinstance(directory, str) else None,
+        "since": since,
+    }
+
+
+def _entry(path: str, claim: Claim) -> dict[str, Any]:
+    """Return the claim as it is written, with the time since when this owner has had it."""
+    known = claimed_of(durable.read_object(path))
+    is_same = known is not None and (known["id"], known["run"]) == (claim["id"], claim["run"])
+    return {**claim, "since": known["since"] if known is not None and is_same else time.time()}
+
+
+# ---------------------------------------------------------------- a run's directory on a host
+
+
+def take(run_dir: str, claim: Claim) -> None:
+    """Write down who drives the run, through this process. Raises OSError where there is no directory, or no room."""
+    path = os.path.join(run_dir, FILE)
+    durable.write_json(path, {**_entry(path, claim), **_looked()})
+
+
+def look_after(run_dir: str) -> None:
+    """Mark that this process still watches the run, unless another one has taken it. Raises OSError."""
+    path = os.path.join(run_dir, FILE)
+    found, looked = durable.read_object(path), _looked()
+    if found is not None and found.get("agent") == looked["agent"]:
+        durable.write_json(path, {**found, **looked}, durable=False)  # after a power cut, nobody watches it
+
+
+def release(run_dir: str) -> None:
+    """Write down that nobody drives the run any more. What it was, and whose, stays readable. Raises OSError."""
+    path = os.path.join(run_dir, FILE)
+    found = durable.read_object(path)
+    if found is not None:
+        durable.write_json(path, {**found, "agent": None, "released": True})
+
+
+def look(run_dir: str) -> tuple[Claimed | None, bool, float | None]:
+    """Return (the claim, whether an agent watches the run now, seconds since one did; None: nobody drives it)."""
+    found = durable.read_object(run_dir, FILE)
+    if found is None or found.get("released"):
+        return claimed_of(found), False, None
+    try:
+        agent = process.Identity.from_json(found["agent"])
+        looked_at = float(found["looked_at"])
+    except (KeyError, TypeError, ValueError):
+        return claimed_of(found), False, None
+    if process.alive(agent):
+        return claimed_of(found), True, 0.0
+    # Before a reboot the clock was another one: then it was at least as long ago as the host has been up.
+    ago_s = _up_s() - (looked_at if agent.boot_id == process.boot_id() else 0.0)
+    return claimed_of(found), False, max(0.0, ago_s)
+
+
+def _looked() -> dict[str, Any]:
+    agent = process.identity(os.getpid())
+    return {"agent": agent.to_json() if agent is not None else None, "looked_at": _up_s()}
+
+
+def _up_s() -> float:
+    """Return seconds since the boot, which no change of the wall clock moves."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# ---------------------------------------------------------------- a checkpoint directory
+
+
+def stamp_path(root: str) -> str:
+    """Return the path of the claim on a checkpoint directory."""
+    return os.path.join(root, ".orch", FILE)
+
+
+def stamp(root: str, claim: Claim, host_dir: str) -> None:
+    """Write down which run saves into the directory, and from which host. Raises OSError."""
+    path = stamp_path(root)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    place = {"host": os.uname().nodename, "place": _place(host_dir)}
+    durable.write_json(path, {**_entry(path, claim), **place}, mode=0o666)
+
+
+def stamped(root: str) -> Stamp | None:
+    """Return whose the directory is, and how long ago that was last true; None where no run saves into it."""
+    path = stamp_path(root)
+    found = durable.read_object(path)
+    claimed = claimed_of(found)
+    if found is None or claimed is None:
+        return None
+    ago_s = max(0.0, _now(path) - max(os.stat(path).st_mtime, _newest_save(root)))
+    host = str(found.get("host") or "")
+    return {"claim": claimed, "host": host, "ago_s": ago_s, "driven": ago_s < DRIVEN_S}
+
+
+def touch_stamp(root: str, run: str, host_dir: str) -> None:
+    """Mark that the run still saves into the directory, from the host that has stamped it. Raises OSError."""
+    path = stamp_path(root)
+    if _is_of(path, run, host_dir) and _now(path) - os.stat(path).st_mtime >= LOOK_EVERY_S:
+        os.utime(path)
+
+
+def release_stamp(root: str, run: str, host_dir: str) -> None:
+    """Remove the claim of a run that has ended, on the host that has stamped the directory: its chief's. OSError."""
+    path = stamp_path(root)
+    if _is_of(path, run, host_dir):
+        os.unlink(path)
+
+
+def _is_of(path: str, run: str, host_dir: str) -> bool:
+    found = durable.read_object(path)
+    return found is not None and found.get("run") == run and found.get("place") == _place(host_dir)
+
+
+def _place(host_dir: str) -> list[str]:
+    """Return what tells this host, since its boot, from all others that see the same directory."""
+    return [process.boot_id(), os.path.realpath(host_dir)]
+
+
+def _now(path: str) -> float:
+    """Return the time by the clock of the file system, which may be another machine's."""
+    probe = f"{path}.{os.uname().nodename}.{os.getpid()}.now"
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            os.utime(probe)
+            return os.stat(probe).st_mtime
+        finally:
+            os.unlink(probe)
+    except OSError:
+        return time.time()
+
+
+def _newest_save(root: str) -> float:
+    """Return when something was last saved: tasks train on, and save, while no coordinator is there."""
+    names = [name for name in os.listdir(root) if name.startswith("gen-") and name[4:].isdigit()]
+    if not names:
+        return 0.0
+    newest = os.path.join(root, max(names, key=lambda name: int(name[4:])))
+    times = [0.0]
+    for path in (newest, *(os.path.join(newest, name) for name in os.listdir(newest))):
+        try:
+            times.append(os.lstat(path).st_mtime)
+        except FileNotFoundError:
+            continue  # scripts remove old checkpoints
+    return max(times)

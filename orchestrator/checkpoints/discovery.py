@@ -1,0 +1,368 @@
+"""Which files below a directory form one checkpoint, and what else lies there.
+
+Symbolic links are never followed. What has a temporary name was not finished, and is no part of anything. A generation
+in which nothing here can read anything, and that is not empty, is one unit of an unknown format: it may have had
+progress.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from orchestrator.checkpoints import hdf5, names, orbax, places, safetensors, torch_file
+from orchestrator.checkpoints.torn import Torn
+from orchestrator.checkpoints.units import (
+    ARCHIVE,
+    GONE,
+    HDF5,
+    NPZ,
+    ORBAX,
+    SAFETENSORS,
+    SEVERAL,
+    TENSORFLOW,
+    TORCH,
+    UNKNOWN,
+    Unit,
+)
+
+POINTER = "checkpoint"
+"""TensorFlow's file that names the newest prefix."""
+
+_ENDINGS = {
+    HDF5: (".h5", ".hdf5"),
+    ARCHIVE: (".keras",),
+    NPZ: (".npz",),
+    SAFETENSORS: (".safetensors", safetensors.INDEX_ENDING),
+}
+_GROUPED = frozenset({NPZ, TORCH, SAFETENSORS})
+
+_POINTER_START = b"model_checkpoint_path"
+
+
+class Found:
+    """What lies below a directory. Paths are absolute where the directory's is."""
+
+    def __init__(self, top: str) -> None:
+        self.top = top
+        self.units: list[Unit] = []
+        """Newest first."""
+        self.others: list[str] = []
+        """Files that belong to no unit."""
+        self.passed: list[tuple[str, str]] = []
+        """(path, why) of what was passed over."""
+        self.links: list[str] = []
+        """Symbolic links that lead from somewhere below the directory to somewhere below it: `latest.pth`."""
+        self.unfinished: list[tuple[str, str]] = []
+        """The same of what has a temporary name: normal while a training saves, and all that is left where it died."""
+
+    def take_over(self, other: Found) -> None:
+        """Add what was passed over elsewhere."""
+        self.passed += other.passed
+        self.links += other.links
+        self.unfinished += other.unfinished
+
+
+def find(directory: str, *, is_root: bool = False) -> Found:
+    """Return what lies below a directory.
+
+    Args:
+        directory: a generation's, or one like it.
+        is_root: it is the checkpoint directory itself, which may hold anything, a data set too: what is ours in it is
+            left out, and of formats that data sets have, only what tells its step by its name counts.
+    """
+    found = Found(directory)
+    stamped: dict[tuple[str, str, str], list[tuple[Unit, str | None]]] = {}
+    for folder, folders, files in os.walk(directory, onerror=_forgive if is_root else _complain):
+        folders.sort()
+        if is_root and folder == directory:
+            folders[:] = [
+                name for name in folders if not name.startswith(places.PREFIX) and name != places.OWN
+            ]
+        here = Found(directory)
+        _prune(folder, folders, here)
+        there = _regular(folder, sorted(files), here)
+        if orbax.is_one(folder, folders, there):
+            unit: Unit | None = Unit(ORBAX, folder, _all_below(folder, found), in_series=True)
+        elif folder != directory and names.is_step_folder(os.path.basename(folder)):
+            unit = _of_step_folder(folder, found, is_root=is_root)
+        else:
+            unit = None
+        if unit is None:
+            found.take_over(here)
+            _sort_out(folder, there, found, is_root=is_root)
+            continue
+        found.units.append(unit)
+        folders.clear()
+        if unit.kind != ORBAX:
+            stamp = next((name for name in there if names.is_stamp(name)), None)
+            stamped.setdefault(unit.family, []).append((unit, stamp))
+    _demand_stamps(stamped)
+    _demand_parts(found.units)
+    if not found.units and not is_root:
+        _take_as_unknown(directory, found)
+    found.units.sort(key=Unit.order, reverse=True)
+    return found
+
+
+def _prune(folder: str, folders: list[str], found: Found) -> None:
+    """Leave out of the walk what is not followed."""
+    for name in list(folders):
+        path = os.path.join(folder, name)
+        if os.path.islink(path):
+            _link(path, found)
+        elif names.is_temporary(name):
+            found.unfinished.append((path, "it has a temporary name: the save was not finished"))
+        elif not name.endswith("_temp") and name != ".tempstate":
+            continue
+        folders.remove(name)
+
+
+def _regular(folder: str, files: list[str], found: Found) -> list[str]:
+    """Return the names of the regular files whose save was finished."""
+    there = []
+    for name in files:
+        path = os.path.join(folder, name)
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError as e:
+            if e.errno not in GONE:
+                raise
+            continue  # a training that lives removes its older checkpoints
+        if stat.S_ISLNK(mode):
+            _link(path, found)
+        elif not stat.S_ISREG(mode):
+            found.passed.append((path, "it is no regular file"))
+        elif names.is_temporary(name):
+            found.unfinished.append((path, "it has a temporary name: the save was not finished"))
+        else:
+            there.append(name)
+    return there
+
+
+def _link(path: str, found: Found) -> None:
+    """Take note of a link, or pass over one that leads elsewhere."""
+    try:
+        target = os.readlink(path)
+    except OSError:
+        return
+    leads_to = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    if not os.path.isabs(target) and leads_to.startswith(found.top + os.sep):
+        found.links.append(path)
+    else:
+        found.passed.append((path, "a symbolic link is not followed"))
+
+
+def _complain(error: OSError) -> None:
+    """Raise what `os.walk` would keep to itself: a directory that cannot be read is not an empty one."""
+    if error.errno not in GONE:
+        raise error
+
+
+def _forgive(error: OSError) -> None:
+    """In the root there may be directories of others, such as `lost+found`."""
+    if not isinstance(error, PermissionError):
+        _complain(error)
+
+
+def _all_below(directory: str, found: Found) -> list[str]:
+    paths = []
+    for folder, folders, files in os.walk(directory, onerror=_complain):
+        folders.sort()
+        _prune(folder, folders, found)
+        paths += [os.path.join(folder, name) for name in _regular(folder, sorted(files), found)]
+    return paths
+
+
+# -- a directory that is named after its step ------------------------------------------------------------------
+
+
+def _of_step_folder(folder: str, found: Found, *, is_root: bool) -> Unit | None:
+    """All that lies in it, as one unit; None where it is empty, or where TensorFlow or Keras wrote what is in it."""
+    inside = Found(found.top)
+    paths = _all_below(folder, inside)
+    parts: list[tuple[str, str]] = []
+    problems: list[str] = []
+    for below in dict.fromkeys(os.path.dirname(path) for path in paths):
+        kinds = _kinds(below, [os.path.basename(path) for path in paths if os.path.dirname(path) == below])
+        if not _GROUPED.issuperset(kind for kind in kinds.values() if kind):
+            return None
+        more, why = _parts(below, _grouped(kinds))
+        parts += more
+        problems += why
+    if not parts and (is_root or not any(map(_has_content, paths))):
+        return None
+    found.take_over(inside)
+    problem = problems[0] if problems else None
+    return Unit(_common(parts), folder, paths, parts, in_series=True, problem=problem)
+
+
+def _demand_stamps(stamped: dict[tuple[str, str, str], list[tuple[Unit, str | None]]]) -> None:
+    """Mark what has no stamp, where the script stamps what it has saved whole."""
+    for siblings in stamped.values():
+        mark = next(((unit, stamp) for unit, stamp in siblings if stamp), None)
+        for unit, stamp in siblings if mark else ():
+            if mark and not stamp:
+                unit.problem = f"it has no {mark[1]}, which {mark[0].name} has: the save was not finished"
+
+
+def _demand_parts(units: list[Unit]) -> None:
+    """Mark what lacks a part that all others have, of the same script: it was not saved to its end."""
+    series: dict[tuple[str, str], list[tuple[Unit, set[str]]]] = {}
+    for unit in units:
+        if unit.in_series and unit.kind != ORBAX:
+            is_folder = unit.path not in unit.paths
+            folder = unit.path if is_folder else os.path.dirname(unit.path)
+            parts = {names.family(os.path.relpath(path, folder)) for _, path in unit.parts}
+            key = os.path.dirname(unit.path), names.family(unit.name) if is_folder else ""
+            series.setdefault(key, []).append((unit, parts))
+    for siblings in series.values():
+        for unit, parts in siblings:
+            others = [theirs for other, theirs in siblings if other is not unit]
+            common = set.intersection(*others) if others else set()
+            if parts and parts < common:
+                missing = sorted(common - parts)[0]
+                unit.problem = (
+                    unit.problem or f"it has no {missing}, as others have: the save was not finished"
+                )
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def _sort_out(folder: str, files: list[str], found: Found, *, is_root: bool) -> None:
+    prefixes = [name[: -len(".index")] for name in files if name.endswith(".index")]
+    for prefix in prefixes:
+        mine = [name for name in files if name == f"{prefix}.index" or name.startswith(f"{prefix}.data-")]
+        path = os.path.join(folder, prefix)
+        found.units.append(Unit(TENSORFLOW, path, [os.path.join(folder, name) for name in mine]))
+    kinds = _kinds(folder, files)
+    for place, group in _by_place(_grouped(kinds)).items():
+        if place is None and is_root:
+            found.others += [os.path.join(folder, name) for _, name in group]
+        else:
+            found.units.append(_of_files(folder, group, in_series=place is not None))
+    for name, of in kinds.items():
+        path = os.path.join(folder, name)
+        if of == HDF5:
+            found.units.append(Unit(HDF5, path, _with_metadata(folder, name)))
+        elif of == ARCHIVE:
+            found.units.append(Unit(ARCHIVE, path, [path]))
+        elif of is None and ".data-" in name and "-of-" in name:
+            found.passed.append((path, "its index is missing: the save was not finished"))
+        elif of is None and not _is_keras_metadata(name) and not _is_pointer(path, bool(prefixes)):
+            found.others.append(path)
+
+
+def _kinds(folder: str, files: list[str]) -> dict[str, str | None]:
+    """Return the format that each file's name tells; TENSORFLOW of every file of a prefix whose index is there."""
+    prefixes = {name[: -len(".index")] for name in files if name.endswith(".index")}
+    kinds: dict[str, str | None] = {}
+    for name in files:
+        bare = name.removesuffix(".bkp")
+        if name.endswith(".index") or (".data-" in name and name.partition(".data-")[0] in prefixes):
+            kinds[name] = TENSORFLOW
+        elif name.endswith((".pt", ".pth", ".ckpt")):
+            kinds[name] = TORCH if torch_file.is_one(os.path.join(folder, name)) else None
+        else:
+            kinds[name] = next((kind for kind, endings in _ENDINGS.items() if bare.endswith(endings)), None)
+    return kinds
+
+
+def _grouped(kinds: dict[str, str | None]) -> list[tuple[str, str]]:
+    """(kind, name) of the files that are one unit with others of their step."""
+    return [(kind, name) for name, kind in kinds.items() if kind in _GROUPED]
+
+
+def _by_place(files: list[tuple[str, str]]) -> dict[int | None, list[tuple[str, str]]]:
+    """Group files by the step that their names tell, or by what else numbers them; None: those without a number."""
+    families: dict[str, int] = {}
+    for _, name in files:
+        families[names.family(name)] = families.get(names.family(name), 0) + 1
+    groups: dict[int | None, list[tuple[str, str]]] = {}
+    for kind, name in files:
+        place = names.place_in_series(name, has_siblings=families[names.family(name)] > 1)
+        groups.setdefault(place, []).append((kind, name))
+    return groups
+
+
+def _of_files(folder: str, group: list[tuple[str, str]], *, in_series: bool) -> Unit:
+    """All files that were saved together, or all that have no number: of them none is of use without the others."""
+    parts, problems = _parts(folder, group)
+    paths = [os.path.join(folder, name) for _, name in group]
+    step = next((step for step in (names.step_in(name) for _, name in group) if step is not None), None)
+    problem = problems[0] if problems else None
+    return Unit(_common(parts), parts[0][1], paths, parts, step=step, in_series=in_series, problem=problem)
+
+
+def _parts(folder: str, group: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[str]]:
+    """(kind, path) of what is read, the shards of an index with it; and why a set of shards cannot be whole."""
+    indexed: set[str] = set()
+    problems: list[str] = []
+    for _, name in group:
+        if name.endswith(safetensors.INDEX_ENDING):
+            try:
+                shards = safetensors.shards_of(os.path.join(folder, name))
+                indexed.update(map(os.path.basename, shards))
+            except Torn as e:
+                problems.append(str(e))
+    counts: dict[tuple[str, int], int] = {}
+    for _, name in group:
+        shard = names.shard_of(name)
+        if shard:
+            of = names.whole_set(name), shard[1]
+            counts[of] = counts.get(of, 0) + 1
+    problems += [
+        f"{count} of {of} shards of {name} are there" for (name, of), count in counts.items() if count < of
+    ]
+    return [(kind, os.path.join(folder, name)) for kind, name in group if name not in indexed], problems
+
+
+def _common(parts: list[tuple[str, str]]) -> str:
+    kinds = {kind for kind, _ in parts}
+    return UNKNOWN if not kinds else kinds.pop() if len(kinds) == 1 else SEVERAL
+
+
+def _with_metadata(folder: str, name: str) -> list[str]:
+    """Return an HDF5 file, and where it is a backup of Keras, the epoch beside it."""
+    bare = name.removesuffix(".bkp")
+    metadata = os.path.join(folder, hdf5.METADATA + name[len(bare) :])
+    paths = [os.path.join(folder, name)]
+    return [*paths, metadata] if bare == hdf5.WEIGHTS and os.path.isfile(metadata) else paths
+
+
+def _is_keras_metadata(name: str) -> bool:
+    return name.removesuffix(".bkp") == hdf5.METADATA
+
+
+def _is_pointer(path: str, has_prefixes: bool) -> bool:
+    """Whether it is TensorFlow's file that names the newest prefix; others use that name for a checkpoint."""
+    if os.path.basename(path) != POINTER:
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(len(_POINTER_START))
+    except OSError:
+        return True
+    return has_prefixes or not head or head == _POINTER_START
+
+
+# -- formats that nothing here reads ---------------------------------------------------------------------------
+
+
+def _take_as_unknown(directory: str, found: Found) -> None:
+    """Make one unit of all files that may be a checkpoint; logs are none."""
+    mine = [path for path in found.others if _has_content(path) and not names.is_log(os.path.basename(path))]
+    if mine:
+        taken = set(mine)
+        steps = [names.step_in(os.path.basename(path)) for path in mine]
+        step = max((step for step in steps if step is not None), default=None)
+        found.units.append(Unit(UNKNOWN, directory, mine, step=step))
+        found.others = [path for path in found.others if path not in taken]
+
+
+def _has_content(path: str) -> bool:
+    try:
+        return os.lstat(path).st_size > 0
+    except OSError:
+        return False

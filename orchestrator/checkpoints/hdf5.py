@@ -1,0 +1,94 @@
+"""HDF5, as Keras writes weights and models: `.h5`, `.hdf5`. The data is read by h5py, where the run's Python has it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from orchestrator.checkpoints.steps import choose_step
+from orchestrator.checkpoints.torn import Torn, opened
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any
+
+WEIGHTS, METADATA = "latest.weights.h5", "training_metadata.json"
+"""The pair that Keras 3's BackupAndRestore writes."""
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def glance(path: str) -> None:
+    """Compare the size with the one that the file tells, and read the epoch beside a backup. Torn."""
+    with opened(path) as file:
+        head = file.read(64)
+        size = file.seek(0, os.SEEK_END)
+    if head[:8] != _SIGNATURE or len(head) < 48:
+        raise Torn(f"it is no HDF5 file ({size} bytes)")
+    # Where the file says its own end is: after the addresses, whose place depends on the superblock's version.
+    at = {0: 40, 1: 44}.get(head[8], 28)
+    end = int.from_bytes(head[at : at + 8], "little")
+    if size < end:
+        raise Torn(f"it is cut off: {size} of {end} bytes")
+    _check_metadata(path)
+
+
+def peek(path: str) -> int | None:
+    """Return the global step, without reading the tensors. Torn."""
+    with opened(path) as file:
+        return read_file(file, scalars_only=True)
+
+
+def read(path: str) -> int | None:
+    """Read every tensor. Return the global step. Torn."""
+    with opened(path) as file:
+        return read_file(file)
+
+
+def read_file(file: IO[bytes], *, scalars_only: bool = False) -> int | None:
+    """Read an open file. Return the global step. Torn."""
+    try:
+        import h5py
+    except ImportError:
+        return None  # a Python without h5py cannot restore it either; the structure was looked at
+    steps: dict[str, int] = {}
+    count = 0
+
+    def visit(name: str, item: Any) -> None:
+        nonlocal count
+        if isinstance(item, h5py.Dataset):
+            count += 1
+            if scalars_only and item.shape != ():
+                return
+            value = item[()]
+            if is_integer(value):
+                steps[name] = int(value)
+
+    try:
+        with h5py.File(file, "r") as h5:
+            h5.visititems(visit)
+    except (OSError, RuntimeError, ValueError, KeyError) as e:
+        raise Torn(f"HDF5: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
+    if not count:
+        raise Torn("it holds no data")
+    return choose_step(steps)
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether it is a NumPy scalar, or an array without dimensions, of whole numbers."""
+    return getattr(value, "ndim", 1) == 0 and getattr(getattr(value, "dtype", None), "kind", "") in ("i", "u")
+
+
+def _check_metadata(weights: str) -> None:
+    """Read the epoch that Keras keeps in a file beside the weights: Keras fails at one that is torn."""
+    folder, name = os.path.split(weights)
+    if name.removesuffix(".bkp") != WEIGHTS:
+        return
+    path = os.path.join(folder, name.replace(WEIGHTS, METADATA))
+    try:
+        with open(path, encoding="utf-8") as f:
+            int(json.load(f)["epoch"])
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise Torn(f"{os.path.basename(path)} beside it is torn: {e}") from e

@@ -1,0 +1,324 @@
+"""The commands of `orch ckpt`: list the checkpoints and verify them, pin one, roll back to one.
+
+A person names a checkpoint by its global step (`120`), by its generation (`gen-5`: the newest of that generation that
+reads whole), or as the list shows it (`gen-000005/ckpt-7`).
+"""
+
+from __future__ import annotations
+
+import os
+
+from orchestrator.checkpoints import copying, lineage, places, seed
+from orchestrator.checkpoints.lineage import Chapter
+from orchestrator.checkpoints.places import SeedError
+from orchestrator.checkpoints.records import Records
+from orchestrator.checkpoints.space import room_for
+from orchestrator.checkpoints.torn import Torn
+from orchestrator.checkpoints.units import IS_CHECKPOINT, Unit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+PIN_ATTEMPTS = 5
+"""How often another checkpoint is chosen because the training wrote over the chosen one meanwhile."""
+
+WRITES_S = 10.0
+"""Who writes a checkpoint writes to it at least this often: buffers are full, and file systems show it, by then."""
+
+_NAMED_MAX = 12
+_SAME_S = 1e-3
+
+
+class Entry:
+    """A checkpoint, where it is, and what is known about it."""
+
+    def __init__(self, chapter: Chapter, unit: Unit) -> None:
+        self.chapter = chapter
+        self.unit = unit
+        self.whole: bool | None = None
+        """None: the structure is right, but the contents have not been read yet; or nothing here can read them."""
+        self.is_gone = False
+        """Whether it was removed while it was looked at: a script keeps its newest few, and `keep` counts too."""
+        self.why: str | None = None
+        self.is_being_written = False
+        """Whether it is not whole, and its files change, or did a moment ago."""
+        self.verified_at: float | None = None
+        self.pins: list[str] = []
+        marker = places.marker_of(chapter.source) or {}
+        self.by: dict[str, Any] = marker.get("by") or {}
+        self.is_given = not (chapter.is_pin or chapter.is_snapshot) and unit.saved_at <= _made_at(
+            chapter.source
+        )
+        """Whether the generation was given it at its start: then it is a copy."""
+
+    @property
+    def counts(self) -> bool:
+        return self.chapter.counts(self.unit)
+
+    @property
+    def name(self) -> str:
+        """The name that people type: the path within the checkpoint directory."""
+        return os.path.relpath(self.unit.path, self.chapter.root)
+
+    def look(self, records: Records, *, read: bool) -> None:
+        """Find out whether it is whole: from its structure and the records, or with `read` by reading all of it."""
+        record = None if read else records.find(self.unit)
+        try:
+            self.unit.peek()
+            if read:
+                self.unit.read()
+                records.add(self.unit, None)
+                record = records.find(self.unit)
+        except Torn as e:
+            self.is_gone = self.unit.is_gone()
+            self.whole, self.why = False, str(e)
+            self.is_being_written = self._changes()
+            if read and not self.is_gone:
+                records.add(self.unit, self.why)
+            return
+        if record is not None:
+            self.whole, self.why = record["why"] is None, record["why"]
+            self.is_being_written = not self.whole and self._changes()
+            self.verified_at = record["at"]
+            self.unit.global_step = record["global_step"]
+
+    def _changes(self) -> bool:
+        """Return whether somebody is writing it. Copies of ours take their names once they are whole."""
+        if self.chapter.is_pin or self.chapter.is_snapshot:
+            return False
+        age_s = self.unit.age_s(places.own_dir(self.chapter.root))
+        # A time far ahead is not of a writer: a clock was set back, or the file was copied with its time.
+        return (age_s is not None and -WRITES_S <= age_s < WRITES_S) or not self.unit.is_unchanged()
+
+    def to_json(self) -> dict[str, Any]:
+        unit = self.unit
+        return {
+            "generation": self.chapter.generation,
+            "name": self.name,
+            "path": unit.path,
+            "kind": unit.kind,
+            "global_step": unit.global_step,
+            "bytes": unit.bytes,
+            "saved_at": unit.saved_at,
+            "resumes": unit.rank == IS_CHECKPOINT,
+            "whole": self.whole,
+            "writing": self.is_being_written,
+            "proof": unit.proof,
+            "why": self.why,
+            "verified_at": self.verified_at,
+            "pinned": bool(self.pins),
+            "set_aside": not self.counts,
+            "by": self.by or None,
+            "given": self.is_given,
+        }
+
+
+def _made_at(directory: str) -> float:
+    """Return when a generation's directory was completed, in Unix time; 0 if unknown. Older files were given to it."""
+    try:
+        return os.stat(os.path.join(directory, places.MARKER)).st_mtime
+    except OSError:
+        return 0.0
+
+
+def listed(root: str, *, read: bool = False) -> dict[str, Any]:
+    """Return the answer of `list`, newest generation first. With `read`, every checkpoint is read to its last byte."""
+    return {"dir": root, "checkpoints": [entry.to_json() for entry in _entries(root, read=read)]}
+
+
+def _entries(root: str, *, read: bool = False) -> list[Entry]:
+    records = Records(root)
+    found = [Entry(chapter, unit) for chapter in lineage.chapters(root) for unit in chapter.contents().units]
+    for entry in found:
+        entry.look(records, read=read)
+    records.save()
+    return _merged([entry for entry in found if not entry.is_gone])
+
+
+def _merged(found: list[Entry]) -> list[Entry]:
+    """Merge each copy into its original. A copy has an entry of its own only where the original is gone or changed."""
+    shown = [entry for entry in found if not _is_copied(entry)]
+    for pin in filter(_is_copied, found):
+        pin.pins = [pin.chapter.source] if pin.chapter.is_pin else []
+        twin = next((entry for entry in shown if _is_copy(pin, entry)), None)
+        if twin is not None:
+            twin.pins += pin.pins
+        else:
+            place = [i for i, entry in enumerate(shown) if _is_older(entry, pin)]
+            shown.insert(place[0] if place else len(shown), pin)
+    return shown
+
+
+def _is_copied(entry: Entry) -> bool:
+    return entry.chapter.is_pin or entry.chapter.is_snapshot
+
+
+def _is_copy(pin: Entry, entry: Entry) -> bool:
+    return (
+        pin.chapter.generation == entry.chapter.generation
+        and os.path.relpath(pin.unit.path, pin.chapter.source)
+        == os.path.relpath(entry.unit.path, entry.chapter.source)
+        and abs(pin.unit.saved_at - entry.unit.saved_at) < _SAME_S
+    )
+
+
+def _is_older(entry: Entry, pin: Entry) -> bool:
+    if entry.chapter.generation is None or pin.chapter.generation is None:
+        return entry.chapter.generation is None
+    return (entry.chapter.generation, entry.unit.saved_at) < (pin.chapter.generation, pin.unit.saved_at)
+
+
+def pin(root: str, what: str) -> dict[str, Any]:
+    """Copy a checkpoint to where neither a script that keeps only its newest few nor `keep` removes it."""
+    with places.locked(root):
+        entry, directory, again = _pinned(root, what)
+    return {"checkpoint": entry.to_json() | {"pinned": True}, "path": directory, "already": again}
+
+
+def unpin(root: str, what: str) -> dict[str, Any]:
+    """Remove the copies that `pin` made of a checkpoint."""
+    with places.locked(root):
+        entries = [entry for entry in _entries(root) if entry.pins]
+        entry = _first(entries, what, "pinned checkpoint")
+        for directory in entry.pins:
+            places.remove(root, directory)
+    return {"checkpoint": entry.to_json() | {"pinned": False}}
+
+
+def rollback(root: str, what: str) -> dict[str, Any]:
+    """Make the next generation start from that checkpoint: pin it, and set aside everything newer."""
+    with places.locked(root):
+        entry, _, _ = _pinned(root, what, may_be=_may_be_gone_back_to)
+        generation = entry.chapter.generation
+        assert generation is not None
+        newer = lineage.go_back(root, generation, entry.unit.saved_at)
+    entry.pins = entry.pins or [entry.chapter.source]
+    return {"checkpoint": entry.to_json() | {"set_aside": False}, "set_aside": newer}
+
+
+def _may_be_gone_back_to(root: str, entry: Entry) -> None:
+    """Raise SeedError where the mark of a rollback could not name the checkpoint."""
+    if entry.chapter.generation is None:
+        raise SeedError(
+            "no-generation",
+            f"{entry.name} lies beside the generations, and is no generation's",
+            "give a run of its own another checkpoint directory with that file in it",
+        )
+    _refuse_twins(root, entry)
+
+
+def _refuse_twins(root: str, chosen: Entry) -> None:
+    """Raise SeedError where another checkpoint of the generation has the same time but another step.
+
+    The mark of a rollback tells checkpoints apart by the time of saving, which `cp` without `-p` loses.
+    """
+    for other in _entries(root):
+        mine, unit = chosen.unit, other.unit
+        if (
+            other.chapter.generation == chosen.chapter.generation
+            and unit.rank == IS_CHECKPOINT
+            and unit.global_step != mine.global_step
+            and abs(unit.saved_at - mine.saved_at) < _SAME_S
+        ):
+            raise SeedError(
+                "same-time",
+                f"{chosen.name} and {other.name} were written in the same millisecond: which is newer is not known",
+                f"were they copied? `touch` the files of {other.name} to set it apart",
+            )
+
+
+def _pinned(
+    root: str, what: str, *, may_be: Callable[[str, Entry], None] | None = None
+) -> tuple[Entry, str, bool]:
+    """Choose a checkpoint and pin it. Return it, the directory of the copy, and whether that existed before.
+
+    A training that goes on may write over what was chosen before it is copied. Then the choice is repeated: `what` may
+    mean a newer one by now. `may_be` raises SeedError for what must not be chosen.
+    """
+    for last in (False,) * (PIN_ATTEMPTS - 1) + (True,):
+        entry = _whole_one(root, what)
+        if may_be is not None:
+            may_be(root, entry)
+        try:
+            directory, again = _pin(root, entry)
+        except Torn as e:
+            if last:
+                raise _not_whole(entry, str(e)) from e
+        else:
+            return entry, directory, again
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _pin(root: str, entry: Entry) -> tuple[str, bool]:
+    """Pin a checkpoint. Return the directory of the copy, and whether it existed before. Raises Torn."""
+    if entry.pins:
+        return entry.pins[0], True
+    unit, generation = entry.unit, entry.chapter.generation or 0
+    step = f"step-{unit.global_step}" if unit.global_step is not None else "step-unknown"
+    name = f"{places.PREFIX}{generation:06d}.{step}.{int(unit.saved_at)}"
+    target = os.path.join(places.own_dir(root), "pinned", name)
+    building = f"{target}.tmp"
+    source, others = entry.chapter.source, entry.chapter.contents().others
+    with room_for(building) as need:
+        need.bytes = unit.bytes
+        copying.emptied(building)
+        copy = copying.copied(unit, source, building)
+        copy.read()  # the copy must be read, not the original: the training may be writing that at this moment
+        copying.copy_others(source, [] if source == root else others, building, [])
+        seed.finish(building, target, {"by": entry.by, "global_step": copy.global_step, "source": unit.path})
+    return target, False
+
+
+def _whole_one(root: str, what: str) -> Entry:
+    """Read the checkpoints that `what` may mean, and return the first that reads whole, or that nothing can read.
+
+    Raises:
+        SeedError: there is none by that name, or none of them reads whole.
+    """
+    records = Records(root)
+    meant = _meant(_entries(root), what)
+    for entry in meant:
+        entry.look(records, read=True)
+        if entry.whole is not False:
+            records.save()
+            return entry
+    records.save()
+    if meant:
+        raise _not_whole(meant[0], meant[0].why or "it was not read")
+    return _first([], what, "checkpoint", _entries(root))
+
+
+def _not_whole(entry: Entry, why: str) -> SeedError:
+    return SeedError(
+        "not-whole", f"{entry.name} does not read whole: {why}", "`orch ckpt verify` shows which do"
+    )
+
+
+def _first(entries: list[Entry], what: str, kind: str, known: list[Entry] | None = None) -> Entry:
+    for entry in _meant(entries, what):
+        return entry
+    steps = sorted({e.unit.global_step for e in known or entries if e.unit.global_step is not None})
+    named = ", ".join(str(step) for step in steps[-_NAMED_MAX:])
+    hint = f"steps that there are: {named}" if steps else f"there is no {kind} under this directory"
+    if what.isdecimal():
+        hint += f"; a generation reads like gen-{int(what)}"
+    raise SeedError("no-such-checkpoint", f"there is no {kind} {_said(what)}", hint)
+
+
+def _said(what: str) -> str:
+    return f"of step {what}" if what.isdecimal() else f"named {what}"
+
+
+def _meant(entries: list[Entry], what: str) -> list[Entry]:
+    """Return the checkpoints that `what` may mean, the likeliest first: those set aside come last."""
+    digits = what.removeprefix(places.PREFIX)
+    if what.isdecimal():
+        found = [entry for entry in entries if entry.unit.global_step == int(what)]
+    elif digits != what and digits.isdecimal():
+        found = [entry for entry in entries if entry.chapter.generation == int(digits)]
+    else:
+        found = [entry for entry in entries if what in (entry.name, entry.unit.path)]
+    found.sort(key=lambda entry: (-entry.unit.rank, not entry.counts))
+    return found

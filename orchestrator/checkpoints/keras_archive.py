@@ -1,0 +1,48 @@
+"""A model that Keras saved: `.keras`, a zip archive with the weights as HDF5 in it."""
+
+from __future__ import annotations
+
+import zipfile
+
+from orchestrator.checkpoints import hdf5
+from orchestrator.checkpoints.torn import Torn, opened, reading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO
+
+_CHUNK_BYTES = 1 << 20
+
+
+def glance(path: str) -> None:
+    """Look for the archive's directory, which is at its end. Torn."""
+    with opened(path) as file:
+        if not zipfile.is_zipfile(file):
+            raise Torn("it is no whole zip archive")
+
+
+def peek(_path: str) -> int | None:
+    """Return None: the step is found by reading the weights only."""
+    return None
+
+
+def read(path: str) -> int | None:
+    """Compare every member with its CRC-32, and read the weights. Return the global step. Torn."""
+    step = None
+    with reading("zip"), zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as file:
+                to_end(file)
+            if member.endswith(".h5"):
+                # Opened again: zipfile checks no checksum once a member was sought in
+                with archive.open(member) as file:
+                    step = hdf5.read_file(file)
+    return step
+
+
+def to_end(file: IO[bytes]) -> int:
+    """Read the rest of a member, at whose end zipfile compares the checksum. Return the bytes."""
+    count = 0
+    while data := file.read(_CHUNK_BYTES):
+        count += len(data)
+    return count

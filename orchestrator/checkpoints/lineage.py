@@ -1,0 +1,138 @@
+"""The order in which a new generation may resume from earlier ones, without those that a person rolled back.
+
+A rollback is a durable mark in `.orch/aside.json`. It sets aside every generation that was newer than the chosen one.
+Of the chosen generation and those before it, it sets aside what was saved after the chosen checkpoint. Nothing is
+removed: a rollback to a checkpoint that was set aside brings it back. A mark records the newest generation at its
+time, so generations made afterwards count.
+"""
+
+from __future__ import annotations
+
+import os
+
+from orchestrator.both import durable
+from orchestrator.checkpoints import discovery, places
+from orchestrator.checkpoints.discovery import Found
+from orchestrator.checkpoints.units import Unit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_SAME_S = 1e-3
+"""Two checkpoints whose times differ by less are the same: a copy keeps the time only as exactly as file systems do."""
+
+
+class Chapter:
+    """A directory that may hold checkpoints: a generation's, a pinned copy's, a snapshot's, or the root itself."""
+
+    def __init__(
+        self,
+        root: str,
+        source: str,
+        generation: int | None,
+        *,
+        is_pin: bool = False,
+        is_snapshot: bool = False,
+    ) -> None:
+        self.root = root
+        self.source = source
+        self.generation = generation
+        """None for the root, whose checkpoints are older than all generations."""
+        self.is_pin = is_pin
+        self.is_snapshot = is_snapshot
+        self.is_aside = False
+        self.until: float | None = None
+        """Unix time of the newest checkpoint that counts; what was saved later is set aside. None: all count."""
+
+    def contents(self) -> Found:
+        """Return what lies in it."""
+        return discovery.find(self.source, is_root=self.source == self.root)
+
+    def counts(self, unit: Unit) -> bool:
+        """Return whether a new generation may resume from `unit`."""
+        return not self.is_aside and (self.until is None or unit.saved_at <= self.until + _SAME_S)
+
+
+def chapters(root: str) -> list[Chapter]:
+    """Return all chapters, newest first, including those that are set aside."""
+    pins, snapshots = places.pinned(root), places.safe(root)
+    there = set(places.generations(root))
+    found: list[Chapter] = []
+    for generation in sorted(there | {number for number, _ in pins + snapshots}, reverse=True):
+        if generation in there:
+            found.append(Chapter(root, places.directory_of(root, generation), generation))
+        found += [Chapter(root, path, number, is_pin=True) for number, path in pins if number == generation]
+        found += [
+            Chapter(root, path, number, is_snapshot=True)
+            for number, path in snapshots
+            if number == generation
+        ]
+    found.append(Chapter(root, root, None))
+    _set_aside(root, found)
+    return found
+
+
+def _set_aside(root: str, found: list[Chapter]) -> None:
+    aside = _read(root)
+    left_behind, until = False, None
+    for chapter in found:
+        name = str(chapter.generation)
+        chapter.is_aside = left_behind or name in aside["generations"]
+        cut = aside["cuts"].get(name, {}).get("saved_at")
+        # The limit also holds for all earlier chapters: this one may have got from one of them what is set aside.
+        chapter.until = until = cut if until is None or (cut is not None and cut < until) else until
+        if not chapter.is_aside and (places.marker_of(chapter.source) or {}).get("from_scratch"):
+            left_behind = True  # a start from scratch leaves everything older behind, on purpose
+
+
+def history(root: str) -> list[Chapter]:
+    """Return the chapters that a new generation may resume from, newest first."""
+    return [chapter for chapter in chapters(root) if not chapter.is_aside]
+
+
+def went_back_from(root: str) -> set[int]:
+    """Return the generations that a person rolled back; they are never removed."""
+    return {int(name) for name in _read(root)["generations"]}
+
+
+def go_back(root: str, generation: int, saved_at: float) -> list[int]:
+    """Set aside all that is newer than the chosen checkpoint. The caller must hold the lock.
+
+    Returns:
+        the generations that are set aside, newest first.
+    """
+    there = places.generations(root)
+    newest = max([generation, *there])
+    before = _read(root)
+    # A mark that was made after the chosen generation belongs to the history that this rollback leaves behind.
+    kept = {
+        kind: {
+            name: mark
+            for name, mark in before[kind].items()
+            if int(name) < generation and mark["after"] < generation
+        }
+        for kind in ("generations", "cuts")
+    }
+    newer = [number for number in there if number > generation]
+    kept["generations"].update({str(number): {"after": newest} for number in newer})
+    kept["cuts"][str(generation)] = {"saved_at": saved_at, "after": newest}
+    places.write_json(_path(root), kept)
+    return newer
+
+
+def _path(root: str) -> str:
+    return os.path.join(places.own_dir(root), "aside.json")
+
+
+def _read(root: str) -> dict[str, dict[str, Any]]:
+    path = _path(root)
+    found = durable.read_object(path)
+    if found is None and os.path.exists(path):
+        raise places.SeedError(
+            "aside-damaged",
+            f"{path} cannot be read: which checkpoints were gone back from is not known",
+            "remove it, and every generation counts again; or go back again: `orch ckpt rollback`",
+        )
+    found = found or {}
+    return {"generations": found.get("generations") or {}, "cuts": found.get("cuts") or {}}

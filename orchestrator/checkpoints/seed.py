@@ -1,0 +1,317 @@
+"""Give a new generation the last good checkpoint, in a directory of its own.
+
+`ROOT/gen-000012/` is built as `gen-000012.tmp` and renamed when it is complete. The answer is stored inside, so the
+same order asked twice gives the same directory and the same answer. A checkpoint is read *after* it was copied,
+because a process left over from the generation before may still be writing to the original.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+from orchestrator.both import durable
+from orchestrator.checkpoints import claims, discovery, hdf5, lineage, places
+from orchestrator.checkpoints.copying import (
+    copied,
+    copy_link,
+    copy_others,
+    drop,
+    emptied,
+    is_linked,
+    size,
+    within,
+)
+from orchestrator.checkpoints.discovery import Found
+from orchestrator.checkpoints.lineage import Chapter
+from orchestrator.checkpoints.places import MARKER, SeedError, directory_of, generations, marker_of
+from orchestrator.checkpoints.records import Records
+from orchestrator.checkpoints.space import Need, room_for
+from orchestrator.checkpoints.torn import Torn
+from orchestrator.checkpoints.units import TENSORFLOW, Unit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.protocol.orders import Claim
+
+_POINTER_BYTES_MAX = 4096
+_UNFINISHED_NAMED = 5
+"""How many unfinished checkpoints are named at most: a script may have died a hundred times."""
+
+
+def seed(
+    root: str,
+    generation: int,
+    *,
+    from_scratch: bool = False,
+    keep: int | None = None,
+    by: dict[str, Any] | None = None,
+    only: str | None = None,
+    claim: Claim | None = None,
+    host_dir: str = "",
+) -> dict[str, Any]:
+    """Make `gen-N` with the newest checkpoint that reads whole, and return the answer of the `seed` order.
+
+    Args:
+        root: the checkpoint directory.
+        generation: N.
+        from_scratch: start with no checkpoint, and leave all older ones behind.
+        keep: how many generations' directories stay.
+        by: whose generation it is (run, host, task), for people.
+        only: the one directory to take the checkpoint from. Where hosts share no directory, the other checkpoints
+            on this host may be outdated.
+        claim: whose the directory becomes.
+        host_dir: the directory of this host, whose run saves here.
+
+    Raises:
+        SeedError: another coordinator's run uses the directory, or there is a generation as new, or this one is another
+            coordinator's, or there are checkpoints and none reads whole, or the disk is full.
+    """
+    os.makedirs(root, exist_ok=True)
+    target = directory_of(root, generation)
+    with places.locked(root):
+        if claim is not None:
+            _refuse_anothers(root, claim)
+            claims.stamp(root, claim, host_dir)
+        before = marker_of(target)
+        if before is not None:
+            _refuse_taken(root, generation, before.get("by"), by)
+            return before
+        there = generations(root)
+        if there and there[0] >= generation:
+            raise SeedError(
+                "superseded",
+                f"{root} already has generation {there[0]}; {generation} is not newer",
+                "start with a generation above it, or give the run another checkpoint directory",
+            )
+        chapters = [Chapter(root, only, None)] if only else lineage.history(root)
+        answer = _make(root, generation, [] if from_scratch else chapters, by)
+        if keep is not None:
+            _forget(root, keep, answer["source"])
+    return answer
+
+
+def _refuse_anothers(root: str, claim: Claim) -> None:
+    """Refuse where another coordinator's run was here a moment ago, which began since the hosts were asked."""
+    found = claims.stamped(root)
+    if found is None or not found["driven"]:
+        return
+    theirs = found["claim"]
+    if theirs["run"] != claim["run"] and theirs["id"] != claim["id"]:
+        raise SeedError(
+            "driven",
+            f"{theirs['run']} of {theirs['user']}@{theirs['head']} saves into {root}, on {found['host']}, "
+            f"and was seen there {found['ago_s']:.0f} s ago",
+            "give each run its own checkpoint directory, or end that one first",
+        )
+
+
+def _refuse_taken(
+    root: str, generation: int, theirs: dict[str, Any] | None, ours: dict[str, Any] | None
+) -> None:
+    """Refuse a generation that was seeded for a chief elsewhere: its coordinator does not know of this one."""
+    if theirs and ours and theirs != ours:
+        raise SeedError(
+            "taken",
+            f"generation {generation} in {root} was begun by another coordinator, for {theirs.get('task')} of "
+            f"{theirs.get('run')} on {theirs.get('host')}",
+            "a higher generation is tried; see that one coordinator only drives this run",
+        )
+
+
+def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any] | None) -> dict[str, Any]:
+    target = directory_of(root, generation)
+    building = f"{target}.tmp"
+    rejected: list[dict[str, str]] = []
+    with room_for(building) as need:
+        chosen = _build(root, chapters, building, rejected, need)
+        if chosen is None:
+            emptied(building)
+        answer: dict[str, Any] = {
+            "global_step": chosen.global_step if chosen else None,
+            "source": chosen.path if chosen else None,
+            "verified": chosen.is_verified if chosen else None,
+            "path": target,
+            "rejected": rejected,
+            "highest_generation": generation,
+            "from_scratch": not chapters,
+            "by": by,
+        }
+        finish(building, target, answer)
+    return answer
+
+
+def _build(
+    root: str, chapters: list[Chapter], building: str, rejected: list[dict[str, str]], need: Need
+) -> Unit | None:
+    """Fill `building` from the newest generation that reads whole. Return None where there never was a checkpoint.
+
+    Raises:
+        SeedError: there are checkpoints, and none reads whole.
+    """
+    history = []
+    for chapter in chapters:
+        found = chapter.contents()
+        found.units = [unit for unit in found.units if chapter.counts(unit)]
+        history.append((chapter, found))
+    # A model that was exported at the end of `fit`, when Keras has already deleted its backup, resumes nothing. So
+    # where any generation has a checkpoint that scripts resume from by themselves, only such checkpoints count.
+    rank = max((unit.rank for _, found in history for unit in found.units), default=0)
+    torn: list[dict[str, str]] = []
+    records = Records(root)
+    for chapter, found in history:
+        passed = (*found.passed, *found.unfinished[:_UNFINISHED_NAMED])
+        rejected += [{"path": path, "why": why} for path, why in passed]
+        # The root may hold anything, even a data set, so only checkpoints are copied from it.
+        found.others = [] if chapter.source == root else found.others
+        emptied(building)
+        need.bytes = _copied_bytes(found)
+        chosen = _take(chapter.source, found, building, torn, rank)
+        if chosen is not None:
+            rejected += torn
+            records.add(chosen, None)
+            records.save()
+            return chosen
+    if torn:
+        raise SeedError(
+            "no-readable-checkpoint",
+            f"no checkpoint under {root} reads whole; the newest is {torn[0]['path']}: {torn[0]['why']}",
+            "put a good checkpoint there, or start anew with --from-scratch",
+        )
+    return None
+
+
+def _take(source: str, found: Found, building: str, torn: list[dict[str, str]], rank: int) -> Unit | None:
+    """Copy what reads whole, and the files beside it. Return the newest unit of that rank, or None.
+
+    Of what a script saves one after the other, only the newest is read to its last byte. Of older ones only structure
+    and sizes are checked.
+    """
+    chosen: Unit | None = None
+    read: set[tuple[str, str, str]] = set()
+    kept: list[Unit] = []
+    for unit in found.units:
+        is_older = unit.family in read
+        try:
+            unit.glance()
+            copy = copied(unit, source, building, link=is_older and unit.in_series)
+            if not is_older:
+                copy.read()
+                read.add(unit.family)
+                if chosen is None and unit.rank == rank:
+                    chosen = unit
+                    chosen.global_step = copy.global_step
+        except Torn as e:
+            drop(unit, source, building)
+            torn.append({"path": unit.path, "why": str(e)})
+        else:
+            kept.append(unit)
+    if chosen is not None:
+        copy_others(source, found.others, building, torn)
+        complete(building)
+        _point_to_kept(source, found, building, kept)
+    return chosen
+
+
+def _copied_bytes(found: Found) -> int:
+    """How much room the copy needs: a file that gets a second name needs none."""
+    count = 0
+    families = set()
+    for unit in found.units:
+        if unit.family not in families or not unit.in_series:
+            count += sum(size(path) for path in unit.paths if not is_linked(path, unit.kind))
+        families.add(unit.family)
+    return count + sum(map(size, found.others))
+
+
+def _restore_backups(building: str) -> None:
+    """Copy `latest.weights.h5.bkp` to `latest.weights.h5` where that was torn: Keras reads only the latter name."""
+    for folder, _, names in os.walk(building):
+        if hdf5.WEIGHTS + ".bkp" in names and hdf5.WEIGHTS not in names:
+            for name in (hdf5.WEIGHTS, hdf5.METADATA):
+                old = os.path.join(folder, name + ".bkp")
+                if os.path.exists(old):
+                    shutil.copy2(old, os.path.join(folder, name))
+
+
+def complete(building: str) -> None:
+    """Write what a script needs in order to find the checkpoint files."""
+    _restore_backups(building)
+    _write_pointers(building)
+
+
+def _write_pointers(building: str) -> None:
+    """Write new TensorFlow `checkpoint` files. An old one may be empty or torn, or name files that were dropped."""
+    for folder, _, names in os.walk(building):
+        prefixes = [name[: -len(".index")] for name in names if name.endswith(".index")]
+        if not prefixes:
+            continue
+        found = sorted(
+            (
+                Unit(TENSORFLOW, os.path.join(folder, p), [os.path.join(folder, f"{p}.index")])
+                for p in prefixes
+            ),
+            key=Unit.order,
+        )
+        lines = [f'model_checkpoint_path: "{_quoted(found[-1].name)}"']
+        lines += [f'all_model_checkpoint_paths: "{_quoted(unit.name)}"' for unit in found]
+        lines += [f"all_model_checkpoint_timestamps: {unit.saved_at!r}" for unit in found]
+        lines.append(f"last_preserved_timestamp: {found[0].saved_at!r}")
+        with open(os.path.join(folder, discovery.POINTER), "w", encoding="utf-8") as f:
+            f.write("\n".join(lines) + "\n")
+
+
+def _point_to_kept(source: str, found: Found, building: str, kept: list[Unit]) -> None:
+    """Make the links again.
+
+    A file that names a dropped checkpoint, such as DeepSpeed's `latest`, then names the newest kept one.
+    """
+    dropped = {(os.path.dirname(unit.path), unit.name) for unit in found.units if unit not in kept}
+    newest: dict[str, str] = {}
+    for unit in kept:
+        newest.setdefault(os.path.dirname(unit.path), unit.name)
+    for path in found.others if dropped else ():
+        folder, copy = os.path.dirname(path), within(path, source, building)
+        if not 0 < size(copy) <= _POINTER_BYTES_MAX:
+            continue
+        with open(copy, encoding="utf-8", errors="replace") as file:
+            name = file.read().strip()
+        if (folder, name) in dropped and folder in newest:
+            with open(copy, "w", encoding="utf-8") as file:
+                file.write(newest[folder])
+    for path in found.links:
+        folder = os.path.dirname(path)
+        if (folder, os.readlink(path)) in dropped and folder in newest:
+            os.symlink(newest[folder], within(path, source, building))
+        else:
+            copy_link(path, source, building)
+
+
+def _quoted(name: str) -> str:
+    return name.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def finish(building: str, target: str, answer: dict[str, Any]) -> None:
+    """Write the marker, fsync everything, and then rename the directory into place."""
+    with open(os.path.join(building, MARKER), "w", encoding="utf-8") as f:
+        json.dump(answer, f)
+    durable.sync_tree(building)
+    durable.place(building, target)
+
+
+def _forget(root: str, keep: int, source: str | None) -> None:
+    """Remove the generations that are older than the newest `keep`.
+
+    The generation that the last good checkpoint came from always stays; where that is unknown, nothing is removed.
+    Generations that a person rolled back stay too. Pinned copies are in another directory.
+    """
+    if source is None:
+        return
+    aside = lineage.went_back_from(root)
+    for generation in [number for number in generations(root) if number not in aside][max(1, keep) :]:
+        directory = directory_of(root, generation)
+        if not os.path.join(source, "").startswith(os.path.join(directory, "")):
+            places.remove(root, directory)

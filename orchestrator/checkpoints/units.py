@@ -1,0 +1,247 @@
+"""What training scripts leave behind: units of a checkpoint, and whether each reads whole.
+
+A unit is the smallest thing that can be restored: a TensorFlow prefix with its shards, an HDF5 file, a `.keras`
+archive, Keras 3's BackupAndRestore pair of weights and epoch, all `.npz`, torch and safetensors files of one step, a
+directory that is named after its step, or an Orbax directory. Two looks at each: `glance` costs milliseconds and
+needs only the standard library; `read` reads every tensor. `discovery` finds them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from orchestrator.checkpoints import (
+    hdf5,
+    keras_archive,
+    names,
+    npz,
+    orbax,
+    safetensors,
+    tensorflow_files,
+    torch_file,
+)
+from orchestrator.checkpoints.torn import Torn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    class Format(Protocol):
+        """One kind of file, or of directory; of TensorFlow's, the path is a prefix. All may raise Torn or OSError."""
+
+        def glance(self, path: str, /) -> None: ...
+        def peek(self, path: str, /) -> int | None: ...
+        def read(self, path: str, /) -> int | None: ...
+
+
+TENSORFLOW, HDF5, ARCHIVE = "tensorflow", "hdf5", "keras"
+NPZ, TORCH, SAFETENSORS, ORBAX = "npz", "torch", "safetensors", "orbax"
+SEVERAL, UNKNOWN = "several", "unknown"
+
+FORMATS: dict[str, Format] = {
+    TENSORFLOW: tensorflow_files,
+    HDF5: hdf5,
+    ARCHIVE: keras_archive,
+    NPZ: npz,
+    TORCH: torch_file,
+    SAFETENSORS: safetensors,
+    ORBAX: orbax,
+}
+
+BY_CHECKSUMS, BY_STRUCTURE, BY_NAMES = "checksums", "structure", "names"
+"""How much `read` proves: that no bit has changed; that nothing is missing; or only that no name says otherwise."""
+
+IS_CHECKPOINT, MAY_BE_EXPORT, NO_FORMAT = 2, 1, 0
+"""Ranks: what scripts resume from by themselves; what may also be a model for other uses, or data; what we cannot read.
+
+Where a history has something of a higher rank, nothing of a lower one is resumed from."""
+
+_STEP_MAX = (1 << 63) - 1
+"""Others are no steps, and no journal takes them."""
+
+_CLOCK_S = 1.0
+"""So far ahead may be the time of a file that is written now: file systems stamp by a coarse clock."""
+
+SETTLE_S = 2.0
+"""A file that was written more recently may not have been written to its end."""
+
+GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+"""What is said of a file that a script, or `keep`, has removed meanwhile."""
+
+
+class Unit:
+    """One thing that can be restored. `paths` are all its files; `path` is the one, or the directory, that names it."""
+
+    def __init__(
+        self,
+        kind: str,
+        path: str,
+        paths: Sequence[str],
+        parts: Sequence[tuple[str, str]] | None = None,
+        *,
+        step: int | None = None,
+        in_series: bool = False,
+        problem: str | None = None,
+    ) -> None:
+        """Look at the state of its files.
+
+        Args:
+            kind: its format; SEVERAL where its parts have different ones.
+            path: what names it.
+            paths: all its files.
+            parts: (kind, path) of all that can be read; None: it is one of its kind.
+            step: what its name tells, where that is not the name's own affair.
+            in_series: its name tells its place among what is saved one after the other; no script writes it again.
+            problem: why it cannot be whole, where its files' names say so.
+        """
+        self.kind = kind
+        self.path = path
+        self.paths = list(paths)
+        self.parts = list(parts) if parts is not None else [(kind, path)] if kind in FORMATS else []
+        self.in_series = in_series
+        self.problem = problem
+        self.named_step = step if step is not None else names.step_in(self.name)
+        self.global_step: int | None = None
+        self._states = [_state(file) for file in self.paths]
+        self.saved_at = max((at for at, _, _ in self._states), default=0.0)
+        self.bytes = sum(size for _, size, _ in self._states)
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    @property
+    def rank(self) -> int:
+        """IS_CHECKPOINT, MAY_BE_EXPORT or NO_FORMAT."""
+        if self.kind == UNKNOWN:
+            return NO_FORMAT
+        if self.kind in (TENSORFLOW, ORBAX) or self.in_series:
+            return IS_CHECKPOINT
+        return IS_CHECKPOINT if self.name.removesuffix(".bkp") == hdf5.WEIGHTS else MAY_BE_EXPORT
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether there is a format that was compared with what is there."""
+        return bool(self.parts)
+
+    @property
+    def proof(self) -> str:
+        """How much `read` proves: BY_CHECKSUMS, BY_STRUCTURE or BY_NAMES."""
+        if not self.parts:
+            return BY_NAMES
+        sums = all(
+            kind in (TENSORFLOW, ARCHIVE, NPZ) or (kind == TORCH and torch_file.has_checksums(path))
+            for kind, path in self.parts
+        )
+        return BY_CHECKSUMS if sums else BY_STRUCTURE
+
+    @property
+    def family(self) -> tuple[str, str, str]:
+        """The same for all that a script saves one after the other in one place."""
+        return os.path.dirname(self.path), self.kind, names.family(self.name)
+
+    def is_same(self, other: Unit) -> bool:
+        """Whether nothing of it has changed since the other was found."""
+        return (self.path, self.paths, self._states) == (other.path, other.paths, other._states)
+
+    def is_unchanged(self) -> bool:
+        """Whether all its files are as they were when it was found."""
+        return [_state(path) for path in self.paths] == self._states
+
+    def settle(self, beside: str, pause: Callable[[float], None] = time.sleep, *, torn: bool = False) -> bool:
+        """Wait until nobody has written it for `SETTLE_S`. Return whether there was anything to wait for.
+
+        Of an unknown format that is all that shows it is whole; of a torn one, that nobody is writing it.
+
+        Args:
+            beside: a directory of ours on the same file system, whose clock is asked: another may be wrong.
+            pause: sleeps.
+            torn: it was read, and is not whole.
+        """
+        if self.is_verified and not torn:
+            return False
+        age_s = self.age_s(beside)
+        if age_s is None:  # nobody knows
+            age_s = SETTLE_S if torn else 0.0
+        is_fresh = -_CLOCK_S <= age_s < SETTLE_S if torn else age_s < SETTLE_S
+        if is_fresh:
+            pause(min(SETTLE_S, SETTLE_S - age_s))
+        return is_fresh
+
+    def age_s(self, beside: str) -> float | None:
+        """Return how long ago it was written last, by the clock of `beside` as for `settle`; None where it has none."""
+        try:
+            os.makedirs(beside, exist_ok=True)
+            os.utime(beside)
+            return os.stat(beside).st_mtime - self.saved_at
+        except OSError:
+            return None
+
+    def is_gone(self) -> bool:
+        """Whether one of its files has been removed, or all of them before they were found."""
+        return not self.paths or not all(number for _, _, number in map(_state, self.paths))
+
+    def order(self) -> tuple[int, bool, float, int]:
+        """Newest last; before them Keras's second copies, and before all what has a lower rank."""
+        step = self.named_step if self.named_step is not None else -1
+        return self.rank, not self.name.endswith(".bkp"), self.saved_at, step
+
+    def glance(self) -> None:
+        """Look at sizes and structure. Torn where it cannot be whole."""
+        if self.problem:
+            raise Torn(self.problem)
+        self._each(lambda reader: reader.glance)
+
+    def read(self) -> None:
+        """Read every tensor, and learn the global step. Torn where one does not read."""
+        self.glance()
+        self._know_step(self._each(lambda reader: reader.read))
+
+    def peek(self) -> None:
+        """Learn the global step, in milliseconds, of what need not be whole. Torn as for `glance`."""
+        self.glance()
+        self._know_step(self._each(lambda reader: reader.peek))
+
+    def _each(self, look: Callable[[Format], Callable[[str], int | None]]) -> list[int | None]:
+        try:
+            return [look(FORMATS[kind])(path) for kind, path in self.parts]
+        except OSError as e:  # a training that lives replaces and removes its checkpoints under our eyes
+            raise Torn(f"it cannot be read: {e.strerror or e}") from e
+
+    def _know_step(self, steps: list[int | None]) -> None:
+        inside = max((step for step in steps if step is not None and abs(step) <= _STEP_MAX), default=None)
+        is_folder = self.path not in self.paths and self.kind != TENSORFLOW
+        known = (self.named_step, inside) if is_folder else (inside, self.named_step)
+        self.global_step = next((step for step in known if step is not None), None)
+
+    def moved(self, source: str, target: str) -> Unit:
+        """Return the same unit, copied from below `source` to below `target`."""
+
+        def there(path: str) -> str:
+            return os.path.normpath(os.path.join(target, os.path.relpath(path, source)))
+
+        parts = [(kind, there(path)) for kind, path in self.parts]
+        paths = [there(path) for path in self.paths]
+        return Unit(
+            self.kind,
+            there(self.path),
+            paths,
+            parts,
+            step=self.named_step,
+            in_series=self.in_series,
+            problem=self.problem,
+        )
+
+
+def _state(path: str) -> tuple[float, int, int]:
+    """When it was written, its size, and which file it is; zeros where it is gone."""
+    try:
+        found = os.lstat(path)
+    except OSError as e:
+        if e.errno not in GONE:
+            raise
+        return 0.0, 0, 0
+    return found.st_mtime, found.st_size, found.st_ino

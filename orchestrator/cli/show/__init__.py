@@ -1,0 +1,1 @@
+"""Formats what people see in a terminal. Pure functions."""

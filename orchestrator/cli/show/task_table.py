@@ -1,0 +1,98 @@
+"""Format the tasks of a run: a table while it goes on, then how each of them ended. Pure functions."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.cli.session import Paint
+from orchestrator.cli.show.phase_colours import style_of
+from orchestrator.cli.show.tables import fitting
+from orchestrator.core.words import duration, pace, size
+
+Document = Mapping[str, Any]
+
+_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "CPU", "MEM", "GPU", "HEARTBEAT")
+_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "CPU", "MEM", "GPU", "HEARTBEAT"})
+_ALWAYS = frozenset({"TASK", "HOST", "PHASE", "PID", "STEP"})
+_DROP = ("PID", "MEM", "CPU", "HEARTBEAT", "STEPS/S", "GPU", "HOST", "STEP")
+"""What a narrow terminal does without: the first one first."""
+
+
+def task_table(run: Document, paint: Paint, width: int | None = None) -> list[str]:
+    """Return the table of tasks, one line each, none wider than `width`. Empty columns are left out."""
+    hosts = {host.get("host"): host for host in run.get("hosts") or []}
+    tasks = run.get("tasks") or []
+    rows = [task_row(task, hosts.get(task.get("host")) or {}) for task in tasks]
+    styles = {(n, "PHASE"): style_of(row["PHASE"]) for n, row in enumerate(rows)}
+    return fitting(
+        _COLUMNS, rows, paint, width=width, right=_RIGHT, always=_ALWAYS, drop=_DROP, styles=styles
+    )
+
+
+def task_row(task: Document, host: Document) -> dict[str, str]:
+    """Return the cells of a task by column; `-` for what is not known."""
+    heard = task.get("heartbeat_age_s")
+    return {
+        "TASK": str(task.get("task")),
+        "HOST": str(task.get("host")),
+        "PHASE": str(task.get("phase")),
+        "PID": or_dash(task.get("pid")),
+        "STEP": or_dash(task.get("global_step")),
+        "STEPS/S": "-" if task.get("steps_per_s") is None else pace(task["steps_per_s"]),
+        "CPU": "-" if task.get("cpu_percent") is None else f"{task['cpu_percent']:.0f}%",
+        "MEM": "-" if task.get("rss_bytes") is None else size(task["rss_bytes"]),
+        "GPU": gpu_text(gpus_of(task, host)),
+        "HEARTBEAT": "-" if heard is None else f"{duration(heard)} ago",
+    }
+
+
+def or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def gpus_of(task: Document, host: Document) -> list[Document]:
+    """Return those GPUs of the host that the task has."""
+    return [gpu for gpu in host.get("gpus") or [] if gpu.get("index") in (task.get("gpus") or [])]
+
+
+def gpu_text(gpus: Sequence[Document]) -> str:
+    """Return the use of some GPUs: the mean of their utilization, and their memory together.
+
+    >>> gpu_text([{"utilization_percent": 96, "memory_used_bytes": 8 << 30}, {"utilization_percent": 98}])
+    '97% 8.0 GiB'
+    """
+    used = [gpu["utilization_percent"] for gpu in gpus if gpu.get("utilization_percent") is not None]
+    memory = [gpu["memory_used_bytes"] for gpu in gpus if gpu.get("memory_used_bytes") is not None]
+    parts = [f"{sum(used) / len(used):.0f}%"] if used else []
+    return " ".join([*parts, *([size(sum(memory))] if memory else [])]) or "-"
+
+
+def ended_tasks(tasks: Iterable[Document]) -> list[str]:
+    """Return the tasks of an ended run, one line each: `worker:0 on gpu-a: exit code 0`."""
+    return [f"{t.get('task')} on {t.get('host')}: {exit_text(t)}" for t in tasks]
+
+
+_NO_EXIT = {"WAITING": "not started", "LOST": "lost"}
+"""How a task without an exit record ended, by its phase."""
+
+
+def exit_text(task: Document) -> str:
+    """Return how a task of an ended run ended, as far as that is known."""
+    cause = task.get("cause")
+    if cause == "ordered":
+        return "stopped by orch"
+    why = f" ({cause})" if cause not in (None, "finished") else ""
+    if task.get("exit_code") is not None:
+        return f"exit code {task['exit_code']}{why}"
+    if task.get("signal"):
+        return f"killed by {_signal_name(task['signal'])}{why}"
+    return _NO_EXIT.get(str(task.get("phase")), "not known to have ended") + why
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

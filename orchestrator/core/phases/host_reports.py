@@ -1,0 +1,312 @@
+"""What a host's report changes: levels in, beliefs out. What comes next is decided in the modules of the phases."""
+
+from __future__ import annotations
+
+from orchestrator.core.actions import StopTask
+from orchestrator.core.causes import Cause
+from orchestrator.core.diagnosis import cause, gpu_faults
+from orchestrator.core.ends import Exit
+from orchestrator.core.events import HostReported, TaskReport
+from orchestrator.core.hosts import checkpoint_dir, host_state
+from orchestrator.core.launching.environment import GENERATION_TOLD_MAX
+from orchestrator.core.notes import NoteKind, said_by_task
+from orchestrator.core.phases import leaving, own_place, standby
+from orchestrator.core.phases.stopping import prove_again
+from orchestrator.core.plan import TaskId
+from orchestrator.core.replacing import replace
+from orchestrator.core.restart_scope import is_individual
+from orchestrator.core.state.host import Host, Link
+from orchestrator.core.state.phase_states import Phase, Running
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task, TaskPhase
+from orchestrator.core.turn import Turn
+from orchestrator.core.words import duration
+
+_PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
+
+_NOBODY_IS_ENDED = (Phase.RENDEZVOUS, Phase.RUNNING)
+"""Phases in which no task is stopped by order, but one that is ended alone."""
+
+NO_STEPS_AFTER_S = 300.0
+NO_STEPS = (
+    "the script has told no step in 5 minutes: unless it is still loading, its loop is one of its own, and has to call "
+    "`runtime.report(step)` (from orchestrator import runtime); without it neither progress nor a standstill is seen"
+)
+"""Said of a script with neither `fit` nor a report."""
+
+SAID_MAX = 100
+"""How many sentences of a task's runtime are kept, in one generation."""
+
+SAID_CHARS_MAX = 32 << 10
+"""How many characters they may have together."""
+
+RUN_CHARS_MAX = 16 << 20
+"""The same of all tasks of a run, in all its generations."""
+
+_ORDER = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RELEASED, TaskPhase.RUNNING)
+"""A task goes through these once in its generation."""
+
+
+def absorb(turn: Turn, event: HostReported) -> None:
+    """Believe what the host says of the current generation; end what it holds of others."""
+    host = turn.run.host(event.host)
+    _hear(turn, host, event)
+    host_state.unkillable(turn, host.name, event.unkillable)
+    leaving.told(turn, host.name, event.leaving)
+    here = {task.id: task.generation for task in turn.run.tasks_on(host.name)}
+    current = {r.task: r for r in event.tasks if r.generation == here.get(r.task)}
+    last = turn.run.generation_last
+    _never_again(turn, host, [report for report in event.tasks if report.generation > last])
+    # The report is of this host or, where tasks have moved since, of a host that holds no tasks now.
+    others = [
+        report
+        for report in event.tasks
+        if report.generation != here.get(report.task)
+        and report.phase != "exited"
+        and not standby.holds(turn.run, host.name, report)
+    ]
+    for report in others:
+        turn.do(StopTask(host=host.name, task=report.task, generation=report.generation, grace_s=0.0))
+    living = [report.task for report in event.tasks if report.phase != "exited"]
+    standby.absorb(turn, event)
+    given_up = any(_is_given_up(turn.run, task) for task in living)
+    host_state.heard(turn, host.name, holds_tasks=bool(others) or given_up)
+    for task in turn.run.tasks_on(host.name):
+        if task.id in current and current[task.id].phase == "unknown":
+            _is_there_after_all(turn, task)
+        elif task.id in current:
+            _absorb_task(turn, task, current[task.id])
+        elif task.pid is not None and task.phase.may_live:
+            _gone_without_record(turn, task)
+
+
+def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
+    """Never use a generation's number that an earlier coordinator gave out without this one knowing it."""
+    believed = [report for report in newer if report.generation <= GENERATION_TOLD_MAX]
+    if not believed:
+        return
+    newest = max(believed, key=lambda report: report.generation)
+    turn.set(generation_last=newest.generation)
+    turn.note(
+        NoteKind.OVERTAKEN,
+        f"{host.name} has {newest.task} of generation {newest.generation}, which another coordinator has started; "
+        "what lives of it is stopped, and the number is not used again",
+        newest.task,
+    )
+    prove_again(turn)
+
+
+def _is_given_up(run: Run, id: TaskId) -> bool:
+    task = run.find_task(id)
+    return task is not None and task.phase is TaskPhase.LOST
+
+
+def _hear(turn: Turn, host: Host, event: HostReported) -> None:
+    if host.link is Link.UNREACHABLE:
+        turn.note(
+            NoteKind.HOST_BACK, f"{host.name} is reachable again after {duration(turn.at - host.since_at)}"
+        )
+        host = turn.set_host(host, back_at=turn.at)
+    is_back = host.link is not Link.CONNECTED
+    was_cut_off = is_back and host_state.is_cut_off(turn.run)
+    turn.set_host(
+        host,
+        link=Link.CONNECTED,
+        since_at=host.since_at if host.link is Link.CONNECTED else turn.at,
+        heard_at=turn.at,
+        # The problem that keeps the host from serving the run.
+        problem=None if host.facts is not None else host.problem,
+        cpu_percent=event.cpu_percent,
+        memory_percent=event.memory_percent,
+        memory_available_bytes=event.memory_available_bytes,
+        gpu_loads=event.gpu_loads,
+    )
+    if was_cut_off and turn.run.phase is Phase.RUNNING and not host_state.is_cut_off(turn.run):
+        turn.set_phase(connected_again_at=turn.at)
+    checkpoint_dir.heard(turn, host, event)
+    gpu_faults.heard(turn, turn.run.host(host.name), event.gpu_faults)
+
+
+def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
+    """One task, as its host sees it now."""
+    # The task is known from the journal and was not heard in this epoch.
+    adopting = task.heard_at is None and task.pid is not None
+    _forgive_silence(turn, task)
+    task = turn.set_task(
+        task,
+        pid=report.pid or task.pid,
+        # The peers of a task that is restarted alone know its port, so the port stays.
+        port=task.port or report.port,
+        progress=report.progress,
+        heard_at=turn.at,
+    )
+    _say(turn, task, report)
+    _follow_steps(turn, turn.run.task(task.id))
+    task = turn.run.task(task.id)
+    if report.phase == "exited":
+        if task.phase is not TaskPhase.EXITED:
+            _record_exit(turn, task, report.exit or Exit(cause=Cause.SHIM, at=turn.at))
+        elif adopting and task.exit is not None and report.exit is not None:
+            # The instant in the journal was moved by the time without a coordinator; the ends that other hosts report
+            # were not.
+            turn.set_task(task, exit=replace(task.exit, at=report.exit.at))
+        return
+    if task.phase is TaskPhase.EXITED:
+        return
+    if turn.run.phase.is_terminal:
+        turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
+        return
+    if task.phase is TaskPhase.LOST:
+        task = _is_there_after_all(turn, task)
+        if task.phase is TaskPhase.LOST:
+            return
+    if adopting and report.pid is not None:
+        turn.note(
+            NoteKind.ADOPTED,
+            f"{task.id} on {task.host} keeps running; adopted by this coordinator (pid {report.pid})",
+            task.id,
+        )
+    phase = _PHASES[report.phase]
+    # A report that was sent before the release does not take the task back to its gate.
+    if _ORDER.index(phase) > _ORDER.index(task.phase):
+        turn.set_task(task, phase=phase)
+
+
+def _forgive_silence(turn: Turn, task: Task) -> None:
+    """Do not count the task's silence as a pause of the training: while it was not heard, its position is not known."""
+    run, heard_at = turn.run, task.heard_at
+    silent = heard_at is None or turn.at - heard_at > run.plan.timing.unreachable_after_s
+    if silent and task.id == run.chief:
+        turn.forgive_standstill()
+
+
+def _is_there_after_all(turn: Turn, task: Task) -> Task:
+    """Take back a loss: the task may have a process, and no new generation starts beside it."""
+    unkillable = task.exit is not None and bool(task.exit.left)
+    if task.phase is not TaskPhase.LOST or unkillable or turn.run.phase.is_terminal:
+        return task
+    turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
+    return turn.set_task(task, phase=TaskPhase.RUNNING)
+
+
+def _follow_steps(turn: Turn, task: Task) -> None:
+    """Remember the generation's first step, and when the run last got further than ever."""
+    now = task.progress.global_step
+    if now is None:
+        _without_steps(turn, task)
+        return
+    if task.id == turn.run.chief:
+        _take_back(turn, NO_STEPS)
+        _follow_pace(turn, now)
+        own_place.say(turn, task)
+        _recovered(turn, task, now)
+    if task.first_step is None:
+        turn.set_task(task, first_step=now)
+        if task.id == turn.run.chief and turn.run.phase is Phase.RUNNING:
+            standby.schedule(turn, trains=True)
+    if turn.run.reached_step is None or now > turn.run.reached_step:
+        turn.set(reached_step=now)
+    if turn.run.best_step is None or now > turn.run.best_step:
+        # The instant at which the step was made counts, not the one of its report: a host that is silent now may have
+        # taken part in it.
+        stepped_at = turn.at - task.progress.step_age_s - task.progress.heartbeat_age_s
+        turn.set(best_step=now)
+        running = turn.run.phase_state
+        if isinstance(running, Running) and not is_individual(turn.run, task):
+            turn.set_phase(progress_at=max(running.progress_at, stepped_at))
+
+
+def _without_steps(turn: Turn, task: Task) -> None:
+    """Warn once where the chief trains for long, as far as one can see, and has never said at which step it is."""
+    run = turn.run
+    is_long = run.phase is Phase.RUNNING and turn.at - run.since_at >= NO_STEPS_AFTER_S
+    if is_long and task.id == run.chief and run.plan.runtime and NO_STEPS not in run.warnings:
+        turn.set(warnings=(*run.warnings, NO_STEPS))
+        turn.note(NoteKind.WARNING, NO_STEPS, task.id)
+
+
+def _take_back(turn: Turn, warning: str) -> None:
+    if warning in turn.run.warnings:
+        turn.set(warnings=tuple(other for other in turn.run.warnings if other != warning))
+
+
+def _recovered(turn: Turn, chief: Task, step: int) -> None:
+    """Say what the failure has cost, with the first step beyond what was resumed from."""
+    run = turn.run
+    resumed_from = own_place.went_on_at(run, chief)
+    if run.downtime is None or run.phase is not Phase.RUNNING or step <= (resumed_from or 0):
+        return
+    stepped_at = turn.at - chief.progress.step_age_s - chief.progress.heartbeat_age_s
+    began_age_s = chief.progress.began_age_s
+    restored_at = None if began_age_s is None else turn.at - began_age_s - chief.progress.heartbeat_age_s
+    cost = run.downtime.cost(stepped_at, resumed_from, restored_at)
+    told, found = cost.as_data(), run.first_cause
+    if found is not None:
+        found = replace(found, cost=cost.sentence())
+    turn.set(downtime=None, first_cause=found, cost=cost)
+    why = {"first_cause": cause.as_data(found, told)} if found else {}
+    sentence = f"trains again after {cost.sentence()}"
+    turn.note(NoteKind.TRAINS_AGAIN, sentence, None, downtime=told, **why)
+
+
+def _follow_pace(turn: Turn, step: int) -> None:
+    """Learn from a move of the chief's position, however far."""
+    running = turn.run.phase_state
+    if not isinstance(running, Running) or step == running.position:
+        return
+    if running.position_at is not None:
+        turn.set(longest_pause_s=max(turn.run.longest_pause_s or 0.0, turn.at - running.position_at))
+    turn.set_phase(position=step, position_at=turn.at)
+
+
+def _say(turn: Turn, task: Task, report: TaskReport) -> None:
+    """Pass on what the runtime said, each sentence once."""
+    said, said_chars = task.said, turn.run.said_chars
+    for kind, message in report.said:
+        if message in said:
+            continue
+        if not _has_room(said, message, said_chars):
+            _mute(turn, task)
+            break
+        turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)
+        said, said_chars = (*said, message), said_chars + len(message)
+    if said != task.said:
+        turn.set_task(turn.run.task(task.id), said=said)
+        turn.set(said_chars=said_chars)
+
+
+def _has_room(said: tuple[str, ...], message: str, said_chars: int) -> bool:
+    """Return whether another sentence may be kept, of its task and of the run."""
+    of_task = sum(map(len, said)) + len(message)
+    return len(said) < SAID_MAX and of_task <= SAID_CHARS_MAX and said_chars + len(message) <= RUN_CHARS_MAX
+
+
+def _mute(turn: Turn, task: Task) -> None:
+    if not task.is_muted:
+        turn.set_task(task, is_muted=True)
+        message = f"{task.id} says more than is kept of a task: its further sentences are left out"
+        turn.note(NoteKind.LIMIT_REACHED, message, task.id)
+
+
+def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
+    if ended.cause is Cause.ORDERED and task.ending is None and turn.run.phase in _NOBODY_IS_ENDED:
+        # This coordinator has not ordered the end, so the run treats it as any other.
+        ended = replace(ended, cause=Cause.SIGNAL if ended.signal else Cause.SCRIPT)
+    ended = cause.classify(ended)
+    turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
+    turn.note(
+        NoteKind.TASK_EXITED,
+        f"{task.id} on {task.host} {cause.how(ended)}",
+        task.id,
+        cause=ended.cause.value,
+        exit_code=ended.code,
+        signal=ended.signal,
+        ended_time=ended.ended_time,
+    )
+
+
+def _gone_without_record(turn: Turn, task: Task) -> None:
+    """Lose a task whose host answers and has no record of it: its directory is gone."""
+    ended = Exit(cause=Cause.HOST_LOST, at=turn.at)
+    turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
+    turn.note(NoteKind.TASK_LOST, f"{task.host} has no record of {task.id} any more", task.id)

@@ -1,0 +1,1 @@
+"""The state of a run: what the coordinator believes."""

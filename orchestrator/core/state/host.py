@@ -1,0 +1,137 @@
+"""A host of a run: its connection, what may be done with it, and what it last said. Immutable values, as in `model`.
+
+How its state changes: `hosts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from orchestrator.core.state.instants import Deadline, Instant
+
+
+class Link(Enum):
+    """The SSH connection to a host. Says nothing of its tasks."""
+
+    CONNECTING = "CONNECTING"
+    CONNECTED = "CONNECTED"
+    UNREACHABLE = "UNREACHABLE"
+
+
+class HostState(Enum):
+    """Whether a host may be given tasks. Says nothing of its link."""
+
+    OPEN = "open"
+    LOST = "lost"
+    """Silent for longer than `lost_after_s`: its tasks count as dead. Ends when it is heard and holds none of them."""
+    QUARANTINED = "quarantined"
+    """Ended generation after generation by its own fault. Given tasks only where nobody else can take them."""
+    DRAINED = "drained"
+    """By the user's word."""
+    STUCK = "stuck"
+    """Holds a process that cannot be killed, of this run or another: no task beside it, until it is gone."""
+    LEAVING = "leaving"
+    """About to be taken away by whoever lends it. Ends with a new boot, or when it says so no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unkillable:
+    """A process on a host, of any run, that SIGKILL did not end."""
+
+    pid: int
+    run: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the probe of a host found."""
+
+    python: str = ""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    code: str = ""
+    """The digest of the pushed tree: the same on all hosts."""
+    highest_generation: int = 0
+    """The highest generation that has a directory in the checkpoint directory, as this host sees it."""
+    checkpoint_share: str = ""
+    """What the run found written in the checkpoint directory: the same on all hosts, or they do not share it."""
+    unkillable: tuple[Unkillable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """What a GPU did when its host was last heard; None for what it does not tell."""
+
+    index: int
+    name: str = ""
+    utilization_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFault:
+    """What has gone wrong with a GPU, and in which generation that was first told."""
+
+    index: int
+    xid: int | None
+    """None: it has disappeared."""
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What a host was told by whoever lends it: that it will be taken away."""
+
+    why: str
+    in_s: float
+    """When, counted from the report; 0 where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What we believe of a host of this run."""
+
+    name: str
+    link: Link = Link.CONNECTING
+    since_at: Instant = 0.0
+    heard_at: Instant | None = None
+    boot_id: str | None = None
+    facts: Facts | None = None
+    """None until it is prepared; None again after a reboot."""
+    problem: str | None = None
+    """Why it is unreachable or being connected for long."""
+    warning: str | None = None
+    """What may end tasks on this host although nothing is wrong with them."""
+    retry_at: Deadline | None = None
+    """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
+    cpu_percent: float | None = None
+    memory_percent: float | None = None
+    memory_available_bytes: int | None = None
+    back_at: Instant | None = None
+    """When it was last heard again after it had been unreachable."""
+    state: HostState = HostState.OPEN
+    state_why: str = ""
+    unkillable: tuple[Unkillable, ...] = ()
+    """What the host last said of processes that cannot be killed."""
+    gone: str = ""
+    """When the user said that it is gone for good, for people. It owes no proof; empty once it is heard after all."""
+    faults: int = 0
+    """Generations in a row that this host ended, by its own fault and without progress."""
+    leave_at: Deadline | None = None
+    """When its tasks are asked to end, at the latest, since it will be taken away; None of a host that stays."""
+    leave_why: str = ""
+    untouched: bool = False
+    """A spare that was never given a task: nothing of the run can be left there."""
+    dir_silent_s: float = 0.0
+    """How long the checkpoint directory has not answered there."""
+    dir_free_bytes: int | None = None
+    """What is free in the checkpoint directory as that host sees it; None where it does not say so."""
+    dir_low_at: Instant | None = None
+    """Since when its disk has been full; None where it is not."""
+    gpu_loads: tuple[GpuLoad, ...] = ()
+    gpu_faults: tuple[GpuFault, ...] = ()

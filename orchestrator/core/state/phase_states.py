@@ -1,0 +1,151 @@
+"""The phases of a run, and what belongs to each of them: it comes with its phase and is gone with it.
+
+Which phase may follow which, and after what: `transitions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Literal
+
+from orchestrator.core.bottleneck import Watched
+from orchestrator.core.state.instants import Deadline, Instant
+
+
+class Phase(StrEnum):
+    """The phase of a group of tasks that share one fate.
+
+    It is a string, so that JSON can tell one phase's state from another's.
+    """
+
+    PENDING = "PENDING"
+    """Hosts are connected, checked and given the code."""
+    RENDEZVOUS = "RENDEZVOUS"
+    """Every task must have joined before any is released."""
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    """All tasks are ending; the intent says what comes after."""
+    BACKOFF = "BACKOFF"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """A terminal phase is for ever."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.KILLED})
+
+EndPhase = Literal[Phase.SUCCEEDED, Phase.FAILED, Phase.KILLED]
+
+
+class Intent(Enum):
+    """What STOPPING leads to."""
+
+    RESTART = "restart"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    KILL = "kill"
+    RESCHEDULE = "reschedule"
+    """Nothing failed: the gang goes on in other places, or grows back. Asked gently; no budget is charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The proof of a host: what is left of the run there."""
+
+    left: tuple[str, ...] = ()
+    ports_busy: tuple[int, ...] = ()
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """Before the first generation."""
+
+    phase: Literal[Phase.PENDING] = Phase.PENDING
+    deadline_at: Deadline | None = None
+    """By when the hosts must be ready; None until the run is submitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """A generation is being started."""
+
+    phase: Literal[Phase.RENDEZVOUS] = Phase.RENDEZVOUS
+    deadline_at: Deadline
+    """By when all must have joined."""
+    seeding: str = ""
+    """How far the checkpoint is on its way between hosts that share no directory."""
+    seeding_at: Instant | None = None
+    """When it last got further."""
+    joined_at: Instant | None = None
+    """Since when all tasks wait at their gates for the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """All tasks were released."""
+
+    phase: Literal[Phase.RUNNING] = Phase.RUNNING
+    progress_at: Instant
+    """When the run last got further than ever; at first, when it was released."""
+    connected_again_at: Instant | None = None
+    """When it was last found that the coordinator is cut off no longer: enough hosts are heard again."""
+    verify_at: Deadline | None = None
+    """When the newest checkpoint is next looked at; None while it is, and where there are none."""
+    answered_at: Instant | None = None
+    """When the checkpoint directory last answered again after it had hung."""
+    position: int | None = None
+    """The chief's global_step in this generation, for the judgement of stalls."""
+    position_at: Instant | None = None
+    """Since when it stands there."""
+    evidence_at: Deadline | None = None
+    """The instant until which a stalled run waits for its tasks' stacks."""
+    watched: Watched = field(default_factory=Watched)
+    """What limits its pace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """A generation is being ended; of a run that ends for ever, its hosts are looked at too."""
+
+    phase: Literal[Phase.STOPPING] = Phase.STOPPING
+    intent: Intent
+    deadline_at: Deadline
+    """When a task that has not ended counts as lost, or as one that cannot be killed."""
+    force_at: Deadline | None = None
+    """When tasks that may end by themselves are killed; None where no task may do so any more."""
+    proof: Mapping[str, Swept] | None = None
+    """By host. None until the hosts are asked to look that nothing is left."""
+    final_verification_asked_at: Instant | None = None
+    """Beside the proof: since when the last look at the newest checkpoint has no answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Between two generations."""
+
+    phase: Literal[Phase.BACKOFF] = Phase.BACKOFF
+    start_at: Deadline | None
+    """When the next one starts; None once that has come, and hosts are waited for."""
+    full_host: str = ""
+    """Where the checkpoint directory has no room, which is waited for; empty where nobody waits for that."""
+    needed_bytes: int | None = None
+    """What must be free there; None where that is not known: then it is tried again at `start_at`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """For ever."""
+
+    phase: EndPhase
+    proof: Mapping[str, Swept] | None = None
+    """By host that was reached; None of a run of which no process was ever started."""
+
+
+PhaseState = Pending | Rendezvous | Running | Stopping | Backoff | Ended

@@ -1,0 +1,224 @@
+"""The state: what we believe of a run. Immutable values; changed only by `decide.step`.
+
+Fields ending in `_at` are instants (see `instants`). `ended_time` and its kin are Unix time, for people only.
+What belongs to one phase alone is in `phase_states`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from orchestrator.core.downtime import Cost, Downtime
+from orchestrator.core.ends import FirstCause
+from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.launching.placement import assigned
+from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.replacing import replace
+from orchestrator.core.state.budget import Budget
+from orchestrator.core.state.checkpoint import Checkpoint, Seed
+from orchestrator.core.state.host import Host
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.owner import Owner
+from orchestrator.core.state.phase_states import Ended, Intent, Pending, Phase, PhaseState, Stopping, Swept
+from orchestrator.core.state.roster import Roster
+from orchestrator.core.state.task import Standby, Task
+
+_PhaseState = TypeVar("_PhaseState", bound=PhaseState)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something a person must know: one sentence, and the way out."""
+
+    code: str
+    message: str
+    hint: str | None = None
+    exit_code: int = 1
+    key: str | None = None
+    """What in the cluster spec says so, such as `run.strategy`."""
+    table: tuple[tuple[str, ...], ...] = ()
+    """What the sentence sums up; the first row names the columns. Whoever shows it aligns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One submission, until a terminal phase."""
+
+    run_id: str
+    plan: Plan
+    epoch: int
+    tasks: tuple[Task, ...]
+    hosts: tuple[Host, ...]
+    phase_state: PhaseState = field(default_factory=Pending)
+    """The phase, with what belongs to it alone."""
+    since_at: Instant = 0.0
+    """When the phase was entered."""
+    generation: int = 0
+    """The gang's generation. A task that was restarted alone has a higher one."""
+    generation_last: int = 0
+    """The highest that was given out: to the gang, or to a task restarted alone."""
+    replacements: Mapping[str, str | None] = field(default_factory=dict)
+    """Hosts of the plan whose tasks another host holds in this generation, and which; None: they are left out."""
+    reason: str = ""
+    reason_rest: str | None = None
+    """What `reason` says after the sentence of the first cause; None where it does not begin with that."""
+    seed: Seed | None = None
+    checkpoint: Checkpoint | None = None
+    budget: Budget = field(default_factory=Budget)
+    first_cause: FirstCause | None = None
+    standby: Standby = field(default_factory=Standby)
+    downtime: Downtime | None = None
+    """Since training ended, until its first new step; None while it trains."""
+    cost: Cost | None = None
+    """What the last failure has cost, once it trains again."""
+    trained_s: float = 0.0
+    """How long the generations before this one were RUNNING."""
+    failures: int = 0
+    """How many of them ended by a failure."""
+    problem: Problem | None = None
+    best_step: int | None = None
+    """The highest global_step that any generation reported."""
+    reached_step: int | None = None
+    """The highest since a generation last started from a checkpoint: what the next restart goes back from."""
+    longest_pause_s: float | None = None
+    """The longest time between two moves of the chief's position, in this run."""
+    from_scratch: bool = False
+    """A start from scratch was asked for and is not done yet: older checkpoints are to be left behind."""
+    code: str = ""
+    """The digest of the tree that this run runs, from its first generation on, whatever the workdir becomes."""
+    warnings: tuple[str, ...] = ()
+    said_chars: int = 0
+    """How much its tasks have said, in all generations."""
+    owner: Owner | None = None
+    """The head node that drives it; None of a run that an older orch began, until the next epoch."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tasks, Roster):
+            object.__setattr__(
+                self, "tasks", Roster(self.tasks, lambda task: task.id, lambda task: task.host)
+            )
+        if not isinstance(self.hosts, Roster):
+            object.__setattr__(self, "hosts", Roster(self.hosts, lambda host: host.name))
+
+    @property
+    def phase(self) -> Phase:
+        """Which it is."""
+        return self.phase_state.phase
+
+    @property
+    def intent(self) -> Intent | None:
+        """What STOPPING leads to; None in other phases."""
+        return self.phase_state.intent if isinstance(self.phase_state, Stopping) else None
+
+    @property
+    def proof(self) -> Mapping[str, Swept] | None:
+        """By host that was looked at, what is left of the run there; None until they are asked to look."""
+        return self.phase_state.proof if isinstance(self.phase_state, Stopping | Ended) else None
+
+    def within(self, phase: type[_PhaseState]) -> _PhaseState:
+        """Return what belongs to the phase that the run is in. Raises InvariantViolated where it is in another."""
+        if not isinstance(self.phase_state, phase):
+            raise InvariantViolated(
+                f"{self.run_id} is {self.phase.value}, where {phase.__name__} was expected"
+            )
+        return self.phase_state
+
+    @property
+    def placed(self) -> Plan:
+        """The plan with this generation's tasks: where they are now, and without those that are left out."""
+        return (
+            replace(self.plan, tasks=assigned(self.plan, self.replacements))
+            if self.replacements
+            else self.plan
+        )
+
+    def placed_with(self, task: TaskId, host: str) -> Plan:
+        """Return the plan as it is placed while `host` has that task, and with it all of its slot."""
+        now = self.task(task).host
+        if now == host:
+            return self.placed
+        slot = next(slot for slot in self.plan.hosts_used if self.replacements.get(slot, slot) == now)
+        return replace(self.plan, tasks=assigned(self.plan, {**self.replacements, slot: host}))
+
+    @property
+    def assignees(self) -> tuple[Host, ...]:
+        """The hosts that hold the tasks of this generation."""
+        holding = {task.host for task in self.tasks}
+        return tuple(host for host in self.hosts if host.name in holding)
+
+    @property
+    def chief(self) -> TaskId:
+        """The task whose exit code and checkpoints stand for the run."""
+        return cast("Roster[TaskId, Task]", self.tasks).first
+
+    def task(self, id: TaskId) -> Task:
+        """KeyError where there is none."""
+        return cast("Roster[TaskId, Task]", self.tasks).named(id)
+
+    def find_task(self, id: TaskId) -> Task | None:
+        """Return the task of that id; None where a smaller gang goes on without it."""
+        return cast("Roster[TaskId, Task]", self.tasks).find(id)
+
+    def tasks_on(self, host: str) -> list[Task]:
+        """Return the tasks that are on that host in this generation."""
+        return cast("Roster[TaskId, Task]", self.tasks).at_place(host)
+
+    def is_placed_as(self, other: Run) -> bool:
+        """Return whether both have the same tasks in the same places, as far as that is known at once."""
+        return cast("Roster[TaskId, Task]", self.tasks).stands_as(cast("Roster[TaskId, Task]", other.tasks))
+
+    def host(self, name: str) -> Host:
+        """KeyError where there is none."""
+        return cast("Roster[str, Host]", self.hosts).named(name)
+
+    def with_task(self, changed: Task) -> Run:
+        """Return the run with the task of that id replaced."""
+        return replace(self, tasks=cast("Roster[TaskId, Task]", self.tasks).with_(changed))
+
+    def with_host(self, changed: Host) -> Run:
+        """Return the run with the host of that name replaced."""
+        return replace(self, hosts=cast("Roster[str, Host]", self.hosts).with_(changed))
+
+    @property
+    def global_step(self) -> int | None:
+        """The chief's."""
+        return self.task(self.chief).progress.global_step
+
+    @property
+    def verified_step(self) -> int | None:
+        """Of the newest checkpoint, where it was read whole."""
+        return (
+            self.checkpoint.global_step if self.checkpoint is not None and self.checkpoint.verified else None
+        )
+
+
+def new_run(
+    run_id: str,
+    plan: Plan,
+    *,
+    epoch: int,
+    at: float,
+    from_scratch: bool = False,
+    owner: Owner | None = None,
+) -> Run:
+    """Return the state of a run that has just been submitted."""
+
+    def task(planned: TaskPlan) -> Task:
+        return Task(id=planned.id, host=planned.host)
+
+    def host(planned: HostPlan) -> Host:
+        return Host(name=planned.name, since_at=at, untouched=planned.name not in plan.hosts_used)
+
+    return Run(
+        run_id=run_id,
+        plan=plan,
+        epoch=epoch,
+        tasks=tuple(task(t) for t in sorted(plan.tasks, key=lambda t: t.id)),
+        hosts=tuple(host(h) for h in plan.hosts if h.spare or h.name in plan.hosts_used),
+        since_at=at,
+        reason="connecting to the hosts",
+        from_scratch=from_scratch,
+        owner=owner,
+    )

@@ -1,0 +1,158 @@
+"""A task of a run in one generation, and the tasks of the standby. Immutable values, as in `model`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import cast
+
+from orchestrator.core.ends import Exit, FirstCause, Injected
+from orchestrator.core.plan import TaskId
+from orchestrator.core.saving import Saving
+from orchestrator.core.state.budget import Budget
+from orchestrator.core.state.instants import Deadline, Instant
+from orchestrator.core.state.roster import Roster
+
+
+class TaskPhase(Enum):
+    """Of one task in one generation."""
+
+    WAITING = "WAITING"
+    """Not ordered yet."""
+    STARTING = "STARTING"
+    """Ordered; its process imports, or the order is on its way."""
+    READY = "READY"
+    """Has joined; waits for its release."""
+    RELEASED = "RELEASED"
+    """The release is on its way."""
+    RUNNING = "RUNNING"
+    EXITED = "EXITED"
+    LOST = "LOST"
+    """Known or judged dead, without an exit record."""
+
+    @property
+    def is_gone(self) -> bool:
+        """No process of it is left, as far as anybody can know."""
+        return self in _GONE
+
+    @property
+    def may_live(self) -> bool:
+        """There is, or may be, a process."""
+        return self not in _WITHOUT_PROCESS
+
+
+_GONE = (TaskPhase.EXITED, TaskPhase.LOST)
+
+
+_WITHOUT_PROCESS = (TaskPhase.WAITING, *_GONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the last heartbeat said of a task."""
+
+    global_step: int | None = None
+    epoch: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    steps_per_s: float | None = None
+    cpu_percent: float | None = None
+    rss_bytes: int | None = None
+    log_bytes: int = 0
+    log_dropped_bytes: int = 0
+    heartbeat_age_s: float = 0.0
+    step_age_s: float = 0.0
+    """Since it moved to its step, when the shim spoke."""
+    runtime_age_s: float | None = None
+    """Since the last word of the runtime in the task's own process; None where it gives no sign of life."""
+    steps_total: int | None = None
+    """The global step at which the training ends, where the script says so."""
+    epochs: int | None = None
+    began_step: int | None = None
+    """Where the script's training began in this generation; None until that can be told."""
+    began_stride: int = 0
+    """How inexact that is: so many steps lie between two reports of the script; 0 where it is exact."""
+    input_share: float | None = None
+    """The share of the time that it waits for its next batch; None where that is not measured."""
+    peers_share: float | None = None
+    """The same of collectives, in which it waits for the other workers."""
+    began_age_s: float | None = None
+    """Since it began, when the shim spoke; None where that is not known exactly."""
+    nonfinite: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """Of each metric that was not finite in this generation: the first such step, and `nan`, `inf` or `-inf`."""
+    saving: Saving | None = None
+    """How often it saves, where its runtime decides that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of the current generation."""
+
+    id: TaskId
+    host: str
+    generation: int = 0
+    phase: TaskPhase = TaskPhase.WAITING
+    pid: int | None = None
+    port: int | None = None
+    progress: Progress = Progress()
+    first_step: int | None = None
+    """The first global_step that this generation reported."""
+    heard_at: Instant | None = None
+    exit: Exit | None = None
+    said: tuple[str, ...] = ()
+    """Sentences of its runtime that were already noted."""
+    is_muted: bool = False
+    """It has said more than is kept of a task in one generation."""
+    start_at: Deadline | None = None
+    """In WAITING, of a task that is restarted alone: when."""
+    budget: Budget = field(default_factory=Budget)
+    """Of a task that is restarted alone."""
+    deadline_at: Deadline | None = None
+    """Of a task that is restarted alone: by when it must have joined, or, once it is being ended, be gone."""
+    injected: Injected | None = None
+    """The last fault that `orch chaos` injected into it, in this generation."""
+    ending: FirstCause | None = None
+    """Why it is being ended while the others go on; None while it may live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """The tasks of the next generation, which are started up to their gates while the present one trains.
+
+    A task that a spare could take over is here once for its own host, and once for each spare that holds it too.
+    """
+
+    generation: int = 0
+    tasks: tuple[Task, ...] = ()
+    """Empty where none were started, or all are gone."""
+    since_at: Instant = 0.0
+    """When they were ordered."""
+    start_at: Deadline | None = None
+    """When the next ones are started, in place of these if there are any; None: not in this generation, as known."""
+    join_at: Deadline | None = None
+    """By when all must be at their gates; None once they are."""
+    ended: str = ""
+    """Why they are being ended; empty while they may be released."""
+    failures: int = 0
+    """How many times in this generation they died, or could not be started."""
+    lost_on: tuple[str, ...] = ()
+    """Spares that lost theirs in this generation, each as often as it did."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tasks, Roster):
+            object.__setattr__(
+                self, "tasks", Roster(self.tasks, lambda task: (task.id, task.host), lambda task: task.host)
+            )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of them wait at their gates."""
+        return bool(self.tasks) and not self.ended and self.join_at is None
+
+    def tasks_on(self, host: str) -> list[Task]:
+        """Return those on a host."""
+        return cast("Roster[tuple[TaskId, str], Task]", self.tasks).at_place(host)
+
+    def find(self, id: TaskId, host: str) -> Task | None:
+        """Return the task of that id on that host; None where there is none."""
+        return cast("Roster[tuple[TaskId, str], Task]", self.tasks).find((id, host))

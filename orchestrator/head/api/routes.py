@@ -1,0 +1,303 @@
+"""The coordinator's API: what each request asks of the coordinator, in HTTP and JSON. `api_server` serves it."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from concurrent.futures import TimeoutError as CallTimeout
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import anyio.to_thread
+from pydantic import TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from orchestrator.core.errors import OrchestratorError, Refused, UsageError
+from orchestrator.core.plan import Plan
+from orchestrator.core.state.run import Run
+from orchestrator.head.api.client import STATE_DIR_HEADER
+from orchestrator.head.coordinator.checkpoint_requests import VERBS
+from orchestrator.head.coordinator.status import run_document
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.transfer import outputs
+
+if TYPE_CHECKING:
+    from orchestrator.head.coordinator.coordinator import Coordinator
+
+WAIT_MAX_S = 60.0
+POLL_S = 0.1
+BODY_BYTES_MAX = 16 << 20
+
+_PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+
+
+class _Api:
+    """The handlers of the routes. Work that blocks runs in a worker thread."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def describe(self, request: Request) -> JSONResponse:
+        return JSONResponse(self._coordinator.describe())
+
+    async def status(self, request: Request) -> JSONResponse:
+        name = request.query_params.get("name")
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.status, name))
+
+    async def history(self, request: Request) -> JSONResponse:
+        return JSONResponse(
+            await anyio.to_thread.run_sync(self._coordinator.history, request.path_params["name"])
+        )
+
+    async def series(self, request: Request) -> JSONResponse:
+        name, query = request.path_params["name"], dict(request.query_params)
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.series, name, query))
+
+    async def log_lines(self, request: Request) -> JSONResponse:
+        name, query = request.path_params["name"], dict(request.query_params)
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.log_lines, name, query))
+
+    async def submit(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        try:
+            plan = _PLAN.validate_python(body["plan"])
+        except (KeyError, ValidationError) as e:
+            raise UsageError(
+                f"this is no plan that coordinator {self._coordinator.describe()['version']} understands: {e}",
+                hint="if orch was upgraded, `orch coordinator stop`, then again (tasks go on)",
+            ) from e
+        secrets = {str(name): str(value) for name, value in (body.get("secrets") or {}).items()}
+        scratch, recipients = bool(body.get("from_scratch")), _texts(body, "recipients")
+        run, created = await anyio.to_thread.run_sync(
+            lambda: self._coordinator.submit(plan, secrets, from_scratch=scratch, recipients=recipients)
+        )
+        document = {"run_id": run.run_id, "created": created, "phase": run.phase.value}
+        return JSONResponse(document, status_code=201 if created else 200)
+
+    async def kill(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, force = request.path_params["name"], bool(body.get("force"))
+        run = await anyio.to_thread.run_sync(lambda: self._coordinator.kill(name, force=force))
+        return JSONResponse({"run_id": run.run_id, "phase": run.phase.value}, status_code=202)
+
+    async def drain(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, host, now = request.path_params["name"], _host_of(body), bool(body.get("now"))
+        if body.get("gone"):
+            run = await anyio.to_thread.run_sync(self._coordinator.give_up, name, host)
+        else:
+            run = await anyio.to_thread.run_sync(lambda: self._coordinator.drain(name, host, now=now))
+        return JSONResponse(_host_state(run, host), status_code=202)
+
+    async def undrain(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, host = request.path_params["name"], _host_of(body)
+        run = await anyio.to_thread.run_sync(lambda: self._coordinator.undrain(name, host))
+        return JSONResponse(_host_state(run, host), status_code=202)
+
+    async def stacks(self, request: Request) -> JSONResponse:
+        name = request.path_params["name"]
+        return JSONResponse({"stacks": await anyio.to_thread.run_sync(self._coordinator.stacks, name)})
+
+    async def summaries(self, request: Request) -> JSONResponse:
+        name = request.path_params["name"]
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.summaries, name))
+
+    async def outputs(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, patterns, task = request.path_params["name"], _texts(body, "patterns"), body.get("task")
+        return JSONResponse(
+            await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task and str(task))
+        )
+
+    async def output(self, request: Request) -> JSONResponse:
+        """Bring a file of the list that `outputs` gave, or a part of it."""
+        body = await _body(request)
+        name, file = request.path_params["name"], body.get("file")
+        directory, sha256, replace = body.get("directory"), body.get("sha256"), bool(body.get("replace"))
+        if not (isinstance(directory, str) and os.path.isabs(directory)):
+            raise UsageError("directory is an absolute path")
+        one, known = outputs.of_request(file, sha256)
+        part = await anyio.to_thread.run_sync(
+            lambda: self._coordinator.output(name, one, directory, sha256=known, replace=replace)
+        )
+        return JSONResponse(part._asdict())
+
+    async def why(self, request: Request) -> JSONResponse:
+        name = request.path_params["name"]
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.why, name))
+
+    async def checkpoints(self, request: Request) -> JSONResponse:
+        """Answer `GET` with the list of checkpoints, and do what `POST …/VERB` asks."""
+        name, verb = request.path_params["name"], request.path_params.get("verb", "list")
+        if verb not in VERBS:
+            raise UsageError(f"nothing can be done to checkpoints by the name of {verb!r}")
+        body = await _body(request) if request.method == "POST" else {}
+        what = str(body.get("checkpoint") or "")
+        if verb not in ("list", "read") and not what:
+            raise UsageError(
+                f"{verb} of which checkpoint?", hint="a global step, gen-N, or a name of the list"
+            )
+        restart = bool(body.get("restart"))
+        return JSONResponse(
+            await anyio.to_thread.run_sync(
+                lambda: self._coordinator.checkpoints(name, verb, what, restart=restart)
+            )
+        )
+
+    async def chaos(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        try:
+            kind, target, for_s = str(body["fault"]), str(body["target"]), float(body["for_s"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise UsageError(f"a fault has `fault`, `target` and `for_s`: {e!r}") from e
+        name = request.path_params["name"]
+        fault = await anyio.to_thread.run_sync(lambda: self._coordinator.chaos(name, kind, target, for_s))
+        document = {"fault": fault.kind, "host": fault.host, "task": fault.task and str(fault.task)}
+        return JSONResponse({**document, "for_s": fault.for_s})
+
+    async def events(self, request: Request) -> JSONResponse:
+        """Return events, and wait up to `wait_s` for a first one."""
+        query = request.query_params
+        try:
+            after = int(query.get("after", "0"))
+            left_s = min(float(query.get("wait_s", "0")), WAIT_MAX_S)
+        except ValueError as e:
+            raise UsageError(f"after and wait_s are numbers: {e}") from e
+        if math.isnan(left_s):
+            raise UsageError("wait_s is a number of seconds")
+        seen = -1
+        while True:
+            if self._coordinator.loop.seq != seen:
+                seen = self._coordinator.loop.seq
+                found = await anyio.to_thread.run_sync(
+                    lambda: self._coordinator.events(query.get("name"), after)
+                )
+                if found or left_s <= 0:
+                    return JSONResponse({"events": found})
+            if left_s <= 0 or self._coordinator.loop.ending or await request.is_disconnected():
+                return JSONResponse({"events": []})
+            await anyio.sleep(POLL_S)
+            left_s -= POLL_S
+
+    async def stop(self, request: Request) -> JSONResponse:
+        await _body(request)  # otherwise the answer would come before the client has sent its whole request
+        self._coordinator.loop.stop()
+        return JSONResponse({"pid": os.getpid()}, status_code=202)
+
+
+def _texts(body: dict[str, Any], key: str) -> list[str]:
+    found = body.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise UsageError(f"{key} is a list of texts")
+    return found
+
+
+def _host_of(body: dict[str, Any]) -> str:
+    host = body.get("host")
+    if not isinstance(host, str):
+        raise UsageError("the request names no host")
+    return host
+
+
+def _host_state(run: Run, name: str) -> dict[str, Any]:
+    """Return the state of a host as a document."""
+    document = run_document(run, now=time.monotonic())
+    host = next(host for host in document["hosts"] if host["host"] == name)
+    return {
+        "run_id": run.run_id,
+        **{key: host[key] for key in ("host", "state", "reason", "tasks")},
+        "checkpoints": run.plan.checkpoint is not None,
+    }
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    raw = await request.body()
+    if len(raw) > BODY_BYTES_MAX:
+        raise UsageError("the request is too large")
+    try:
+        body = await request.json() if raw else {}
+    except ValueError as e:
+        raise UsageError(f"the request is no JSON: {e}") from e
+    if not isinstance(body, dict):
+        raise UsageError("the request is no JSON object")
+    return body
+
+
+def _error(message: str, *, code: str, hint: str | None, exit_code: int, http: int) -> JSONResponse:
+    document = {"code": code, "message": message, "hint": hint, "exit_code": exit_code}
+    return JSONResponse({"error": document}, status_code=http)
+
+
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, OrchestratorError):
+        http = 409 if isinstance(error, Refused) else 400 if isinstance(error, UsageError) else 500
+        return _error(error.message, code=error.code, hint=error.hint, exit_code=error.exit_code, http=http)
+    hint = "see the coordinator's log; training goes on"
+    if isinstance(error, CallTimeout):
+        message = "the coordinator is busy and did not answer in time; nothing was changed"
+        return _error(message, code="busy", hint=hint, exit_code=1, http=503)
+    if isinstance(error, HTTPException):
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return _error(message, code="usage", hint=None, exit_code=2, http=error.status_code)
+    message = f"a fault in the coordinator: {type(error).__name__}: {error}"
+    return _error(message, code="internal", hint=hint, exit_code=1, http=500)
+
+
+class _SameState:
+    """Refuses a client that expects another state directory: it would see other runs than it thinks."""
+
+    def __init__(self, app: ASGIApp, paths: Paths) -> None:
+        self._app = app
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = unquote(Headers(scope=scope).get(STATE_DIR_HEADER, "")) if scope["type"] == "http" else ""
+        own = self._paths.state_dir
+        if not wanted or os.path.realpath(wanted) == os.path.realpath(own):
+            await self._app(scope, receive, send)
+            return
+        error = Refused(
+            f"the coordinator behind {self._paths.socket} has the state directory {own}, and not {wanted}",
+            hint=f"set $ORCH_STATE_DIR to {own} for its runs, or give {wanted} a runtime directory of its own "
+            "($ORCH_RUNTIME_DIR)",
+        )
+        await (await _on_error(Request(scope), error))(scope, receive, send)
+
+
+def application(coordinator: Coordinator) -> Starlette:
+    """Return the application with its routes and error handlers."""
+    api = _Api(coordinator)
+    routes = [
+        Route("/v1/coordinator", api.describe),
+        Route("/v1/status", api.status),
+        Route("/v1/runs", api.submit, methods=["POST"]),
+        Route("/v1/runs/{name}/kill", api.kill, methods=["POST"]),
+        Route("/v1/runs/{name}/drain", api.drain, methods=["POST"]),
+        Route("/v1/runs/{name}/undrain", api.undrain, methods=["POST"]),
+        Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
+        Route("/v1/runs/{name}/summaries", api.summaries, methods=["POST"]),
+        Route("/v1/runs/{name}/outputs", api.outputs, methods=["POST"]),
+        Route("/v1/runs/{name}/outputs/fetch", api.output, methods=["POST"]),
+        Route("/v1/runs/{name}/why", api.why),
+        Route("/v1/runs/{name}/history", api.history),
+        Route("/v1/runs/{name}/series", api.series),
+        Route("/v1/runs/{name}/logs", api.log_lines),
+        Route("/v1/runs/{name}/checkpoints", api.checkpoints),
+        Route("/v1/runs/{name}/checkpoints/{verb}", api.checkpoints, methods=["POST"]),
+        Route("/v1/runs/{name}/chaos", api.chaos, methods=["POST"]),
+        Route("/v1/events", api.events),
+        Route("/v1/stop", api.stop, methods=["POST"]),
+    ]
+    kinds = (OrchestratorError, CallTimeout, HTTPException, Exception)
+    handlers: dict[Any, Any] = dict.fromkeys(kinds, _on_error)
+    same_state = Middleware(_SameState, paths=coordinator.paths)
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=[same_state])

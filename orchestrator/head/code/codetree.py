@@ -1,0 +1,280 @@
+"""What of the working directory is pushed to the hosts: its files by content, as the head sees them.
+
+`push_rules` says what is left out. What is pushed is bounded by `run.push_limit` of the cluster spec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from orchestrator.core.errors import SpecError
+from orchestrator.core.plan import PUSH_BYTES_MAX
+from orchestrator.core.words import counted, listed, size
+from orchestrator.head.code.push_rules import GIT_FILE, ORCH_FILE, Rules, Why, is_private_key
+
+MANIFEST_BYTES_MAX = 3_500_000
+"""Names and hashes must fit in one frame."""
+
+_READ_BYTES = 1 << 20
+_SHOWN = 5
+_DIAGNOSTICS_SHOWN = 20
+_ENTRY_BYTES = 100
+"""The bytes that a file takes in the manifest, beside its name."""
+
+__all__ = ["CodeFile", "Survey", "manifest", "survey"]
+
+
+class CodeFile(NamedTuple):
+    """One file of the tree."""
+
+    path: str
+    """Relative to the working directory, with `/`."""
+    sha256: str
+    mode: int
+    size: int
+
+
+class _Found(NamedTuple):
+    path: str
+    absolute: str
+    stat: os.stat_result
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is pushed and what is not, before anything is read."""
+
+    workdir: str
+    found: tuple[_Found, ...]
+    left_out: tuple[tuple[str, Why], ...]
+    """Entries, a directory with a slash at its end, and why each is not pushed."""
+
+    @property
+    def total_bytes(self) -> int:
+        """How much is pushed."""
+        return sum(file.stat.st_size for file in self.found)
+
+    def check(self, script: str, limit_bytes: int) -> None:
+        """Make sure that it can be pushed, and is of use there.
+
+        Raises:
+            SpecError: the script is left out, or there is too much.
+        """
+        for path, why in self.left_out:
+            if script == path or script.startswith(path if path.endswith("/") else f"{path}/"):
+                raise SpecError(
+                    f"run.script: {script} is not pushed to the hosts: {_REASONS[why]} {path}",
+                    hint=f"write `!{path}` into {ORCH_FILE} to push it all the same",
+                )
+        if self.total_bytes > limit_bytes:
+            raise SpecError(
+                f"workdir: {self.workdir} holds {size(self.total_bytes)} in {len(self.found)} files, and at "
+                f"most {size(limit_bytes)} are pushed to the hosts; the largest: {self._largest()}",
+                hint=f"name data and results in {ORCH_FILE}, and put data where the hosts can read it; "
+                "or raise `push_limit` of `run`",
+            )
+        if sum(len(file.path.encode()) + _ENTRY_BYTES for file in self.found) > MANIFEST_BYTES_MAX:
+            raise SpecError(
+                f"workdir: {self.workdir} holds {len(self.found)} files; about {MANIFEST_BYTES_MAX // 150} can "
+                f"be pushed; the most: {self._fullest()}",
+                hint=f"name what the run does not need in {ORCH_FILE}",
+            )
+
+    def sentences(self) -> list[str]:
+        """Return what a person should know of it: how much is pushed, and what is not although it may be needed."""
+        files = counted(len(self.found), "file")
+        said = [f"pushes {files} ({size(self.total_bytes)}) of {self.workdir}"]
+        secrets = [path for path, why in self.left_out if why == "secret"]
+        ignored = [path for path, why in self.left_out if why == ".gitignore"]
+        if secrets:
+            look = (
+                "1 file that looks like a secret"
+                if len(secrets) == 1
+                else f"{len(secrets)} files that look like secrets"
+            )
+            said.append(f"left out {look}: {listed(secrets)}; name them in {ORCH_FILE} with ! to push them")
+        if ignored:
+            said.append(
+                f"left out what {GIT_FILE} names: {listed(ignored)}; name it in {ORCH_FILE} with ! to push it"
+            )
+        return said
+
+    def _largest(self) -> str:
+        sizes: Counter[str] = Counter()
+        for file in self.found:
+            sizes[_top(file.path)] += file.stat.st_size
+        return ", ".join(f"{name} ({size(count)})" for name, count in sizes.most_common(_SHOWN))
+
+    def _fullest(self) -> str:
+        counts = Counter(_top(file.path) for file in self.found)
+        return ", ".join(f"{name} ({count})" for name, count in counts.most_common(_SHOWN))
+
+
+_REASONS: dict[Why, str] = {
+    "secret": "this looks like a secret:",
+    "cache": "this is of this machine only:",
+    ".gitignore": f"{GIT_FILE} names",
+    ".orchignore": f"{ORCH_FILE} names",
+}
+
+_Stamp = tuple[int, int, int, int]
+
+_hashes: dict[str, tuple[_Stamp, str]] = {}
+"""Absolute path to (what stat said, sha256): an unchanged tree is not read again."""
+
+_keys: dict[str, tuple[_Stamp, bool]] = {}
+"""As `_hashes`: whether the file is a private key."""
+
+
+def survey(workdir: str) -> Survey:
+    """Look what of a working directory is pushed. Symlinks that stay in the tree count as what they point to.
+
+    Raises:
+        SpecError: one for all that is wrong: symlinks that leave the tree or lead nowhere, sockets and devices,
+            files that cannot be read.
+    """
+    root = os.path.realpath(workdir)
+    if not os.path.isdir(root):
+        raise SpecError(f"workdir: {workdir} is no directory", hint="workdir is relative to the cluster spec")
+    walk = _Walk(root)
+    walk.directory("", root, (root,))
+    if walk.diagnostics:
+        more = len(walk.diagnostics) - _DIAGNOSTICS_SHOWN
+        lines = walk.diagnostics[:_DIAGNOSTICS_SHOWN] + ([f"workdir: and {more} more"] if more > 0 else [])
+        raise SpecError("\n".join(lines), hint=f"name what the run does not need in {ORCH_FILE}")
+    return Survey(workdir, tuple(sorted(walk.found)), tuple(walk.left_out))
+
+
+def manifest(workdir: str, script: str = "", limit_bytes: int = PUSH_BYTES_MAX) -> list[CodeFile]:
+    """Return every file to push, sorted by path.
+
+    Raises:
+        SpecError: as `survey` and `Survey.check` do.
+    """
+    seen = survey(workdir)
+    seen.check(script, limit_bytes)
+    files = []
+    for found in seen.found:
+        try:
+            files.append(_file(found))
+        except OSError as e:
+            raise SpecError(
+                f"workdir: cannot read {found.path}: {e.strerror}",
+                hint=f"make it readable, or name it in {ORCH_FILE}",
+            ) from e
+    return files
+
+
+class _Walk:
+    """Goes through a directory; symlinks are followed within the root, and never around in a circle."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._rules = Rules(root)
+        self.found: list[_Found] = []
+        self.left_out: list[tuple[str, Why]] = []
+        self.diagnostics: list[str] = []
+
+    def directory(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
+        """List a directory. `path` is its name in the tree; `above` the real paths on the way to it."""
+        try:
+            names = sorted(os.listdir(absolute))
+        except OSError as e:
+            self.diagnostics.append(f"workdir: cannot list {path or '.'}: {e.strerror}")
+            return
+        for name in names:
+            self._entry(f"{path}/{name}" if path else name, os.path.join(absolute, name), above)
+
+    def _entry(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
+        is_link = os.path.islink(absolute)
+        try:
+            status = os.stat(absolute)
+        except OSError as e:
+            if not self._is_left_out(path, absolute, is_directory=False):
+                why = "is a symlink to nothing" if is_link else f"cannot be read: {e.strerror}"
+                self.diagnostics.append(f"workdir: {path} {why}")
+            return
+        is_directory = stat.S_ISDIR(status.st_mode)
+        if self._is_left_out(path, absolute, is_directory=is_directory):
+            return
+        if not _is_text(path):
+            self.diagnostics.append(f"workdir: the name {path!r} is not UTF-8")
+            return
+        real = os.path.realpath(absolute)
+        if is_link and real != self._root and not real.startswith(self._root + os.sep):
+            target = os.readlink(absolute)
+            self.diagnostics.append(f"workdir: the symlink {path} leaves the tree: it points to {target}")
+        elif is_directory and real in above:
+            self.diagnostics.append(f"workdir: the symlink {path} leads back to a directory above it")
+        elif is_directory:
+            self.directory(path, absolute, (*above, real))
+        elif stat.S_ISREG(status.st_mode):
+            self._file(_Found(path, absolute, status))
+        else:
+            self.diagnostics.append(f"workdir: {path} is no ordinary file: a socket, pipe or device")
+
+    def _file(self, found: _Found) -> None:
+        try:
+            is_key = _is_key(found)
+        except OSError as e:
+            self.diagnostics.append(f"workdir: cannot read {found.path}: {e.strerror}")
+            return
+        if is_key and not self._rules.is_asked_for(found.path):
+            self.left_out.append((found.path, "secret"))
+        else:
+            self.found.append(found)
+
+    def _is_left_out(self, path: str, absolute: str, *, is_directory: bool) -> bool:
+        why = self._rules.why_not(path, absolute, is_directory=is_directory)
+        if why is not None:
+            self.left_out.append((f"{path}/" if is_directory else path, why))
+        return why is not None
+
+
+def _top(path: str) -> str:
+    """Return the entry of the working directory that a file belongs to."""
+    name, slash, _ = path.partition("/")
+    return name + slash
+
+
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+
+
+def _is_key(found: _Found) -> bool:
+    stamp = _stamp(found.stat)
+    known = _keys.get(found.absolute)
+    if known is None or known[0] != stamp:
+        known = _keys[found.absolute] = (stamp, is_private_key(found.absolute, found.stat.st_size))
+    return known[1]
+
+
+def _file(found: _Found) -> CodeFile:
+    status = found.stat
+    stamp = _stamp(status)
+    known = _hashes.get(found.absolute)
+    if known is None or known[0] != stamp:
+        known = _hashes[found.absolute] = (stamp, _hash(found.absolute))
+    mode = 0o755 if status.st_mode & 0o100 else 0o644
+    return CodeFile(found.path, known[1], mode, status.st_size)
+
+
+def _hash(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

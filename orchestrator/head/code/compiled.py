@@ -1,0 +1,165 @@
+"""What is pushed to hosts, as it is pushed: compiled by the head for hosts whose Python has the same byte code.
+
+A host compiles what it gets as source in 0.2 s of its CPU, and psutil in 0.05 s. Most clusters have one version of
+Python, so the head does that once instead of each host, and keeps it in its state directory. A host with another
+version gets sources, and compiles them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.abc
+import io
+import os
+import sys
+import threading
+import zlib
+from contextlib import suppress
+from functools import cache
+from importlib.util import MAGIC_NUMBER, cache_from_source
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.both import durable
+from orchestrator.head.code import bundle, installer
+from orchestrator.head.code.bundle import Archive, Bundle
+from orchestrator.head.code.installer import compiled, precompile, pyc_of
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+_BUILDING = threading.Lock()
+
+_KEPT = "compiled"
+_DIGEST_CHARS = 64
+"""What is kept begins with the SHA-256 of the rest, in hexadecimal digits."""
+
+_LEVEL = 1
+"""A third of the time that the usual level takes, for 14 % more bytes."""
+
+
+def compiled_for(magic: str, ours: Bundle) -> Archive | None:
+    """Return the archive as it will lie on the host, compressed; None where the host's byte code (`magic`) differs.
+
+    It is compressed as one stream: that is smaller than a compressed zip archive, and the host need not open one.
+    """
+    if magic != MAGIC_NUMBER.hex():
+        return None
+    with _BUILDING:  # many hosts ask at once
+        return _compiled(ours)
+
+
+def sources(code: Archive) -> Archive:
+    """Return the archive of sources, compressed, for a host that compiles them."""
+    with _BUILDING:
+        return _sources(code)
+
+
+def psutil() -> Archive:
+    """Return the archive of the head's psutil, with its byte code: a host's Python takes that if it is of its kind."""
+    with _BUILDING:
+        return _psutil()
+
+
+@cache
+def _compiled(ours: Bundle) -> Archive:
+    if ours.kept_in is None:
+        return _compile(ours.code)
+    path = Path(ours.kept_in, f"{_KEPT}.{sys.implementation.cache_tag}.{_made_of(ours.code)}")
+    found = _kept(path)
+    if found is None:
+        found = _compile(ours.code)
+        with suppress(OSError):  # a full disk: then each coordinator compiles anew
+            for stale in path.parent.glob(f"{_KEPT}.*"):
+                stale.unlink()
+            durable.write(str(path), found.digest.encode("ascii") + found.data, durable=False)
+    return found
+
+
+def _made_of(code: Archive) -> str:
+    """Return a name for all that decides what the compiled archive is."""
+    ways = (Path(file).read_bytes() for file in (__file__, installer.__file__))
+    return hashlib.sha256(b"".join((code.digest.encode("ascii"), MAGIC_NUMBER, *ways))).hexdigest()[:16]
+
+
+def _kept(path: Path) -> Archive | None:
+    """Return what was compiled before; None where nothing was, or a power cut has torn it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    archive = data[_DIGEST_CHARS:]
+    digest = hashlib.sha256(archive).hexdigest()
+    return Archive(digest, archive) if data.startswith(digest.encode("ascii")) else None
+
+
+def _compile(code: Archive) -> Archive:
+    files, plain = dict(bundle.members()), io.BytesIO()
+    precompile(code.data, plain, lambda name, source: _code(files.get(name), name, source))
+    return _compressed(plain.getvalue())
+
+
+@cache
+def _sources(code: Archive) -> Archive:
+    return _compressed(code.data)
+
+
+def _compressed(plain: bytes) -> Archive:
+    data = zlib.compress(plain, _LEVEL)
+    return Archive(hashlib.sha256(data).hexdigest(), data)
+
+
+@cache
+def _psutil() -> Archive:
+    files = []
+    for name, file in bundle.psutil_files():
+        source = file.read_bytes()
+        files.append((name, source))
+        if name.endswith(".py"):
+            files.append((cache_from_source(name), pyc_of(source, _code(file, name, source))))
+    data = bundle.zipped(files)
+    return Archive(hashlib.sha256(data).hexdigest(), data)
+
+
+def _code(file: Path | None, name: str, source: bytes) -> CodeType:
+    """Return the code that Python has compiled before, from that file: to compile all anew takes most of a second.
+
+    What was compiled before counts by Python's own rule: it is of a file of this size and time.
+    """
+    if file is not None and not sys.flags.optimize and _holds(file, source):
+        try:
+            code = _Kept(file, name, source).get_code(name)
+        except (OSError, EOFError, ValueError, TypeError, ImportError):
+            # A power cut or a full disk has torn it.
+            code = None
+        if code is not None:
+            return code
+    return compiled(name, source)
+
+
+class _Kept(importlib.abc.SourceLoader):
+    """Loads a file's code as if the file had that name, as on a host, from the byte code that Python keeps of it."""
+
+    def __init__(self, file: Path, name: str, source: bytes) -> None:
+        self._file = file
+        self._name = name
+        self._source = source
+
+    def get_filename(self, fullname: str) -> str:
+        del fullname
+        return self._name
+
+    def path_stats(self, path: str) -> dict[str, float]:
+        del path
+        stat = os.stat(self._file)
+        return {"mtime": stat.st_mtime, "size": stat.st_size}
+
+    def get_data(self, path: str) -> bytes:
+        return self._source if path == self._name else Path(cache_from_source(self._file)).read_bytes()
+
+
+def _holds(file: Path, source: bytes) -> bool:
+    try:
+        return file.read_bytes() == source
+    except OSError:  # orch is just being installed anew
+        return False

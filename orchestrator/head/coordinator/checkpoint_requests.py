@@ -1,0 +1,151 @@
+"""What a person asks of a run's checkpoints: asked of the chief's host, where the directory is, of an ended run too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol, cast, get_args
+
+from orchestrator.core.errors import HostError, OrchestratorError, UsageError
+from orchestrator.core.events import RolledBack
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
+from orchestrator.head.links import requests as orders
+from orchestrator.head.links.conversation import Answer, Asks, LinkDown, OrderRefused
+from orchestrator.head.records.checkpoint_store import CheckpointStore
+from orchestrator.protocol.orders import CheckpointsAnswer, CheckpointsDo
+from orchestrator.protocol.table import CHECKPOINTS
+
+ASK_TIMEOUT_S = 630.0
+"""Above what the agent gives the look itself: its sentence says more than ours."""
+
+_ByName = dict[str, dict[str, Any]]
+
+VERBS: tuple[str, ...] = get_args(CheckpointsDo)
+
+
+class Leases(Protocol):
+    """Gives a link to a host for the time of a call, of an ended run too."""
+
+    def __call__(
+        self, run: Run, name: str, use: Callable[[Asks], Answer[CheckpointsAnswer]]
+    ) -> Answer[CheckpointsAnswer]:
+        """Return what `use` returned. LinkDown where the host cannot be reached."""
+
+
+def ask(run: Run, verb: str, what: str | None, lease: Leases, now: Callable[[], Run]) -> dict[str, Any]:
+    """Return the answer of the chief's host. Blocks, as long as reading all of them takes.
+
+    `now` returns the run as it is at that moment: it may end or restart while its host reads.
+    """
+    host = run.task(run.chief).host
+    answer = _answer(run, host, verb, what, lease)
+    found: dict[str, Any] = {"run_id": run.run_id, "host": host, **answer}
+    if "checkpoints" in found:
+        look, after = cache(lambda: _looked(run, host, lease)), now()
+        judged = [_judged(one, after, look) for one in found["checkpoints"]]
+        found["checkpoints"] = [one for one in judged if one is not None]
+        found["newest"] = _newest(found["checkpoints"])
+    return found
+
+
+def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> CheckpointsAnswer:
+    checkpoint = run.plan.checkpoint
+    if checkpoint is None:
+        raise UsageError(
+            f"{run.run_id} has no checkpoint directory",
+            hint="give it one: `checkpoint: {dir: …}` in the spec",
+        )
+    order = CHECKPOINTS(
+        {
+            **orders.of_run(run),
+            "do": cast("CheckpointsDo", verb),
+            "dir": checkpoint.dir,
+            "python": run.plan.host(host).python,
+            "what": what,
+        }
+    )
+    try:
+        answer = lease(run, host, lambda link: link.ask(order, timeout_s=ASK_TIMEOUT_S)).ok
+    except LinkDown as e:
+        raise HostError(host, str(e), hint=f"the checkpoints are on it, in {checkpoint.dir}") from e
+    except OrderRefused as e:
+        raise _refusal(host, e) from e
+    _check_whole(host, verb, answer)
+    return answer
+
+
+def _looked(run: Run, host: str, lease: Leases) -> _ByName:
+    """Look at all checkpoints once more, without reading them. Return them by name."""
+    answer = _answer(run, host, "list", None, lease)
+    return {one["name"]: dict(one) for one in answer["checkpoints"]}
+
+
+def _judged(found: dict[str, Any], run: Run, look: Callable[[], _ByName]) -> dict[str, Any] | None:
+    """Say of a checkpoint that was not whole, and changed, that it is being written, or is broken. None: it is gone.
+
+    It is being written if a task may still write it now, after it was looked at. If none may any more, its task has
+    left it unfinished, completed it or removed it since: a second look tells which.
+    """
+    if not found.get("writing"):
+        return {**found, "writing": False}
+    if run.phase in (Phase.RUNNING, Phase.STOPPING) and found["generation"] == run.generation:
+        return {**found, "writing": True, "whole": None, "why": None}
+    since = look().get(found["name"])
+    # What was completed since has not been read: it is passed over like one that is being written.
+    return None if since is None else {**since, "writing": since["whole"] is None}
+
+
+def _newest(checkpoints: list[dict[str, Any]]) -> str | None:
+    """Return the name of the checkpoint that would be resumed from, whole or broken; None if there is none.
+
+    One that a task is writing is passed over, since no generation starts before its tasks have ended.
+    The host cannot choose: whether files that changed a moment ago have a writer is known here only.
+    """
+    counting = [one for one in checkpoints if not one["set_aside"] and not one["writing"]]
+    return str(max(counting, key=_rank)["name"]) if counting else None  # the first of the highest rank
+
+
+def _rank(found: dict[str, Any]) -> tuple[bool, bool]:
+    """Order what scripts resume from by themselves before what may be an export, and that before unknown formats."""
+    return found["resumes"], found["proof"] != "names"
+
+
+def _check_whole(host: str, verb: str, answer: CheckpointsAnswer) -> None:
+    """HostError for an answer to another question than this one."""
+    wanted = ("dir", "checkpoints") if verb in ("list", "read") else ("checkpoint",)
+    if verb == "rollback":
+        wanted = (*wanted, "set_aside")
+    missing = [name for name in wanted if name not in answer]
+    if verb == "rollback" and "checkpoint" in answer and answer["checkpoint"]["generation"] is None:
+        missing.append("checkpoint.generation")
+    if missing:
+        raise HostError(host, f"its answer to `{verb}` lacks {', '.join(missing)}", code="wire")
+
+
+def _refusal(host: str, refused: OrderRefused) -> OrchestratorError:
+    problem = refused.problem
+    if problem.code == "no-such-checkpoint":
+        return UsageError(problem.message, hint=problem.hint)
+    return HostError(host, problem.message, hint=problem.hint, code=problem.code)
+
+
+def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
+    """Where the head carries checkpoints: say which it holds (`pulled`), and go back with the host."""
+    if verb == "rollback":
+        store.go_back(float(answer["checkpoint"]["saved_at"]))
+    for found in answer.get("checkpoints") or []:
+        found["pulled"] = store.holds(found["global_step"], float(found["saved_at"]))
+
+
+def rolled_back(answer: dict[str, Any], *, at: float) -> RolledBack:
+    """Return the event that follows from the mark in the directory."""
+    found = answer["checkpoint"]
+    return RolledBack(
+        at=at,
+        generation=int(found["generation"]),
+        global_step=found["global_step"],
+        path=str(found["path"]),
+        set_aside=tuple(int(number) for number in answer["set_aside"]),
+        verified=found.get("proof") != "names",
+    )

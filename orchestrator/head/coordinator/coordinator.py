@@ -1,0 +1,438 @@
+"""The coordinator: wires loop, journal, links and API together, and lives until it is told to stop.
+
+It may be killed at any moment. Tasks do not notice. The next coordinator reads the journal, takes the next epoch,
+connects to the hosts, and takes up the tasks that run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from orchestrator import __version__
+from orchestrator.both.logind import kills_at_logout, user_name
+from orchestrator.core import conflicts, faults
+from orchestrator.core.actions import Action
+from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, UsageError
+from orchestrator.core.events import (
+    DrainRequested,
+    FaultInjected,
+    KillRequested,
+    LimitReached,
+    NoticeFailed,
+)
+from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.plan import Plan, TaskId
+from orchestrator.core.state.owner import Owner
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.head.code import bundle
+from orchestrator.head.coordinator import chaos, checkpoint_requests, status
+from orchestrator.head.coordinator.executor import Executor
+from orchestrator.head.coordinator.loop import Loop
+from orchestrator.head.effects import telemetry
+from orchestrator.head.effects.historian import Historian
+from orchestrator.head.effects.left_files import LeftFiles
+from orchestrator.head.effects.messenger import Messenger, Place
+from orchestrator.head.effects.tracer import Tracer
+from orchestrator.head.hosts import host_requests
+from orchestrator.head.journal.journal import Journal, now_utc
+from orchestrator.head.journal.states import Unreadable
+from orchestrator.head.links.conversation import Asks
+from orchestrator.head.links.crew import Crew
+from orchestrator.head.links.link import LinkDown, OrderRefused
+from orchestrator.head.node import disk
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.node.secrets import Secrets
+from orchestrator.head.reach.transport import Transport
+from orchestrator.head.records import log_pages, run_series
+from orchestrator.head.records.accounts import Accounts
+from orchestrator.head.records.runlogs import RunLogs
+from orchestrator.head.transfer import outputs, tensorboard
+from orchestrator.head.transfer.logcopy import LogCopier
+from orchestrator.head.transfer.outputs import Output, Part
+
+log = logging.getLogger(__name__)
+
+SERVICE_VARIABLE = "ORCH_SERVICE"
+"""Set by the systemd unit: its name, so that a restart goes through systemd and not past it."""
+
+
+class Coordinator:
+    """What the API calls. Methods may be called from any thread; what changes a run goes through the loop."""
+
+    def __init__(self, paths: Paths, transports: Mapping[str, Transport]) -> None:
+        self.paths = paths
+        self.started = now_utc()
+        self._warning = kills_at_logout(user_name())
+        if self._warning is not None:
+            log.warning("%s", self._warning)
+        self.journal = Journal(paths.journal)
+        self.epoch = self.journal.take_epoch()
+        self.owner = Owner(self.journal.owner_id(), socket.gethostname(), user_name())
+        self._set_aside: tuple[Unreadable, ...] = ()
+        self._secrets = Secrets(paths.state_dir)
+        self._logs = LogCopier(RunLogs(paths.state_dir), self._limit_reached, do=Crew().do)
+        self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self.loop = Loop(self.journal, self._execute, changed=self._changed)
+        self._left_files = LeftFiles(paths)
+        self._accounts = Accounts(paths.journal, paths.run_dir, watches=True)
+        self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
+        self._tracer = Tracer(self._accounts, lambda: self.loop.runs, is_on=telemetry.is_wanted())
+        self._messenger = Messenger(
+            Place(paths.journal, paths.state_dir, paths.notices, paths.notify),
+            self.owner.id,
+            lambda: self.loop.runs,
+            lambda: self.loop.complaint,
+            self._notice_failed,
+        )
+        self._executor = Executor(
+            transports,
+            partial(bundle.load, paths.state_dir),
+            self._logs,
+            self._secrets,
+            self.loop.post,
+            state_dir=paths.state_dir,
+            leaving=self._left_files.end,
+        )
+
+    def take_up(self) -> None:
+        """Go on with what the journal holds. A run that cannot be read is set aside, and named."""
+        for one in self.journal.contents().unreadable:
+            log.error("%s", one.sentence)
+        self._set_aside = self.journal.contents().set_aside
+        for one in self._set_aside:
+            self.journal.note_set_aside(one)
+        self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
+        self._forget_old()
+        active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
+        self._secrets.keep_only([*active, *(one.run_id for one in self._set_aside)])
+        for run in self.loop.runs.values():
+            if run.phase.is_terminal:
+                self._messenger.ended(run.run_id)
+            names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
+            self._executor.open(run, names)
+            if not run.phase.is_terminal:
+                self._left_files.await_end(run.run_id)
+                self._look_after_gone(run)
+        self._historian.start()
+        self._messenger.start()
+        self._tracer.start()
+
+    def close(self) -> None:
+        """End the links and close the journal; tasks go on."""
+        self._historian.close()
+        self._messenger.close()
+        self._tracer.close()
+        self._executor.close()
+        self.journal.close()
+
+    # -- what the API asks ---------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """Return the document of `orch coordinator status`."""
+        active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
+        return {
+            "pid": os.getpid(),
+            "epoch": self.epoch,
+            "version": __version__,
+            "socket": self.paths.socket,
+            "state_dir": self.paths.state_dir,
+            "owner": {"id": self.owner.id, "head": self.owner.head, "user": self.owner.user},
+            "started_at": self.started,
+            "service": os.environ.get(SERVICE_VARIABLE),
+            "ending": self.loop.ending,
+            "warning": self._warnings(),
+            "runs": active,
+            "hosts": self._executor.hosts,
+        }
+
+    def _warnings(self) -> str | None:
+        """Return what needs a person's attention, in one text; None where all is well."""
+        runs = self.loop.runs
+        stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
+        aside = [f"{one.sentence}; {conflicts.WAY_BACK}" for one in self._set_aside]
+        own = [told for told in (self._warning, self._tracer.problem) if told]
+        return "; ".join([*own, *aside, *stopped]) or None
+
+    def status(self, name: str | None) -> dict[str, Any]:
+        """Return the document of `orch status`. A name means the newest run of that name; a run id names one run."""
+        runs = list(self.loop.runs.values())
+        if name is not None:
+            runs = [self.find(name)]
+        document = status.document(
+            runs,
+            now=time.monotonic(),
+            halted=self.loop.halted,
+            times=self._accounts.of_each([run.run_id for run in runs]),
+        )
+        for run, shown in zip(runs, document["runs"], strict=True):
+            shown["outputs"] = self._left_files.document(run)
+        return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
+
+    def history(self, name: str) -> dict[str, Any]:
+        """Return what the run did when: the document of `/v1/runs/NAME/history`."""
+        run_id = self.find(name).run_id
+        directory = self.paths.run_dir(run_id)
+        return run_series.history_document(self._accounts, directory, run_id)
+
+    def series(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return what was measured: the document of `/v1/runs/NAME/series`."""
+        run_id = self.find(name).run_id
+        try:
+            return run_series.series_document(self.paths.run_dir(run_id), run_id, query)
+        except ValueError as e:
+            raise UsageError(f"the query is not understood: {e}") from e
+
+    def log_lines(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return a page of the run's logs: the document of `/v1/runs/NAME/logs`."""
+        run_id = self.find(name).run_id
+        try:
+            return log_pages.document(RunLogs(self.paths.state_dir), run_id, query)
+        except ValueError as e:
+            raise UsageError(f"the query is not understood: {e}") from e
+
+    def find(self, name: str) -> Run:
+        """Return a run by its name (the newest) or its id. UsageError where there is none."""
+        found = [run for run in self.loop.runs.values() if name in (run.plan.name, run.run_id)]
+        if not found:
+            known = ", ".join(sorted({run.plan.name for run in self.loop.runs.values()}))
+            raise UsageError(f"there is no run {name!r}", hint=f"known: {known}" if known else None)
+        return found[-1]
+
+    def submit(
+        self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool, recipients: Sequence[str] = ()
+    ) -> tuple[Run, bool]:
+        """Begin a run. Return it, and whether it is new: for the plan of an active run, that run is returned.
+
+        Refused where another active run has that name, or holds a GPU that this one wants; and where an active run
+        should start from scratch.
+        """
+        return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients))  # type: ignore[no-any-return]
+
+    def _submit(
+        self, plan: Plan, secrets: Mapping[str, str], from_scratch: bool, recipients: Sequence[str]
+    ) -> tuple[Run, bool]:
+        runs = list(self.loop.runs.values())
+        for run in runs:
+            if run.plan == plan and not run.phase.is_terminal:
+                conflicts.refuse_scratch(run, from_scratch=from_scratch)
+                with disk.told_to_people(self.paths.state_dir):
+                    self._messenger.save(run.run_id, recipients)  # their tokens may be new
+                return run, False
+        conflicts.refuse_start(plan, runs, {one.name: one.run_id for one in self._set_aside})
+        now = time.monotonic()
+        run_id = self.journal.next_run_id(plan.name)
+        run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch, owner=self.owner)
+        directory = self.paths.run_dir(run_id)
+        self._left_files.await_end(run_id)
+        try:
+            with disk.told_to_people(directory):
+                os.makedirs(directory, mode=0o700, exist_ok=True)
+                self._secrets.save(run_id, secrets)
+                self._messenger.save(run_id, recipients)
+                self.loop.submit(run)
+        finally:
+            if run_id not in self.loop.runs:  # a run that was refused leaves nothing behind
+                self._secrets.remove(run_id)
+                self._messenger.ended(run_id)
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
+        self._executor.open(run, [host.name for host in run.hosts])
+        self._look_after_gone(run)
+        return self.loop.runs[run_id], True
+
+    def _look_after_gone(self, begun: Run) -> None:
+        """Open again hosts that ended runs had called gone, if this run uses them: what is left there is ended."""
+        used = {host.connection for host in begun.plan.hosts}
+        for run in self.loop.runs.values():
+            back = [
+                host.name for host in run.hosts if host.gone and run.plan.host(host.name).connection in used
+            ]
+            if back and run.phase.is_terminal:
+                self._executor.open(run, back)
+
+    def kill(self, name: str, *, force: bool) -> Run:
+        """End a run, as the user asks. A second request changes nothing.
+
+        With `force` also where nothing is decided about the run any more.
+        """
+
+        def command() -> Run:
+            run = self.find(name)
+            try:
+                self.loop.decide(run.run_id, KillRequested(at=time.monotonic(), force=force))
+            except DecisionsStopped:
+                if not force:
+                    raise
+                self.loop.abandon(run.run_id)
+            return self.loop.runs[run.run_id]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
+        """Give a host no task any more, and move those that it has. Refused where the run cannot do without it.
+
+        `why`: the reason, where not the user but an engine wants it.
+        """
+
+        def event(run: Run) -> DrainRequested:
+            return host_requests.drain(run, host, at=time.monotonic(), now=now, why=why)
+
+        return self._decide_of_host(name, event)
+
+    def give_up(self, name: str, host: str) -> Run:
+        """Take a host for gone for good, as a person says: its tasks are dead, and no proof is asked of it.
+
+        This works for an ended run too. Refused where the host answers.
+        """
+        gone = f"{now_utc()[:19].replace('T', ' ')} UTC"
+        return self._decide_of_host(
+            name, lambda run: host_requests.give_up(run, host, at=time.monotonic(), gone=gone)
+        )
+
+    def undrain(self, name: str, host: str) -> Run:
+        """Let a host in again that was drained, quarantined, stuck or called gone."""
+
+        def command() -> Run:
+            run = self.find(name)
+            self.loop.decide(run.run_id, host_requests.undrain(run, host, at=time.monotonic()))
+            run = self.loop.runs[run.run_id]
+            if host in unproven(run):
+                self._executor.open(run, [host])
+            return run
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def _decide_of_host(self, name: str, event: Callable[[Run], DrainRequested]) -> Run:
+        def command() -> Run:
+            run = self.find(name)
+            self.loop.decide(run.run_id, event(run))
+            return self.loop.runs[run.run_id]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def owes(self, run: Run) -> bool:
+        """Return whether something of an ended run is still to be fetched from its hosts."""
+        document = self._left_files.document(run)
+        return document is not None and bool(document["pending"])
+
+    def fetches(self, run: Run) -> bool:
+        """Return whether something of an ended run is on its way from its hosts."""
+        return self._left_files.is_fetching(run.run_id)
+
+    def events(self, name: str | None, after: int) -> list[dict[str, Any]]:
+        """Return the events after that sequence number."""
+        return self.loop.call(lambda: self.journal.events(name=name, after=after))  # type: ignore[no-any-return]
+
+    def why(self, name: str) -> dict[str, Any]:
+        """Return the document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
+        run = self.find(name)
+        found: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
+        account = self._accounts.of(run.run_id)
+        now = time.monotonic()
+        return status.why_document(run, found, now=now, halted=self.loop.halted, account=account)
+
+    def stacks(self, name: str) -> dict[str, str]:
+        """Return, by task, the stack of the run's task, or why there is none."""
+        return self._executor.stacks(self.find(name))
+
+    def summaries(self, name: str) -> dict[str, Any]:
+        """Fetch what is new in TensorBoard's files. Return where they are, and which hosts were not reached."""
+        run = self.find(name)
+        directory = os.path.join(self.paths.run_dir(run.run_id), "summaries")
+        with self._fetching[run.run_id]:  # two at once would both append
+            return tensorboard.fetch(run, directory, [host.name for host in run.hosts], self._executor.lease)
+
+    def outputs(self, name: str, patterns: list[str], task: str | None) -> dict[str, Any]:
+        """List the files in the working directories of the run's tasks that match the patterns."""
+        return outputs.listed(self.find(name), self._executor.lease, patterns, task)
+
+    def output(self, name: str, one: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
+        """Fetch a file that `outputs` has listed, or a part of it, to its place below a directory."""
+        run = self.find(name)
+
+        def bring(link: Asks) -> Part:
+            return outputs.bring(link, run, one, directory, sha256=sha256, replace=replace)
+
+        with self._fetching[run.run_id], outputs.told_to_people(one, directory):
+            return self._executor.lease(run, one.host, bring)
+
+    def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
+        """List or read the checkpoints of a run, pin or unpin one, or go back to one. It blocks."""
+        run = self.find(name)
+        if verb == "rollback":
+            conflicts.refuse_rollback(run, self.loop.runs.values(), restart=restart)
+        answer = checkpoint_requests.ask(
+            run, verb, what or None, self._executor.lease, lambda: self.find(run.run_id)
+        )
+        if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
+            checkpoint_requests.compare(answer, verb, self._executor.transfers.checkpoints.store(run))
+        if verb == "rollback":
+            # The mark is on the disk already: the next generation follows it, even if this event is never decided.
+            event = checkpoint_requests.rolled_back(answer, at=time.monotonic())
+            self.loop.call(lambda: self.loop.decide(run.run_id, event))
+            answer["active"] = not self.loop.runs[run.run_id].phase.is_terminal
+        return answer
+
+    def chaos(self, name: str, kind: str, target: str, for_s: float) -> faults.Fault:
+        """Inject a fault into the run, where its spec allows it. The journal has it before it happens."""
+
+        def command() -> tuple[Run, faults.Fault]:
+            run = self.find(name)
+            fault = faults.fault(run, kind, target, for_s)
+            link = self._executor.link(run, fault.host)
+            chaos.check(link, run, fault, state_dir=self.paths.state_dir)
+            self.loop.decide(run.run_id, FaultInjected(at=time.monotonic(), fault=fault))
+            return run, fault
+
+        run, fault = self.loop.call(command)
+        try:
+            chaos.inject(self._executor.link(run, fault.host), run, fault)
+        except (LinkDown, OrderRefused) as e:
+            raise OrchestratorError(f"{fault.kind} {fault.target}: not done: {e}") from e
+        return fault  # type: ignore[no-any-return]
+
+    # -- the loop's own ------------------------------------------------------------------------------------
+
+    def _execute(self, run: Run, action: Action) -> None:
+        self._executor.execute(run, action)
+
+    def _limit_reached(self, run_id: str, host: str, task: TaskId, message: str) -> None:
+        self.loop.post(run_id, LimitReached(at=time.monotonic(), host=host, message=message, task=task))
+
+    def _notice_failed(self, run_id: str, recipient: str, problem: str) -> None:
+        log.warning("%s: a message did not reach %s: %s", run_id or "the head node", recipient, problem)
+        if run_id:
+            self.loop.post(run_id, NoticeFailed(time.monotonic(), recipient, problem))
+
+    def _changed(self, before: Run, after: Run) -> None:
+        """Tell the followers of a run its new state, and keep what must be readable without a coordinator."""
+        if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
+            self._historian.ended(before)
+        if after.first_cause != before.first_cause:
+            self._logs.put_first_cause(after.run_id, status.first_cause(after))
+        self._executor.changed(before, after)
+        self._tracer.changed(before, after)
+        if after.phase.is_terminal and not before.phase.is_terminal:
+            self._secrets.remove(after.run_id)
+            self._messenger.ended(after.run_id)
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Remove old runs, so that the journal stays bounded."""
+        try:
+            forgotten = self.journal.prune()
+            self.loop.forget(forgotten)
+            self._left_files.forget(list(forgotten))
+            self._historian.forget(forgotten)
+        except JournalError as e:
+            log.warning("old runs are kept for now: %s", e)

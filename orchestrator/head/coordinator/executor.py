@@ -1,0 +1,387 @@
+"""Executes the core's actions: sends them to hosts as orders, and posts the replies as events."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from orchestrator.core.actions import (
+    Action,
+    CloseHost,
+    CollectStacks,
+    Note,
+    PrepareHost,
+    ReleaseTask,
+    SeedCheckpoint,
+    StartTask,
+    StopTask,
+    SweepHost,
+    VerifyCheckpoint,
+)
+from orchestrator.core.errors import SpecError
+from orchestrator.core.events import (
+    CheckpointSeeded,
+    CheckpointVerified,
+    Event,
+    HostDown,
+    HostRefused,
+    HostSwept,
+    HostUp,
+    LimitReached,
+    OrderFailed,
+    StacksCollected,
+)
+from orchestrator.core.plan import TaskId
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.task import Task
+from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.hosts.host_records import Records, give_end
+from orchestrator.head.hosts.preparation import prepare
+from orchestrator.head.links import requests as orders
+from orchestrator.head.links import wire
+from orchestrator.head.links.conversation import Asks, LinkDown, NoAnswer, OrderRefused, Reply
+from orchestrator.head.links.crew import Crew
+from orchestrator.head.links.link import PACE, HostLink, Pace
+from orchestrator.head.links.pool import Connect, ConnectionPool
+from orchestrator.head.node.secrets import Secrets
+from orchestrator.head.reach.transport import Transport
+from orchestrator.head.transfer.checkpoints import CheckpointTransfer
+from orchestrator.head.transfer.logcopy import LogCopier
+from orchestrator.head.transfer.queue import TransferQueue
+from orchestrator.protocol import table
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.orders import Seeded, Swept, Verified
+from orchestrator.protocol.reports import Report
+from orchestrator.protocol.table import Order
+
+log = logging.getLogger(__name__)
+
+_VERBS = {
+    StartTask: table.START.name,
+    ReleaseTask: table.RELEASE.name,
+    StopTask: table.STOP.name,
+    SeedCheckpoint: table.SEED.name,
+    VerifyCheckpoint: table.VERIFY.name,
+    SweepHost: table.SWEEP.name,
+}
+
+Ordered = StartTask | ReleaseTask | StopTask | SeedCheckpoint | VerifyCheckpoint | SweepHost
+"""Actions that are one order each."""
+
+STACKS_TIMEOUT_S = 10.0
+
+DRAIN_S = 10.0
+"""How long the link of an ended run stays open for the rest of its logs."""
+
+
+_T = TypeVar("_T")
+A = TypeVar("A")
+
+
+class Workers(Protocol):
+    """Runs work that blocks, for all hosts at once: a host that does not answer must not hold up another."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any) -> object:
+        """Do the work later."""
+
+
+class Executor:
+    """Sends orders through the links of its pool, and hands events to `post`, which is the loop's."""
+
+    def __init__(
+        self,
+        transports: Mapping[str, Transport],
+        bundle: Callable[[], Bundle],
+        logs: LogCopier,
+        secrets: Secrets,
+        post: Callable[[str, Event], None],
+        pace: Pace = PACE,
+        *,
+        connect: Connect | None = None,
+        workers: Workers | None = None,
+        now: Callable[[], float] = time.monotonic,
+        state_dir: str = "",
+        leaving: Callable[[Asks | None, Run, str], None] = lambda _link, _run, _host: None,
+    ) -> None:
+        self._leaving = leaving
+        self._logs = logs
+        self._secrets = secrets
+        self._post = post
+        crew = Crew()
+        self._board = ConnectionPool(transports, bundle, self, pace, connect or partial(HostLink, crew=crew))
+        self._opened: dict[str, tuple[int, frozenset[TaskId]]] = {}
+        """By run id, the run's epoch and its tasks."""
+        self._preparing: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        self._records = Records()
+        self._now = now
+        self.transfers = TransferQueue(CheckpointTransfer(state_dir, self.link), post, now)
+        self._workers = workers or crew
+
+    # -- links ---------------------------------------------------------------------------------------------
+
+    def open(self, run: Run, names: list[str]) -> None:
+        """Connect the hosts of a run. A link that another run has is shared."""
+        self._opened[run.run_id] = (run.epoch, frozenset(task.id for task in run.plan.tasks))
+        self._logs.expect_all(run)
+        self._board.attach(run, names)
+
+    def link(self, run: Run, name: str) -> HostLink | None:
+        """Return the link to a host of the run, if there is one."""
+        return self._board.link(run, name)
+
+    def lease(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
+        """See `ConnectionPool.lease`."""
+        return self._board.lease(run, name, use)
+
+    def close(self) -> None:
+        """Close all links. What runs on the hosts continues."""
+        self._board.close()
+        self.transfers.close()
+
+    @property
+    def hosts(self) -> dict[str, bool]:
+        """The hosts that have a link, and whether each is connected now."""
+        return self._board.hosts
+
+    # -- what links say (their threads) --------------------------------------------------------------------
+
+    def up(self, run_id: str, host: str, hello: Greeting) -> None:
+        """See `Listener`."""
+        event = HostUp(
+            at=self._now(),
+            host=host,
+            boot_id=hello["boot_id"],
+            warning=hello["warning"],
+            slow=wire.slowness(hello),
+        )
+        self._post(run_id, event)
+
+    def down(self, run_id: str, host: str, problem: str) -> None:
+        """See `Listener`."""
+        self._post(run_id, HostDown(at=self._now(), host=host, problem=problem))
+
+    def refused(self, run_id: str, host: str, problem: Problem) -> None:
+        """See `Listener`."""
+        self._post(run_id, HostRefused(at=self._now(), host=host, problem=problem))
+
+    def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
+        """See `Listener`."""
+        epoch, known = self._opened[run_id]
+        event = wire.host_reported(host, run_id, report, at=self._now(), known=known)
+        self._post(run_id, event)
+        self._logs.reported(link, run_id, epoch, event)
+
+    def flooded(self, run_id: str, host: str, problem: str) -> None:
+        """See `Listener`."""
+        self._post(run_id, LimitReached(at=self._now(), host=host, message=problem))
+
+    # -- what the core asks (the deciding thread) ----------------------------------------------------------
+
+    def execute(self, run: Run, action: Action) -> None:
+        """Begin an action, without blocking. An order to an unconnected host is dropped; the core repeats it."""
+        try:
+            self._begin(run, action)
+        except Exception as e:  # secrets cannot be read, an order does not fit in a frame, or a fault of ours
+            log.exception("%s: %s", run.run_id, action)
+            problem = Problem("internal", f"{type(e).__name__}: {e}", "see the coordinator's log")
+            self._failed(run, action, problem)
+
+    def _failed(self, run: Run, action: Action, problem: Problem) -> None:
+        if isinstance(action, Ordered):
+            self._post(
+                run.run_id,
+                OrderFailed(
+                    at=self._now(),
+                    host=action.host,
+                    order=_VERBS[type(action)],
+                    generation=action.generation,
+                    problem=problem,
+                    task=getattr(action, "task", None),
+                ),
+            )
+
+    def _begin(self, run: Run, action: Action) -> None:
+        match action:
+            case PrepareHost(host=host):
+                self._prepare(run, host)
+            case SeedCheckpoint():
+                self._seed(run, action)
+            case VerifyCheckpoint():
+                self._verify(run, action)
+            case StartTask():
+                if not action.standby:  # its order is repeated once it is to be released
+                    self._logs.expect(run, action.task, action.host, action.generation)
+                self._order(run, action, orders.start(run, action, self._secrets.load(run.run_id)))
+                self._record(run, action.host)
+            case ReleaseTask():
+                self._order(run, action, orders.release(run, action))
+                self._record(run, action.host)
+            case StopTask():
+                self._order(run, action, orders.stop(run, action))
+            case SweepHost():
+                self._sweep(run, action)
+            case CollectStacks(generation=generation):
+                self._workers.submit(self._collect_stacks, run, generation)
+            case CloseHost(host=host):
+                self._close_host(run, host)
+            case Note():
+                pass  # a note is only for the journal, which has it already
+
+    def _order(
+        self, run: Run, action: Ordered, order: Order[A], done: Callable[[A], None] | None = None
+    ) -> None:
+        """Send an order. An error in the reply is posted as OrderFailed; any other reply goes to `done`."""
+
+        def on_reply(reply: Reply[A]) -> None:
+            if reply.error is not None:
+                self._failed(run, action, wire.problem(reply.error))
+            elif done is not None and reply.ok is not None:
+                done(reply.ok)
+
+        link = self.link(run, action.host)
+        if link is not None:
+            link.send(order, on_reply=on_reply)
+
+    def _record(self, run: Run, host: str) -> None:
+        link = self.link(run, host)
+        if link is not None and link.is_connected:
+            self._records.give(link, run, host, now=self._now())
+
+    def changed(self, before: Run, after: Run) -> None:
+        """Send the run's record after a drain or its end, and to a host that is back and may have missed the newest."""
+        if after.generation == 0 or after.phase.is_terminal or before.hosts is after.hosts:
+            return
+        pairs = [(was, now) for was, now in zip(before.hosts, after.hosts, strict=True) if was is not now]
+        told_anew = any(was.state is not now.state for was, now in pairs)
+        if told_anew:
+            behind = [host.name for host in after.hosts if not host.untouched]
+        else:
+            back = [now.name for was, now in pairs if was.link is not now.link is Link.CONNECTED]
+            behind = [name for name in back if self._records.is_behind(after, name)]
+        for name in behind:
+            self._record(after, name)
+
+    def _prepare(self, run: Run, name: str) -> None:
+        key = (run.run_id, name)
+        link = self.link(run, name)
+        with self._lock:
+            if key in self._preparing or link is None or not link.is_connected:
+                return
+            self._preparing.add(key)
+        self._workers.submit(self._prepare_now, link, run, name)
+
+    def _prepare_now(self, link: HostLink, run: Run, name: str) -> None:
+        event: Event | None = None
+        try:
+            event = prepare(link, run, name, now=self._now)
+        except NoAnswer as e:
+            link.reset(str(e))  # the core asks again once the host has reconnected
+        except LinkDown as e:
+            log.info("%s: %s: preparation broke off: %s", run.run_id, name, e)
+        except SpecError as e:
+            problem = Problem(e.code, e.message, e.hint, e.exit_code)
+            event = HostRefused(at=self._now(), host=name, problem=problem)
+        except OSError as e:
+            problem = Problem("workdir", f"{run.plan.workdir} cannot be read: {e.strerror}", None, 2)
+            event = HostRefused(at=self._now(), host=name, problem=problem)
+        except Exception as e:  # a bug of ours must reach a person, and not vanish with the worker thread
+            log.exception("%s: preparing %s", run.run_id, name)
+            problem = Problem("internal", f"{name}: preparation failed: {e!r}", "see the coordinator's log")
+            event = HostRefused(at=self._now(), host=name, problem=problem)
+        finally:
+            with self._lock:
+                self._preparing.discard((run.run_id, name))
+        if event is not None:
+            self._post(run.run_id, event)
+        elif link.is_connected:  # it has reconnected, and a new request was dropped as a repetition
+            self._prepare(run, name)
+
+    def _seed(self, run: Run, action: SeedCheckpoint) -> None:
+        checkpoint = run.plan.checkpoint
+        if checkpoint is None:
+            return
+        if not checkpoint.shared:
+            self.transfers.seed(run, action)
+            return
+
+        def done(ok: Seeded) -> None:
+            seed = wire.seeded(ok, action.generation)
+            self._post(run.run_id, CheckpointSeeded(at=self._now(), seed=seed))
+
+        self._order(run, action, orders.seed(run, action, checkpoint), done)
+
+    def _verify(self, run: Run, action: VerifyCheckpoint) -> None:
+        checkpoint = run.plan.checkpoint
+        if checkpoint is None:
+            return
+        began_at = self._now()
+
+        def done(ok: Verified) -> None:
+            event = wire.verified(ok, action.generation, at=self._now(), began_at=began_at)
+            if checkpoint.shared or not event.path or _is_known(run, event):
+                self._post(run.run_id, event)
+            else:
+                self.transfers.bring(run, action.host, event)
+
+        self._order(run, action, orders.verify(run, action, checkpoint), done)
+
+    def _sweep(self, run: Run, action: SweepHost) -> None:
+        def done(ok: Swept) -> None:
+            event = HostSwept(
+                at=self._now(), host=action.host, swept=wire.swept(ok), generation=action.generation
+            )
+            self._post(run.run_id, event)
+
+        self._order(run, action, orders.sweep(run, action), done)
+
+    def _collect_stacks(self, run: Run, generation: int) -> None:
+        stacks = tuple((TaskId.parse(task), text) for task, text in self.stacks(run).items())
+        self._post(run.run_id, StacksCollected(at=self._now(), generation=generation, stacks=stacks))
+
+    def stacks(self, run: Run) -> dict[str, str]:
+        """Return the stacks of every task, or why there are none. It blocks for STACKS_TIMEOUT_S at most."""
+        # All tasks are asked at once: the stacks should show one moment, and a stuck task may take the whole timeout.
+        with ThreadPoolExecutor(len(run.tasks), thread_name_prefix="stacks") as asking:
+            told = asking.map(lambda task: self._stacks_of(run, task), run.tasks)
+            return {str(task.id): text for task, text in zip(run.tasks, told, strict=True)}
+
+    def _stacks_of(self, run: Run, task: Task) -> str:
+        link = self.link(run, task.host)
+        try:
+            if link is None:
+                raise LinkDown(f"{task.host} is not connected")
+            return link.ask(orders.stacks(run, task), timeout_s=STACKS_TIMEOUT_S).ok["stacks"]
+        except (LinkDown, OrderRefused) as e:
+            return f"no stacks: {e}"
+
+    def _close_host(self, run: Run, name: str) -> None:
+        """Detach a host from an ended run, after the rest of its logs has come and it has the final record."""
+        self._records.forget(run, name)
+        self.transfers.checkpoints.abandon(run.run_id)
+        self._workers.submit(self._drain_and_detach, run, name)
+
+    def _drain_and_detach(self, run: Run, name: str) -> None:
+        until = self._now() + DRAIN_S
+        here = [str(task.id) for task in run.tasks if task.host == name]
+        while self._logs.is_behind(run.run_id, here) and self._now() < until:
+            time.sleep(0.05)
+        link = self.link(run, name)
+        connected = link if link is not None and link.is_connected else None
+        if run.phase.is_terminal:
+            self._leaving(connected, run, name)
+        if connected is not None and run.generation > 0 and not run.host(name).untouched:
+            give_end(connected, run, name, now=self._now())
+        self._board.detach(run, name)
+        self._logs.forget(run.run_id, here)
+
+
+def _is_known(run: Run, verified: CheckpointVerified) -> bool:
+    known = run.checkpoint
+    return known is not None and known.is_same(verified.path, verified.global_step, verified.saved_time)

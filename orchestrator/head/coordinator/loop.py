@@ -1,0 +1,391 @@
+"""The loop that carries the core: wait, `step`, persist, execute. One thread decides; all others post to it.
+
+A turn decides the events in the inbox, one after the other. The journal takes all of them in one transaction, since
+each transaction costs a write to the disk. Nothing is done before the journal has it. While the journal cannot be
+written (a full disk), nothing is decided: events are held and tried again in their order, tasks train on, requests that
+only read are answered, and requests to change something are refused at once, with the reason.
+
+If the core raises, or reaches a state that breaks an invariant, orch has a fault that concerns one run. Nothing is
+decided about that run any more: its state stays as it was, its tasks train on, and the status says so, with the events
+that led to it. All other runs go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from orchestrator.core import decide
+from orchestrator.core.abandon import abandoned
+from orchestrator.core.actions import Action, Note
+from orchestrator.core.deadlines import next_deadline
+from orchestrator.core.decision import decided, is_worth_keeping
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import EpochBegan, Event, HostReported, KillRequested, Submitted, Ticked
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases.quiet import is_quiet
+from orchestrator.core.state.instants import Deadline, rebased, stood_still
+from orchestrator.core.state.owner import Owner
+from orchestrator.core.state.run import Run
+from orchestrator.head.coordinator.backlog import Backlog
+from orchestrator.head.coordinator.halts import Halt, Stories
+from orchestrator.head.coordinator.inbox import Inbox
+from orchestrator.head.coordinator.report_queue import Reports, Waiting
+from orchestrator.head.journal.entries import Outcome
+from orchestrator.head.journal.journal import Journal
+from orchestrator.head.journal.states import Kept
+
+log = logging.getLogger(__name__)
+
+EVENTS_OF_A_TURN_MAX = 100
+"""A person's command waits for one turn at most."""
+
+Command = Callable[[], Any]
+
+
+class _Asked(NamedTuple):
+    """A person's command, and the future that gets its result."""
+
+    command: Command
+    future: Future[Any]
+
+    def answer(self) -> None:
+        """Run it, unless the caller has given up. What it raises goes to the caller, and does not end the loop."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self.command())
+        except Exception as e:
+            self.future.set_exception(e)
+
+
+class _Decided(NamedTuple):
+    """An event that was decided, and whose actions were not carried out yet."""
+
+    before: Run
+    after: Run
+    event: Event
+    actions: Sequence[Action]
+    is_kept: bool
+    """Whether the journal has it."""
+
+
+class Loop:
+    """Owns the runs. Only the thread in `run` changes them; `runs` may be read by any."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        execute: Callable[[Run, Action], None],
+        *,
+        changed: Callable[[Run, Run], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal = journal
+        self._execute = execute
+        self._changed = changed
+        self._now = now
+        self._inbox: Inbox[tuple[str, Event] | Waiting | _Asked | None] = Inbox()
+        self._unread = Reports()
+        self.runs: Mapping[str, Run] = {}
+        self.halted: Mapping[str, Halt] = {}
+        """By run id: the runs about which nothing is decided any more."""
+        self._due: dict[str, Deadline | None] = {}
+        """By run id, an instant not after the next deadline: a report that only moves numbers can only defer it."""
+        self._decided: list[_Decided] = []
+        """The events of the present turn that the journal has not taken yet."""
+        self._ahead: dict[str, Run] = {}
+        """By run id, the runs as they are after these events."""
+        self._stories = Stories()
+        self._backlog = Backlog()
+        self.complaint: str | None = None
+        """Why the journal takes nothing; None while it does."""
+        self.ending = False
+        """Whether the loop was told to stop."""
+        self.seq = 0
+        """Counts the turns that were journaled. A request that waits for news compares it."""
+
+    # -- posted from other threads -------------------------------------------------------------------------
+
+    def post(self, run_id: str, event: Event) -> None:
+        """Something has happened."""
+        if isinstance(event, HostReported):
+            is_news = self._unread.is_news(run_id, event)
+            waiting = self._unread.add(run_id, event)
+            if waiting is not None:
+                (self._inbox.put if is_news else self._inbox.put_unhurried)(waiting)
+            elif is_news:
+                self._inbox.hurry()
+            return
+        # No report is decided before what happened earlier.
+        self._unread.close(run_id, getattr(event, "host", None))
+        self._inbox.put((run_id, event))
+
+    def call(self, command: Command, *, timeout_s: float = 15.0) -> Any:
+        """Run `command` in the deciding thread and wait for what it returns or raises.
+
+        TimeoutError where the thread is busy; then the command is never run.
+        """
+        future: Future[Any] = Future()
+        self._inbox.put(_Asked(command, future))
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            if future.cancel():
+                raise
+            return future.result()  # it had just begun
+
+    def stop(self) -> None:
+        """End the loop after what was posted before."""
+        self.ending = True
+        self._inbox.put(None)
+
+    # -- the deciding thread -------------------------------------------------------------------------------
+
+    def take_up(self, kept: Sequence[Kept], epoch: int, owner: Owner | None = None) -> None:
+        """Go on with the runs of the journal, as a new epoch."""
+        now = self._now()
+        self.runs = {k.run.run_id: rebased(k.run, now - k.written_at) for k in kept}
+        self._due.clear()
+        for run in list(self.runs.values()):
+            with self._together():
+                self._decide(run, EpochBegan(at=now, epoch=epoch, owner=owner))
+
+    def submit(self, run: Run) -> None:
+        """Add a run and let it begin, or neither. Deciding thread only."""
+        with self._together():
+            self._decide(run, Submitted(at=self._now()))
+
+    def forget(self, run_ids: Collection[str]) -> None:
+        """Drop runs that the journal has no more. Deciding thread only."""
+        if run_ids:
+            self.runs = {run_id: run for run_id, run in self.runs.items() if run_id not in run_ids}
+            self.halted = {run_id: halt for run_id, halt in self.halted.items() if run_id not in run_ids}
+            for run_id in run_ids:
+                self._due.pop(run_id, None)
+            self._stories.forget(run_ids)
+            self._unread.forget(run_ids)
+
+    def abandon(self, run_id: str) -> None:
+        """End a run about which nothing is decided any more: its hosts are swept. Deciding thread only."""
+        before, event = self.runs[run_id], KillRequested(at=self._now(), force=True)
+        after, actions = abandoned(before, event.at)
+        with self._journal.together():
+            self._journal.commit(after, event, [action for action in actions if isinstance(action, Note)])
+        self.halted = {other: halt for other, halt in self.halted.items() if other != run_id}
+        self._due.pop(run_id, None)
+        self._carry_out(_Decided(before, after, event, actions, is_kept=True))
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while self.turn(self.sleep_s()):
+            pass
+
+    def turn(self, wait_s: float | None) -> bool:
+        """Wait for `wait_s` at most; decide what was posted, and what is due. False: the loop was told to stop."""
+        posted: list[Waiting | tuple[str, Event]] = []
+        asked: _Asked | None = None
+        is_over = False
+        try:
+            item = self._inbox.get(wait_s)
+            while not (is_over := item is None):
+                if isinstance(item, _Asked):
+                    asked = item
+                    break
+                posted.append(item)
+                if len(posted) == EVENTS_OF_A_TURN_MAX:
+                    break
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        self._take(posted)
+        if asked is not None:
+            asked.answer()
+        if posted or not is_over:
+            self._tick()
+        return not is_over
+
+    def decide(self, run_id: str, event: Event) -> None:
+        """Take one turn for a person: step, persist, execute.
+
+        JournalError where the journal cannot take it: nothing has changed. DecisionsStopped where a fault of ours has
+        stopped the decisions about that run, or does so now.
+        """
+        run = self.runs.get(run_id)
+        if run is None:
+            return
+        if run_id not in self.halted:
+            with self._together():
+                self._decide(run, event)
+        if run_id in self.halted:
+            raise self.halted[run_id].refusal(run)
+
+    def _decide(self, before: Run, event: Event) -> None:
+        try:
+            after, actions = decide.step(before, event)
+            is_kept = False
+            if not is_quiet(before, after, event):
+                if after == before and not actions:
+                    return
+                is_kept = self._keep(before, after, event, actions)
+                self._due.pop(before.run_id, None)
+        except JournalError:
+            raise
+        except Exception as e:
+            if before.run_id not in self.runs:
+                raise  # the run has not begun, and the person who submits it is told
+            self._halt(before, event, e)
+            return
+        self._ahead[after.run_id] = after
+        self._decided.append(_Decided(before, after, event, actions, is_kept))
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """Decide within the block. At its end the journal takes all at once, and then the actions are carried out.
+
+        JournalError where the journal cannot take it: then nothing was decided.
+        """
+        self._ahead.clear()
+        self._decided.clear()
+        with self._journal.together():
+            yield
+        decided, self._decided = self._decided, []
+        for one in decided:
+            self._carry_out(one)
+
+    def _keep(self, before: Run, after: Run, event: Event, actions: Sequence[Action]) -> bool:
+        """Write down what was decided, if it must be, before anything is done about it. Return whether it was."""
+        if not is_worth_keeping(before, after, event, actions):
+            return False
+        decision = decided(before, after, actions)
+        notes = [action for action in actions if isinstance(action, Note)]
+        self._journal.commit(after, event, notes, before=before, outcome=Outcome(decision))
+        self._stories.add(before.run_id, event, decision)
+        return True
+
+    def _carry_out(self, decided: _Decided) -> None:
+        before, after, event, actions, is_kept = decided
+        self.runs = {**self.runs, after.run_id: after}
+        if is_kept:
+            self.seq += 1
+            if self.complaint:
+                log.info("the journal can be written again")
+                self.complaint = None
+            if isinstance(event, HostReported):
+                self._unread.journaled(after.run_id, event, self._now())
+        for note in actions:
+            if isinstance(note, Note):
+                whose = f" {note.task}" if note.task else ""
+                log.info("%s %s%s: %s", after.run_id, note.kind.value, whose, note.message)
+        self._changed(before, after)
+        for action in actions:
+            if not isinstance(action, Note):
+                self._execute(after, action)
+
+    def _halt(self, run: Run, event: Event, error: Exception) -> None:
+        """Decide nothing about the run any more, and say why, with the events that led to it."""
+        halt = self._stories.halt(run.run_id, event, error)
+        self._due.pop(run.run_id, None)
+        self.halted = {**self.halted, run.run_id: halt}
+        error.add_note("\n".join(("what led to it:", *halt.story)))
+        log.critical("%s", halt.sentence(run), exc_info=error)
+        note = Note(
+            NoteKind.DECISIONS_STOPPED, halt.sentence(run), data={"error": halt.error, "story": halt.story}
+        )
+        try:
+            self._journal.commit(run, event, [note], before=run, outcome=Outcome(raised=halt.error))
+            self.seq += 1
+        except Exception:
+            log.exception("%s: the journal does not have it", run.run_id)
+
+    def _take(self, posted: Sequence[Waiting | tuple[str, Event]]) -> None:
+        """Decide what was posted, in its order.
+
+        While the journal cannot be written, events are held; of reports, which are levels, the last of each host.
+        """
+        happened: list[tuple[str, Event]] = []
+        for item in posted:
+            if not isinstance(item, Waiting):
+                happened.append(item)
+            elif (report := self._unread.take(item, self._now())) is not None:
+                happened.append((item.key[0], report))
+        if self._backlog.retry_at is not None:
+            for run_id, event in happened:
+                if not isinstance(event, HostReported) or not self._try([(run_id, event)]):
+                    self._backlog.add(run_id, event)
+        elif not self._try(happened):
+            for run_id, event in happened:
+                self._backlog.add(run_id, event)
+
+    def _catch_up(self) -> None:
+        """Decide what is held, in its order, as far as the journal takes it; then what was reported last."""
+        while (oldest := self._backlog.oldest(self._now())) is not None:
+            if not self._try([oldest]):
+                return
+
+    def _try(self, happened: Sequence[tuple[str, Event]]) -> bool:
+        """Decide these events together. False where the journal cannot take them: then none has happened yet."""
+        try:
+            with self._together():
+                for run_id, event in happened:
+                    run = self._ahead.get(run_id) or self.runs.get(run_id)
+                    if run is not None and run_id not in self.halted:
+                        self._decide(run, event)
+        except JournalError as e:
+            if not self.complaint:
+                log.error("%s; what happens is held until it can be", e)
+            self.complaint = e.message
+            self._backlog.begin(self._now())
+            return False
+        self._backlog.decided(happened)
+        return True
+
+    def sleep_s(self) -> float | None:
+        """Until the next deadline; while the journal cannot be written, until it is tried again."""
+        if self._backlog.retry_at is not None:
+            return max(0.0, self._backlog.retry_at - self._now())
+        due: list[float] = [at for run in self.runs.values() if (at := self._due_at(run)) is not None]
+        due += [at] if (at := self._unread.due_at()) is not None else []
+        return max(0.0, min(due) - self._now()) if due else None
+
+    def _due_at(self, run: Run) -> Deadline | None:
+        """Return the next deadline, or an earlier instant; None if there is none, or nothing is decided any more."""
+        if run.run_id not in self._due:
+            self._due[run.run_id] = self._next_deadline(run)
+        return self._due[run.run_id]
+
+    def _next_deadline(self, run: Run) -> Deadline | None:
+        if run.run_id in self.halted:
+            return None
+        try:
+            return next_deadline(run)
+        except Exception as e:
+            self._halt(run, Ticked(at=self._now()), e)
+            return None
+
+    def _tick(self) -> None:
+        now = self._now()
+        if self._backlog.retry_at is not None:
+            if now < self._backlog.retry_at:
+                return
+            # Hosts have spoken meanwhile and were not heard: no host may be given up for that.
+            waited_s = self._backlog.end(now)
+            self.runs = {run_id: stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
+            self._due.clear()
+            self._catch_up()
+        self._take(self._unread.due(now))
+        for run_id, run in list(self.runs.items()):
+            if self._is_due(run, now) and self._backlog.retry_at is None:
+                self._try([(run_id, Ticked(at=now))])
+
+    def _is_due(self, run: Run, now: float) -> bool:
+        due = self._due_at(run)
+        if due is None or due > now:
+            return False
+        self._due[run.run_id] = due = self._next_deadline(run)
+        return due is not None and due <= now

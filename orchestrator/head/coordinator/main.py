@@ -1,0 +1,103 @@
+"""`orch coordinator run`: connects the coordinator with its API, signals and log, and runs until it is stopped."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from orchestrator import __version__
+from orchestrator.head.api import server as api_server
+from orchestrator.head.coordinator.coordinator import Coordinator
+from orchestrator.head.coordinator.succession import take_lock, take_over
+from orchestrator.head.coordinator.watchdog import kept_alive
+from orchestrator.head.hosts.lent_hosts import LentHosts
+from orchestrator.head.node.notify import Notifier
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.reach.kubernetes.lender import KubernetesLender
+from orchestrator.head.reach.kubernetes.transport import kubernetes_transport
+from orchestrator.head.reach.local import LocalTransport
+from orchestrator.head.reach.slurm.transport import slurm_transport
+from orchestrator.head.reach.ssh.transport import SshTransport
+from orchestrator.head.reach.transport import Transport
+
+log = logging.getLogger(__name__)
+
+LOG_FILE_BYTES = 8 << 20
+"""The size at which the coordinator's own log is rotated; three older files are kept."""
+
+ALLOCATION_VARIABLE = "ORCH_ALLOCATION"
+"""Set where an engine lends this machine too. Its SIGTERM is a warning, and the run must be brought to its end."""
+
+
+def transports(paths: Paths) -> dict[str, Transport]:
+    """Return the transports by the name that a host's spec uses."""
+    paths.check()  # known_hosts lies there
+    return {
+        "ssh": SshTransport(Path(paths.known_hosts)),
+        "local": LocalTransport(),
+        "slurm": slurm_transport(paths.bundle),
+        "k8s": kubernetes_transport(paths.state_dir),
+    }
+
+
+def run(paths: Paths, *, after: int | None = None) -> int:
+    """Run the coordinator until SIGTERM, SIGINT or `orch coordinator stop`, and return the exit code.
+
+    `after` is the pid of a coordinator to succeed: it is asked to end once this one is ready.
+    """
+    notifier = Notifier.from_environment(os.environ)
+    if sys.stderr is not None:
+        faulthandler.enable()  # prints the stacks when systemd's watchdog ends a coordinator that hangs, by SIGABRT
+    paths.ensure()
+    lock = take_lock(paths) if after is None else take_over(paths, after)
+    _set_up_logging(paths)
+    coordinator = Coordinator(paths, transports(paths))
+    server = api_server.Server(coordinator)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: coordinator.loop.stop())
+    if os.environ.get(ALLOCATION_VARIABLE):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    log.info("coordinator %s: pid %s, epoch %s", __version__, os.getpid(), coordinator.epoch)
+    coordinator.take_up()
+    lent_hosts = LentHosts(
+        KubernetesLender(paths.state_dir),
+        lambda: coordinator.loop.runs,
+        coordinator,
+        coordinator.owes,
+        coordinator.fetches,
+    )
+    lent_hosts.start()
+    server.start()
+    notifier.ready()
+    gc.freeze()  # what was imported stays, and to look through it for garbage takes 30 ms each time
+    try:
+        with kept_alive(notifier, coordinator.loop.call):
+            coordinator.loop.run()
+    finally:
+        notifier.stopping()
+        lent_hosts.close()
+        server.stop()
+        coordinator.close()
+        lock.close()
+    log.info("coordinator stopped; tasks go on")
+    return 0 if server.failure is None else 1
+
+
+def _set_up_logging(paths: Paths) -> None:
+    handlers: list[logging.Handler] = [
+        RotatingFileHandler(paths.coordinator_log, maxBytes=LOG_FILE_BYTES, backupCount=3)
+    ]
+    if sys.stderr.isatty():
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(
+        level=logging.INFO,
+        handlers=handlers,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("paramiko").setLevel(logging.WARNING)

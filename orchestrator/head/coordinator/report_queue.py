@@ -1,0 +1,160 @@
+"""The reports that wait for the deciding thread: only the newest of each run's host, and none too often.
+
+Most reports only move numbers. One that changes what is believed of a run is journaled, so a host that says something
+else each time would fill the disk and keep the deciding thread busy. Each host of a run has an allowance of such
+reports. A host above it is slowed down: its next report waits for a moment, and is decided without its texts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from dataclasses import replace
+
+from orchestrator.core.events import HostReported
+from orchestrator.head.links.allowance import Allowance
+
+JOURNALED_PER_S = 0.5
+JOURNALED_BURST = 1000.0
+"""The allowance of one host of a run. A start or an end of all tasks of a host takes a few dozen of it."""
+
+CHARS_OF_ONE = 4096
+"""As many characters of texts count as much as one report."""
+
+_PAUSE_MAX_S = 2.0
+"""The longest wait: a host that waits longer would seem to be silent."""
+
+Key = tuple[str, str]
+"""A run and a host."""
+
+
+class Waiting:
+    """The place of a host's report in the inbox. A newer one of the same host takes it over."""
+
+    def __init__(self, key: Key, event: HostReported) -> None:
+        self.key = key
+        self.event = event
+
+
+class Reports:
+    """Any thread may add; the deciding thread takes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: dict[Key, Waiting] = {}
+        self._allowances: dict[Key, Allowance] = {}
+        self._paused: dict[Key, tuple[float, Waiting]] = {}
+        self._told: dict[Key, tuple[object, ...]] = {}
+        """By run and host, the last report without its numbers."""
+
+    def add(self, run_id: str, event: HostReported) -> Waiting | None:
+        """Return the place that the report needs in the inbox; None if it has taken over an older one's."""
+        key = (run_id, event.host)
+        with self._lock:
+            if key in self._newest:
+                self._newest[key].event = event
+                return None
+            self._newest[key] = Waiting(key, event)
+            return self._newest[key]
+
+    def is_news(self, run_id: str, event: HostReported) -> bool:
+        """Return whether it differs from the host's last report in more than numbers."""
+        key, told = (run_id, event.host), _told(event)
+        is_news = self._told.get(key) != told
+        self._told[key] = told
+        return is_news
+
+    def close(self, run_id: str, host: str | None) -> None:
+        """Let no later report of the run take over the place of one in the inbox, since another event comes in between.
+
+        The next report of that host is news, whatever it says.
+        """
+        if host is not None:
+            self._told.pop((run_id, host), None)
+        with self._lock:
+            for key in [key for key in self._newest if key[0] == run_id and key not in self._paused]:
+                del self._newest[key]
+
+    def take(self, waiting: Waiting, now: float) -> HostReported | None:
+        """Return the report to decide now; None if its host has to wait for a moment."""
+        key = waiting.key
+        with self._lock:
+            pause_s = self._pause_s(key, now) if key not in self._paused else 0.0
+            if pause_s > 0:
+                self._paused[key] = (now + min(pause_s, _PAUSE_MAX_S), waiting)
+                self._newest[key] = waiting
+                return None
+            is_late = self._paused.pop(key, None) is not None
+            if self._newest.get(key) is waiting:
+                del self._newest[key]
+        return _without_texts(waiting.event) if is_late else waiting.event
+
+    def journaled(self, run_id: str, event: HostReported, now: float) -> None:
+        """Count a report that was journaled against the allowance of its host."""
+        key = (run_id, event.host)
+        allowance = self._allowances.setdefault(key, Allowance(JOURNALED_PER_S, JOURNALED_BURST, now))
+        allowance.take(1 + _chars(event) / CHARS_OF_ONE, now)
+
+    def due_at(self) -> float | None:
+        """Return when the first paused report may be decided; None if none is paused."""
+        return min((at for at, _ in self._paused.values()), default=None)
+
+    def due(self, now: float) -> list[Waiting]:
+        """Return the paused reports that may be decided now."""
+        return [waiting for at, waiting in list(self._paused.values()) if at <= now]
+
+    def forget(self, run_ids: Collection[str]) -> None:
+        """Drop what is known of runs that are over."""
+        with self._lock:
+            for known in (self._newest, self._allowances, self._paused):
+                for key in [key for key in known if key[0] in run_ids]:
+                    del known[key]
+            for key in [key for key in list(self._told) if key[0] in run_ids]:
+                self._told.pop(key, None)
+
+    def _pause_s(self, key: Key, now: float) -> float:
+        allowance = self._allowances.get(key)
+        return allowance.take(0.0, now) if allowance is not None else 0.0
+
+
+def _told(event: HostReported) -> tuple[object, ...]:
+    """Return the parts of a report that may change a decision or that people wait for."""
+    tasks = tuple(
+        (
+            task.task,
+            task.generation,
+            task.phase,
+            task.pid,
+            task.port,
+            task.exit and (task.exit.cause, task.exit.code),
+            task.said,
+            task.progress.global_step is None or task.progress.global_step == task.progress.began_step,
+            tuple(task.progress.nonfinite),
+        )
+        for task in event.tasks
+    )
+    return tasks, event.unkillable, event.gpu_faults, event.leaving, event.dir_silent_s > 0
+
+
+def _chars(event: HostReported) -> int:
+    said = sum(len(message) for task in event.tasks for _, message in task.said)
+    lines = sum(len(line) for task in event.tasks if task.exit is not None for line in task.exit.last_lines)
+    names = [
+        *(task.progress.metrics for task in event.tasks),
+        *(task.progress.nonfinite for task in event.tasks),
+    ]
+    return said + lines + sum(len(name) for told in names for name in told)
+
+
+def _without_texts(event: HostReported) -> HostReported:
+    """Return the report with no text that a host may choose, but for the cause of an end."""
+    tasks = tuple(
+        replace(
+            task,
+            said=(),
+            progress=replace(task.progress, metrics={}, nonfinite={}),
+            exit=task.exit and replace(task.exit, last_lines=(), error=None),
+        )
+        for task in event.tasks
+    )
+    return replace(event, tasks=tasks)

@@ -1,0 +1,316 @@
+"""The documents of `orch status --json` and `orch why --json`, as pure functions of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from orchestrator.core import bottleneck
+from orchestrator.core.diagnosis import cause, gpu_faults
+from orchestrator.core.hosts import host_state
+from orchestrator.core.launching.environment import endpoint
+from orchestrator.core.phases import standby_reasons
+from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.plan import Plan
+from orchestrator.core.state.host import Host, HostState, Link
+from orchestrator.core.state.phase_states import Phase, Running
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
+from orchestrator.core.words import proof_by
+from orchestrator.head.coordinator.halts import Halt
+from orchestrator.reporting.describe import Reason, reason
+from orchestrator.reporting.goodput import Account
+
+SCHEMA = 1
+
+
+Halts = Mapping[str, Halt]
+"""By run id: the runs about which nothing is decided any more."""
+
+_NONE: Halts = MappingProxyType({})
+
+Times = Mapping[str, Account]
+"""By run id, what the runs have spent their time on."""
+
+_NO_TIMES: Times = MappingProxyType({})
+
+
+def document(
+    runs: Iterable[Run], *, now: float, halted: Halts = _NONE, times: Times = _NO_TIMES
+) -> dict[str, Any]:
+    """Return the document of all runs, oldest first."""
+    documents = [run_document(run, now=now, halted=halted, times=times) for run in runs]
+    return {"schema": SCHEMA, "runs": documents}
+
+
+def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = _NO_TIMES) -> dict[str, Any]:
+    """Return the document of one run. It holds ages in seconds, since monotonic times mean nothing to others."""
+    chief, placed = run.task(run.chief), run.placed
+    return {
+        **_headline(run, now, halted),
+        "decisions_stopped": _stopped(run, now, halted),
+        "phase_age_s": round(now - run.since_at, 1),
+        "strategy": run.plan.strategy,
+        "epoch": run.epoch,
+        "steps_per_s": chief.progress.steps_per_s if chief.phase.may_live else None,
+        "training_epoch": chief.progress.epoch,
+        "training_epochs": chief.progress.epochs,
+        **_times(run, chief, times.get(run.run_id)),
+        "metrics": dict(chief.progress.metrics),
+        "nonfinite": {
+            name: {"global_step": step, "value": value}
+            for name, (step, value) in chief.progress.nonfinite.items()
+        },
+        "checkpoint": _checkpoint(run, now),
+        "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
+        "saving": saving(run),
+        "standby": _standby(run, now),
+        "first_cause": first_cause(run),
+        "warnings": list(run.warnings),
+        "proof": _proof(run),
+        "hosts": [_host(run, host, now) for host in run.hosts],
+        "tasks": [_task(run, placed, task, now) for task in run.tasks],
+    }
+
+
+def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
+    """Return the keys that every document of a run has."""
+    told = _reason(run, now, halted)
+    return {
+        "name": run.plan.name,
+        "run_id": run.run_id,
+        "phase": run.phase.value,
+        "reason": told.sentence,
+        "reason_begins_with": told.begins_with,
+        "reason_rest": told.rest,
+        "generation": run.generation,
+        "restarts": run.budget.restarts,
+        "global_step": run.global_step,
+        "problem": _problem(run),
+        "bottleneck": _bottleneck(run, now),
+    }
+
+
+def _bottleneck(run: Run, now: float) -> dict[str, Any] | None:
+    """Return what limits the run now; None where nothing does, or nothing is known."""
+    running = run.phase_state
+    told = running.watched.told if isinstance(running, Running) else None
+    if told is None:
+        return None
+    return {
+        "kind": told.kind,
+        "sentence": bottleneck.sentence(told),
+        "remedy": bottleneck.REMEDIES[told.kind],
+        "task": told.task,
+        "host": told.host,
+        "share": round(told.share, 3),
+        "age_s": round(now - told.since_at, 1),
+    }
+
+
+def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
+    """Return when the run began, the steps that it trains in all, and how long the rest takes at its pace."""
+    step, total, pace = run.global_step, chief.progress.steps_total, chief.progress.steps_per_s
+    eta_s = None
+    if run.phase is Phase.RUNNING and step is not None and total is not None and pace:
+        eta_s = round(max(0, total - step) / pace, 1)
+    return {
+        "started_at": round(account.begin, 3) if account else None,
+        "ended_at": round(account.end, 3) if account and account.is_final else None,
+        "elapsed_s": round(account.elapsed_s, 1) if account else None,
+        "steps_total": total,
+        "eta_s": eta_s,
+        **_goodput(account),
+    }
+
+
+def _goodput(account: Account | None) -> dict[str, Any]:
+    """Return the run's goodput (0 to 1), and what its time went into."""
+    told = account.as_data() if account else None
+    return {"goodput": told["value"] if told else None, "time_use": told}
+
+
+def first_cause(run: Run) -> dict[str, object] | None:
+    """Return what ended the last generation that failed, and what that cost once the run trains again."""
+    if run.first_cause is None:
+        return None
+    return cause.as_data(run.first_cause, run.cost.as_data() if run.cost and run.first_cause.cost else None)
+
+
+def saving(run: Run) -> dict[str, Any] | None:
+    """Return how often the chief saves, and why; None where its runtime does not decide that, or not yet."""
+    found = run.task(run.chief).progress.saving
+    return {**asdict(found), "sentence": found.sentence()} if found is not None else None
+
+
+def _reason(run: Run, now: float, halted: Halts) -> Reason:
+    if run.run_id not in halted:
+        return reason(run, now=now)
+    told = halted[run.run_id].sentence(run)
+    return Reason(sentence=told, rest=told)
+
+
+def _stopped(run: Run, now: float, halted: Halts) -> dict[str, Any] | None:
+    halt = halted.get(run.run_id)
+    if halt is None:
+        return None
+    return {"error": halt.error, "age_s": round(now - halt.since_at, 1), "story": list(halt.story)}
+
+
+def why_document(
+    run: Run,
+    ended: Sequence[dict[str, Any]],
+    *,
+    now: float,
+    halted: Halts = _NONE,
+    account: Account | None = None,
+) -> dict[str, Any]:
+    """Return the document of `orch why --json`: the state of the run, and what ended its generations, oldest first.
+
+    Args:
+        run: the run.
+        ended: the first causes in the events. One cause may occur several times; the last one also says what was done.
+        now: the monotonic time.
+    """
+    newest = first_cause(run)
+    latest = {(c["generation"], c["task"]): c for c in (*ended, *([newest] if newest else ()))}
+    return {
+        "schema": SCHEMA,
+        **_headline(run, now, halted),
+        **_goodput(account),
+        "saving": saving(run),
+        "first_causes": list(latest.values()),
+    }
+
+
+def _standby(run: Run, now: float) -> dict[str, Any]:
+    """Return the state of the next generation, which is started early: off, none, starting, ready or ending."""
+    waiting = run.standby
+    if waiting.tasks:
+        state = "ending" if waiting.ended else "ready" if waiting.is_ready else "starting"
+    else:
+        state = "none" if standby_reasons.is_wanted(run.plan) else "off"
+    is_due = state == "none" and run.phase is Phase.RUNNING
+    return {
+        "state": state,
+        "generation": waiting.generation if waiting.tasks else None,
+        "age_s": round(now - waiting.since_at, 1) if waiting.tasks else None,
+        "memory_bytes": sum(task.progress.rss_bytes or 0 for task in waiting.tasks) or None,
+        "reason": waiting.ended or (standby_reasons.why_none(run) if is_due else None),
+        "tasks": [
+            {"task": str(task.id), "host": task.host, "phase": task.phase.value, "pid": task.pid}
+            for task in waiting.tasks
+        ],
+    }
+
+
+def _checkpoint(run: Run, now: float) -> dict[str, Any] | None:
+    known = run.checkpoint
+    if known is None:
+        return None
+    return {
+        "global_step": known.global_step,
+        "path": known.path,
+        "verified": known.verified and not known.removed,
+        "removed": known.removed,
+        "generation": known.generation,
+        "age_s": round(now - known.verified_at, 1),
+    }
+
+
+def _problem(run: Run) -> dict[str, Any] | None:
+    problem = run.problem
+    if problem is None:
+        return None
+    return {
+        "code": problem.code,
+        "message": problem.message,
+        "hint": problem.hint,
+        "exit_code": problem.exit_code,
+        "key": problem.key,
+        "table": [list(row) for row in problem.table],
+    }
+
+
+def _proof(run: Run) -> dict[str, Any] | None:
+    if run.proof is None:
+        return None
+    hosts = {
+        name: {
+            "left": list(swept.left),
+            "ports_busy": list(swept.ports_busy),
+            "by": swept.by,
+            "how": proof_by(swept.by),
+        }
+        for name, swept in run.proof.items()
+    }
+    gone = {host.name: host.state_why for host in run.hosts if host.gone and host.name not in run.proof}
+    return {"hosts": hosts, "gone": gone, "unreachable": unproven(run)}
+
+
+def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
+    tasks = [str(task.id) for task in run.tasks_on(host.name)]
+    return {
+        "host": host.name,
+        "state": _state(host, holds=bool(tasks)),
+        "reason": host.state_why or host.problem,
+        "hint": host_state.STUCK_HINT if host.state is HostState.STUCK else None,
+        "tasks": tasks,
+        "link": host.link.value,
+        "gone": host.gone or None,
+        "leave_in_s": round(host.leave_at - now, 1) if host.leave_at is not None else None,
+        "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
+        "problem": host.problem,
+        "warning": host.warning,
+        "cpu_percent": host.cpu_percent,
+        "memory_percent": host.memory_percent,
+        "gpus": [asdict(load) for load in host.gpu_loads],
+        "gpu_faults": [
+            {"index": fault.index, "xid": fault.xid, "sentence": gpu_faults.sentence(host.name, fault)}
+            for fault in host.gpu_faults
+        ],
+        "checkpoint_dir_silent_s": host.dir_silent_s,
+    }
+
+
+def _state(host: Host, *, holds: bool) -> str:
+    """Return `ready`, or what keeps the host from being ready, or `spare` for one without tasks."""
+    if host.state is not HostState.OPEN:
+        return str(host.state.value)
+    if host.link is not Link.CONNECTED:
+        return str(host.link.value).lower()
+    if host.facts is None:
+        return "preparing"
+    return "ready" if holds else "spare"
+
+
+def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
+    host = run.host(task.host)
+    phase = "UNREACHABLE" if host.link is Link.UNREACHABLE and task.phase.may_live else task.phase.value
+    heard = task.progress.heartbeat_age_s + now - task.heard_at if task.heard_at is not None else None
+    planned = run.plan.host(task.host)
+    return {
+        "task": str(task.id),
+        "host": task.host,
+        "phase": phase,
+        "pid": task.pid,
+        "generation": task.generation,
+        "address": endpoint(planned.peer_address, task.port) if task.port else None,
+        "gpus": list(placed.task(task.id).gpus),
+        "restarts": task.budget.restarts,
+        "global_step": task.progress.global_step,
+        "steps_per_s": task.progress.steps_per_s,
+        "cpu_percent": task.progress.cpu_percent,
+        "rss_bytes": task.progress.rss_bytes,
+        "input_share": task.progress.input_share,
+        "peers_share": task.progress.peers_share,
+        "exit_code": task.exit.code if task.exit else None,
+        "signal": task.exit.signal if task.exit else None,
+        "cause": task.exit.cause.value if task.exit else None,
+        "ended_time": task.exit.ended_time if task.exit else None,
+        "log_bytes": task.progress.log_bytes,
+        "log_dropped_bytes": task.progress.log_dropped_bytes,
+        "heartbeat_age_s": round(heard, 1) if heard is not None and task.phase.may_live else None,
+    }

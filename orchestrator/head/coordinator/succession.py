@@ -1,0 +1,95 @@
+"""The lock that gives a journal one coordinator, and how a successor takes it over.
+
+The successor asks the old coordinator to end; the command line that started the successor does not. By then the
+successor is a separate process that has loaded everything and waits for the lock. So the old one never ends without a
+successor, whatever happens to the command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from orchestrator.core.errors import CoordinatorUnreachable, Refused, WaitTimedOut
+from orchestrator.core.words import duration
+from orchestrator.head.api.client import Client
+from orchestrator.head.node.paths import Paths
+
+PATIENCE_S = 600.0
+"""How long a successor waits for the old coordinator, which may hang on a disk."""
+
+_LOOK_EVERY_S = 0.02
+
+_LOCK_TRIES = 3
+"""How often the lock is tried. A command line that checks for a coordinator holds the lock for a moment."""
+
+
+def take_lock(paths: Paths, *, pause: Callable[[float], None] = time.sleep) -> TextIO:
+    """Take the lock, which the kernel holds as long as the returned file is open. Raises Refused if another has it."""
+    file = open(os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8")  # noqa: SIM115
+    if not any(_locked(file, pause) for _ in range(_LOCK_TRIES)):
+        pid = file.read().strip() or "unknown"
+        file.close()
+        raise Refused(
+            f"a coordinator has this journal already: pid {pid}, {paths.state_dir}",
+            hint="`orch coordinator status` shows it, `orch coordinator stop` ends it (tasks go on)",
+        )
+    with contextlib.suppress(OSError):  # the pid is only for people, and a full disk is reported elsewhere
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+    return file
+
+
+def take_over(
+    paths: Paths,
+    pid: int,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> TextIO:
+    """Ask the coordinator of that pid to end, and take its lock.
+
+    Raises:
+        Refused: yet another coordinator was faster.
+        WaitTimedOut: the old one still has the journal after `PATIENCE_S`.
+    """
+    # A lost answer does not matter: the old one may have got the request, and then it releases the lock.
+    with contextlib.suppress(CoordinatorUnreachable):
+        if _assignee(paths) in (pid, None):
+            Client(paths.socket).post("/v1/stop")
+    deadline = now() + PATIENCE_S
+    while True:
+        try:
+            return take_lock(paths, pause=pause)
+        except Refused:
+            if _assignee(paths) not in (pid, None):
+                raise
+            if now() >= deadline:
+                raise WaitTimedOut(
+                    f"the coordinator (pid {pid}) was asked to end, and has not let go of its journal "
+                    f"in {duration(PATIENCE_S)}",
+                    hint=f"it may be killed (kill -9 {pid}): the tasks go on",
+                ) from None
+
+
+def _locked(file: TextIO, pause: Callable[[float], None]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pause(_LOOK_EVERY_S)
+        return False
+    return True
+
+
+def _assignee(paths: Paths) -> int | None:
+    """Return the pid in the lock's file; None if unknown."""
+    try:
+        with open(paths.lock, encoding="utf-8") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,161 @@
+"""Keeps the history of the runs, in a thread of its own that looks at the state once a second.
+
+It reads what any thread may read, and posts nothing. So a disk that hangs or is full holds up this thread only.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
+from orchestrator.head.effects.lookout import Lookout
+from orchestrator.head.records import history
+from orchestrator.head.records.history import FILE, History
+from orchestrator.reporting.goodput import Moved
+
+EVERY_S = 1.0
+TASKS_EVERY_S = 10.0
+FLUSH_EVERY_S = 5.0
+
+_ENDED_MAX = 1000
+
+_COARSE = tuple(tier for tier in history.TIERS if tier >= TASKS_EVERY_S)
+"""The tiers for measurements of all tasks and hosts, coarse because there may be hundreds of them."""
+
+
+class _Seen:
+    """What was sampled last for one run."""
+
+    def __init__(self, path: str) -> None:
+        self.history = History(path)
+        self.heard_at: float | None = None
+        self.position: tuple[int, int] | None = None
+        self.begun: dict[int, tuple[float, int]] = {}
+        self.tasks_at = 0.0
+        self.flushed_at = 0.0
+
+
+class Historian:
+    """Samples the runs into their histories."""
+
+    def __init__(
+        self,
+        runs: Callable[[], Mapping[str, Run]],
+        run_dir: Callable[[str], str],
+        *,
+        now: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._runs, self._run_dir, self._now, self._clock = runs, run_dir, now, clock
+        self._seen: dict[str, _Seen] = {}
+        self._ended: deque[Run] = deque(maxlen=_ENDED_MAX)
+        self._lookout = Lookout(self._look, EVERY_S, name="history", gap="the history has a gap")
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._lookout.start()
+
+    def close(self) -> None:
+        """Write what is left, and end. A disk that hangs is not waited for."""
+        self._lookout.close(wait_s=2)
+
+    def ended(self, run: Run) -> None:
+        """Keep the last state of a generation that ends, since it is gone at the next look. It does not block."""
+        self._ended.append(run)
+
+    def forget(self, run_ids: Collection[str]) -> None:
+        """Remove the histories of runs that the journal has forgotten."""
+        for run_id in run_ids:
+            history.remove(os.path.join(self._run_dir(run_id), FILE))
+
+    def _look(self) -> None:
+        self.sample(ending=self._lookout.is_ending)
+
+    def sample(self, *, ending: bool = False) -> None:
+        """Look at all runs once. One that has ended is written and closed."""
+        while self._ended:
+            last = self._ended.popleft()
+            if last.run_id in self._seen:
+                self._sample(last, self._seen[last.run_id])
+        runs = dict(self._runs())
+        for run_id, run in runs.items():
+            if run.phase.is_terminal and run_id not in self._seen:
+                continue
+            if run_id not in self._seen:
+                self._seen[run_id] = _Seen(os.path.join(self._run_dir(run_id), FILE))
+            seen = self._seen[run_id]
+            self._sample(run, seen)
+            over = ending or run.phase.is_terminal
+            if over or self._now() - seen.flushed_at >= FLUSH_EVERY_S:
+                seen.history.flush(self._clock())
+                seen.flushed_at = self._now()
+            if over:
+                seen.history.close()
+                del self._seen[run_id]
+        for run_id in [run_id for run_id in self._seen if run_id not in runs]:
+            self._seen.pop(run_id).history.close()
+
+    def _sample(self, run: Run, seen: _Seen) -> None:
+        seen.history.watched(self._clock())
+        chief = run.task(run.chief)
+        if chief.heard_at is not None and chief.heard_at != seen.heard_at:
+            seen.heard_at = chief.heard_at
+            self._chief(run, chief, seen)
+        if run.phase is Phase.RUNNING and self._now() - seen.tasks_at >= TASKS_EVERY_S:
+            seen.tasks_at = self._now()
+            self._tasks(run, seen)
+
+    def _chief(self, run: Run, chief: Task, seen: _Seen) -> None:
+        """Add the chief's pace, and the values of its newest step, each once."""
+        told, at = chief.progress, self._clock()
+        step = told.global_step
+        if step is None or (run.phase not in (Phase.RUNNING, Phase.STOPPING) and not run.phase.is_terminal):
+            return
+        if told.steps_per_s is not None and chief.phase.may_live:
+            seen.history.add(at, run.generation, step, "", {"steps_per_s": told.steps_per_s})
+        if seen.position == (run.generation, step):
+            return
+        seen.position = (run.generation, step)
+        seen.history.add(at, run.generation, step, "", told.metrics)
+        seen.history.not_finite(at, run.generation, told.nonfinite)
+        resumed_from = run.seed.global_step or 0 if run.seed is not None else 0
+        if step > resumed_from:
+            moved_at = at - told.step_age_s - told.heartbeat_age_s
+            first_at, first_step = seen.begun.setdefault(run.generation, (moved_at, step))
+            began_at = at - told.began_age_s - told.heartbeat_age_s if told.began_age_s is not None else None
+            saved_s = (told.saving.spent_s or 0.0) if told.saving is not None else 0.0
+            seen.history.moved(run.generation, Moved(first_at, moved_at, first_step, step, began_at, saved_s))
+
+    def _tasks(self, run: Run, seen: _Seen) -> None:
+        """Add what every task and host uses."""
+        at, latest = self._clock(), self._now() - TASKS_EVERY_S
+        for task in run.tasks:
+            if task.heard_at is not None and task.heard_at >= latest and task.phase.may_live:
+                told = task.progress
+                values = {
+                    "steps_per_s": told.steps_per_s,
+                    "cpu_percent": told.cpu_percent,
+                    "rss_bytes": told.rss_bytes,
+                }
+                self._put(seen, at, run, told.global_step, str(task.id), values)
+        for host in run.hosts:
+            if host.heard_at is not None and host.heard_at >= latest:
+                values = {"cpu_percent": host.cpu_percent, "memory_percent": host.memory_percent}
+                for gpu in host.gpu_loads:
+                    values[f"gpu{gpu.index}_utilization_percent"] = gpu.utilization_percent
+                    values[f"gpu{gpu.index}_memory_bytes"] = gpu.memory_used_bytes
+                    values[f"gpu{gpu.index}_power_w"] = gpu.power_w
+                    values[f"gpu{gpu.index}_temperature_c"] = gpu.temperature_c
+                self._put(seen, at, run, run.global_step, f"host:{host.name}", values)
+
+    @staticmethod
+    def _put(
+        seen: _Seen, at: float, run: Run, step: int | None, task: str, values: Mapping[str, float | None]
+    ) -> None:
+        known = {name: float(value) for name, value in values.items() if value is not None}
+        seen.history.add(at, run.generation, step, task, known, tiers=_COARSE)

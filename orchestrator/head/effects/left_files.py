@@ -1,0 +1,159 @@
+"""Files that tasks of ended runs have left on their hosts: listed when a host is detached, and kept beside the logs.
+
+What `run.outputs` names is fetched then. Whatever goes wrong is said in the run's status: the files stay on the hosts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any, TypedDict
+
+from orchestrator.both import durable
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run
+from orchestrator.core.words import listed
+from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.transfer import files, outputs
+from orchestrator.head.transfer.outputs import Output
+
+log = logging.getLogger(__name__)
+
+FILE = "outputs.json"
+"""The file with the list, in a run's directory on the head node."""
+
+
+class Left(TypedDict):
+    """The files of one task."""
+
+    task: str
+    host: str
+    files: int
+    bytes: int
+    fetched: int
+    """How many of them were fetched for `run.outputs`."""
+
+
+class OfHost(TypedDict):
+    """The files that were found on one host, and what went wrong there."""
+
+    tasks: list[Left]
+    problem: str | None
+
+
+class LeftFiles:
+    """Keeps what is known by run and host. Any thread may call it."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[str, OfHost]] = {}
+        self._awaited: set[str] = set()
+        """The runs that this coordinator has seen active. For all others nothing more will be found."""
+        self._under_way: set[tuple[str, str]] = set()
+        """Runs and hosts that are being looked at, and fetched from."""
+
+    def await_end(self, run_id: str) -> None:
+        """Say that the run goes on, so that its end will be seen."""
+        self._awaited.add(run_id)
+
+    def end(self, link: Asks | None, run: Run, host: str) -> None:
+        """List the files of an ended run's tasks on a host, and fetch those that its spec names. It blocks."""
+        if not any(task.host == host and task.generation for task in run.tasks):
+            return
+        key = (run.run_id, host)
+        with self._lock:
+            self._under_way.add(key)
+        try:
+            self._end(link, run, host)
+        finally:
+            with self._lock:
+                self._under_way.discard(key)
+
+    def is_fetching(self, run_id: str) -> bool:
+        """Return whether files of the run are being fetched. That ends by itself, since each request has a timeout."""
+        with self._lock:
+            return any(of == run_id for of, _ in self._under_way)
+
+    def _end(self, link: Asks | None, run: Run, host: str) -> None:
+        found: OfHost = {"tasks": [], "problem": None}
+        try:
+            if link is None:
+                raise LinkDown(f"{host} is not connected")
+            self._look(link, run, host, found)
+        except (LinkDown, OrderRefused, OrchestratorError, OSError) as e:
+            found["problem"] = f"{host}: {e}"
+            log.warning("%s: what was left on %s: %s", run.run_id, host, e)
+        with self._lock:
+            known = self._of(run.run_id)
+            known[host] = found
+            try:
+                durable.write_json(os.path.join(self._paths.run_dir(run.run_id), FILE), known)
+            except OSError as e:
+                log.warning("%s: %s cannot be written: %s", run.run_id, FILE, e)
+
+    def document(self, run: Run) -> dict[str, Any] | None:
+        """Return `outputs` of the run's status; None while it has not ended."""
+        if not run.phase.is_terminal:
+            return None
+        with self._lock:
+            known = self._of(run.run_id)
+        owing = {*unproven(run), *(host.name for host in run.hosts if host.gone)}
+        expected = {task.host for task in run.tasks if task.generation} - owing
+        pending = run.run_id in self._awaited and not expected <= known.keys()
+        directory = self._directory(run)
+        tasks = [left for host in known.values() for left in host["tasks"]]
+        problems = [host["problem"] for host in known.values() if host["problem"]]
+        if directory and known and not (pending or problems or any(left["fetched"] for left in tasks)):
+            problems.append(f"no file that `outputs` names was left: {listed(run.plan.outputs)}")
+        return {"pending": pending, "directory": directory, "tasks": tasks, "problems": problems}
+
+    def forget(self, run_ids: list[str]) -> None:
+        """Forget runs that the journal has no more."""
+        with self._lock:
+            for run_id in run_ids:
+                self._known.pop(run_id, None)
+                self._awaited.discard(run_id)
+
+    def _look(self, link: Asks, run: Run, host: str, found: OfHost) -> None:
+        listed, _ = files.listing(link, run, host, "outputs")
+        by_task: dict[str, Left] = {}
+        for file in listed:
+            left = by_task.setdefault(
+                file["task"], {"task": file["task"], "host": host, "files": 0, "bytes": 0, "fetched": 0}
+            )
+            left["files"] += 1
+            left["bytes"] += file["bytes"]
+        found["tasks"] = list(by_task.values())
+        directory = self._directory(run)
+        if directory is None:
+            return
+        wanted, _ = outputs.chosen(
+            [Output(host, file, outputs.destination(run, file, alone=False)) for file in listed],
+            run.plan.outputs,
+        )
+        outputs.check(run, wanted)
+        if wanted:
+            outputs.own_directory(os.path.dirname(directory))
+        for output in wanted:
+            state = outputs.bring_whole(link, run, output, directory)
+            if state == "differs":
+                raise OrchestratorError(f"{output.to} is in {directory} with another content")
+            by_task[output.file["task"]]["fetched"] += 1
+
+    def _directory(self, run: Run) -> str | None:
+        """Return where `run.outputs` goes; None where it names nothing, or a person ended the run."""
+        if not run.plan.outputs or run.phase is Phase.KILLED:
+            return None
+        return os.path.join(run.plan.outputs_dir, run.run_id)
+
+    def _of(self, run_id: str) -> dict[str, OfHost]:
+        """Return what is known of a run. The caller holds the lock."""
+        if run_id not in self._known:
+            stored = durable.read_object(self._paths.run_dir(run_id), FILE)
+            self._known[run_id] = stored or {}
+        return self._known[run_id]

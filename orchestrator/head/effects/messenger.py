@@ -1,0 +1,270 @@
+"""Sends messages to people about what happens to runs (`notify:`), in threads of its own: no decision waits for it.
+
+One thread reads the journal's new events every two seconds and decides, by the core, what is to be said. Each recipient
+that has something to be told gets a thread of its own, so one that does not answer holds up no other. What has been
+read and not delivered is kept in a file, and the next coordinator goes on from there: nothing is lost. A message may
+arrive twice if a coordinator dies between delivering it and writing that down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.both import durable
+from orchestrator.core.errors import SpecError
+from orchestrator.core.state.run import Run
+from orchestrator.head.effects.delivery import deliver
+from orchestrator.head.effects.lookout import Lookout
+from orchestrator.head.effects.recipient import Message, Recipient
+from orchestrator.head.journal.journal import now_utc
+from orchestrator.head.journal.news import NEWS_MAX, Changes, newest_seq, news
+from orchestrator.head.node.secrets import Secrets
+from orchestrator.reporting import notices
+from orchestrator.reporting.notices import Happened, Held, Notice
+from orchestrator.spec.own_notify import OwnNotify, load_own
+from orchestrator.spec.recipients import services
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 2.0
+FLUSH_S = 5.0
+"""How long a coordinator that ends waits for what is being delivered; the rest waits for the next one."""
+
+DIRECTORY = "recipients"
+
+Failed = Callable[[str, str, str], None]
+"""Called with run id, recipient and reason where a message did not arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the messenger finds and keeps things."""
+
+    journal: str
+    state_dir: str
+    kept: str
+    own: str
+    """The user's own file; empty: there is none."""
+
+
+class Messenger:
+    """Reads events, and gives messages about them to the recipients."""
+
+    def __init__(
+        self,
+        place: Place,
+        owner: str,
+        runs: Callable[[], Mapping[str, Run]],
+        complaint: Callable[[], str | None],
+        failed: Failed,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        send: Callable[..., str | None] = deliver,
+    ) -> None:
+        self._place, self._owner, self._runs, self._complaint, self._failed = (
+            place,
+            owner,
+            runs,
+            complaint,
+            failed,
+        )
+        self._now, self._send = now, send
+        self._secrets = Secrets(place.state_dir, DIRECTORY)
+        self._head = socket.gethostname()
+        self._lock = threading.Lock()
+        self._recipients: dict[tuple[str, str], Recipient] = {}
+        """By run (empty: the user's own file) and name."""
+        self._complained: str | None = None
+        self._own_problem = ""
+        self._ended: set[str] = set()
+        gap = "people are not told of what happens"
+        self._lookout = Lookout(self._look, LOOK_EVERY_S, name="notices", gap=gap)
+        kept = durable.read_object(place.kept) or {}
+        is_ours = kept.get("owner") == owner and isinstance(kept.get("seq"), int)
+        # Of another journal than last time, only new events are told.
+        self._seq = kept["seq"] if is_ours else newest_seq(place.journal)
+        self._desk = _held(kept, now()) if is_ours else notices.EMPTY
+        self._changes, self._is_behind = Changes(place.journal), True
+        self._unsent = kept.get("unsent") or [] if is_ours else []
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._lookout.start()
+
+    def save(self, run_id: str, urls: Sequence[str]) -> None:
+        """Keep the URLs of a run's recipients, apart from the plan. Raises OSError where the disk refuses."""
+        self._secrets.save(run_id, dict(zip(services(list(urls)), urls, strict=True)))
+
+    def ended(self, run_id: str) -> None:
+        """Remove the URLs of an ended run, once all its messages are delivered. It does not block."""
+        self._ended.add(run_id)
+
+    def close(self) -> None:
+        """Give what is being delivered a few seconds, and keep the rest for the next coordinator."""
+        self._lookout.close(wait_s=2)
+        until = self._now() + FLUSH_S
+        for recipient in list(self._recipients.values()):
+            recipient.end(max(0.0, until - self._now()))
+        self._keep()
+
+    # -- the thread ----------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._resend()
+        self.look()
+
+    def look(self) -> None:
+        """Read new events, and send the messages that are due."""
+        said: list[Notice] = []
+        before, ended = (self._seq, self._desk), set(self._ended)
+        for one in self._news():
+            self._desk, notice = notices.take(self._desk, one, self._now())
+            said += [notice] if notice is not None else []
+        self._desk, more = notices.due(self._desk, self._now())
+        told = [self._tell(notice) for notice in (*said, *more)]
+        self._tell_of_the_head()
+        if any(told) or (self._seq, self._desk) != before:
+            self._keep()
+        owed = {of for (of, _), recipient in self._recipients.items() if recipient.unsent()}
+        for run_id in ended - owed:
+            self._secrets.remove(run_id)
+            self._ended.discard(run_id)
+
+    def _news(self) -> list[Happened]:
+        if not self._changes.may_be_new() and not self._is_behind:
+            return []
+        self._is_behind = True
+        with contextlib.suppress(OSError):  # a journal that is being written is asked again
+            self._seq, happened = news(self._place.journal, self._seq)
+            self._is_behind = len(happened) == NEWS_MAX
+            return happened
+        return []
+
+    def _tell(self, notice: Notice) -> bool:
+        """Give a notice to all recipients that want it. Return whether there is one."""
+        run = self._runs().get(notice.last.run_id)
+        asked = run.plan.notify if run is not None else None
+        title = notices.title(notice)
+        found = False
+        own = self._own(notice.last.run_id)
+        if asked is not None and notice.kind in asked.on:
+            body = notices.body(notice, lines=asked.lines, head=self._head)
+            for name in self._urls(notice.last.run_id):
+                self._give(notice, name, notice.last.run_id, title, body)
+                found = True
+        if notice.kind in own.on:
+            body = notices.body(notice, lines=own.lines, head=self._head)
+            for name in services(list(own.to)):
+                self._give(notice, name, "", title, body)
+                found = True
+        return found
+
+    def _tell_of_the_head(self) -> None:
+        """Tell once that the journal cannot be written: no event can say so."""
+        complaint = self._complaint()
+        if complaint == self._complained:
+            return
+        self._complained = complaint
+        if complaint is None:
+            return
+        notice = notices.of_head(complaint, now_utc()[:19].replace("T", " ") + " UTC")
+        title, body = notices.title(notice), notices.body(notice, lines=0, head=self._head)
+        for run in self._runs().values():
+            if not run.phase.is_terminal and run.plan.notify and notice.kind in run.plan.notify.on:
+                for name in self._urls(run.run_id):
+                    self._give(notice, name, run.run_id, title, body)
+        own = self._own("")
+        if notice.kind in own.on:
+            for name in services(list(own.to)):
+                self._give(notice, name, "", title, body)
+
+    def _give(self, notice: Notice, name: str, of: str, title: str, body: str) -> None:
+        level = notices.LEVELS.get(notice.kind, "warning")
+        self._put(of, name, Message(notice.last.run_id, title, body, level))
+
+    def _put(self, of: str, name: str, message: Message) -> None:
+        key = (of, name)
+        recipient = self._recipients.get(key)
+        if recipient is None:
+            recipient = self._recipients[key] = Recipient(
+                name, lambda: self._url(of, name), self._failed, self._keep, send=self._send
+            )
+        recipient.put(message)
+
+    def _resend(self) -> None:
+        """Give the messages that the coordinator before could not deliver to their recipients."""
+        unsent, self._unsent = self._unsent, []
+        for one in unsent:
+            with contextlib.suppress(KeyError, TypeError):
+                message = Message(**{key: str(one["message"][key]) for key in Message.FIELDS})
+                self._put(str(one["of"]), str(one["name"]), message)
+
+    # -- who is told ---------------------------------------------------------------------------------------
+
+    def _own(self, run_id: str) -> OwnNotify:
+        """Return the user's own recipients, who are told of all runs. A file that cannot be used is an event, once."""
+        try:
+            own = load_own(self._place.own)
+        except SpecError as e:
+            if e.message != self._own_problem:
+                self._own_problem = e.message
+                self._failed(run_id, "your own recipients", e.message)
+            return OwnNotify()
+        self._own_problem = ""
+        return own
+
+    def _urls(self, run_id: str) -> dict[str, str]:
+        try:
+            return self._secrets.load(run_id)
+        except (OSError, ValueError) as e:
+            log.error("%s: its recipients cannot be read: %s", run_id, e)
+            return {}
+
+    def _url(self, of: str, name: str) -> str | None:
+        """Return the URL as it is now; None where there is no such recipient any more."""
+        if of:
+            return self._urls(of).get(name)
+        own = list(self._own("").to)
+        return dict(zip(services(own), own, strict=True)).get(name)
+
+    # -- what the next coordinator needs -------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        with self._lock:
+            unsent = [
+                {"of": of, "name": name, "message": asdict(message)}
+                for (of, name), recipient in list(self._recipients.items())
+                for message in recipient.unsent()
+            ]
+            held = [
+                {"kind": kind, "count": one.count, "last": asdict(one.last)}
+                for (_, kind), one in self._desk.items()
+                if one.last is not None
+            ]
+            kept: dict[str, Any] = {
+                "owner": self._owner,
+                "seq": self._seq,
+                "held": held,
+                "unsent": [*self._unsent, *unsent],
+            }
+            with contextlib.suppress(OSError):  # a full disk costs a message that comes twice, or not at all
+                os.makedirs(os.path.dirname(self._place.kept), mode=0o700, exist_ok=True)
+                durable.write_json(self._place.kept, kept)
+
+
+def _held(kept: Mapping[str, Any], now: float) -> notices.Desk:
+    """Return what the coordinator before held back; it is said in a minute."""
+    desk: dict[tuple[str, str], Held] = {}
+    for one in kept.get("held") or ():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            last = Happened(**one["last"])
+            desk[last.run_id, str(one["kind"])] = Held(now, int(one["count"]), last)
+    return desk

@@ -1,0 +1,51 @@
+"""What a person asks of a host of a run: each function returns the event that follows, or raises why it is refused."""
+
+from __future__ import annotations
+
+from orchestrator.core.errors import Refused, UsageError
+from orchestrator.core.events import DrainRequested, UndrainRequested
+from orchestrator.core.hosts import slots
+from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.run import Run
+
+
+def drain(run: Run, host: str, *, at: float, now: bool, why: str) -> DrainRequested:
+    """Give the host no task any more. Refused where the run cannot do without it."""
+    _check_active(run, host)
+    why_not = slots.why_not_drained(run, host)
+    if why_not is not None:
+        raise Refused(
+            why_not,
+            hint="add a host with `spare: true`, or `replicas_min`, to the cluster spec of the next run; "
+            f"`orch kill {run.plan.name}` ends this one",
+        )
+    return DrainRequested(at=at, host=host, now=now, why=why)
+
+
+def give_up(run: Run, host: str, *, at: float, gone: str) -> DrainRequested:
+    """Take the host for gone. `gone`: when it was called so, as people read it. Refused where the host answers."""
+    if host not in unproven(run):
+        _check_active(run, host)
+    if run.host(host).link is Link.CONNECTED:
+        raise Refused(
+            f"{host} answers: it is not gone",
+            hint=f"`orch drain {host} --now` moves its tasks away at once",
+        )
+    return DrainRequested(at=at, host=host, gone=gone)
+
+
+def undrain(run: Run, host: str, *, at: float) -> UndrainRequested:
+    """Let the host in again; of an ended run only one that was called gone."""
+    if not (run.phase.is_terminal and any(one.name == host and one.gone for one in run.hosts)):
+        _check_active(run, host)
+    return UndrainRequested(at=at, host=host)
+
+
+def _check_active(run: Run, host: str) -> None:
+    """Raise Refused where the run has ended, and UsageError where it has no such host."""
+    if run.phase.is_terminal:
+        raise Refused(f"{run.run_id} has ended: {run.phase.value}", hint="`orch status` shows what is active")
+    known = [other.name for other in run.hosts]
+    if host not in known:
+        raise UsageError(f"{run.run_id} has no host {host!r}", hint=f"its hosts: {', '.join(known)}")

@@ -1,0 +1,151 @@
+"""Hosts that an engine lends: one that leaves is drained, and those of an ended run are given back.
+
+The coordinator knows no engine. A host that leaves is drained, as a person would; when it is there again, as another
+boot, it is let in. What ended runs had is given back once their logs, outputs and proofs are here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.state.host import Host, HostState
+from orchestrator.core.state.run import Run
+from orchestrator.head.effects.lookout import Lookout
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 3.0
+PATIENCE_S = 60.0
+"""How long after a run's end, or its last fetch, hosts are kept for logs, outputs and proofs that do not come."""
+
+
+class Lender(Protocol):
+    """An engine whose hosts this coordinator holds."""
+
+    def held(self) -> list[str]:
+        """Return the names of the allocations that are not given back."""
+
+    def hosts(self, allocation: str) -> Mapping[str, tuple[str, bool]]:
+        """Return by name each host that is there: its identity, and whether it leaves. Empty if that is not known."""
+
+    def give_back(self, allocation: str) -> None:
+        """Give the hosts back. Raises OrchestratorError."""
+
+
+class Drains(Protocol):
+    """The methods of a coordinator that are used here."""
+
+    def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
+        """See Coordinator."""
+
+    def undrain(self, name: str, host: str) -> Run:
+        """See Coordinator."""
+
+
+class LentHosts:
+    """Looks every few seconds, and does nothing where nothing is lent."""
+
+    def __init__(
+        self,
+        lender: Lender,
+        runs: Callable[[], Mapping[str, Run]],
+        drains: Drains,
+        owes: Callable[[Run], bool],
+        fetches: Callable[[Run], bool],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`owes`: whether something of an ended run is still on its hosts; `fetches`: whether it is on its way."""
+        self._lender = lender
+        self._runs = runs
+        self._drains = drains
+        self._owes = owes
+        self._fetches = fetches
+        self._now = now
+        self._patient_since: dict[str, float] = {}
+        self._left: dict[tuple[str, str], str] = {}
+        """By run and host, the identity that was drained last: each is asked for once, even if it is refused."""
+        self._told: dict[str, str] = {}
+        self._ending = False
+        self._lookout = Lookout(self.look, LOOK_S, name="lent-hosts", gap="lent hosts were not looked at")
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._lookout.start()
+
+    def close(self) -> None:
+        """End. What is lent stays lent."""
+        self._ending = True
+        self._lookout.close(wait_s=1.0)
+
+    def look(self) -> None:
+        """Look once at all that is lent."""
+        if self._ending:
+            return
+        runs = list(self._runs().values())
+        for allocation in self._lender.held():
+            using = [run for run in runs if any(host.allocation == allocation for host in run.plan.hosts)]
+            active = [run for run in using if not run.phase.is_terminal]
+            if active:
+                self._patient_since.pop(allocation, None)
+                self._follow(allocation, active)
+            elif using and self._may_go(allocation, using):
+                self._give_back(allocation)
+
+    def _may_go(self, allocation: str, runs: list[Run]) -> bool:
+        """Wait for a fetch as long as it takes: it ends by itself, at the latest when its host does not answer."""
+        if any(map(self._fetches, runs)):
+            self._patient_since[allocation] = self._now()
+            return False
+        since = self._patient_since.setdefault(allocation, self._now())
+        if self._now() - since > PATIENCE_S:
+            return True
+        return not any(unproven(run) or self._owes(run) for run in runs)
+
+    def _give_back(self, allocation: str) -> None:
+        try:
+            self._lender.give_back(allocation)
+            log.info("what was lent as %s is given back", allocation)
+        except OrchestratorError as e:
+            if self._told.get(allocation) != e.message:
+                log.warning("%s is not given back: %s", allocation, e.message)
+                self._told[allocation] = e.message
+
+    def _follow(self, allocation: str, runs: list[Run]) -> None:
+        there = self._lender.hosts(allocation)
+        for run in runs:
+            for host in run.hosts:
+                if host.name not in there or run.plan.host(host.name).allocation != allocation:
+                    continue
+                which, leaves = there[host.name]
+                key = (run.run_id, host.name)
+                if leaves and self._left.get(key) != which:
+                    self._left[key] = which
+                    self._order(run, host.name, taken=which)
+                elif not leaves and _was_taken(host) and host.state_why != _why(which):
+                    self._order(run, host.name)
+
+    def _order(self, run: Run, host: str, *, taken: str = "") -> None:
+        try:
+            if taken:
+                self._drains.drain(run.run_id, host, now=False, why=_why(taken))
+            else:
+                self._drains.undrain(run.run_id, host)
+        except OrchestratorError as e:
+            log.info("%s: %s %s: %s", run.run_id, host, "leaves" if taken else "is there again", e.message)
+
+
+_TAKEN = "its engine takes it away: "
+"""How the reason of a drain by this module begins. By it the next coordinator knows which hosts to let in again."""
+
+
+def _why(which: str) -> str:
+    return f"{_TAKEN}{which}"
+
+
+def _was_taken(host: Host) -> bool:
+    return host.state is HostState.DRAINED and host.state_why.startswith(_TAKEN)

@@ -1,0 +1,236 @@
+"""Prepares a host for a run: probes it, pushes the code, and asks for the highest generation of checkpoints.
+
+It blocks, so it runs in a worker thread. The result becomes HostPrepared or HostRefused. If the connection breaks
+meanwhile, nothing is posted: the core asks again when the host is up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from orchestrator.both.keras_versions import asks_for_legacy, unsupported
+from orchestrator.both.script import sources, surely_imported
+from orchestrator.both.tree_digest import digest_of
+from orchestrator.core import conflicts
+from orchestrator.core.errors import SpecError
+from orchestrator.core.events import HostPrepared, HostRefused
+from orchestrator.core.hosts import compatibility
+from orchestrator.core.state.host import Facts
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.head.code import codetree
+from orchestrator.head.hosts.shared_answers import SharedAnswers
+from orchestrator.head.links import ownership, wire
+from orchestrator.head.links import requests as orders
+from orchestrator.head.links.conversation import Asks, OrderRefused
+from orchestrator.protocol.orders import Facts as Probed
+from orchestrator.protocol.table import CODE, HIGHEST, PROBE
+
+CHUNK_BYTES = 512 << 10
+
+_SHARED = SharedAnswers()
+"""Of the working directory and the script, by run: the hosts of a run are prepared at once, and are told the same."""
+
+PROBE_TIMEOUT_S = 120.0
+PUSH_TIMEOUT_S = 600.0
+
+
+def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> HostPrepared | HostRefused:
+    """Prepare a host, which may take minutes, and return the event. Raises LinkDown."""
+    try:
+        _refuse_driven(link, run, name)
+        facts = look(link, run, name)
+        code = _push(link, run, name)
+        highest = _highest(link, run)
+    except OrderRefused as e:
+        return HostRefused(at=now(), host=name, problem=_named(name, e.problem))
+    return HostPrepared(at=now(), host=name, facts=replace(facts, code=code, highest_generation=highest))
+
+
+def _refuse_driven(link: Asks, run: Run, name: str) -> None:
+    """Ask who drives what on the host, before anything is changed there. Raises OrderRefused."""
+    directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
+    told = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
+    others = conflicts.of_others(run.plan, run.run_id, run.owner, ownership.told(name, told))
+    problem = conflicts.driven(run.plan, others)
+    if problem is not None:
+        raise OrderRefused(problem)
+
+
+def look(link: Asks, run: Run, name: str) -> Facts:
+    """Probe a host. Raises OrderRefused, with the host in its sentence, where it cannot train this script."""
+    try:
+        probed = _probe(link, run, name)
+    except OrderRefused as e:
+        raise OrderRefused(_named(name, e.problem)) from e
+    problem = _unfit(run, name, probed)
+    if problem is not None:
+        raise OrderRefused(_named(name, problem))
+    return Facts(
+        python=probed["python"],
+        versions=probed["versions"],
+        checkpoint_share=probed["checkpoint_share"] or "",
+        unkillable=wire.unkillable(probed["unkillable"]),
+    )
+
+
+def _named(host: str, problem: Problem) -> Problem:
+    """Return the problem with the host in its sentence."""
+    if problem.message.startswith(f"{host}:"):
+        return problem
+    return replace(problem, message=f"{host}: {problem.message}")
+
+
+def _probe(link: Asks, run: Run, name: str) -> Probed:
+    plan = run.plan
+    order = PROBE(
+        {
+            **orders.of_run(run),
+            "python": plan.host(name).python,
+            "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
+        }
+    )
+    ok = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok
+    if plan.checkpoint is not None and not ok["checkpoint_writable"]:
+        raise OrderRefused(
+            Problem(
+                "checkpoint-dir",
+                f"the checkpoint directory {plan.checkpoint.dir} cannot be written"
+                + (f": {ok['checkpoint_why']}" if ok["checkpoint_why"] else ""),
+                "it must exist on every host, on a file system that they share, and be writable by the SSH user",
+                key="run.checkpoint.dir",
+            )
+        )
+    return ok
+
+
+def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
+    """Return why the host cannot train this script: its own name, its GPUs, or its packages; None if it can."""
+    own = probed["own_name"]
+    own_name = {"name": own["name"], "address": own["address"], "why": own["why"]}
+    gpus, in_use, why_none = probed["gpus"], probed["gpus_in_use"], probed["gpus_why"]
+    tensorflow = probed["versions"].get("tensorflow")
+    problem = (
+        compatibility.own_name(run.plan, own_name)
+        or compatibility.gpus(run.plan, name, gpus, in_use, why_none)
+        or compatibility.no_tensorflow(run.plan, name, tensorflow, imported=_imports_tensorflow(run))
+    )
+    if problem is not None:
+        return problem
+    if not run.plan.runtime:
+        return None
+    source = _source(run)
+    by_env = run.plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    asked = run.plan.options.keras == 2 or by_env
+    if ".fit(" not in source and not asked and not run.plan.options.transparent:
+        return None  # a custom loop does not use Keras's trainer, so the version does not matter
+    sentence = unsupported(
+        STRATEGIES[run.plan.strategy].tf_class, probed["versions"], asked or asks_for_legacy(source)
+    )
+    if sentence is None:
+        return None
+    key = (
+        "run.keras"
+        if run.plan.options.keras == 2
+        else "run.env.TF_USE_LEGACY_KERAS"
+        if by_env
+        else "run.strategy"
+    )
+    return Problem("keras", sentence, exit_code=2, key=key)
+
+
+def _imports_tensorflow(run: Run) -> bool:
+    script = os.path.join(run.plan.workdir, run.plan.script)
+    return "tensorflow" in _SHARED.of((run.run_id, script, "imports"), lambda: surely_imported(script))
+
+
+def _source(run: Run) -> str:
+    """Return the source of the script and its modules; empty where it was removed after the run began."""
+    script = os.path.join(run.plan.workdir, run.plan.script)
+    try:
+        return _SHARED.of((run.run_id, script, "sources"), lambda: "\n".join(sources(script)))
+    except OSError:
+        if run.code:
+            return ""
+        raise
+
+
+def _push(link: Asks, run: Run, name: str) -> str:
+    """Push what the host lacks of the working directory, and return the digest of the tree.
+
+    A run keeps the code that it began with. If the workdir has changed or is gone, nothing is pushed: a host that was
+    rebooted has the code already, and a spare that joins late is refused.
+    """
+    for fresh in (bool(run.code), True):  # the second time: a file has changed since it was hashed
+        try:
+            tree = _tree(run, fresh=fresh)
+        except (SpecError, OSError):
+            if run.code:
+                return _code_of_old(run, name)
+            raise
+        if run.code and digest_of(tree) != run.code:
+            return _code_of_old(run, name)
+        code = _push_tree(link, run, tree)
+        if code is not None:
+            return code
+    raise OrderRefused(
+        Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
+    )
+
+
+def _push_tree(link: Asks, run: Run, tree: list[codetree.CodeFile]) -> str | None:
+    """Push what the host lacks of these files, and return their digest; None where it still lacks some."""
+    by_digest = {entry[1]: entry for entry in tree}
+    order = CODE({**orders.of_run(run), "files": list(tree)})
+    ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
+    if ok["missing"]:
+        for digest in ok["missing"]:
+            if digest in by_digest:  # else the host asks for what nobody has offered
+                _send(link, run, by_digest[digest][0], digest)
+        ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
+    return None if ok["missing"] else ok["digest"]
+
+
+def _tree(run: Run, *, fresh: bool) -> list[codetree.CodeFile]:
+    plan = run.plan
+    return _SHARED.of(
+        (run.run_id, plan.workdir, "tree"),
+        lambda: codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max),
+        fresh=fresh,
+    )
+
+
+def _code_of_old(run: Run, name: str) -> str:
+    if run.host(name).untouched:
+        raise OrderRefused(
+            Problem(
+                "code-changed",
+                f"{run.plan.workdir} has changed since the run began, and this spare has not got its code",
+                "put the working directory back as it was; the spare is asked again",
+            )
+        )
+    return run.code
+
+
+def _send(link: Asks, run: Run, path: str, digest: str) -> None:
+    with open(os.path.join(run.plan.workdir, path), "rb") as file:
+        offset = 0
+        chunk = file.read(CHUNK_BYTES)
+        while True:
+            following = file.read(CHUNK_BYTES)
+            order = orders.blob(run, digest, offset, last=not following)
+            link.ask(order, chunk, timeout_s=PUSH_TIMEOUT_S)
+            if not following:
+                return
+            offset += len(chunk)
+            chunk = following
+
+
+def _highest(link: Asks, run: Run) -> int:
+    """Return the highest generation in the checkpoint directory: a new run must not write into an old one's."""
+    if run.plan.checkpoint is None:
+        return 0
+    order = HIGHEST({**orders.of_run(run), "dir": run.plan.checkpoint.dir})
+    return link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok["generation"]

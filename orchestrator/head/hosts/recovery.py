@@ -1,0 +1,205 @@
+"""Finds runs on their hosts, and puts them into a new journal after the old one was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from orchestrator.core import rebuild
+from orchestrator.core.actions import Note
+from orchestrator.core.diagnosis.cause import how
+from orchestrator.core.events import Submitted, TaskReport
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.plan import HostPlan, TaskId
+from orchestrator.core.state.run import Run
+from orchestrator.core.words import duration, listed
+from orchestrator.head.hosts import host_records as records
+from orchestrator.head.journal.journal import Journal
+from orchestrator.head.links import requests as orders
+from orchestrator.head.links import wire
+from orchestrator.head.links.query import Answer, Asker
+from orchestrator.protocol.orders import KnownRun, KnownRuns
+
+EPOCHS_UNHEARD = 1000
+"""Added to the epoch if a host does not answer, or answers with an error. That host may have obeyed a higher epoch than
+all others, and would refuse a lower one for ever. It is more than the number of coordinators that can have succeeded
+one another while only that host was connected."""
+
+_NAMED_MAX = 3
+"""How many tasks of a dead run are described; the rest are only counted."""
+
+
+@dataclass(slots=True)
+class Found:
+    """A run that some hosts remember."""
+
+    run_id: str
+    epoch: int = 0
+    """The highest epoch that any host has obeyed for this run."""
+    watched_on: set[str] = field(default_factory=set)
+    """The hosts where the agent of a coordinator watches it now."""
+    lives_on: set[str] = field(default_factory=set)
+    told: dict[HostPlan, tuple[TaskReport, ...]] = field(default_factory=dict)
+    """What each host reported, by what it takes to connect, since the given specs may use other names than the run."""
+    records: list[tuple[tuple[int, int], float, Run]] = field(default_factory=list)
+    run: Run | None = None
+    """The rebuilt run; None where it cannot be recovered, and then `why` says why."""
+    why: str | None = None
+    phase: str | None = None
+    """The phase of the rebuilt run, or in which it has ended; None if unknown."""
+
+    @property
+    def record(self) -> Run | None:
+        """The newest record."""
+        return rebuild.newest((version, run) for version, _, run in self.records)
+
+    @property
+    def reports(self) -> list[tuple[str, TaskReport]]:
+        """The newest report of each task, with the name of its host, in the order of the tasks."""
+        newest: dict[TaskId, tuple[str, TaskReport]] = {}
+        for host, reports in self.told.items():
+            for report in reports:
+                if report.task not in newest or newest[report.task][1].generation < report.generation:
+                    newest[report.task] = (host.name, report)
+        return [newest[task] for task in sorted(newest)]
+
+
+@dataclass(slots=True)
+class Search:
+    """The answers of all hosts, and the runs found in them."""
+
+    answers: list[Answer[KnownRuns]]
+    found: dict[str, Found]
+    epoch: int
+    """An epoch that is not below what any host has obeyed, for any run."""
+    at: float = 0.0
+    """When the runs were rebuilt."""
+
+
+def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: float) -> Search:
+    """Ask these hosts, and then all other hosts of the unfinished runs that are found."""
+    answers: dict[HostPlan, Answer[KnownRuns]] = {}
+    wanted = {host.connection: host for host in hosts}
+    look = orders.runs(records=True)
+    found: dict[str, Found] = {}
+    while wanted:
+        for answer in asker.ask([(host, [look]) for host in wanted.values()], timeout_s=timeout_s):
+            answers[answer.host.connection] = answer
+        found = _found(answers.values(), at)
+        wanted = {
+            key: host
+            for one in found.values()
+            if (record := one.record) is not None and not record.phase.is_terminal
+            for host in _hosts(record)
+            if (key := host.connection) not in answers
+        }
+    for one in found.values():
+        _judge(one, answers, at)
+    heard = [reply.ok["runs"] for answer in answers.values() for reply in answer.replies if reply.ok]
+    epoch = max((run["epoch"] for runs in heard for run in runs), default=0)
+    if any(answer.unheard is not None for answer in answers.values()):
+        epoch += EPOCHS_UNHEARD
+    return Search(list(answers.values()), found, epoch, at)
+
+
+def _hosts(run: Run) -> list[HostPlan]:
+    """Return all hosts that may have tasks of the run, with its spares: a spare may have joined after the record."""
+    return [run.plan.host(host.name) for host in run.hosts]
+
+
+def _found(answers: Iterable[Answer[KnownRuns]], at: float) -> dict[str, Found]:
+    found: dict[str, Found] = {}
+    for answer in answers:
+        for reply in answer.replies:
+            for told in reply.ok["runs"] if reply.ok else ():
+                if told["directory"]:
+                    one = found.setdefault(told["run"], Found(told["run"]))
+                    _add(one, answer.host, told, at)
+    return found
+
+
+def _add(one: Found, host: HostPlan, told: KnownRun, at: float) -> None:
+    one.epoch = max(one.epoch, told["epoch"])
+    if told["watched"]:
+        one.watched_on.add(host.name)
+    if told["alive"]:
+        one.lives_on.add(host.name)
+    one.told[host.connection] = tuple(wire.task_report(task, at=at) for task in told["tasks"])
+    record = records.read(told["record"])
+    if record is not None:
+        one.records.append(record)
+
+
+def _judge(one: Found, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
+    """Rebuild a run, or say why it is not recovered."""
+    record = one.record
+    if record is not None and record.phase.is_terminal:
+        one.phase = record.phase.value
+        one.why = f"it has ended: {one.phase}: {record.reason}"
+        if one.lives_on:
+            one.why += (
+                f"; what is left of it lives on {listed(sorted(one.lives_on))}, and `orch gc` removes it"
+            )
+    elif not one.lives_on:
+        one.why = f"nothing of it lives{_silent_of(record, answers)}: {_ends(one, at)}"
+    elif record is None:
+        one.why = "no host keeps a record of it that this orch understands"
+    else:
+        _rebuild(one, record, answers, at)
+
+
+def _rebuild(one: Found, record: Run, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
+    written_at = next(at for _, at, run in one.records if run is record)
+    spoke = [host for host in _hosts(record) if answers[host.connection].unheard is None]
+    told = {host.name: one.told.get(host.connection, ()) for host in spoke}
+    missing = rebuild.unaccounted(record, told)
+    if missing:
+        one.why = f"{', '.join(missing)} did not answer, and it is not known what runs there"
+        return
+    one.run = rebuild.rebuilt(record, told, at=at, written_at=written_at)
+    one.phase = one.run.phase.value
+
+
+def _silent_of(record: Run | None, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> str:
+    hosts = _hosts(record) if record is not None else []
+    silent = [host.name for host in hosts if answers[host.connection].unheard is not None]
+    return f" on the hosts that answered ({listed(sorted(silent))} did not)" if silent else ""
+
+
+def _ends(one: Found, at: float) -> str:
+    """Describe how the last tasks of a run ended, and what a person can do."""
+    told = [_end(host, report, at) for host, report in one.reports]
+    more = [f"and {len(told) - _NAMED_MAX} more"] if len(told) > _NAMED_MAX else []
+    ends = "; ".join([*told[:_NAMED_MAX], *more]) or "it has no task there"
+    return f"{ends}. `orch up` with its spec begins it again, from its last checkpoint where it has one"
+
+
+def _end(host: str, report: TaskReport, at: float) -> str:
+    if report.exit is None:
+        return f"{report.task} on {host} left no record of its end"
+    ago_s = at - report.exit.at  # 0 where its host was rebooted meanwhile
+    when = f"{duration(ago_s)} ago " if ago_s > 0 else ""
+    return f"{when}{report.task} on {host} {how(report.exit)}"
+
+
+def write(journal: Journal, chosen: Sequence[Found], *, epoch: int, at: float) -> None:
+    """Put the runs into the journal, and raise its epoch so that every host will obey the next coordinator.
+
+    Args:
+        journal: the new journal.
+        chosen: the runs that a person wants to recover.
+        epoch: not below what any host has obeyed.
+        at: when the runs were rebuilt. The time until the coordinator starts counts as its absence, including the
+            time in which a person decided.
+    """
+    journal.raise_epoch(epoch)
+    for one in chosen:
+        if one.run is None:
+            continue
+        run = replace(one.run, epoch=max(one.run.epoch, one.epoch))
+        living = sum(task.phase.may_live for task in run.tasks)
+        message = (
+            f"{run.run_id}: the journal was lost; rebuilt from its hosts in generation {run.generation}, "
+            f"{living} of {len(run.tasks)} tasks"
+        )
+        journal.commit(run, Submitted(at=at), [Note(NoteKind.RECOVERED, message)])

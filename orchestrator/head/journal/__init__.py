@@ -1,0 +1,1 @@
+"""The journal: the decisions of the coordinator, on disk."""

@@ -1,0 +1,72 @@
+"""What an entry of the journal holds beside its event, so that it can be replayed.
+
+Heartbeats that only move numbers have no entry of their own, and a state also changes where a coordinator takes it up,
+or where nothing could be decided for a while. So an entry says how the state had changed since the entry before, and
+what was decided. The first entry that a coordinator writes of a run holds the whole state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from orchestrator.core.decision import Decision
+from orchestrator.core.events import Event
+from orchestrator.head.journal.values import adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the journal, as far as it can be read."""
+
+    seq: int
+    time: str
+    type: str
+    event: Event | None
+    """None where this program does not understand it."""
+    changes: bytes | None
+    """How the state had changed since the entry before."""
+    outcome: Outcome | None
+    """What was decided; None where the core did not decide it, or where an older orch did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an event."""
+
+    decision: Decision | None = None
+    raised: str | None = None
+    """The fault of ours that stopped the decisions about the run."""
+
+    def to_json(self) -> str:
+        """Return it as the journal keeps it."""
+        told = {"raised": self.raised} if self.decision is None else asdict(self.decision)
+        return json.dumps(told, ensure_ascii=False)
+
+    @staticmethod
+    def of_json(text: str) -> Outcome:
+        """Read what `to_json` has written."""
+        told = json.loads(text)
+        if "raised" in told:
+            return Outcome(raised=told["raised"])
+        return Outcome(Decision(told["phase"], tuple(told["orders"]), tuple(told["notes"])))
+
+
+_EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
+
+ROWS = "SELECT seq, time, type, event, changes, outcome FROM journal WHERE run_id = ? ORDER BY seq"
+"""What `entry_of` reads."""
+
+ROWS_BEFORE_V3 = ROWS.replace("changes, outcome", "NULL, NULL")
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    """Read a row of the journal."""
+    seq, time, type_, event, packed, outcome = row
+    try:
+        known = adapter(_EVENTS[type_]).validate_json(event)
+    except (KeyError, ValueError):
+        known = None
+    return Entry(seq, time, type_, known, packed, Outcome.of_json(outcome) if outcome is not None else None)

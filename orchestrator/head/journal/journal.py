@@ -1,0 +1,362 @@
+"""The journal: what was decided and what happened, in SQLite, so that a coordinator may die at any moment.
+
+One transaction holds each event of a turn, what it changed in the state, and the notes; only then is anything done
+about it. The state is written whole at the first entry of a process, at the end of the run, and once the changes since
+are as large as it: so what an entry writes does not grow with the number of hosts. Instants of the monotonic clock are
+kept with the instant of the writing, so that a later coordinator can move them (`instants.rebased`). One writer;
+readers open the file read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from orchestrator.both import durable
+from orchestrator.core.actions import Note
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import Event
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.state.run import Run
+from orchestrator.head.journal import format as journal_format
+from orchestrator.head.journal.changes import changes
+from orchestrator.head.journal.entries import ROWS, Entry, Outcome, entry_of
+from orchestrator.head.journal.format import VERSION, damaged, error_of, meta, version_of
+from orchestrator.head.journal.states import COLUMNS, SINCE, Contents, Kept, Unreadable, contents_of
+from orchestrator.head.journal.transaction import Part, Transaction
+from orchestrator.head.journal.values import dump
+from orchestrator.head.node.disk import NO_SPACE, full_error
+
+log = logging.getLogger(__name__)
+
+ENDED_MAX = 50
+"""How many ended runs are kept, with their events: the newest.
+
+Runs that go on are kept whatever their number, and so are ended ones of which a host still owes the proof.
+"""
+
+_ALL = f"SELECT {COLUMNS} FROM runs ORDER BY rowid"
+_INSERT_EVENT = (
+    "INSERT INTO events (time, run_id, name, kind, task, generation, message, data) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_NEWEST_ENDED = "SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT ?"
+
+
+class _Written(NamedTuple):
+    """What this process has written of a run."""
+
+    run: Run
+    state_bytes: int
+    """The size of the last state that was written whole."""
+    log_bytes: int
+    """The size of the changes of the state in the entries since then."""
+
+
+class Journal:
+    """Open for writing. Raises JournalError with the file and the way back where it cannot be trusted."""
+
+    def __init__(self, path: str, *, clock: Callable[[], str] | None = None) -> None:
+        """`clock` tells the time of a record, for people; nothing is decided by it."""
+        self.path = path
+        self._clock = clock or now_utc
+        self._last: dict[str, _Written] = {}
+        """What this process last wrote of each run."""
+        self._together: contextlib.ExitStack | None = None
+        """What ends the transaction that several commits share; None where each has its own."""
+        self._has_begun = False
+        try:
+            if not os.path.exists(path):
+                self._create()
+            # SQLite would take the file for a new journal, and all runs would be forgotten
+            if os.stat(path).st_size == 0:
+                raise damaged(path, "it is empty")
+            self._db = _connect(path)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._check()
+        except sqlite3.Error as e:
+            raise error_of(path, e) from e
+        except UnicodeDecodeError as e:  # SQLite's own complaint about a damaged schema quotes it
+            raise damaged(path, str(e)) from e
+        except OSError as e:
+            raise full_error(path) if e.errno in NO_SPACE else _unusable(path, e) from e
+
+    def _create(self) -> None:
+        """Whole or not at all: made beside its place, and renamed."""
+        if os.path.exists(self.path + "-wal"):
+            raise damaged(self.path, "it is gone, and its -wal file is there, which belongs to no other")
+        making = self.path + ".new"
+        # 0600 from the first byte on: the plan holds paths and host names.
+        os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
+        db = _connect(making)
+        try:
+            with Transaction(db, self._error):
+                for statement in journal_format.SCHEMA:
+                    db.execute(statement)
+                db.execute("INSERT INTO meta VALUES ('version', ?), ('epoch', '0')", (str(VERSION),))
+                journal_format.sign(db)
+        finally:
+            db.close()
+        durable.place(making, self.path)
+
+    def _check(self) -> None:
+        result = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if result != "ok":
+            raise damaged(self.path, result)
+        version = version_of(self._db, self.path)
+        if version < VERSION:
+            backup = journal_format.back_up(self._db, self.path)
+            with self._transaction():
+                journal_format.migrate(self._db, version)
+            log.warning(
+                "the journal was of version %s and is now of %s; before: %s", version, VERSION, backup
+            )
+
+    def _error(self, error: sqlite3.Error) -> JournalError:
+        return error_of(self.path, error)
+
+    def _transaction(self) -> Transaction:
+        return Transaction(self._db, self._error)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Take all commits within in one transaction: all, or none and JournalError."""
+        written = dict(self._last)
+        try:
+            with contextlib.ExitStack() as transaction:
+                self._together = transaction
+                yield
+        except BaseException:
+            self._last = written
+            raise
+        finally:
+            self._together = None
+            self._has_begun = False
+
+    def _writing(self) -> Transaction | Part:
+        """Return the transaction of one commit: its own, or its part of that of several."""
+        if self._together is None:
+            return self._transaction()
+        if not self._has_begun:  # most turns write nothing
+            self._together.enter_context(self._transaction())
+            self._has_begun = True
+        return Part(self._db, self._error)
+
+    def close(self) -> None:
+        """Fold the write-ahead log back and close."""
+        self._db.close()
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def take_epoch(self) -> int:
+        """Begin an epoch: durable before it is returned, so that two coordinators never share one."""
+        with self._transaction():
+            epoch = int(meta(self._db, self.path, "epoch")) + 1
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+            journal_format.sign(self._db)
+        return epoch
+
+    def owner_id(self) -> str:
+        """Return the id by which hosts know whose runs these are. It is drawn once, and lost with the journal."""
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('owner', ?)", (os.urandom(16).hex(),))
+        return meta(self._db, self.path, "owner")
+
+    def raise_epoch(self, at_least: int) -> None:
+        """Make sure that the next epoch that is taken is above this one."""
+        with self._transaction():
+            epoch = max(at_least, int(meta(self._db, self.path, "epoch")))
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+
+    def commit(
+        self,
+        run: Run,
+        event: Event,
+        notes: Sequence[Note],
+        *,
+        before: Run | None = None,
+        outcome: Outcome | None = None,
+    ) -> None:
+        """Event, state and notes, all or none. A run's first event brings the run itself into the journal.
+
+        Args:
+            before: the state in which the event came, and `outcome`: what the core decided, both for who replays it.
+                Without them the state is taken as it is put here, whatever led to it.
+        """
+        time = self._clock()
+        last = self._last.get(run.run_id)
+        grown = before is not None and last is not None and last.log_bytes < last.state_bytes
+        found = changes(last.run if last else None, before) if before is not None else changes(None, run)
+        after = changes(before, run) if grown and not run.phase.is_terminal else None
+        is_whole = not grown or run.phase.is_terminal
+        with self._writing():
+            seq = self._db.execute(
+                "INSERT INTO journal (time, run_id, type, event, changes, outcome, after) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    time,
+                    run.run_id,
+                    type(event).__name__,
+                    dump(type(event), event),
+                    found,
+                    outcome.to_json() if outcome is not None else None,
+                    after,
+                ),
+            ).lastrowid
+            state_bytes = self._put_state(run, event, time, seq) if is_whole else 0
+            self._db.executemany(_INSERT_EVENT, [_row(time, run, note) for note in notes])
+        if last is None or is_whole:
+            self._last[run.run_id] = _Written(run, state_bytes, 0)
+        else:
+            grown_bytes = len(found or b"") + len(after or b"")
+            self._last[run.run_id] = _Written(run, last.state_bytes, last.log_bytes + grown_bytes)
+
+    def _put_state(self, run: Run, event: Event, time: str, seq: int | None) -> int:
+        """Write the state whole, and return its size. What follows needs only say what it changes."""
+        ended = run.phase.is_terminal
+        state = dump(Run, run)
+        self._db.execute(
+            "INSERT INTO runs (run_id, name, created, ended, written_at, state, ended_seq, state_seq) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
+            "state = excluded.state, state_seq = excluded.state_seq, written_at = excluded.written_at, "
+            "ended = coalesce(ended, excluded.ended), ended_seq = coalesce(ended_seq, excluded.ended_seq)",
+            (
+                run.run_id,
+                run.plan.name,
+                time,
+                time if ended else None,
+                event.at,
+                state,
+                seq if ended else None,
+                seq,
+            ),
+        )
+        return len(state)
+
+    def note_set_aside(self, one: Unreadable) -> None:
+        """Add an event that says so of a run, whose state is left as it is."""
+        note = (NoteKind.RUN_SET_ASIDE.value, None, 0, one.sentence, json.dumps({"why": one.why}))
+        with self._transaction():
+            self._db.execute(_INSERT_EVENT, (self._clock(), one.run_id, one.name, *note))
+
+    def write_off(self, run_id: str) -> None:
+        """Count a run as ended that cannot be read and of which nothing lives. Its state is left as it is."""
+        with self._transaction():
+            self._db.execute("UPDATE runs SET ended = ? WHERE run_id = ?", (self._clock(), run_id))
+
+    def prune(self, *, ended_max: int = ENDED_MAX) -> list[str]:
+        """Forget the runs that ended before the newest `ended_max`, with their events; which they were.
+
+        One that goes on is never among them, nor one whose end is unproven, since its host is swept when it is back,
+        nor one of which that cannot be read.
+        """
+        rows = self._read(
+            f"SELECT {COLUMNS} FROM runs WHERE ended IS NOT NULL AND run_id NOT IN ({_NEWEST_ENDED})",
+            (ended_max,),
+        )
+        forgotten = [one.run.run_id for one in contents_of(rows, self._since).kept if not unproven(one.run)]
+        for run_id in forgotten:  # one run at a time, so that another writer need not wait for all of them
+            with self._transaction():
+                for table in ("events", "journal", "runs"):
+                    self._db.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+            self._last.pop(run_id, None)
+        return forgotten
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def runs(self, *, ended_max: int = ENDED_MAX) -> list[Kept]:
+        """All runs that have not ended or of which a host owes the proof, and the newest others; oldest first."""
+        newest = {run_id for (run_id,) in self._read(_NEWEST_ENDED, (ended_max,))}
+        kept = self.contents().kept
+        return [one for one in kept if one.ended is None or one.run.run_id in newest or unproven(one.run)]
+
+    def contents(self) -> Contents:
+        """Return every run, and those that cannot be read."""
+        return contents_of(self._read(_ALL, ()), self._since)
+
+    def _since(self, run_id: str, seq: int | None) -> list[tuple[Any, ...]]:
+        return self._read(SINCE, (run_id, seq))
+
+    def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as e:
+            raise self._error(e) from e
+
+    def next_run_id(self, name: str) -> str:
+        """`mnist-20261120-093005`: the name, and the date and time (UTC) of the submission.
+
+        A count would begin again with every journal, and the hosts remember the runs of all journals: a new head
+        node's first run must not find the records of another's.
+        """
+        at = datetime.now(UTC)
+        while True:
+            run_id = f"{name}-{at:%Y%m%d-%H%M%S}"
+            if not self._read("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)):
+                return run_id
+            at += timedelta(seconds=1)
+
+    def events(self, *, name: str | None = None, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return what `orch events` shows, in order: the events of one run (by its name or id), or of all."""
+        rows = self._read(
+            "SELECT seq, time, run_id, kind, task, generation, message, data FROM events "
+            "WHERE seq > ? AND (? IS NULL OR name = ? OR run_id = ?) ORDER BY seq LIMIT ?",
+            (after, name, name, name, limit),
+        )
+        keys = ("seq", "time", "run", "kind", "task", "generation", "message")
+        return [{**dict(zip(keys, row[:7], strict=True)), "data": json.loads(row[7])} for row in rows]
+
+    def first_causes(self, run_id: str) -> list[dict[str, Any]]:
+        """Return what ended the run's generations and its individually restarted tasks, oldest first."""
+        rows = self._read(
+            "SELECT json_extract(data, '$.first_cause') FROM events WHERE run_id = ? AND "
+            "json_extract(data, '$.first_cause') IS NOT NULL ORDER BY seq",
+            (run_id,),
+        )
+        return [json.loads(found) for (found,) in rows]
+
+    def entries(self, run_id: str) -> list[Entry]:
+        """Return the run's entries, in order."""
+        return [entry_of(row) for row in self._read(ROWS, (run_id,))]
+
+
+def put_aside(path: str) -> str | None:
+    """Move a journal away, with what belongs to it; its new path. None where there is none. OSError."""
+    target = f"{path}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    moved = None
+    # The log last: a journal without its log is whole but old; a log without its journal is refused.
+    for suffix in ("", "-shm", "-wal"):
+        if os.path.exists(path + suffix):
+            durable.place(path + suffix, target + suffix)
+            moved = target
+    return moved
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
+def _unusable(path: str, error: OSError) -> JournalError:
+    return JournalError(
+        f"the journal {path} cannot be opened: {error.strerror}",
+        hint="see to the permissions of its directory, or set $ORCH_STATE_DIR to another",
+    )
+
+
+def now_utc() -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:
+    task = str(note.task) if note.task else None
+    data = json.dumps(dict(note.data), default=str)
+    return (time, run.run_id, run.plan.name, note.kind.value, task, run.generation, note.message, data)

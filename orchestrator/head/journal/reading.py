@@ -1,0 +1,56 @@
+"""Read a journal that somebody else may be writing: its runs, and the entries of one. Nothing is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from dataclasses import replace
+from urllib.parse import quote
+
+from orchestrator.core.errors import UsageError
+from orchestrator.head.journal.entries import ROWS, ROWS_BEFORE_V3, Entry, entry_of
+from orchestrator.head.journal.format import VERSION, error_of, version_of
+from orchestrator.head.journal.states import COLUMNS, COLUMNS_BEFORE_V4, SINCE, Contents, contents_of
+
+
+def peek(path: str) -> Contents:
+    """Every run of a journal that may be somebody else's, who may be writing it; none where there is no journal.
+
+    Changes nothing. JournalError where this program could not take it, or is too old for it.
+    """
+    if not os.path.exists(path):
+        return Contents()
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
+            columns = COLUMNS if version_of(db, path) == VERSION else COLUMNS_BEFORE_V4
+            rows = db.execute(f"SELECT {columns} FROM runs ORDER BY rowid").fetchall()
+            known = contents_of(
+                rows, lambda *of: db.execute(SINCE, of).fetchall() if of[1] is not None else []
+            )
+            owner = db.execute("SELECT value FROM meta WHERE key = 'owner'").fetchone()
+    except sqlite3.Error as e:
+        raise error_of(path, e) from e
+    return replace(known, owner_id=str(owner[0]) if owner else "")
+
+
+def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
+    """Return the id and the entries of a run: of that id, or the newest of that name.
+
+    Changes nothing, as `peek`, and reads journals of older versions too. UsageError where there is no such run.
+    """
+    if not os.path.exists(path):
+        raise UsageError(f"there is no journal: {path}")
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
+            query = ROWS if version_of(db, path) >= 3 else ROWS_BEFORE_V3
+            known = db.execute("SELECT run_id, name FROM runs ORDER BY rowid").fetchall()
+            found = [run_id for run_id, of in known if name in (run_id, of)]
+            if not found:
+                names = ", ".join(dict.fromkeys(of for _, of in known))
+                raise UsageError(
+                    f"the journal has no run {name!r}", hint=f"it has: {names}" if names else None
+                )
+            return found[-1], [entry_of(row) for row in db.execute(query, (found[-1],))]
+    except sqlite3.Error as e:
+        raise error_of(path, e) from e

@@ -1,0 +1,133 @@
+"""The runs of a journal as JSON: written, read again, and set aside where they cannot be read."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.core.state.run import Run
+from orchestrator.head.journal.changes import state_after
+from orchestrator.head.journal.values import dump
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A run as the journal holds it."""
+
+    run: Run
+    created: str
+    ended: str | None
+    written_at: float
+    """The monotonic instant at which the state was written, by the clock of its writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A run of the journal whose state this program cannot read. It is set aside: nothing is decided about it."""
+
+    run_id: str
+    name: str
+    ended: str | None
+    why: str
+
+    @property
+    def sentence(self) -> str:
+        """Say what that means."""
+        goes_on = (
+            "its tasks may be training, and nobody watches them" if self.ended is None else "it has ended"
+        )
+        return f"{self.run_id} is set aside: its state in the journal cannot be read ({self.why}); {goes_on}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Every run of a journal, oldest first."""
+
+    kept: tuple[Kept, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+    owner_id: str = ""
+    """The id by which hosts know the owner of these runs; empty where an older orch wrote the journal."""
+
+    @property
+    def set_aside(self) -> tuple[Unreadable, ...]:
+        """Return those that may still go on."""
+        return tuple(one for one in self.unreadable if one.ended is None)
+
+
+COLUMNS = "run_id, name, state, created, ended, written_at, state_seq"
+"""The columns of the table of runs, in the order of `contents_of`."""
+
+COLUMNS_BEFORE_V4 = COLUMNS.replace("state_seq", "NULL")
+
+SINCE = (
+    "SELECT json_extract(event, '$.at'), changes, after FROM journal "
+    "WHERE run_id = ? AND seq > coalesce(?, 1 << 62) ORDER BY seq"
+)
+"""The entries that were written since a state: when, how it had changed before, and how their events changed it."""
+
+
+def contents_of(rows: Iterable[Sequence[Any]], since: Callable[[str, int | None], Sequence[Any]]) -> Contents:
+    """Read rows of the table of runs. `since` reads by `SINCE`."""
+    kept: list[Kept] = []
+    unreadable: list[Unreadable] = []
+    for run_id, name, state, created, ended, written_at, state_seq in rows:
+        try:
+            entries = since(run_id, state_seq)
+            run = state_after(state, [entry[1:] for entry in entries])
+            kept.append(Kept(run, created, ended, entries[-1][0] if entries else written_at))
+        except ValueError as e:
+            unreadable.append(Unreadable(run_id, name, ended, _in_short(e)))
+    return Contents(tuple(kept), tuple(unreadable))
+
+
+def _in_short(error: ValueError) -> str:
+    """Say where a state goes wrong; all of pydantic's complaints would fill a page."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
+
+
+def dump_run(run: Run) -> str:
+    """Return a run as JSON, as the journal keeps it."""
+    return dump(Run, run)
+
+
+_packed: tuple[Run, str] | None = None
+"""The last answer of `packed_run`: all hosts of a run are told the same."""
+
+UNPACKED_BYTES_MAX = 64 << 20
+
+
+def packed_run(run: Run) -> str:
+    """Return a run as a short text, as hosts keep it: of 1,000 tasks it has 1.2 MB as JSON, and a fraction so."""
+    global _packed
+    known = _packed
+    if known is None or known[0] is not run:
+        known = run, b64encode(zlib.compress(dump_run(run).encode())).decode()
+        _packed = known
+    return known[1]
+
+
+def unpacked(state: str) -> str:
+    """Return the JSON of what `packed_run` has made; that of an older orch is JSON already. ValueError for others."""
+    if state.startswith("{"):
+        return state
+    inflate = zlib.decompressobj()
+    try:
+        text = inflate.decompress(b64decode(state, validate=True), UNPACKED_BYTES_MAX)
+    except zlib.error as e:
+        raise ValueError(f"it cannot be unpacked: {e}") from e
+    if not inflate.eof:
+        raise ValueError("it is cut off, or too large")
+    return text.decode()
+
+
+def read_run(state: str) -> Run:
+    """Read what `dump_run` has written, of 0.1.0 too. ValueError where it is no run that this program understands."""
+    return state_after(state, ())

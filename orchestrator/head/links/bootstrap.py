@@ -1,0 +1,344 @@
+"""Brings an agent up at the other end of a channel: the head's side, and the few fixed lines that hosts run.
+
+What is said, after the host's shell has run COMMAND:
+
+    head                                          host
+    <python>\\n<bytes of _FIRST>\\n<_FIRST>
+    <request as JSON>\\n
+                                                  (whatever motd and rc files print) orch-shell\\n
+                                                  (the same) <mark> {"ok": true}\\n   and frames from here on
+    only after <mark> {"need": true, "magic": "<hex>"}\\n:
+    <bytes>\\n<installer.py><sha256> <bytes> <kind>\\n<bundle>
+
+The mark is a number of the head's said backwards, so that no output of anybody else's, and no echo of our
+own input, is taken for it. All of the user's text travels on stdin; COMMAND never changes.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from orchestrator.core.errors import ConnectFailed, HostUnfit
+from orchestrator.head.code import compiled, installer
+from orchestrator.head.links import edge
+from orchestrator.head.links.bootstrap_errors import PYTHON_HINT, too_old, unfit
+from orchestrator.head.reach.alarm import ALARMS
+from orchestrator.protocol.channel import Decoder, FrameError
+from orchestrator.protocol.check import check_of
+from orchestrator.protocol.hello import BootAnswer, BootRequest, Greeting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.core.plan import HostPlan
+    from orchestrator.head.code.bundle import Bundle
+    from orchestrator.head.reach.transport import Channel
+
+COMMAND = (
+    "exec /bin/sh -c '"
+    'echo orch-shell; IFS= read -r p && case "$p" in "~/"*) p="$HOME/${p#??}";; esac && '
+    'if command -v "$p" >/dev/null; then '
+    'exec "$p" -I -S -X utf8 -c "import os,sys;f=os.fdopen(0,sys.argv[1]);exec(f.read(int(f.readline())))" rb; '
+    "else echo orch-no-python; exit 127; fi'"
+)
+"""For any login shell (sh, bash, zsh, fish, csh): one line, no quote within the single quotes, no backslash."""
+
+_FIRST = r"""
+import json, os, sys
+q = json.loads(f.readline().decode("ascii"))
+def say(m):
+    b = ("\n" + q["nonce"][::-1] + " " + json.dumps(m) + "\n").encode("ascii")
+    while b:
+        b = b[os.write(1, b):]
+def place():
+    d = q["host_dir"] or os.environ.get("ORCH_HOST_DIR") or os.path.expanduser("~/.local/state/orch-host")
+    d = own(d)
+    n = os.uname().nodename
+    try:
+        with open("/etc/machine-id") as i:
+            k = n + " " + i.read().strip()
+    except OSError:
+        k = n
+    return d if claim(os.path.join(d, "host"), k) == k else own(os.path.join(d, "hosts", n))
+def claim(p, k):
+    if not os.path.exists(p):
+        t = "%s.%s.%d" % (p, os.uname().nodename, os.getpid())
+        with open(t, "w") as o:
+            o.write(k)
+        try:
+            os.link(t, p)
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(t)
+    with open(p) as o:
+        return o.read()
+def own(d):
+    os.makedirs(os.path.join(d, "bundle"), 0o700, exist_ok=True)
+    d = os.path.realpath(d)
+    s = os.stat(d)
+    if s.st_uid != os.geteuid():
+        raise OSError(1, "it belongs to another user", d)
+    if s.st_mode & 0o077:
+        os.chmod(d, 0o700)
+    return d
+def start(d):
+    p = os.path.join(d, "bundle", q["digest"] + "." + sys.implementation.cache_tag + ".pyz")
+    for new in (False, True):
+        if new or not os.path.exists(p):
+            from importlib.util import MAGIC_NUMBER
+            say({"need": True, "magic": MAGIC_NUMBER.hex()})
+            g = {"__name__": "orch_install"}
+            exec(f.read(int(f.readline())), g)
+            g["install"](f, p)
+            new = True
+        sys.path.insert(0, p)
+        try:
+            from orchestrator.host.agent.main import main
+            return main, p
+        except Exception:
+            if new:
+                raise
+            sys.path.remove(p)
+            sys.path_importer_cache.clear()
+            for m in [m for m in sys.modules if m.split(".")[0] == "orchestrator"]:
+                del sys.modules[m]
+main = None
+if sys.version_info < (3, 10):
+    say({"error": "python-too-old", "version": "%d.%d.%d" % sys.version_info[:3]})
+else:
+    try:
+        d = place()
+        main, p = start(d)
+        say({"ok": True})
+    except OSError as e:
+        say({"error": "os", "errno": e.errno, "why": e.strerror or str(e), "path": str(e.filename or "")})
+    except Exception as e:
+        say({"error": "internal", "why": "%s: %s" % (type(e).__name__, e)})
+if main:
+    main(d, p, q)
+"""
+"""Parses on every Python since 2.7, so that a host's too old one can say so. Runs beside `f`, its stdin.
+
+A home directory may be shared by all hosts (NFS). The first host has the directory, and writes its name into
+`host`; each other has its own below `hosts/`, since what one host's shims leave there another would take for
+the remains of its own.
+"""
+
+SLOW_SHELL_S = 1.0
+"""A login shell that takes longer has rc files worth a word: they run for every connection."""
+
+_JUNK_BYTES_MAX = 1 << 20
+_READ_BYTES = 1 << 14
+"""All that is said before the frames is short, and a thousand hosts are read at once."""
+
+
+@dataclass(slots=True)
+class Started:
+    """An agent that has said hello. `frames` came right behind it; `decoder` holds a part of the next."""
+
+    hello: Greeting
+    frames: list[tuple[dict[str, Any], bytes]]
+    decoder: Decoder
+    pushed_bytes: int = 0
+    """0 where the bundle was there already."""
+
+
+def start_agent(
+    channel: Channel,
+    host: HostPlan,
+    bundle: Bundle,
+    *,
+    heartbeat_s: float = 2.0,
+    host_dir: str | None = None,
+    timeout_s: float = 60.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Started:
+    """Start the agent on a channel that runs COMMAND, with the bundle pushed where it is missing.
+
+    Blocks, at most `timeout_s`. Raises HostUnfit (its cause and the way out), ConnectFailed where the channel broke
+    or nothing was said in time, WireError for a hello that is none; the channel is closed then.
+    """
+    talk = _Talk(channel, host, bundle, clock)
+    with ALARMS.after(timeout_s, talk.give_up):
+        try:
+            return talk.run(heartbeat_s, host_dir)
+        except OSError as e:
+            talk.listen_out()
+            raise talk.broken() from e
+        except FrameError as e:
+            raise HostUnfit(
+                host.name,
+                f"something else than the agent writes to its output: {e}",
+                hint="look for programs that the login shell's rc files leave running in the background",
+            ) from e
+        finally:
+            if not talk.done:
+                channel.close()
+
+
+@dataclass(slots=True)
+class _Talk:
+    """One conversation, from the first byte to the hello."""
+
+    channel: Channel
+    host: HostPlan
+    bundle: Bundle
+    clock: Callable[[], float]
+    heard: bytearray = field(default_factory=bytearray)
+    shell_s: float | None = None
+    timed_out: bool = False
+    done: bool = False
+
+    def give_up(self) -> None:
+        """Close the channel, from the alarm's thread: that is what wakes a blocked read."""
+        self.timed_out = True
+        self.channel.close()
+
+    def run(self, heartbeat_s: float, host_dir: str | None) -> Started:
+        began_at = self.clock()
+        nonce = f"orch-{secrets.token_hex(12)}"
+        request: BootRequest = {
+            "nonce": nonce,
+            "digest": self.bundle.code.digest,
+            "host_dir": host_dir,
+            "heartbeat_s": heartbeat_s,
+            "psutil": self.bundle.psutil,
+            "psutil_platform": self.bundle.platform,
+        }
+        first = _FIRST.encode("ascii")
+        self.channel.write(
+            b"%s\n%d\n%s%s\n"
+            % (_python_line(self.host), len(first), first, json.dumps(request).encode("ascii"))
+        )
+        mark = f"\n{nonce[::-1]} ".encode()
+        answer = self._answer(mark, began_at)
+        pushed_bytes = 0
+        if answer.get("need"):
+            pushed_bytes = self._push(answer.get("magic", ""))
+            answer = self._answer(mark, began_at)
+        if not answer.get("ok"):
+            raise unfit(self.host, answer)
+        started = self._hello()
+        started.pushed_bytes = pushed_bytes
+        if self.shell_s is not None and self.shell_s > SLOW_SHELL_S:
+            started.hello["slow"] = {"shell_s": round(self.shell_s, 2)}
+        self.done = True
+        return started
+
+    def _answer(self, mark: bytes, began_at: float) -> BootAnswer:
+        """Read on to the next line behind the mark; what stands before it is somebody else's."""
+        while True:
+            if self.shell_s is None and b"orch-shell\n" in self.heard:
+                self.shell_s = self.clock() - began_at
+            at = self.heard.find(mark)
+            end = self.heard.find(b"\n", at + len(mark)) if at >= 0 else -1
+            if end >= 0:
+                line = bytes(self.heard[at + len(mark) : end])
+                del self.heard[: end + 1]
+                try:
+                    return cast("BootAnswer", check_of(BootAnswer)(json.loads(line)))
+                except (ValueError, RecursionError) as e:
+                    raise FrameError(f"an answer that cannot be read: {e}") from e
+            if len(self.heard) > _JUNK_BYTES_MAX:
+                raise HostUnfit(
+                    self.host.name,
+                    "its login shell prints without end before our command runs",
+                    hint="let .bashrc and its like print nothing for shells that are not interactive",
+                )
+            self._read()
+
+    def _read(self) -> None:
+        data = self.channel.read(_READ_BYTES)
+        if not data:
+            raise self.broken()
+        self.heard += data
+
+    def listen_out(self) -> None:
+        """Read what is left: a shell that did not read us may have said why before it ended."""
+        while len(self.heard) < _JUNK_BYTES_MAX:
+            data = self.channel.read(_READ_BYTES)
+            if not data:
+                return
+            self.heard += data
+
+    def _push(self, magic: str) -> int:
+        source = Path(installer.__file__).read_bytes()
+        ready = compiled.compiled_for(magic, self.bundle)
+        code, kind = (ready, b"compiled") if ready else (compiled.sources(self.bundle.code), b"source")
+        sha256, size = code.digest.encode("ascii"), len(code.data)
+        self.channel.write(b"%d\n%s%s %d %s\n%s" % (len(source), source, sha256, size, kind, code.data))
+        return size
+
+    def _hello(self) -> Started:
+        decoder = Decoder()
+        frames = decoder.feed(bytes(self.heard))
+        self.heard.clear()
+        while not frames:
+            self._read()
+            frames = decoder.feed(bytes(self.heard))
+            self.heard.clear()
+        (message, _), *rest = frames
+        return Started(edge.hello(self.host.name, message), rest, decoder)
+
+    def broken(self) -> HostUnfit | ConnectFailed:
+        """Return why nothing more comes, judged by how far we got and what was printed."""
+        name = self.host.name
+        printed = (bytes(self.heard[-2000:]).decode("utf-8", "replace") + self.channel.stderr_tail()).strip()
+        shell = self.shell_s is not None or b"orch-shell\n" in self.heard
+        if self.timed_out and not shell:
+            return ConnectFailed(
+                name,
+                "its login shell did not get to our command in time",
+                hint=f"see what the rc files of that account wait for: ssh {name} true",
+            )
+        if self.timed_out:
+            return ConnectFailed(
+                name,
+                f"its Python ({self.host.python}) did not answer in time",
+                hint="a hanging file system may be under it or under the home directory",
+            )
+        if b"orch-no-python\n" in self.heard:
+            return HostUnfit(
+                name,
+                f"there is no Python at {self.host.python}",
+                hint=PYTHON_HINT,
+                code="no-python",
+            )
+        last = edge.last_line(printed.replace("orch-shell", ""))
+        if self.channel.exit_status() is None:
+            # Whoever ends by itself says with what code: a connection that broke is no fault of the host's Python.
+            return ConnectFailed(
+                name,
+                "the connection broke while its agent was being started"
+                + (f"; it said: {last}" if last else ""),
+                hint=f"see whether its Python ({self.host.python}) dies of a signal there",
+            )
+        if not shell:
+            return HostUnfit(
+                name,
+                "its login shell did not run our command" + (f"; it said: {last}" if last else ""),
+                hint="the account needs a login shell, and no forced command: ssh HOST true must work",
+            )
+        if "Unknown option: -I" in printed:
+            return too_old(self.host, "")
+        return HostUnfit(
+            name,
+            f"{self.host.python} did not start as a Python" + (f"; it said: {last}" if last else ""),
+            hint=PYTHON_HINT,
+            code="no-python",
+        )
+
+
+def _python_line(host: HostPlan) -> bytes:
+    path = host.python.encode("utf-8", "surrogateescape")
+    if not path or b"\n" in path or b"\0" in path or path.startswith(b"-"):
+        raise HostUnfit(
+            host.name, f"{host.python!r} cannot be the path of a Python", hint=PYTHON_HINT, code="no-python"
+        )
+    return path

@@ -1,0 +1,75 @@
+"""A link to a host for the time of one question: of a run that has ended, whose own links are closed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from orchestrator.core.plan import HostPlan
+from orchestrator.core.state.run import Problem
+from orchestrator.core.words import duration
+from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.links.conversation import LinkDown, OrderRefused
+from orchestrator.head.links.crew import Crew
+from orchestrator.head.links.link import HostLink, Watch
+from orchestrator.head.reach.transport import Transport
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.reports import Report
+
+CONNECT_TIMEOUT_S = 30.0
+
+_CREW = Crew()
+"""Of all leased links: one of its own for each would leave threads behind."""
+
+
+class _Awaited:
+    """Listens for one thing only: that the host is up, or why not."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        self.why: str | None = None
+        self.problem: Problem | None = None
+
+    def up(self, run_id: str, host: str, hello: Greeting) -> None:  # noqa: ARG002 (a Listener's signature)
+        self.why = None
+        self.told.set()
+
+    def down(self, run_id: str, host: str, problem: str) -> None:  # noqa: ARG002
+        self.why = problem
+        self.told.set()
+
+    def refused(self, run_id: str, host: str, problem: Problem) -> None:  # noqa: ARG002
+        self.problem = problem
+        self.told.set()
+
+    def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
+        """Ignore it: what its tasks did is known already."""
+
+    def flooded(self, run_id: str, host: str, problem: str) -> None:
+        """Ignore it: the link is closed soon."""
+
+
+@contextlib.contextmanager
+def leased(
+    host: HostPlan, transport: Transport, bundle: Callable[[], Bundle], run_id: str, watch: Watch
+) -> Iterator[HostLink]:
+    """Give a connected link for the time of a `with`.
+
+    Raises:
+        LinkDown: the host cannot be reached now, and why.
+        OrderRefused: nor before a person acts: keys, a missing Python.
+    """
+    awaited = _Awaited()
+    link = HostLink(host, transport, bundle, awaited, crew=_CREW)
+    link.attach(run_id, watch)
+    try:
+        if not awaited.told.wait(CONNECT_TIMEOUT_S):
+            raise LinkDown(f"{host.name} did not answer within {duration(CONNECT_TIMEOUT_S)}")
+        if awaited.problem is not None:
+            raise OrderRefused(awaited.problem)
+        if awaited.why is not None:
+            raise LinkDown(awaited.why)
+        yield link
+    finally:
+        link.close()

@@ -1,0 +1,413 @@
+"""One link per host: a connection that is made again whenever it breaks. Orders go in, reports and replies come out.
+
+A link knows nothing of what a run needs: it serves any number of runs, tells each when the agent is up or gone, and
+drops orders while there is no connection, since the core asks anew for what is outstanding once the host is up.
+It has no thread of its own: one of the crew connects, another writes, and whatever thread reads the connection (one
+for all local ones, paramiko's own for SSH) hands on what it says.
+
+An agent that breaks the protocol loses its connection. After the first time, the link connects again as usual. If it
+happens again, the host is shown as misbehaving, and the link waits for minutes between its tries.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from orchestrator.core.errors import ConnectFailed, HostError
+from orchestrator.core.plan import HostPlan
+from orchestrator.core.state.run import Problem
+from orchestrator.core.words import duration
+from orchestrator.head.code import compiled
+from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.links import bootstrap, edge
+from orchestrator.head.links import requests as orders
+from orchestrator.head.links.allowance import Intake
+from orchestrator.head.links.conversation import (
+    Answer,
+    Asked,
+    Conversation,
+    LinkDown,
+    NoAnswer,
+    OrderRefused,
+    Reply,
+)
+from orchestrator.head.links.crew import Crew
+from orchestrator.head.links.edge import WireError
+from orchestrator.head.links.reception import Frames, Reception
+from orchestrator.head.reach.transport import Transport
+from orchestrator.protocol.channel import FrameError
+from orchestrator.protocol.check import cleaned
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.limits import PSUTIL_AFTER_S
+from orchestrator.protocol.orders import Claim
+from orchestrator.protocol.reports import Report
+from orchestrator.protocol.table import Order
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+SLOW_CONNECT_S = 5.0
+"""An sshd that takes longer to let us in is worth a word: every command over SSH waits as long."""
+
+
+class Listener(Protocol):
+    """Who is told, by the thread that reads the connection or one of the crew: must not block for long."""
+
+    def up(self, run_id: str, host: str, hello: Greeting) -> None:
+        """Hear that the agent has said hello and watches the run."""
+
+    def down(self, run_id: str, host: str, problem: str) -> None:
+        """Hear that there is no connection; it is tried again."""
+
+    def refused(self, run_id: str, host: str, problem: Problem) -> None:
+        """Hear that there is no connection until a person acts."""
+
+    def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
+        """Hear a heartbeat."""
+
+    def flooded(self, run_id: str, host: str, problem: str) -> None:
+        """Hear that the host sends so much that it is read more slowly."""
+
+
+class Watch(NamedTuple):
+    """A run that the link serves."""
+
+    epoch: int
+    heartbeat_s: float
+    silence_max_s: float
+    claim: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a link tries. All in seconds."""
+
+    retry_s: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+    """Between tries to connect, ± 25 %; the last one again and again."""
+    refused_retry_s: float = 30.0
+    """Where a person must act first: keys, a missing Python."""
+    steady_s: float = 30.0
+    """A connection that lived as long was a good one: the next try is made soon again."""
+    silence_check_s: float = 1.0
+    misbehaving_retry_s: tuple[float, ...] = (60.0, 120.0, 300.0, 600.0)
+    """Between tries to connect to an agent that has broken the protocol more than once."""
+    forgiven_s: float = 600.0
+    """A connection that lived as long clears the count of broken ones."""
+    reports_per_s: float = 20.0
+    """How often a host may report for long. One that does so more often is read more slowly."""
+    unasked_bytes_per_s: float = 2 << 20
+    """How much a host may send beside the bytes that it was asked for. More than that is read more slowly."""
+
+
+PACE = Pace()
+
+
+class HostLink:
+    """The connection to one host."""
+
+    def __init__(
+        self,
+        host: HostPlan,
+        transport: Transport,
+        bundle: Callable[[], Bundle],
+        listener: Listener,
+        pace: Pace = PACE,
+        crew: Crew | None = None,
+    ) -> None:
+        """Make a link, which connects once it has a run. `crew`: threads that links share; else it has its own."""
+        self.host = host
+        self._crew = crew or Crew()
+        self._transport = transport
+        self._bundle = bundle
+        self._listener = listener
+        self._pace = pace
+        self._lock = threading.RLock()
+        self._watches: Mapping[str, Watch] = {}
+        """Replaced and never changed: whoever reads takes no lock, which one that closes may hold."""
+        self._connection: Conversation | None = None
+        self._closed = False
+        self._held_until = 0.0
+        self._tries = 0
+        """How many in a row came to no steady connection."""
+        self._began_at = 0.0
+        """When the last one began."""
+        self._misfits = 0
+        """How many connections in a row ended because the agent broke the protocol."""
+        self._misbehaves: str | None = None
+        """Why the link waits before its next try, while it does so for that."""
+        self._is_begun = False
+        """Whether it connects: from the first run on. Before, nobody would be told why a try failed."""
+
+    # -- called by the coordinator -------------------------------------------------------------------------
+
+    def attach(self, run_id: str, watch: Watch) -> None:
+        """Serve that run too."""
+        with self._lock:
+            self._watches = {**self._watches, run_id: watch}
+            if not self._is_begun:
+                self._is_begun = True
+                self._crew.do(self._try)
+            connection = self._connection
+            if connection is not None:
+                self._watch(connection, run_id, watch)
+        if connection is not None:
+            self._listener.up(run_id, self.host.name, connection.hello)
+        elif (problem := self._misbehaves) is not None:
+            self._listener.down(run_id, self.host.name, cleaned(problem))
+
+    def detach(self, run_id: str) -> None:
+        """Serve that run no more. The connection stays until `close`."""
+        with self._lock:
+            watch = self._watches.get(run_id)
+            self._watches = {other: kept for other, kept in self._watches.items() if other != run_id}
+            if watch is not None and self._connection is not None:
+                self.send(orders.unwatch(run_id, watch.epoch))
+
+    def send(
+        self, order: Order[A], blob: bytes = b"", on_reply: Callable[[Reply[A]], None] | None = None
+    ) -> None:
+        """Queue an order; dropped where there is no connection. `on_reply` is called where it is read."""
+        connection = self._connection
+        if connection is not None:
+            connection.send(order, blob, on_reply)
+
+    def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
+        """Send and wait. Raises LinkDown or OrderRefused; never called where the connection is read."""
+        return self.begin(order, blob).answer(timeout_s)
+
+    def begin(self, order: Order[A], blob: bytes = b"") -> Asked[A]:
+        """Send. Raises LinkDown; never called where the connection is read."""
+        connection = self._connection
+        if connection is None:
+            raise LinkDown(f"{self.host.name} is not connected")
+        future: Future[Reply[A]] = Future()
+        connection.send(order, blob, future=future)
+        return Asked(self.host.name, order, future)
+
+    def reset(self, why: str) -> None:
+        """Connect anew: the agent is there and does not do its work."""
+        connection = self._connection
+        if connection is not None:
+            connection.break_off(why)
+
+    def hold_off(self, seconds: float) -> None:
+        """Break the connection, and make none for so long: `orch chaos` plays a cut."""
+        with self._lock:
+            self._held_until = time.monotonic() + seconds
+        self.reset(f"orch chaos cut it off for {duration(seconds)}")
+
+    def close(self) -> None:
+        """End the connection; what runs on the host goes on."""
+        with self._lock:
+            self._closed = True
+            connection = self._connection
+        self._crew.no_more(self._try)
+        if connection is not None:
+            connection.flush_and_close()
+
+    def serves_others(self, run_id: str) -> bool:
+        """Return whether more runs than that one share it."""
+        return any(served != run_id for served in self._served())
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether it serves a run."""
+        return bool(self._watches)
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether orders reach the agent now."""
+        return self._connection is not None
+
+    @property
+    def hello(self) -> Greeting | None:
+        """Return what the agent said first, of the connection that is there; None without one."""
+        connection = self._connection
+        return connection.hello if connection is not None else None
+
+    # -- from one connection to the next -------------------------------------------------------------------
+
+    def _try(self) -> None:
+        """Connect, and be told from then on. In a thread of the crew: it blocks."""
+        if self._closed:
+            return
+        self._began_at = time.monotonic()
+        held_s = self._held_until - self._began_at
+        if held_s > 0:
+            with self._lock:
+                if not self._closed:
+                    self._crew.later(held_s, self._try)
+            return
+        self._misbehaves = None
+        try:
+            self._connect()
+        except Exception as e:
+            self._try_again(e)
+
+    def _try_again(self, error: Exception | None) -> None:
+        """Say what was wrong, and connect anew later."""
+        delay_s = self._told(error) if error is not None else None
+        if time.monotonic() - self._began_at > self._pace.steady_s:
+            self._tries = 0
+        if delay_s is None:
+            delay_s = self._pace.retry_s[min(self._tries, len(self._pace.retry_s) - 1)]
+            self._tries += 1
+        with self._lock:
+            if not self._closed:
+                self._crew.later(delay_s * random.uniform(0.75, 1.25), self._try)
+
+    def _told(self, error: Exception) -> float | None:
+        """Tell runs of it, and return how long to wait before the next try; None to wait as usual."""
+        match error:
+            case ConnectFailed():
+                self._tell_down(error.message)
+            case FrameError() | WireError():
+                return self._misbehaved(error)
+            case HostError():
+                for run_id in self._served():
+                    self._listener.refused(run_id, self.host.name, _problem(error))
+                return self._pace.refused_retry_s
+            case _:  # a fault of ours must not end the link for good: say it and try again
+                log.error("link %s", self.host.name, exc_info=error)
+                self._tell_down("a fault in orch; see the coordinator's log")
+        return None
+
+    def _connect(self) -> None:
+        channel = self._transport.open(self.host, bootstrap.COMMAND)
+        connect_s = time.monotonic() - self._began_at
+        try:
+            started = bootstrap.start_agent(channel, self.host, self._bundle())
+        except BaseException:
+            channel.close()
+            raise
+        if connect_s > SLOW_CONNECT_S:
+            started.hello.setdefault("slow", {})["connect_s"] = round(connect_s, 1)
+        self._serve(Conversation(self.host.name, channel, started.hello, self._crew), started)
+
+    def _serve(self, connection: Conversation, started: bootstrap.Started) -> None:
+        """Serve all runs over a connection, until it ends."""
+        with self._lock:
+            is_late = self._closed or self._held_until > time.monotonic()  # since while we were connecting
+            if not is_late:
+                self._connection = connection
+                watches = self._watches
+                for run_id, watch in watches.items():
+                    self._watch(connection, run_id, watch)
+        if is_late:
+            connection.channel.close()
+            self._try_again(None)
+            return
+        ended = partial(self._ended, connection, time.monotonic())
+        try:
+            for run_id in watches:
+                self._listener.up(run_id, self.host.name, started.hello)
+            if started.hello["psutil_wanted"]:
+                self._crew.later(PSUTIL_AFTER_S, partial(_bring_psutil, connection))
+            connection.start(self._silence_max_s, self._pace.silence_check_s)
+            self._take(connection, started.frames)
+            reception = Reception(
+                started.decoder,
+                Intake(self._pace.reports_per_s, self._pace.unasked_bytes_per_s, time.monotonic()),
+                heard=partial(self._take, connection),
+                flooded=self._tell_flood,
+                # Whoever reads other connections too must not wait for the end of this one.
+                ended=lambda error: self._crew.do(partial(ended, error)),
+            )
+            connection.channel.feed(reception.take)
+        except Exception as e:
+            ended(e)
+
+    def _ended(self, connection: Conversation, began_at: float, error: Exception | None) -> None:
+        """Let go of a connection, tell runs, and try again. In a thread of the crew."""
+        with self._lock:
+            if self._connection is not connection:  # this was done: it ended for two reasons at once
+                return
+            self._connection = None
+        try:
+            connection.channel.close()
+            connection.end()
+            if time.monotonic() - began_at > self._pace.forgiven_s:
+                self._misfits = 0
+            if error is None and not self._closed:
+                self._tell_down(connection.why or _broken(connection))
+        finally:
+            self._try_again(error)
+
+    def _take(self, connection: Conversation, frames: Frames) -> tuple[bool, int]:
+        """Hand on replies and the newest report: older ones say nothing that it does not say. Raises WireError.
+
+        Returns:
+            Whether there was a report, and how many bytes of the frames had been asked for.
+        """
+        connection.heard_at = time.monotonic()
+        checked = [(edge.frame(self.host.name, message, blob), blob) for message, blob in frames]
+        newest = max((at for at, (frame, _) in enumerate(checked) if "report" in frame), default=None)
+        asked_bytes = 0
+        for at, (frame, blob) in enumerate(checked):
+            if "report" not in frame:
+                asked_bytes += len(blob) if connection.replied(frame, blob) else 0
+            elif at == newest:
+                for run_id in self._served():
+                    if run_id in frame["report"]["runs"]:
+                        self._listener.reported(run_id, self.host.name, frame["report"], self)
+        return newest is not None, asked_bytes
+
+    def _tell_flood(self) -> None:
+        problem = f"{self.host.name} sends more than orch reads of a host; it is read more slowly"
+        log.warning("link %s: %s", self.host.name, problem)
+        for run_id in self._served():
+            self._listener.flooded(run_id, self.host.name, problem)
+
+    def _misbehaved(self, error: Exception) -> float | None:
+        """Tell runs how the agent broke the protocol. Return how long to wait; None to wait as usual."""
+        problem, delay_s = str(error), None
+        self._misfits += 1
+        if self._misfits > 1:
+            delays = self._pace.misbehaving_retry_s
+            delay_s = delays[min(self._misfits - 2, len(delays) - 1)]
+            problem = f"it misbehaves: {problem}; it is connected to again in about {duration(delay_s)}"
+            self._misbehaves = problem
+        log.warning("link %s: %s", self.host.name, problem)
+        self._tell_down(problem)
+        return delay_s
+
+    def _watch(self, connection: Conversation, run_id: str, watch: Watch) -> None:
+        connection.send(orders.watch(run_id, watch.epoch, watch.heartbeat_s, watch.claim))
+
+    def _served(self) -> list[str]:
+        return list(self._watches)
+
+    def _silence_max_s(self) -> float:
+        return min((w.silence_max_s for w in self._watches.values()), default=60.0)
+
+    def _tell_down(self, problem: str) -> None:
+        for run_id in self._served():
+            self._listener.down(run_id, self.host.name, cleaned(problem))
+
+
+def _bring_psutil(connection: Conversation) -> None:
+    for order, part in orders.psutil(compiled.psutil()):
+        connection.send(order, part)
+
+
+def _broken(connection: Conversation) -> str:
+    """Return why a connection ended that we did not end."""
+    said = connection.last_words()
+    return f"the connection broke: {said}" if said else "the connection broke"
+
+
+def _problem(error: HostError) -> Problem:
+    hint = error.hint and cleaned(error.hint)
+    return Problem(error.code, cleaned(error.message), hint, error.exit_code)
+
+
+__all__ = ["PACE", "HostLink", "LinkDown", "Listener", "NoAnswer", "OrderRefused", "Pace", "Reply", "Watch"]

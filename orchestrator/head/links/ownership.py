@@ -1,0 +1,80 @@
+"""Reads what hosts tell of who drives what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from orchestrator.core.state.owner import Driven, Owner
+from orchestrator.core.words import duration, listed
+from orchestrator.protocol.orders import Claimed, KnownRun, KnownRuns
+
+
+def told(host: str, answer: KnownRuns) -> list[Driven]:
+    """Return the runs that a host knows, and that whose its checkpoint directory is."""
+    found = [_of_run(host, one) for one in answer["runs"]]
+    stamp = answer.get("checkpoint")
+    # Of a run that was released here, all is known here: what it left in the directory proves nothing.
+    over = {one["run"] for one in answer["runs"] if one["claim"] is not None and _is_over(one)}
+    if stamp is not None and stamp["driven"] and stamp["claim"]["run"] not in over:
+        claim = stamp["claim"]
+        evidence = f"it was seen there {duration(stamp['ago_s'])} ago"
+        found.append(
+            Driven(
+                claim["run"],
+                claim["name"],
+                owner_of(claim),
+                _since(claim),
+                claim["checkpoint_dir"],
+                evidence,
+                f"the checkpoint directory, by {stamp['host']}",
+                is_stamp=True,
+            )
+        )
+    return found
+
+
+def _of_run(host: str, one: KnownRun) -> Driven:
+    claim = one["claim"]
+    return Driven(
+        run_id=one["run"],
+        # A run id is its name, the day and the time.
+        name=claim["name"] if claim is not None else one["run"].rsplit("-", 2)[0],
+        owner=owner_of(claim) if claim is not None else None,
+        since=_since(claim) if claim is not None else "",
+        checkpoint_dir=claim["checkpoint_dir"] if claim is not None else None,
+        evidence=_evidence(one),
+        where=host,
+        epoch=one["epoch"],
+    )
+
+
+def _is_over(one: KnownRun) -> bool:
+    return not one["alive"] and one["watched_ago_s"] is None
+
+
+def _evidence(one: KnownRun) -> str:
+    """Say what shows that the run goes on there; empty where nothing does."""
+    evidence = []
+    if one["alive"]:
+        living = [task for task in one["tasks"] if task["alive"]]
+        steps = [task["global_step"] for task in living if task.get("global_step") is not None]
+        at = f" at step {max(step for step in steps if step is not None)}" if steps else ""
+        named = listed([task["task"] for task in living] or [f"pid {pid}" for pid in one["processes"]])
+        evidence.append(f"alive there: {named}{at}")
+    if one["watched"]:
+        evidence.append("its coordinator watches it now")
+    elif one["driven"]:
+        evidence.append(f"its coordinator was there {duration(one['watched_ago_s'] or 0.0)} ago")
+    return ", ".join(evidence)
+
+
+def owner_of(claim: Claimed) -> Owner:
+    """Return whose a claim is."""
+    return Owner(claim["id"], claim["head"], claim["user"])
+
+
+def _since(claim: Claimed) -> str:
+    try:
+        return datetime.fromtimestamp(claim["since"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return ""

@@ -1,0 +1,300 @@
+"""Make orders from what the core decides. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from orchestrator.core import saving
+from orchestrator.core.actions import (
+    ReleaseTask,
+    SeedCheckpoint,
+    StartTask,
+    StopTask,
+    SweepHost,
+    VerifyCheckpoint,
+)
+from orchestrator.core.faults import Fault
+from orchestrator.core.launching import environment as launch
+from orchestrator.core.plan import CheckpointPlan, TaskId
+from orchestrator.core.state.owner import Driven, Owner
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
+from orchestrator.protocol import orders
+from orchestrator.protocol.table import (
+    BLOB,
+    FAULT,
+    MACHINE,
+    PSUTIL,
+    RELEASE,
+    REMOVE,
+    RUNS,
+    SEED,
+    STACKS,
+    START,
+    STOP,
+    SWEEP,
+    UNWATCH,
+    VERIFY,
+    WATCH,
+    Order,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.head.code.bundle import Archive
+
+EVERY_GENERATION = 10**9
+
+_PART_BYTES = 512 << 10
+
+LOG_BYTES_MAX = 64 << 20
+"""Of one task and generation, on its host. The head's copy is taken from it while it grows."""
+
+
+def of_run(run: Run) -> orders.OfRun:
+    """Return the fields of every order for a run."""
+    return {"run": run.run_id, "epoch": run.epoch}
+
+
+def claim(run: Run) -> orders.Claim | None:
+    """Return whose the run is, for its hosts; None of a run that has no owner yet."""
+    directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
+    return _claim(run.owner, run.run_id, run.plan.name, directory) if run.owner is not None else None
+
+
+def _claim(owner: Owner, run_id: str, name: str, directory: str | None) -> orders.Claim:
+    return {
+        "id": owner.id,
+        "head": owner.head,
+        "user": owner.user,
+        "run": run_id,
+        "name": name,
+        "checkpoint_dir": directory,
+    }
+
+
+def watch(
+    run_id: str, epoch: int, heartbeat_s: float, claimed: orders.Claim | None = None
+) -> Order[orders.Nothing]:
+    """Return the order that has a run reported."""
+    fields: orders.Watch = {"run": run_id, "epoch": epoch, "heartbeat_s": heartbeat_s}
+    if claimed is not None:
+        fields["claim"] = claimed
+    return WATCH(fields)
+
+
+def unwatch(run_id: str, epoch: int) -> Order[orders.Nothing]:
+    """Return the order after which nobody drives a run."""
+    return UNWATCH({"run": run_id, "epoch": epoch})
+
+
+def end_anothers(one: Driven, owner: Owner, epoch: int) -> list[Order[Any]]:
+    """Return the orders that fence off a run of another owner, kill it, and write down that nobody drives it."""
+    fields: orders.Sweep = {"run": one.run_id, "epoch": epoch, "generation_max": EVERY_GENERATION}
+    if one.checkpoint_dir is not None:
+        fields["release"] = one.checkpoint_dir
+    claimed = _claim(owner, one.run_id, one.name, one.checkpoint_dir)
+    return [SWEEP(fields), watch(one.run_id, epoch, 1.0, claimed), unwatch(one.run_id, epoch)]
+
+
+def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orders.Started]:
+    """Return the order for StartTask. It carries secrets, over SSH; they are not written to any disk."""
+    plan = run.placed_with(action.task, action.host)
+    task = plan.task(action.task)
+    host = plan.host(task.host)
+    facts = run.host(task.host).facts
+    ports = (
+        [action.port] if action.port else launch.port_candidates(plan, run.run_id, action.generation, task.id)
+    )
+    gang = action.generation if action.standby else run.generation
+    env = launch.environment(
+        plan,
+        run.run_id,
+        action.generation,
+        task.id,
+        restarts=_restarts(run, task.id),
+        checkpoint_dir=launch.checkpoint_dir(plan, gang, task.id),
+        log_dir=None,
+    )
+    if action.standby:
+        env["ORCH_STANDBY"] = "1"
+    return START(
+        {
+            **of_run(run),
+            "generation": action.generation,
+            "task": str(task.id),
+            "python": host.python,
+            "script": plan.script,
+            "args": list(plan.args),
+            "env": env,
+            "secrets": {name: secrets[name] for name in plan.secrets if name in secrets},
+            "code": facts.code if facts else "",
+            "ports": list(ports),
+            "hold": plan.runtime,
+            "log_max_bytes": LOG_BYTES_MAX,
+            "scratch": launch.has_scratch(plan, task.id),
+        }
+    )
+
+
+def _restarts(run: Run, task: TaskId) -> int:
+    return run.budget.restarts + run.task(task).budget.restarts
+
+
+def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
+    """Return the order for ReleaseTask."""
+    placed = run.placed
+    seed = run.seed if launch.has_scratch(placed, action.task) else None
+    shared = run.plan.checkpoint is None or run.plan.checkpoint.shared
+    # A standby was started before the restart that it is for.
+    failure_s = saving.failure_s(run.trained_s, run.failures, len(run.assignees))
+    seen = {
+        "ORCH_RESTARTS": str(_restarts(run, action.task)),
+        "ORCH_FAILURE_EVERY_S": f"{failure_s:.0f}",
+    }
+    # Its evaluator that is released alone joins the gang, and watches what that one writes.
+    directory = launch.checkpoint_dir(placed, run.generation, action.task)
+    if directory is not None:
+        seen["ORCH_CHECKPOINT_DIR"] = directory
+    fields: orders.Release = {
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "generation": action.generation,
+        "task": str(action.task),
+        "env": seen | launch.wiring(placed, action.addresses, action.task),
+        "seed": (seed.path if shared else seed.copy or None) if seed is not None else None,
+    }
+    if action.port is not None:
+        fields["port"] = action.port
+    return RELEASE(fields)
+
+
+def stop(run: Run, action: StopTask) -> Order[orders.Nothing]:
+    """Return the order for StopTask."""
+    return STOP(
+        {
+            **of_run(run),
+            "generation": action.generation,
+            "task": str(action.task),
+            "grace_s": action.grace_s,
+        }
+    )
+
+
+def seed(
+    run: Run, action: SeedCheckpoint, checkpoint: CheckpointPlan, *, only: str | None = None
+) -> Order[orders.Seeded]:
+    """Return the order for SeedCheckpoint. `only` is the digest of the only snapshot that may be used."""
+    fields: orders.Seed = {
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "generation": action.generation,
+        "dir": checkpoint.dir,
+        "keep": checkpoint.keep,
+        "python": run.plan.host(action.host).python,
+        "from_scratch": run.from_scratch,
+        "by": {"run": run.run_id, "host": action.host, "task": str(run.chief)},
+    }
+    claimed = claim(run)
+    if claimed is not None:
+        fields["claim"] = claimed
+    if only is not None:
+        fields["only"] = only
+    return SEED(fields)
+
+
+def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Order[orders.Verified]:
+    """Return the order for VerifyCheckpoint."""
+    return VERIFY(
+        {
+            **of_run(run),
+            "generation": action.generation,
+            "dir": checkpoint.dir,
+            "python": run.plan.host(action.host).python,
+        }
+    )
+
+
+def sweep(run: Run, action: SweepHost) -> Order[orders.Swept]:
+    """Return the order for SweepHost."""
+    fields: orders.Sweep = {
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "generation_max": action.generation,
+    }
+    if run.plan.checkpoint is not None:
+        fields["release"] = run.plan.checkpoint.dir
+    return SWEEP(fields)
+
+
+def stacks(run: Run, task: Task) -> Order[orders.StacksText]:
+    """Return the order that asks where a task is in its code."""
+    return STACKS({**of_run(run), "generation": task.generation, "task": str(task.id)})
+
+
+def blob(run: Run, sha256: str, offset: int, *, last: bool, chunk: bool = False) -> Order[orders.BlobState]:
+    """Return the order that sends a part of a file, or with `chunk` of a snapshot's chunk."""
+    fields: orders.Blob = {
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "sha256": sha256,
+        "offset": offset,
+        "last": last,
+    }
+    if chunk:
+        fields["store"] = "checkpoints"
+    return BLOB(fields)
+
+
+def psutil(archive: Archive) -> Iterator[tuple[Order[orders.Nothing], bytes]]:
+    """Yield the orders that push psutil, each with its blob."""
+    for start in range(0, len(archive.data), _PART_BYTES):
+        part = archive.data[start : start + _PART_BYTES]
+        last = start + len(part) == len(archive.data)
+        yield PSUTIL({"sha256": archive.digest, "offset": start, "last": last}), part
+
+
+def fault(run: Run, injected: Fault) -> Order[orders.FaultBegun]:
+    """Return the order that injects a fault into a task or its host."""
+    kind = cast("orders.FaultKind", injected.kind)  # `cut` is not sent: the head cuts its own connection
+    fields: orders.Fault = {
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "fault": kind,
+        "for_s": injected.for_s,
+    }
+    if injected.task is not None:
+        fields["task"] = str(injected.task)
+        fields["generation"] = injected.generation
+    return FAULT(fields)
+
+
+def runs(*, records: bool) -> Order[orders.KnownRuns]:
+    """Return the order that lists the runs of a host, with their records or without."""
+    return RUNS({"records": records})
+
+
+def machine() -> Order[orders.Hardware]:
+    """Return the order that asks what a host has, and who uses it."""
+    return MACHINE({})
+
+
+def drivers(directory: str | None) -> Order[orders.KnownRuns]:
+    """Return the order that asks who drives what on a host, and whose that checkpoint directory is."""
+    fields: orders.Runs = {"records": False, "brief": True}
+    if directory is not None:
+        fields["dir"] = directory
+    return RUNS(fields)
+
+
+def remove(run_id: str, epoch: int, *, owner_id: str, even_alive: bool) -> Order[orders.Nothing]:
+    """Return the order that removes a run from a host.
+
+    Args:
+        run_id: The run, which may belong to another head node.
+        epoch: The epoch that was seen there. If a coordinator adopts the run meanwhile, its epoch is higher, and this
+            order is refused.
+        owner_id: Who asks.
+        even_alive: Whether to remove it although it lives, or is driven, and is another's.
+    """
+    return REMOVE({"run": run_id, "epoch": epoch, "owner": owner_id, "even_alive": even_alive})

@@ -1,0 +1,227 @@
+"""Make the core's events and values from frames that `edge` has checked. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from orchestrator.core.causes import REPORTED, Cause
+from orchestrator.core.ends import Exit
+from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
+from orchestrator.core.plan import TaskId
+from orchestrator.core.saving import Saving
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.host import GpuLoad, Leaving, Unkillable
+from orchestrator.core.state.phase_states import Swept
+from orchestrator.core.state.run import Problem
+from orchestrator.core.state.task import Progress
+from orchestrator.core.words import duration
+from orchestrator.protocol import orders, reports
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.replies import Error
+
+_UNKILLABLE_MAX = 4
+_WHY_CHARS_MAX = 200
+
+
+def slowness(hello: Greeting) -> str | None:
+    """Return a sentence on what was slow while the head connected; None if nothing was."""
+    slow = hello.get("slow", {})
+    said = []
+    if "connect_s" in slow:
+        said.append(f"sshd let us in after {duration(slow['connect_s'])}")
+    if "shell_s" in slow:
+        said.append(f"the rc files of its login shell took {duration(slow['shell_s'])}")
+    return "; ".join(said) or None
+
+
+NAMED_MAX = 32
+"""How many processes that are left, or checkpoints that do not read whole, are named of one answer."""
+
+WHY_CHARS_MAX = 500
+"""How long the sentence about each of them may be: they are kept in the run's state, or noted."""
+
+WHOLE_MAX = 3
+"""Of how many generations of one task a report is kept whole: the newest may be standbys of one that trains."""
+
+OLDER_MAX = 8
+"""How many generations of one task a report is believed to know beside these."""
+
+
+def host_reported(
+    host: str, run_id: str, report: reports.Report, *, at: float, known: Collection[TaskId]
+) -> HostReported:
+    """Return the event of a heartbeat for one run, of the tasks that the run has; a host may name any number."""
+    sample = report["host"]
+    reports = [task_report(told, at=at) for told in report["runs"].get(run_id, ())]
+    directory = sample["checkpoint_dirs"].get(run_id)
+    return HostReported(
+        at=at,
+        host=host,
+        tasks=tuple(_bounded([one for one in reports if one.task in known])),
+        cpu_percent=sample["cpu_percent"],
+        memory_percent=sample["memory_percent"],
+        memory_available_bytes=sample.get("memory_available_bytes"),
+        gpu_loads=tuple(GpuLoad(**load) for load in sample.get("gpus", ())),
+        gpu_faults=tuple((one["index"], one["xid"]) for one in sample.get("gpu_faults", ())),
+        dir_silent_s=directory["silent_s"] if directory is not None else 0.0,
+        dir_free_bytes=directory["free_bytes"] if directory is not None else None,
+        unkillable=unkillable(sample["unkillable"]),
+        leaving=_leaving(sample.get("leaving")),
+    )
+
+
+def _leaving(told: reports.Leaving | None) -> Leaving | None:
+    return Leaving(told["why"][:_WHY_CHARS_MAX], told["in_s"]) if told is not None else None
+
+
+def unkillable(told: list[reports.Unkillable]) -> tuple[Unkillable, ...]:
+    """Return the processes that a host cannot get rid of: the first few, since one is enough to close it."""
+    return tuple(Unkillable(one["pid"], one["run"], _unkillable(one)) for one in told[:_UNKILLABLE_MAX])
+
+
+def _unkillable(one: reports.Unkillable) -> str:
+    since = datetime.fromtimestamp(one["since"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    name = f" ({one['command']})" if one["command"] else ""
+    why = one["why"][:_WHY_CHARS_MAX]
+    return f"pid {one['pid']}{name} of {one['run']} cannot be killed since {since}: {why}"
+
+
+def _bounded(reports: list[TaskReport]) -> list[TaskReport]:
+    """Return the newest reports of each task, and of a few older generations only that they are there."""
+    kept: list[TaskReport] = []
+    counts: dict[TaskId, int] = {}
+    once = {(report.task, report.generation): report for report in reports}
+    for _, report in sorted(once.items(), reverse=True):
+        count = counts[report.task] = counts.get(report.task, 0) + 1
+        if count <= WHOLE_MAX:
+            kept.append(report)
+        elif count <= WHOLE_MAX + OLDER_MAX:
+            kept.append(TaskReport(report.task, report.generation, report.phase))
+    return kept[::-1]
+
+
+def task_report(told: reports.Task, *, at: float) -> TaskReport:
+    """Return the report of a task. Fields that an older shim does not send get defaults."""
+    ended = told.get("exit")
+    return TaskReport(
+        task=TaskId.parse(told["task"]),
+        generation=told["generation"],
+        phase=told["phase"],
+        pid=told.get("pid"),
+        port=told.get("port"),
+        progress=_progress(told),
+        exit=_exit(told, ended, at=at) if ended is not None else None,
+        said=tuple((said["kind"], said["message"]) for said in told.get("said", ())),
+    )
+
+
+def _progress(told: reports.Task) -> Progress:
+    began = told.get("began")
+    return Progress(
+        global_step=told.get("global_step"),
+        step_age_s=told.get("step_age_s") or 0.0,
+        began_step=began["step"] if began else None,
+        began_stride=began["stride"] if began else 0,
+        began_age_s=told.get("began_age_s"),
+        saving=_saving(told.get("saving")),
+        epoch=told.get("epoch"),
+        steps_total=told.get("steps_total"),
+        epochs=told.get("epochs"),
+        metrics={name: value for name, value in told.get("metrics", {}).items() if value is not None},
+        nonfinite={name: (one["step"], one["value"]) for name, one in told.get("nonfinite", {}).items()},
+        steps_per_s=told.get("steps_per_s"),
+        cpu_percent=told.get("cpu_percent"),
+        rss_bytes=told.get("rss_bytes"),
+        input_share=told.get("input_share"),
+        peers_share=told.get("peers_share"),
+        log_bytes=told.get("log_bytes", 0),
+        log_dropped_bytes=told.get("log_dropped_bytes", 0),
+        heartbeat_age_s=told.get("heartbeat_age_s", 0.0),
+        runtime_age_s=told.get("runtime_age_s"),
+    )
+
+
+def _saving(told: reports.Saving | None) -> Saving | None:
+    if told is None:
+        return None
+    return Saving(
+        every_steps=told["every_steps"],
+        every_s=told.get("every_s"),
+        cost_s=told.get("cost_s"),
+        failure_s=told["failure_s"],
+        why=told["why"],
+        spent_s=told.get("spent_s"),
+    )
+
+
+def _exit(told: reports.Task, ended: reports.TaskExit, *, at: float) -> Exit:
+    """Return how a task ended. If it was ordered to end, its code does not matter, unless it is 0."""
+    cause = REPORTED[ended["cause"]]
+    ordered = ended.get("ordered", False)
+    if ordered and ended["code"] != 0:
+        cause = Cause.ORDERED
+    error = told.get("error")
+    return Exit(
+        cause=cause,
+        code=ended["code"],
+        signal=ended["signal"],
+        ordered=ordered,
+        at=at - (ended["ago_s"] or 0.0),
+        ended_time=ended.get("ended_at"),
+        error=error["message"] if error else None,
+        error_kind=error["kind"] if error else None,
+        last_lines=tuple(ended.get("last_lines", ())),
+        peak_rss_bytes=ended.get("peak_rss_bytes"),
+        swept=ended.get("swept"),
+        left=_left(ended.get("left", [])),
+    )
+
+
+def _left(left: list[reports.Left]) -> tuple[str, ...]:
+    """Return a line for each process; for those beyond NAMED_MAX only how many they are."""
+    more = (f"and {len(left) - NAMED_MAX} more",) if len(left) > NAMED_MAX else ()
+    return (*(f"pid {one['pid']}: {one['why'][:WHY_CHARS_MAX]}" for one in left[:NAMED_MAX]), *more)
+
+
+def problem(error: Error) -> Problem:
+    """Return the error of a reply as a problem."""
+    return Problem(code=error["code"], message=error["message"], hint=error["hint"])
+
+
+def swept(ok: orders.Swept) -> Swept:
+    """Return the answer to `sweep`."""
+    return Swept(left=_left(ok["left"]), ports_busy=tuple(ok["ports_busy"]), by=ok["by"])
+
+
+def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
+    """Return the answer to `seed`."""
+    return Seed(
+        generation=generation,
+        global_step=ok["global_step"],
+        source=ok["source"],
+        verified=ok.get("verified") is not False,
+        path=ok["path"],
+        rejected=_rejected(ok["rejected"]),
+        copy=copy,
+    )
+
+
+def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float) -> CheckpointVerified:
+    """Return the answer to `verify`."""
+    found = ok["checkpoint"]
+    return CheckpointVerified(
+        at=at,
+        generation=generation,
+        global_step=found["global_step"] if found is not None else None,
+        path=found["path"] if found is not None else "",
+        saved_time=found["saved_at"] if found is not None else None,
+        bytes=found["bytes"] if found is not None else None,
+        verified=found["verified"] if found is not None else True,
+        rejected=_rejected(ok["rejected"]),
+        took_s=max(0.0, at - began_at - ok.get("waited_s", 0.0)),
+    )
+
+
+def _rejected(rejected: list[orders.Rejected]) -> tuple[tuple[str, str], ...]:
+    return tuple((one["path"], one["why"][:WHY_CHARS_MAX]) for one in rejected[:NAMED_MAX])

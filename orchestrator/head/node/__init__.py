@@ -1,0 +1,1 @@
+"""The head node itself: directories, disk, services, secrets."""

@@ -1,0 +1,213 @@
+"""systemd, by its own programs: a unit, such as the coordinator's, written, enabled, shown and removed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.both import durable
+from orchestrator.core.errors import OrchestratorError, Refused
+from orchestrator.core.words import duration
+
+UNIT = "orch-coordinator.service"
+
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What the unit's text is made of. All paths are absolute."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    state_dir: str
+    user: str
+    uid: int
+    system: bool = False
+    """Whether the machine's manager runs it, as `user`; else the user's own manager does."""
+
+    @property
+    def text(self) -> str:
+        """The unit file."""
+        before = ["network-online.target"] if self.system else []
+        if self.system and self.environment.get("ORCH_RUNTIME_DIR", "").startswith(f"/run/user/{self.uid}/"):
+            # Else the directory is there after a login only.
+            before.append(f"user-runtime-dir@{self.uid}.service")
+        variables = {**self.environment, "ORCH_SERVICE": f"{'system' if self.system else 'user'}/{UNIT}"}
+        lines = [
+            "[Unit]",
+            "Description=orch coordinator: TensorFlow training over SSH",
+            *([f"Wants={' '.join(before)}", f"After={' '.join(before)}"] if before else []),
+            "StartLimitIntervalSec=300",
+            "StartLimitBurst=10",
+            "",
+            "[Service]",
+            "# Ready when it answers. A deciding thread that does not say for two minutes that it lives is begun anew.",
+            "Type=notify",
+            "NotifyAccess=main",
+            "TimeoutStartSec=300",
+            "WatchdogSec=120",
+            *([f"User={self.user}"] if self.system else []),
+            f"ExecStart={' '.join(quoted(word, command=True) for word in self.command)}",
+            f"WorkingDirectory={escaped(self.state_dir)}",
+            *(f"Environment={quoted(f'{name}={value}')}" for name, value in sorted(variables.items())),
+            "# The coordinator alone: tasks on this machine (transport: local) outlive it, as tasks on hosts do.",
+            "KillMode=process",
+            "# A task that runs out of memory is a matter for the run, and no reason to end the coordinator.",
+            "OOMPolicy=continue",
+            "TasksMax=infinity",
+            "TimeoutStopSec=30",
+            "Restart=on-failure",
+            "RestartSec=5",
+            "# 6: another coordinator has this journal.",
+            "RestartPreventExitStatus=2 6",
+            "UMask=0077",
+            *self._restrictions,
+            "",
+            "[Install]",
+            f"WantedBy={'multi-user.target' if self.system else 'default.target'}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def _restrictions(self) -> list[str]:
+        """What neither the coordinator nor its children need. Tasks on this machine (transport: local) are children.
+
+        Left out for their sake: PrivateTmp (the socket may lie in /tmp, and what tasks have there would go with the
+        service), ProtectSystem=strict and ProtectHome (checkpoints lie anywhere), PrivateDevices and ProtectClock (they
+        take the GPUs away), MemoryDenyWriteExecute (XLA compiles), RestrictSUIDSGID (shared directories are often
+        setgid), RestrictNamespaces (a task may be a container).
+        """
+        common = [
+            "# Also for tasks on this machine: no sudo, and no setuid program such as nvidia-modprobe.",
+            "NoNewPrivileges=yes",
+            "LockPersonality=yes",
+            "RestrictRealtime=yes",
+            "SystemCallArchitectures=native",
+        ]
+        if not self.system:
+            # A user's own manager could protect the system only within a user namespace, in which files of others
+            # seem to belong to nobody; and the user cannot write there anyway.
+            return common
+        ours = {
+            self.state_dir,
+            *(
+                self.environment[name]
+                for name in ("ORCH_RUNTIME_DIR", "ORCH_HOST_DIR")
+                if name in self.environment
+            ),
+        }
+        return [
+            *common,
+            "ProtectSystem=full",
+            *(f"ReadWritePaths={quoted('-' + path)}" for path in sorted(ours)),
+            "ProtectHostname=yes",
+            "ProtectKernelLogs=yes",
+            "ProtectKernelModules=yes",
+            "ProtectKernelTunables=yes",
+        ]
+
+
+def escaped(text: str) -> str:
+    """For a setting that is one path: systemd expands % in it. Refused for what no unit file can hold."""
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+        raise Refused(
+            f"a unit file cannot hold a line break or control character: {text!r}",
+            hint="choose another directory",
+        )
+    return text.replace("%", "%%")
+
+
+def quoted(text: str, *, command: bool = False) -> str:
+    """One word of a setting that takes several; of a command line, where $ would be expanded too."""
+    text = escaped(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text.replace("$", "$$") if command else text}"'
+
+
+class Systemd:
+    """The manager of one user, or of the machine."""
+
+    def __init__(
+        self, environ: Mapping[str, str], *, system: bool, root: str = "/", unit: str = UNIT
+    ) -> None:
+        self._environ = environ
+        self.unit = unit
+        self._root = root
+        self.system = system
+        if system:
+            self.directory = os.path.join(root, "etc/systemd/system")
+        else:
+            home = environ.get("HOME") or os.path.expanduser("~")
+            config = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+            self.directory = os.path.join(config, "systemd/user")
+
+    @property
+    def path(self) -> str:
+        """Return the path of our unit file."""
+        return os.path.join(self.directory, self.unit)
+
+    def check(self) -> None:
+        """Refused where there is no systemd, or the machine's is not ours to change."""
+        ours = self.unit == UNIT
+        options, program = ("", "coordinator start") if ours else (" --metrics", "metrics")
+        if not os.path.isdir(os.path.join(self._root, "run/systemd/system")):
+            raise Refused(
+                "this machine was not booted by systemd",
+                hint=f"`orch {program}` runs it in the {'back' if ours else 'fore'}ground; "
+                f"`orch service install{options} --print` only shows the unit",
+            )
+        if self.system and os.geteuid() != 0:
+            raise Refused(
+                "a unit of the machine is root's to install",
+                hint=f"orch service install{options} --system --print | sudo tee {self.path}; "
+                f"sudo systemctl enable --now {self.unit}",
+            )
+
+    def ctl(self, *arguments: str) -> str:
+        """`systemctl`, in our manager; its output. OrchestratorError with its words where it fails."""
+        return self._run(["systemctl", *([] if self.system else ["--user"]), *arguments])
+
+    def ask(self, question: str) -> str:
+        """`is-active` or `is-enabled`: the one word, whatever the exit code."""
+        command = ["systemctl", *([] if self.system else ["--user"]), question, self.unit]
+        return self._call(command).stdout.strip() or "unknown"
+
+    def enable_linger(self, user: str) -> None:
+        """Let the user's services start at boot and run while nobody is logged in. OrchestratorError."""
+        self._run(["loginctl", "enable-linger", user])
+
+    def lingers(self, user: str) -> bool:
+        """Whether that is so already."""
+        return os.path.exists(os.path.join(self._root, "var/lib/systemd/linger", user))
+
+    def write(self, text: str) -> None:
+        """Write the unit file, whole or not at all."""
+        os.makedirs(self.directory, exist_ok=True)
+        durable.write(self.path, text.encode(), mode=0o644)
+
+    def _run(self, command: list[str]) -> str:
+        done = self._call(command)
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+            raise OrchestratorError(f"`{' '.join(command)}` failed: {said}")
+        return done.stdout
+
+    def _call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                command,
+                env=dict(self._environ),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except FileNotFoundError as e:
+            raise Refused(f"there is no {command[0]} on this machine") from e
+        except subprocess.TimeoutExpired as e:
+            raise OrchestratorError(
+                f"`{' '.join(command)}` has not ended after {duration(_TIMEOUT_S)}"
+            ) from e

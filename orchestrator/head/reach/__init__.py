@@ -1,0 +1,1 @@
+"""The ways to reach a host: SSH, a local process, Slurm, Kubernetes."""

@@ -1,0 +1,163 @@
+"""The pods that are lent for a run: one file each in the state directory, by which any coordinator finds them again.
+
+An allocation's name is a number that nobody else draws. It is a label of every object that was made for it, so what
+has the label is ours; and what is deleted is named by its UID, so another object of the same name is not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from orchestrator.both import durable
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.head.reach.kubernetes import pods as documents
+from orchestrator.head.reach.kubernetes.commands import Cluster, KubernetesFailed
+from orchestrator.protocol.pod import ALLOCATION_LABEL
+
+DIRECTORY = "k8s"
+KINDS = {
+    "StatefulSet": ("apps/v1", "statefulsets"),
+    "Service": ("v1", "services"),
+    "ConfigMap": ("v1", "configmaps"),
+}
+"""What is made for an allocation and deleted with it, in the order of the deletion. A claim stays: it has the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """An allocation."""
+
+    id: str
+    name: str
+    """The run's, and that of its StatefulSet."""
+    cluster: Cluster
+    count: int
+    digest: str
+    """Of what was asked for: another one cannot be had under the same name."""
+    has_run: bool = False
+    """Whether a coordinator was given a run for it. It then gives the pods back, when that has ended."""
+
+    @property
+    def selector(self) -> str:
+        """The words by which kubectl finds what is ours."""
+        return f"--selector={ALLOCATION_LABEL}={self.id}"
+
+    @property
+    def pod_names(self) -> list[str]:
+        """The names of its pods. They stay, whatever becomes of a pod."""
+        return [f"{self.name}-{index}" for index in range(self.count)]
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return its pods, as Kubernetes knows them. Raises KubernetesFailed."""
+        return self.cluster.items("pods", self.selector)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what the controller of its pods has said. Raises KubernetesFailed."""
+        fields = f"--field-selector=involvedObject.kind=StatefulSet,involvedObject.name={self.name}"
+        return self.cluster.items("events", fields)
+
+    def end(self) -> str | None:
+        """Return how it came to its end, as a sentence's end; None while it is there. Raises KubernetesFailed."""
+        found = self.cluster.items("statefulsets", self.selector)
+        where = f"the StatefulSet {self.name} in namespace {self.cluster.namespace}"
+        if not found:
+            return f"{where} was deleted: its pods are not ours any more"
+        if documents.is_leaving(found[0]):
+            return f"{where} is being deleted: its pods are not ours any more"
+        return None
+
+    def waits(self) -> documents.Waiting | None:
+        """Return why not all of its pods run; None once they do. Raises KubernetesFailed."""
+        found = self.pods()
+        return documents.summary(self.pod_names, found, self.events() if len(found) < self.count else [])
+
+
+def new(name: str, cluster: Cluster, count: int, digest: str) -> Lent:
+    """Return an allocation of which nothing is made yet."""
+    return Lent(secrets.token_hex(8), name, cluster, count, digest)
+
+
+def keep(state_dir: str, lent: Lent) -> None:
+    """Write its file. That comes before anything is made: what is made can then be found whatever happens."""
+    directory = os.path.join(state_dir, DIRECTORY)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    durable.write_json(_path(state_dir, lent.id), {"schema": 1, **asdict(lent)})
+
+
+def forget(state_dir: str, lent: Lent) -> None:
+    """Remove its file, once nothing of it is left."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_path(state_dir, lent.id))
+
+
+def read(state_dir: str, allocation: str) -> Lent | None:
+    """Return the allocation of that name; None where it was given back. Raises OrchestratorError for a bad file."""
+    if not allocation.isalnum():
+        return None
+    path = _path(state_dir, allocation)
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        found.pop("schema")
+        cluster = Cluster(**{key: str(text) for key, text in found.pop("cluster").items()})
+        lent = Lent(cluster=cluster, **found)
+        return replace(lent, count=int(lent.count), has_run=lent.has_run is True)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise OrchestratorError(f"{path} cannot be read: {e}") from e
+
+
+def all_of(state_dir: str) -> Iterator[Lent]:
+    """Yield the allocations that are not given back."""
+    try:
+        names = sorted(os.listdir(os.path.join(state_dir, DIRECTORY)))
+    except OSError:
+        return
+    for name in names:
+        with contextlib.suppress(OrchestratorError):
+            found = read(state_dir, name.removesuffix(".json"))
+            if found is not None:
+                yield found
+
+
+def give_back(state_dir: str, lent: Lent) -> list[str]:
+    """Delete what was made for it, and return the names of that. Raises KubernetesFailed.
+
+    Each object is found by our label, and deleted by its UID: the server refuses where the name means another one.
+    """
+    deleted = []
+    found = lent.cluster.items(",".join(resource for _, resource in KINDS.values()), lent.selector)
+    for kind, (api, resource) in KINDS.items():
+        for one in found:
+            if one.get("kind") == kind and not documents.is_leaving(one):
+                _delete(lent.cluster, api, resource, one)
+                deleted.append(f"{kind} {documents.name_of(one)}")
+    forget(state_dir, lent)
+    return deleted
+
+
+def _delete(cluster: Cluster, api: str, resource: str, one: dict[str, Any]) -> None:
+    root = "/api/v1" if api == "v1" else f"/apis/{api}"
+    path = f"{root}/namespaces/{cluster.namespace}/{resource}/{documents.name_of(one)}"
+    options = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": documents.uid_of(one)},
+    }
+    try:
+        cluster.call("delete", f"--raw={path}", "--filename=-", stdin=json.dumps(options).encode())
+    except KubernetesFailed as e:
+        if "(NotFound)" not in e.message and "(Conflict)" not in e.message:
+            raise
+
+
+def _path(state_dir: str, allocation: str) -> str:
+    return os.path.join(state_dir, DIRECTORY, f"{allocation}.json")

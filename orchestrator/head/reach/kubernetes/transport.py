@@ -1,0 +1,65 @@
+"""The engine Kubernetes: a channel is a `kubectl exec` beside the keeper of a pod."""
+
+from __future__ import annotations
+
+from orchestrator.core.errors import AllocationGone, HostUnfit
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.kubernetes import lent, pods
+from orchestrator.head.reach.kubernetes.commands import KubernetesFailed
+from orchestrator.head.reach.relayed import RelayTransport
+from orchestrator.protocol import pod
+
+
+class Kubernetes:
+    """See relayed.Engine. `state_dir` has a file for each allocation."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._state_dir = state_dir
+
+    def client(self, host: HostPlan, relay: list[str]) -> list[str]:
+        """Return the kubectl of a channel. Without a terminal it carries stdin, stdout and stderr apart, byte by byte.
+
+        Raises:
+            AllocationGone: it was given back.
+        """
+        found = lent.read(self._state_dir, host.allocation)
+        if found is None:
+            raise AllocationGone(host.name, "its pods were given back")
+        exec_ = ["exec", "--stdin", f"--container={pod.CONTAINER}", host.address or host.name, "--"]
+        return found.cluster.words(*exec_, host.python, "-I", "-S", pod.BUNDLE, *relay)
+
+    def ended(self, host: HostPlan) -> str | None:
+        """Return that the StatefulSet is deleted; None while it is there or the API server does not answer."""
+        found = lent.read(self._state_dir, host.allocation)
+        if found is None:
+            return "its pods were given back"
+        try:
+            return found.end()
+        except KubernetesFailed:
+            return None
+
+    def waits(self, host: HostPlan) -> str | None:
+        """Return why the host's pod does not run; None where it does or that is not known.
+
+        Raises:
+            HostUnfit: it never will, unless a person acts.
+        """
+        found = lent.read(self._state_dir, host.allocation)
+        if found is None:
+            return None
+        name = host.address or host.name
+        try:
+            known = [one for one in found.pods() if pods.name_of(one) == name]
+        except KubernetesFailed:
+            return None
+        told = pods.waiting(known[0]) if known else pods.Waiting("it is not there")
+        if told is None:
+            return None
+        if told.hopeless:
+            raise HostUnfit(host.name, f"its pod cannot run: {told.why}", hint=told.hint, code="pod")
+        return f"its pod does not run: {told.why}"
+
+
+def kubernetes_transport(state_dir: str) -> RelayTransport:
+    """Return the transport `k8s`."""
+    return RelayTransport(Kubernetes(state_dir))

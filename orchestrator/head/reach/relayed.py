@@ -1,0 +1,198 @@
+"""Channels through an engine's own client (srun, kubectl exec), which runs a relay beside the keeper of a host.
+
+One transport for all engines. An engine says how its client is called, and what it knows of an allocation: `Engine`.
+What a client prints and how it exits is the engine's affair; whether a channel is open, and how its command ended, is
+told by the relay alone, in marked lines on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import subprocess
+import time
+from typing import Protocol
+
+from orchestrator.core.errors import AllocationGone, ConnectFailed, HostUnfit
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.local import LocalChannel
+from orchestrator.head.reach.transport import (
+    EXIT_STATUS_WAIT_S,
+    STDERR_TAIL_BYTES,
+    Channel,
+    OpenChannels,
+    Tail,
+)
+
+OPEN_S = 30.0
+"""How long a client may take until the relay speaks."""
+
+_MARK_LINE_BYTES = 512
+_CLOSING_S = 5.0
+
+
+class Engine(Protocol):
+    """What differs between engines."""
+
+    def client(self, host: HostPlan, relay: list[str]) -> list[str]:
+        """Return the command line that runs `relay` (words behind Python and bundle) on the host, stdio attached."""
+
+    def ended(self, host: HostPlan) -> str | None:
+        """Return why the host's allocation is no more, as a sentence's end; None while it is there, or not known."""
+
+    def waits(self, host: HostPlan) -> str | None:
+        """Return why the engine has not started the host, as a sentence; None where it has, or that is not known.
+
+        May raise HostUnfit where it never will, unless a person acts.
+        """
+
+
+class RelayTransport:
+    """Opens channels by an engine's client. See transport.Transport."""
+
+    def __init__(self, engine: Engine, *, open_s: float = OPEN_S) -> None:
+        self._engine = engine
+        self._open_s = open_s
+        self._channels = OpenChannels()
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def open(self, host: HostPlan, command: str) -> Channel:
+        """Start `command` with /bin/sh on the host, as a child of its keeper.
+
+        Raises:
+            AllocationGone: the engine says that the host is not ours any more.
+            ConnectFailed: the relay did not speak. What the client said may be why.
+            HostUnfit: this machine cannot start the engine's client, or the engine will never start the host.
+        """
+        self._reap()
+        mark = f"orch-relay-{secrets.token_hex(8)}"
+        words = self._engine.client(host, ["relay", host.allocation, mark, command])
+        try:
+            child = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as e:
+            raise HostUnfit(host.name, f"cannot start {words[0]} on this machine: {e.strerror}") from e
+        self._children.append(child)
+        said = _Said(mark)
+        try:
+            problem = said.wait_open(child, time.monotonic() + self._open_s)
+        except BaseException:
+            _drop(child)
+            raise
+        if problem is not None:
+            _drop(child)
+            why = self._engine.ended(host)
+            if why is not None:
+                raise AllocationGone(host.name, why)
+            raise ConnectFailed(host.name, f"not connected: {self._engine.waits(host) or problem}")
+        channel = RelayedChannel(child, said)
+        channel.forget = self._channels.add(host, channel)
+        return channel
+
+    def close(self, host: HostPlan) -> None:
+        """Close every channel to this host that is still open."""
+        self._channels.close(host)
+        self._reap()
+
+    def _reap(self) -> None:
+        self._children = [child for child in self._children if child.poll() is None]
+
+
+class RelayedChannel(LocalChannel):
+    """The pipes of a client. The relay's own lines are taken out of stderr."""
+
+    def __init__(self, child: subprocess.Popen[bytes], said: _Said) -> None:
+        super().__init__(child, tail=said)
+        self._said = said
+
+    def exit_status(self) -> int | None:
+        """Return what the relay said; a client that ended without a word of it has broken off."""
+        if self._ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(EXIT_STATUS_WAIT_S)
+        self.stderr_tail()
+        return self._said.exit_code()
+
+
+class _Said(Tail):
+    """What came on stderr: the last bytes, without the relay's lines."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(STDERR_TAIL_BYTES + _MARK_LINE_BYTES)
+        self._mark = mark.encode()
+
+    def wait_open(self, child: subprocess.Popen[bytes], deadline: float) -> str | None:
+        """Read until the relay has said that the keeper is there. Return None then, else what is known instead."""
+        assert child.stderr is not None
+        descriptor = child.stderr.fileno()
+        while True:
+            word, rest = self._relay_line(self._kept.find(self._mark))
+            if word == b"open":
+                # What came before is the engine's talk.
+                self._kept = self._kept.partition(self._mark + b" open\n")[2]
+                return None
+            if word is not None:
+                return f"no keeper answers there: {_text(rest)}"
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return f"nothing was heard in time{_quoted(self.text())}"
+            if select.select([descriptor], [], [], left_s)[0]:
+                data = os.read(descriptor, 65536)
+                if not data:
+                    return _last_line(self.text()) or "the engine's client ended without a word"
+                self.add(data)
+
+    def exit_code(self) -> int | None:
+        """Return the exit code that the relay has told; None where it told none."""
+        word, rest = self._relay_line(self._kept.rfind(self._mark))
+        return int(rest) if word == b"exit" and rest.isdigit() else None
+
+    def text(self) -> str:
+        """Return the last bytes that are not the relay's."""
+        at = self._kept.find(self._mark)
+        kept = self._kept
+        while at >= 0:
+            end = kept.find(b"\n", at)
+            kept = kept[:at] + (kept[end + 1 :] if end >= 0 else b"")
+            at = kept.find(self._mark)
+        return kept[-STDERR_TAIL_BYTES:].decode("utf-8", "replace")
+
+    def _relay_line(self, at: int) -> tuple[bytes | None, bytes]:
+        """Return the relay's line that begins there, as its first word and the rest; (None, b"") before it is whole."""
+        end = self._kept.find(b"\n", at) if at >= 0 else -1
+        if end < 0:
+            return None, b""
+        word, _, rest = self._kept[at + len(self._mark) : end].strip().partition(b" ")
+        return word, rest
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _quoted(text: str) -> str:
+    last = _last_line(text)
+    return f"; the engine's client said: {last}" if last else ""
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _drop(child: subprocess.Popen[bytes]) -> None:
+    """End a client that opened nothing."""
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()
+    child.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_CLOSING_S)

@@ -1,0 +1,155 @@
+"""A client of the coordinator in a job's batch step: HTTP over an srun, so no port is open anywhere."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import threading
+from typing import Any
+
+from orchestrator.core.errors import CoordinatorUnreachable
+from orchestrator.head.api.client import Client
+from orchestrator.head.node.paths import Paths
+from orchestrator.head.reach.slurm import commands, job
+
+_ENDED_HINT = "`orch logs` and `orch why` read what it has left; `orch up --on slurm FILE` starts a new one"
+
+
+class JobClient(Client):
+    """See head.client. Requests share one connection: each srun is a step of the job, and a job has only so many."""
+
+    def __init__(self, paths: Paths, of: job.Job, *, timeout_s: float = 60.0) -> None:
+        super().__init__(f"job {of.id}", state_dir=paths.state_dir, timeout_s=timeout_s)
+        self._job = of
+        self._paths = paths
+        self._kept: _StepConnection | None = None
+        self._one = threading.Lock()
+
+    def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float | None) -> dict[str, Any]:
+        with self._one:
+            try:
+                return super()._ask(method, target, body, timeout_s)
+            except CoordinatorUnreachable as e:
+                self._drop()
+                if e.__cause__ is not None and method == "GET" and isinstance(e.__cause__, _Stale):
+                    try:
+                        return super()._ask(method, target, body, timeout_s)
+                    except CoordinatorUnreachable as again:
+                        self._drop()
+                        e = again
+                return self._instead(method, target, e)
+
+    def _connection(self, patience_s: float) -> http.client.HTTPConnection:
+        if self._kept is not None and self._kept.lives():
+            self._kept.set_patience(patience_s)
+            return self._kept
+        self._drop()
+        found = commands.job(self._job.id)
+        state = (found or {}).get("JobState", "unknown to Slurm")
+        if found is None or state != "RUNNING":
+            why = f" ({found['Reason']})" if found is not None and state == "PENDING" else ""
+            raise CoordinatorUnreachable(
+                f"job {self._job.id} is {state}{why}: no coordinator is running",
+                hint=None if why else _ENDED_HINT,
+            ) from FileNotFoundError()
+        words = [
+            "srun",
+            f"--jobid={self._job.id}",
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            "--mem=0",
+            "--quiet",
+        ]
+        words += [
+            f"--nodelist={found['BatchHost']}",
+            "--unbuffered",
+            "--job-name=orch",
+            "--cpu-bind=none",
+            "--",
+        ]
+        place = os.path.join(job.runtime_dir(commands.allocation_name(found)), "coordinator.sock")
+        words += [self._job.python, "-I", "-S", self._paths.bundle, "dial", place]
+        self._kept = _StepConnection(words, patience_s)
+        return self._kept
+
+    def _drop(self) -> None:
+        if self._kept is not None:
+            self._kept.end()
+            self._kept = None
+
+    def _instead(self, method: str, target: str, error: CoordinatorUnreachable) -> dict[str, Any]:
+        """Return the last status of a job that does not run, or not yet again; raise the error for all else."""
+        if method == "GET" and target.partition("?")[0] == "/v1/status":
+            try:
+                found = commands.job(self._job.id)
+                with open(os.path.join(self._paths.state_dir, "status.json"), encoding="utf-8") as file:
+                    kept = json.load(file)
+            except (OSError, ValueError, commands.SlurmFailed):
+                raise error from error.__cause__
+            if (found or {}).get("JobState") != "RUNNING" and isinstance(kept, dict):
+                return kept
+        raise error from error.__cause__
+
+
+class _Stale(http.client.HTTPException):
+    """The other end has closed a connection that was kept."""
+
+
+class _StepConnection(http.client.HTTPConnection):
+    """An HTTP connection through the stdin and stdout of one srun. It stays open between requests."""
+
+    def __init__(self, words: list[str], patience_s: float) -> None:
+        super().__init__("localhost", timeout=patience_s)
+        self._words = words
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def connect(self) -> None:
+        """Start the srun. http.client calls this on the first request."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._child = subprocess.Popen(
+                self._words,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        ours.settimeout(self.timeout)
+        self.sock = ours
+
+    def lives(self) -> bool:
+        """Return whether a request may be tried on it."""
+        return self.sock is not None and self._child is not None and self._child.poll() is None
+
+    def set_patience(self, seconds: float) -> None:
+        """Set the timeout of the next request."""
+        self.timeout = seconds
+        if self.sock is not None:
+            self.sock.settimeout(seconds)
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        """Return the response. Raises _Stale where the other end has gone meanwhile."""
+        try:
+            return super().getresponse()
+        except (http.client.RemoteDisconnected, ConnectionResetError) as e:
+            raise _Stale("the step has ended") from e
+
+    def close(self) -> None:
+        """Keep it: `end` ends it. A client closes its connection after each request, and http.client where asked."""
+
+    def end(self) -> None:
+        """End the srun."""
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+        if self._child is not None:
+            self._child.terminate()
+            try:
+                self._child.wait(5.0)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()

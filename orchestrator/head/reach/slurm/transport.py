@@ -1,0 +1,50 @@
+"""The engine Slurm: a channel is a step of one task on one node, which overlaps with all other steps of the job."""
+
+from __future__ import annotations
+
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.relayed import RelayTransport
+from orchestrator.head.reach.slurm import commands
+
+
+class Slurm:
+    """See relayed.Engine. `bundle`: our code in a file that every node sees."""
+
+    def __init__(self, bundle: str) -> None:
+        self._bundle = bundle
+
+    def client(self, host: HostPlan, relay: list[str]) -> list[str]:
+        """Return the srun of a channel. Without -u, frames would wait for each other in a buffer."""
+        return [*step(host, "--unbuffered"), "--", host.python, "-I", "-S", self._bundle, *relay]
+
+    def ended(self, host: HostPlan) -> str | None:
+        """Return how the job has ended, or that it runs anew; None while it runs or the controller does not answer."""
+        job_id, _, restarts = host.allocation.partition(".")
+        try:
+            found = commands.job(job_id)
+        except commands.SlurmFailed:
+            return None
+        if found is None:
+            return f"Slurm does not know job {job_id} any more: its nodes are not ours"
+        state = found.get("JobState", "")
+        if found.get("Restarts", "0") != (restarts or "0"):
+            return f"job {job_id} was requeued: the nodes of its earlier start are not ours any more"
+        if state in commands.ENDED:
+            return f"job {job_id} has ended ({state}): its nodes are not ours any more"
+        return None
+
+    def waits(self, host: HostPlan) -> str | None:  # noqa: ARG002 (see Engine)
+        """Return None: a job's nodes are there all at once, or it has none."""
+        return None
+
+
+def step(host: HostPlan, *options: str) -> list[str]:
+    """Return an srun that runs something on a node, beside whatever runs there."""
+    words = ["srun", f"--jobid={host.allocation.partition('.')[0]}", "--overlap", "--nodes=1", "--ntasks=1"]
+    words += [f"--nodelist={host.address or host.name}", "--mem=0", "--quiet", "--job-name=orch"]
+    return [*words, "--kill-on-bad-exit=0", "--cpu-bind=none", *options]
+
+
+def slurm_transport(bundle: str) -> RelayTransport:
+    """Return the transport `slurm`."""
+    return RelayTransport(Slurm(bundle))

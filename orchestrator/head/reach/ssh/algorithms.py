@@ -1,0 +1,171 @@
+"""Which algorithms a connection may use: what ssh_config says of them, over what the library has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import paramiko
+
+from orchestrator.head.reach.ssh.packets import Packets
+
+CERTIFICATE = "-cert-v01@openssh.com"
+"""Behind the name of an algorithm: that of a certificate over such a key."""
+
+KEYWORDS = {
+    "kexalgorithms": "KexAlgorithms",
+    "ciphers": "Ciphers",
+    "macs": "MACs",
+    "hostkeyalgorithms": "HostKeyAlgorithms",
+    "pubkeyacceptedalgorithms": "PubkeyAcceptedAlgorithms",
+    "casignaturealgorithms": "CASignatureAlgorithms",
+}
+"""The keywords of ssh_config, as its reader gives them and as people write them."""
+
+_ALIASES = {"curve25519-sha256@libssh.org": "curve25519-sha256"}
+"""What the library calls it, and what everybody else does."""
+
+_WEAK = ("*-cbc", "hmac-md5*", "*-96")
+"""Algorithms that the library still offers, and that ssh offers only if it is told to."""
+
+_CA_SIGNATURES = ("ssh-ed25519", "ecdsa-sha2-*", "rsa-sha2-*", "sk-*")
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithms:
+    """What a connection offers, the best first."""
+
+    kex: tuple[str, ...]
+    ciphers: tuple[str, ...]
+    macs: tuple[str, ...]
+    host_keys: tuple[str, ...]
+    pubkeys: tuple[str, ...]
+
+
+def algorithms(settings: Mapping[str, str]) -> Algorithms:
+    """Return what these settings of ssh_config leave. ValueError where one leaves nothing that we could do."""
+    library: Any = paramiko.Transport  # paramiko has no public interface for these lists
+    keys = library._preferred_keys
+    # Authenticated ciphers first: of the others paramiko checks each packet's MAC byte by byte, in Python.
+    ciphers = sorted(_strong(library._preferred_ciphers), key=lambda name: "-gcm@" not in name)
+    return Algorithms(
+        kex=_left(
+            settings, "kexalgorithms", sorted(library._preferred_kex, key=_kex_rank), library._kex_info
+        ),
+        ciphers=_left(settings, "ciphers", ciphers, library._cipher_info),
+        macs=_left(settings, "macs", _strong(library._preferred_macs), library._mac_info),
+        host_keys=_left(
+            settings,
+            "hostkeyalgorithms",
+            (*keys, *(name + CERTIFICATE for name in keys)),
+            library._key_info,
+        ),
+        pubkeys=tuple(library._preferred_pubkeys),
+    )
+
+
+def for_host(found: Algorithms, *, types: Collection[str], certified: bool) -> Algorithms:
+    """Return the same, asking first for a host key of `types`, and for certificates only where one would count."""
+    names = [name for name in found.host_keys if certified or not name.endswith(CERTIFICATE)]
+    names.sort(key=lambda name: (not name.endswith(CERTIFICATE), key_type(name) not in types))
+    return replace(found, host_keys=tuple(names))
+
+
+def permits(settings: Mapping[str, str], keyword: str, name: str) -> bool:
+    """Return whether a list of ssh_config lets `name` pass, which the library need not know."""
+    sign, patterns = _parsed(settings.get(keyword, ""))
+    if not patterns or sign in ("+", "^"):
+        return keyword != "casignaturealgorithms" or _matches(name, [*_CA_SIGNATURES, *patterns])
+    if sign == "-":
+        return not _matches(name, patterns) and permits({}, keyword, name)
+    return _matches(name, patterns)
+
+
+def key_type(algorithm: str) -> str:
+    """Return the type of key that an algorithm of host keys shows."""
+    plain = algorithm.removesuffix(CERTIFICATE)
+    return "ssh-rsa" if plain.startswith("rsa-sha2-") else plain
+
+
+class Transport(paramiko.Transport):
+    """A connection that offers `algorithms` and nothing else."""
+
+    def __init__(self, sock: Any, found: Algorithms) -> None:
+        super().__init__(sock, packetizer_class=Packets)
+        self.algorithms = found
+
+    @property
+    def preferred_kex(self) -> tuple[str, ...]:
+        return self.algorithms.kex
+
+    @property
+    def preferred_ciphers(self) -> tuple[str, ...]:
+        return self.algorithms.ciphers
+
+    @property
+    def preferred_macs(self) -> tuple[str, ...]:
+        return self.algorithms.macs
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        return self.algorithms.host_keys
+
+    @property
+    def preferred_pubkeys(self) -> tuple[str, ...]:
+        return self.algorithms.pubkeys
+
+    def _parse_debug(self, m: paramiko.Message) -> None:
+        """Read nothing: sshd's remarks are for its own debugging, and paramiko spells them byte by byte."""
+
+
+def _left(
+    settings: Mapping[str, str], keyword: str, default: Sequence[str], known: Collection[str]
+) -> tuple[str, ...]:
+    """Return what is left of the default, or what is asked for of all that is known, in the order asked for."""
+    sign, patterns = _parsed(settings.get(keyword, ""))
+    if not patterns:
+        return tuple(default)
+    asked = [name for pattern in patterns for name in known if _matches(name, [pattern])]
+    match sign:
+        case "+":
+            found = [*default, *asked]
+        case "^":
+            found = [*asked, *default]
+        case "-":
+            found = [name for name in default if name not in asked]
+        case _:
+            found = asked
+    if not found:
+        raise ValueError(
+            f"ssh_config has `{KEYWORDS[keyword]} {settings[keyword]}` for it, and orch's SSH library has "
+            f"none of these: it has {', '.join(_ALIASES.get(name, name) for name in default)}"
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _parsed(text: str) -> tuple[str, list[str]]:
+    sign = text[:1] if text[:1] in ("+", "-", "^") else ""
+    return sign, [word for word in text.removeprefix(sign).replace(" ", "").split(",") if word]
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    names = (name, _ALIASES.get(name, name))
+    return any(fnmatchcase(one, pattern) for pattern in patterns for one in names)
+
+
+def _strong(names: Sequence[str]) -> list[str]:
+    return [name for name in names if not _matches(name, _WEAK)]
+
+
+def _kex_rank(name: str) -> int:
+    """Return the place among key exchanges: what a quantum computer cannot undo first, then the cheapest.
+
+    Diffie-Hellman groups cost nine times as much as everything else together.
+    """
+    if name.startswith(("mlkem", "sntrup")):
+        return 0
+    if name.startswith("curve25519"):
+        return 1
+    return 3 if name.startswith("diffie-hellman") else 2

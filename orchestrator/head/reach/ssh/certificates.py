@@ -1,0 +1,161 @@
+"""Host certificates: what a `@cert-authority` line of known_hosts lets pass, by the rules of ssh.
+
+The library reads a certificate's key and checks that the host holds it; whether the certificate itself is good
+is for us to say. The format is OpenSSH's PROTOCOL.certkeys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+
+import paramiko
+from paramiko.pkey import UnknownKeyType
+
+from orchestrator.head.reach.ssh.algorithms import CERTIFICATE, permits
+from orchestrator.head.reach.ssh.errors import said
+from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement, KnownHosts
+
+_PUBLIC_FIELDS = {
+    "ssh-ed25519": 1,
+    "ssh-rsa": 2,
+    **{f"ecdsa-sha2-nistp{bits}": 2 for bits in (256, 384, 521)},
+}
+"""How many strings a public key of that type is made of."""
+
+_FOR_HOSTS = 2
+_NEVER = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What an authority says of a host's key."""
+
+    key: HostKey
+    authority: HostKey
+    kind: int
+    principals: tuple[str, ...]
+    valid_after: int
+    valid_before: int
+    critical: bool
+    """Whether it has options that must be understood; for hosts there are none."""
+    algorithm: str
+    """The algorithm of the authority's signature."""
+    is_signed: bool
+    """Whether that signature is good."""
+
+    @staticmethod
+    def read(blob: bytes) -> Certificate:
+        """Return the certificate in a host key as the network has it. ValueError where it is none."""
+        message = paramiko.Message(blob)
+        type_ = message.get_text().removesuffix(CERTIFICATE)
+        if type_ not in _PUBLIC_FIELDS:
+            raise ValueError(f"a certificate of a key of type {type_}")
+        message.get_binary()  # a nonce
+        key = paramiko.Message()
+        key.add_string(type_)
+        for _ in range(_PUBLIC_FIELDS[type_]):
+            key.add_string(message.get_binary())
+        message.get_int64()  # a serial number
+        kind = message.get_int()
+        message.get_binary()  # what its authority calls it
+        principals = _strings(message.get_binary())
+        valid_after, valid_before = message.get_int64(), message.get_int64()
+        critical = message.get_binary()
+        message.get_binary()  # extensions, which need not be understood
+        message.get_binary()  # reserved
+        authority = message.get_binary()
+        signed = message.get_so_far()
+        signature = message.get_binary()
+        by = HostKey(paramiko.Message(authority).get_text(), authority)
+        return Certificate(
+            key=HostKey(type_, key.asbytes()),
+            authority=by,
+            kind=kind,
+            principals=tuple(name.decode("utf-8", "replace") for name in principals),
+            valid_after=valid_after,
+            valid_before=valid_before,
+            critical=bool(critical),
+            algorithm=paramiko.Message(signature).get_text(),
+            is_signed=_is_signed(by, signed, signature),
+        )
+
+    def why_not(self, name: str, settings: Mapping[str, str], now: float) -> str | None:
+        """Return why it does not vouch for the host called `name` at `now`; None where it does."""
+        if not self.is_signed:
+            return f"its signature is not one of {self.authority.fingerprint}"
+        if not permits(settings, "casignaturealgorithms", self.algorithm):
+            return f"it is signed by {said(self.algorithm)}, which is not accepted"
+        if self.kind != _FOR_HOSTS:
+            return "it is a user's, not a host's"
+        if self.critical:
+            return "it has critical options, which a host's must not have"
+        if not any(fnmatchcase(name, principal.replace("[", "[[]")) for principal in self.principals):
+            return f"it is for {said(', '.join(self.principals)) or 'nobody'}, not for {name}"
+        if now < self.valid_after:
+            return f"it is not valid before {_day(self.valid_after)}"
+        if self.valid_before != _NEVER and now >= self.valid_before:
+            return f"it expired on {_day(self.valid_before)}"
+        return None
+
+
+def judge(
+    known: KnownHosts,
+    shown: HostKey,
+    certificate: bytes | None,
+    *,
+    key_name: str,
+    principal: str,
+    settings: Mapping[str, str],
+    now: Callable[[], float],
+) -> tuple[Judgement, str | None]:
+    """Return what is known of a key that a host shows, and why a certificate that came with it does not help.
+
+    Args:
+        certificate: As the network has it; None where the host showed its key alone.
+        key_name: What known_hosts calls the host.
+        principal: What a certificate calls it: without a port.
+        settings: What ssh_config says of algorithms.
+    """
+    judged = known.judge(key_name, shown)
+    if certificate is None or judged.verdict == "revoked":
+        return judged, None
+    try:
+        found = Certificate.read(certificate)
+    except (ValueError, paramiko.SSHException) as error:
+        return judged, f"it cannot be read: {said(error)}"
+    by = known.judge(key_name, found.authority)
+    if by.verdict == "revoked":
+        return by, None
+    if judged.verdict == "known":
+        return judged, None
+    if found.key != shown:
+        return judged, "it is of another key than the one that the host holds"
+    if found.authority not in [entry.key for entry in known.authorities(key_name)]:
+        return judged, f"no @cert-authority line has {found.authority.fingerprint} for this host"
+    why_not = found.why_not(principal, settings, now())
+    return (judged, why_not) if why_not else (Judgement("known"), None)
+
+
+def _is_signed(authority: HostKey, signed: bytes, signature: bytes) -> bool:
+    try:
+        key = paramiko.PKey.from_type_string(authority.type, authority.blob)
+        return bool(key.verify_ssh_sig(signed, paramiko.Message(signature)))
+    except (UnknownKeyType, paramiko.SSHException, ValueError):
+        return False
+
+
+def _strings(packed: bytes) -> list[bytes]:
+    found, message = [], paramiko.Message(packed)
+    while message.get_remainder():
+        found.append(message.get_binary())
+    return found
+
+
+def _day(instant: int) -> str:
+    try:
+        return datetime.fromtimestamp(instant, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"second {instant}"

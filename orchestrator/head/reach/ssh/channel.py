@@ -1,0 +1,262 @@
+"""The channel of a command that runs over SSH: its streams, its end, and how a connection is let go."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable
+
+import fabric
+import paramiko
+from paramiko.buffered_pipe import BufferedPipe
+
+from orchestrator.head.reach.ssh.packets import Packets, send
+from orchestrator.head.reach.ssh.read_ahead import MOST_BYTES
+from orchestrator.head.reach.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Tail, Take
+
+log = logging.getLogger(__name__)
+
+_FED_BYTES = MOST_BYTES
+"""Taken out of paramiko's buffer at once: as much as is read of a connection at once."""
+
+_KEYS_S = 30.0
+"""How long paramiko waits for an exchange of keys."""
+
+
+class Arriving(BufferedPipe):  # type: ignore[type-arg]  # only its stub is generic
+    """One stream of a session, which says when something has come. Its functions are called by paramiko's thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffer = bytearray()
+        """In place of paramiko's array, which copies each byte four times."""
+        self.has_new = False
+        """Whether something has come since this was last made False."""
+        self.ended: Callable[[], object] = lambda: None
+        """Called while the session's lock is held."""
+
+    def _buffer_frombytes(self, data: bytes) -> None:
+        self._buffer += data
+
+    def _buffer_tobytes(self, limit: int | None = None) -> bytes | bytearray:
+        if limit is None:  # paramiko then empties the buffer, which may as well be another one
+            taken, self._buffer = self._buffer, bytearray()
+            return taken
+        with memoryview(self._buffer) as held:
+            return bytes(held[:limit])
+
+    def feed(self, data: bytes | str) -> None:
+        """Take a packet's content."""
+        super().feed(data)
+        self.has_new = True
+
+    def close(self) -> None:
+        """Take note that nothing more comes."""
+        super().close()
+        self.ended()
+
+
+def prepared(session: paramiko.Channel) -> paramiko.Channel:
+    """Return the session, whose streams say when something has come. To be called before anything can come."""
+    session.in_buffer, session.in_stderr_buffer = Arriving(), Arriving()
+    # Paramiko grants the host more after a tenth: five thousand packets a gigabyte. The host still has three quarters.
+    session.in_window_threshold = session.in_window_size // 4
+    return session
+
+
+class SshChannel:
+    """One exec over a connection of its own. See transport.Channel."""
+
+    def __init__(self, session: paramiko.Channel, connections: list[fabric.Connection]) -> None:
+        self._session = session
+        self._connections = connections
+        self._tail = Tail()
+        self._ready = _Ready()
+        # stdout and stderr share one window: a stderr that nobody takes in would stop stdout as well. So the
+        # reader waits for either of them.
+        self._streams: list[Arriving] = []
+        for stream in (session.in_buffer, session.in_stderr_buffer):
+            assert isinstance(stream, Arriving)  # `prepared` made them
+            stream.set_event(self._ready)
+            stream.ended = self._over
+            self._streams.append(stream)
+        assert session.transport is not None
+        packets = session.transport.packetizer
+        assert isinstance(packets, Packets)  # the transport made them
+        self._source = packets.source
+        self._clear_to_send = session.transport.clear_to_send
+        self._take: Take | None = None
+        """Who is fed; None while read() is used."""
+        self._feeding = threading.Lock()
+        self._is_late = False
+        """Whether a thread feeds on later."""
+        self._closed = threading.Event()
+        self._ended = False
+        self._ends = False
+        """Whether a thread feeds the end."""
+        self._told = False
+        """Whether who is fed was told of the end."""
+        self.forget: Callable[[], None] = lambda: None
+
+    def read(self, size: int) -> bytes:
+        session = self._session
+        try:
+            while not self._closed.is_set():
+                self._ready.rearm()
+                self._drain_stderr()
+                if session.recv_ready():
+                    return bytes(session.recv(size))
+                if session.eof_received or session.closed:
+                    # Bytes that came after recv_ready was asked; none if this is the end
+                    data = bytes(session.recv(size))
+                    self._drain_stderr()
+                    self._ended = not data
+                    return data
+                self._ready.wait()
+        except (paramiko.SSHException, EOFError, OSError):
+            # Asking for more failed: the connection is gone, which is an end like any other.
+            self._ended = True
+        return b""
+
+    def feed(self, take: Take) -> None:
+        self._take = take
+        self._source.about_to_wait = self._arrived
+        self._feed_on()
+
+    def _arrived(self) -> None:
+        """Feed what has come, in paramiko's thread. To wake another for it cost as much as the rest of a heartbeat.
+
+        Not packet by packet: of a checkpoint some eight of them come at once, and each would be taken on its own.
+        """
+        if self._is_late or not any(stream.has_new for stream in self._streams):
+            return
+        if self._clear_to_send.is_set():
+            self._feed_on()
+        else:  # while keys are exchanged, granting the host more would wait for this very thread
+            self._feed_later(0.0)
+
+    def _over(self) -> None:
+        if self._take is not None and not self._ends:  # in a thread: whoever says it holds the session's lock
+            self._ends = True
+            self._ends = self._lend(self._feed_on)
+
+    def _feed_later(self, pause_s: float) -> None:
+        self._is_late = True  # before the thread begins, which makes it False
+        if not self._lend(self._feed_late, pause_s):
+            self._is_late = False
+
+    def _lend(self, work: Callable[..., None], *args: float) -> bool:
+        """Have it done in a thread of its own. Return whether there is one."""
+        try:
+            threading.Thread(target=work, args=args, name="ssh-feed", daemon=True).start()
+        except RuntimeError as e:  # the silence of the link is noticed, and it is closed
+            log.warning("no thread can be started to read a connection: %s", e)
+            return False
+        return True
+
+    def _feed_late(self, pause_s: float) -> None:
+        """Feed on after a pause, and once keys are exchanged."""
+        self._closed.wait(pause_s)
+        self._clear_to_send.wait(_KEYS_S)
+        with self._feeding:
+            self._is_late = False
+        self._feed_on()
+
+    def _feed_on(self) -> None:
+        """Hand on what is there, then the end, where it has come. If the host has to wait, a thread does it later.
+
+        Meanwhile what comes stays in paramiko's buffer, which holds a window of it, and is then taken all at once:
+        paramiko's own thread must go on, for keys and for our writes.
+        """
+        with self._feeding:
+            while not self._is_late and (pause_s := self._feed_some()) > 0:
+                self._feed_later(pause_s)
+                if not self._is_late:
+                    self._closed.wait(pause_s)
+
+    def _feed_some(self) -> float:
+        """Return how long to wait before more is fed; 0 where all is. The lock of feeding is held."""
+        take, session = self._take, self._session
+        if take is None or self._told:
+            return 0.0
+        is_over = self._ended or self._closed.is_set() or session.eof_received or session.closed
+        for stream in self._streams:
+            stream.has_new = False
+        try:
+            self._drain_stderr()
+            while session.recv_ready() and not self._closed.is_set():
+                if (pause_s := take(session.recv(_FED_BYTES))) > 0:
+                    return pause_s
+        except (paramiko.SSHException, EOFError, OSError):
+            is_over = True
+        if is_over:
+            self._ended = self._told = True
+            take(b"")
+        return 0.0
+
+    def write(self, data: bytes) -> None:
+        try:
+            rest = memoryview(data)
+            while rest:
+                sent = send(self._session, rest)
+                if not sent:
+                    raise ChannelClosed("the connection is closed")
+                rest = rest[sent:]
+        except ChannelClosed:
+            raise
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise ChannelClosed("the connection is closed") from error
+
+    def close(self) -> None:
+        if self._closed.is_set():
+            self._over()  # there may have been no thread for it
+            return
+        self._closed.set()
+        hang_up(self._connections)
+        self._ready.set()
+        self.forget()
+        self._over()
+
+    def stderr_tail(self) -> str:
+        self._drain_stderr()
+        return self._tail.text()
+
+    def exit_status(self) -> int | None:
+        if self._ended:
+            self._session.status_event.wait(EXIT_STATUS_WAIT_S)
+        code = self._session.exit_status
+        return code if code >= 0 else None
+
+    def _drain_stderr(self) -> None:
+        while self._session.recv_stderr_ready():
+            self._tail.add(self._session.recv_stderr(65536))
+
+
+class _Ready(threading.Event):
+    """Set when either stream has something. Each stream clears it when it alone is empty: that must not count."""
+
+    def clear(self) -> None:
+        """Nothing; see the class."""
+
+    def rearm(self) -> None:
+        super().clear()
+
+
+def hang_up(connections: list[fabric.Connection]) -> None:
+    """Close them all, from any thread."""
+    # The bastion first: closing what runs through it would otherwise wait for a link that may be cut.
+    # Not client.close(): that one may be called by one thread only.
+    for connection in connections:
+        transport = connection.client.get_transport()
+        if transport is not None:
+            _wake(transport.sock)
+            transport.close()
+
+
+def _wake(sock: object) -> None:
+    """End a read that another thread is in: closing a socket does not, and its number may soon be another's."""
+    if isinstance(sock, socket.socket):
+        with contextlib.suppress(OSError):  # it has ended already
+            sock.shutdown(socket.SHUT_RDWR)

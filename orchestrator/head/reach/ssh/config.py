@@ -1,0 +1,281 @@
+"""From a host of the plan to the sshds on the way to it: the spec's values first, then ~/.ssh/config.
+
+paramiko's reader knows neither `Include` nor every `Match`, and `Match exec` would run a command of the file in
+a daemon. So the text is prepared here: includes are put in place, and a block that we cannot judge applies to
+nobody, with a warning.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.core.errors import HostUnfit
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh.algorithms import KEYWORDS
+from orchestrator.head.reach.ssh.known_hosts import SSH_PORT, known_name
+
+DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+"""Under ~/.ssh, tried where neither the spec nor ~/.ssh/config names a key."""
+
+_SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+
+_SETTING = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
+_NOBODY = "Host orch-cannot-judge-this-block"
+_MATCH_KNOWN = {"all", "canonical", "final", "host", "originalhost", "user", "localuser"}
+_INCLUDE_DEPTH_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigText:
+    """An ssh_config file with its includes in place."""
+
+    text: str
+    warnings: tuple[str, ...]
+    sources: tuple[Path, ...]
+    """Files that were read, and directories that were searched: the text is stale once one of them changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One sshd on the way: the host's own, or its bastion's."""
+
+    address: str
+    port: int
+    user: str
+    key_name: str
+    """What known_hosts calls it."""
+    identity_files: tuple[Path, ...]
+    identity_explicit: bool
+    """Somebody named the files: then a missing one is worth a word."""
+    identities_only: bool
+    """From the SSH agent, offer only the keys that belong to the files."""
+    known_hosts: tuple[Path, ...]
+    """The user's files with host keys, or the spec's."""
+    bastion: bool = False
+    system_known_hosts: tuple[Path, ...] = ()
+    revoked_keys: tuple[Path, ...] = ()
+    """Files of keys that are refused for every host."""
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    """What ssh_config says of them, by keyword."""
+
+    def __str__(self) -> str:
+        place = self.address if self.port == SSH_PORT else f"{self.address} port {self.port}"
+        return f"bastion {place}" if self.bastion else place
+
+    @property
+    def alias(self) -> str | None:
+        """The name that ssh_config gives it for known_hosts, where it gives one."""
+        return None if self.key_name == known_name(self.address, self.port) else self.key_name
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way to a host."""
+
+    host: HostPlan
+    target: Hop
+    bastion: Hop | None
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        return (self.target,) if self.bastion is None else (self.bastion, self.target)
+
+
+Lookup = Callable[[str], Mapping[str, object]]
+"""What ssh_config says of a name: keys in lower case, `identityfile` a list."""
+
+
+def read_config(paths: list[Path], home: Path) -> ConfigText:
+    """Read the files one after the other, as ssh reads the user's before the system's. Missing ones are empty."""
+    reader = _Reader(home)
+    lines: list[str] = []
+    for path in paths:
+        # Settings before the first Host of a file hold for all hosts, in the second file too.
+        lines += ["Host *", *reader.lines(path, "Host *", 0)]
+    return ConfigText("\n".join(lines) + "\n", tuple(reader.warnings), tuple(reader.sources))
+
+
+class _Reader:
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.warnings: list[str] = []
+        self.sources: list[Path] = []
+
+    def lines(self, path: Path, block: str, depth: int) -> list[str]:
+        """Return the file's lines; `block` is the Host or Match line that it was included under."""
+        self.sources.append(path)
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                self.warnings.append(f"{path}: {error.strerror}; read as empty")
+            return []
+        lines: list[str] = []
+        for number, line in enumerate(text.splitlines(), 1):
+            line = line.strip()
+            if not line or line.startswith("#"):
+                continue
+            setting = _SETTING.fullmatch(line)
+            if setting is None:
+                self.warnings.append(f"{path}:{number}: skipped: not a keyword and a value")
+                continue
+            keyword, value = setting[1].lower(), setting[2]
+            if keyword == "include":
+                lines += self._include(path, number, value, block, depth)
+                continue
+            if keyword in ("host", "match"):
+                block = line = self._block(path, number, keyword, line, value)
+            lines.append(line)
+        return lines
+
+    def _include(self, path: Path, number: int, value: str, block: str, depth: int) -> list[str]:
+        if depth >= _INCLUDE_DEPTH_MAX:
+            self.warnings.append(f"{path}:{number}: skipped: more than {_INCLUDE_DEPTH_MAX} Includes deep")
+            return []
+        lines: list[str] = []
+        for pattern in _words(value):
+            wanted = _expand(pattern, self._home)
+            if not wanted.is_absolute():
+                base = self._home / ".ssh" if path.is_relative_to(self._home) else path.parent
+                wanted = base / wanted
+            self.sources.append(wanted.parent)
+            for found in sorted(wanted.parent.glob(wanted.name)):
+                lines += self.lines(found, block, depth + 1)
+        return [*lines, block]
+
+    def _block(self, path: Path, number: int, keyword: str, line: str, value: str) -> str:
+        try:
+            words = shlex.split(value)
+        except ValueError:
+            self.warnings.append(f"{path}:{number}: the block is ignored: unbalanced quotes")
+            return _NOBODY
+        if keyword == "host":
+            return line
+        while words:
+            criterion = words.pop(0).lower().removeprefix("!")
+            if criterion not in _MATCH_KNOWN:
+                self.warnings.append(
+                    f"{path}:{number}: the block is ignored: orch does not do Match {criterion}"
+                )
+                return _NOBODY
+            if criterion not in ("all", "canonical", "final"):
+                if not words:
+                    self.warnings.append(f"{path}:{number}: the block is ignored: Match {criterion} of what?")
+                    return _NOBODY
+                words.pop(0)
+        return line
+
+
+def route(host: HostPlan, lookup: Lookup, home: Path) -> Route:
+    """Return the hops to `host`. Raises HostUnfit where the way is one that orch does not go."""
+    name = host.address or host.name
+    settings = lookup(name)
+    target = _hop(host, name, settings, home, user=host.user, port=host.port)
+    jump = host.proxy_jump or str(settings.get("proxyjump") or "none")
+    if jump.lower() == "none":
+        if settings.get("proxycommand") and not host.proxy_jump:
+            raise HostUnfit(
+                host.name,
+                "~/.ssh/config reaches it by a ProxyCommand, and orch runs none",
+                hint="name the bastion as proxy_jump, or write `proxy_jump: none` to connect directly",
+            )
+        return Route(host, target, None)
+    bastion = _bastion(host, jump, lookup, home)
+    # `Host *` with a ProxyJump matches the bastion too; as with ssh, the bastion itself is reached directly.
+    same = (bastion.address, bastion.port) == (target.address, target.port)
+    return Route(host, target, None if same else bastion)
+
+
+def _bastion(host: HostPlan, jump: str, lookup: Lookup, home: Path) -> Hop:
+    if "," in jump:
+        raise HostUnfit(
+            host.name, f"{jump!r} are several bastions, and orch goes by one", hint="name one in proxy_jump"
+        )
+    found = re.fullmatch(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?/?", jump)
+    if found is None:
+        raise HostUnfit(host.name, f"{jump!r} is no bastion", hint="write it as [user@]name[:port]")
+    name = found[2].strip("[]")
+    port = int(found[3]) if found[3] else None
+    settings = lookup(name)
+    # A cluster.yaml alone must be enough: where no other user is named for the bastion, the host's user is taken.
+    user = found[1] or str(settings.get("user") or host.user or "") or None
+    return _hop(host, name, settings, home, user=user, port=port, bastion=True)
+
+
+def _hop(
+    host: HostPlan,
+    name: str,
+    settings: Mapping[str, object],
+    home: Path,
+    *,
+    user: str | None,
+    port: int | None,
+    bastion: bool = False,
+) -> Hop:
+    address = str(settings.get("hostname", name))
+    if "@" in address or address.count(":") == 1 or address.startswith("-") or not address:
+        raise HostUnfit(
+            host.name,
+            f"{address!r} is no address",
+            hint="write a name or an IP address; user and port have their own fields",
+        )
+    configured = str(settings.get("port", SSH_PORT))
+    port = port or (int(configured) if configured.isdecimal() else SSH_PORT)
+    alias = settings.get("hostkeyalias")
+    files = _identity_files(host, settings)
+    return Hop(
+        address=address,
+        port=port,
+        user=user or str(settings.get("user") or getpass.getuser()),
+        key_name=str(alias).lower() if alias else known_name(address, port),
+        identity_files=tuple(
+            _expand(file, home) for file in files or [f"~/.ssh/{key}" for key in DEFAULT_KEYS]
+        ),
+        identity_explicit=bool(files),
+        identities_only=str(settings.get("identitiesonly", "no")).lower() == "yes",
+        known_hosts=_known_hosts(host, settings, home),
+        bastion=bastion,
+        system_known_hosts=_files(settings, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS, home),
+        revoked_keys=_files(settings, "revokedhostkeys", "none", home),
+        algorithms=_algorithms(settings),
+    )
+
+
+def _identity_files(host: HostPlan, settings: Mapping[str, object]) -> list[str]:
+    if host.identity_file:
+        return [host.identity_file]
+    configured = settings.get("identityfile")
+    return [str(file) for file in configured] if isinstance(configured, list) else []
+
+
+def _known_hosts(host: HostPlan, settings: Mapping[str, object], home: Path) -> tuple[Path, ...]:
+    if host.known_hosts:
+        return (_expand(host.known_hosts, home),)
+    return _files(settings, "userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2", home)
+
+
+def _files(settings: Mapping[str, object], keyword: str, default: str, home: Path) -> tuple[Path, ...]:
+    words = _words(str(settings.get(keyword) or default))
+    return tuple(_expand(word, home) for word in words if word.lower() != "none")
+
+
+def _algorithms(settings: Mapping[str, object]) -> dict[str, str]:
+    found = {keyword: str(settings[keyword]) for keyword in KEYWORDS if settings.get(keyword)}
+    older = settings.get("pubkeyacceptedkeytypes")  # its name until OpenSSH 8.5
+    return {"pubkeyacceptedalgorithms": str(older), **found} if older else found
+
+
+def _words(value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:
+        return value.split()
+
+
+def _expand(path: str, home: Path) -> Path:
+    return home / path[2:] if path.startswith("~/") else Path(path).expanduser()

@@ -1,0 +1,154 @@
+"""What can go wrong on the way to an sshd, as sentences: which host, why, and the way out. No library in it."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.core.errors import ConnectFailed, HostError, HostKeyChanged, HostKeyUnknown
+from orchestrator.core.plan import HostPlan
+from orchestrator.core.words import duration, plain
+from orchestrator.head.reach.ssh.config import Hop
+from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement
+
+T = TypeVar("T")
+
+RETRY_DELAYS_S = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 4.0, 4.0)
+"""After a handshake that sshd dropped, each ± 50 %. A refused key or a silent host is not tried again."""
+
+
+_SAID_MAX = 300
+
+
+def said(words: object) -> str:
+    """Return what an sshd, or a library about it, said: one line that does nothing to a terminal, and is no book."""
+    text = plain(str(words))
+    return text if len(text) <= _SAID_MAX else f"{text[:_SAID_MAX]}…"
+
+
+class Dropped(ConnectFailed):
+    """The sshd ended the handshake, as MaxStartups makes it do by chance: worth an instant second try."""
+
+
+def retried(attempt: Callable[[], T]) -> T:
+    """Return what `attempt` returns, which is tried again where sshd drops the handshake."""
+    for delay_s in RETRY_DELAYS_S:
+        try:
+            return attempt()
+        except Dropped:
+            time.sleep(delay_s * random.uniform(0.5, 1.5))
+    return attempt()
+
+
+def refusal(
+    host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement, own: Path, not_vouched: str | None = None
+) -> HostError:
+    """Return why a key that `hop` shows is not taken.
+
+    Args:
+        own: The project's own known_hosts file.
+        not_vouched: Why a certificate that it shows as well does not help.
+    """
+    entry = judged.entry
+    if judged.verdict == "revoked" and entry is not None:
+        signed = (
+            "" if entry.key == shown else f"a certificate for its host key, signed by {entry.key.fingerprint}"
+        )
+        return HostKeyChanged(
+            host.name,
+            f"{hop} shows {signed or f'the host key {shown.fingerprint}'}, which {entry.where} marks as revoked",
+            hint="give the host a new key: whoever holds this one may pose as it",
+            code="host-key-revoked",
+        )
+    if judged.verdict == "changed" and entry is not None:
+        return HostKeyChanged(
+            host.name,
+            f"{hop} shows the host key {shown.fingerprint} ({shown.type}), and {_known(judged)}; "
+            "nothing was sent to it",
+            hint="ask its owner whether the host was set up anew; if so, " + _way_out(host, hop, judged, own),
+        )
+    message = f"the host key of {hop} is not known: {shown.fingerprint} ({shown.type})"
+    hint = f"compare the fingerprint with the host's own, then `{_trust(host)}`"
+    if not_vouched is not None:
+        message += f"; it shows a certificate, and {not_vouched}"
+    elif judged.authority is not None:
+        hint += (
+            f"; or, since {judged.authority.where} trusts an authority for it, let its sshd show a certificate "
+            "(HostCertificate)"
+        )
+    return HostKeyUnknown(host.name, message, hint=hint)
+
+
+def unreadable_revocations(host: HostPlan, why: str) -> HostError:
+    """Return the error for a RevokedHostKeys file that does not tell which keys are revoked."""
+    return HostKeyUnknown(
+        host.name,
+        f"no host key is taken while RevokedHostKeys of ssh_config cannot be read: {why}",
+        hint="mend the file, or take RevokedHostKeys out of ssh_config for this host",
+        code="revoked-keys-unreadable",
+    )
+
+
+def _known(judged: Judgement) -> str:
+    """Return the first line that has another key, and that of each other file."""
+    first = {entry.path: entry for entry in reversed(judged.against)}
+    shown = sorted(first.values(), key=lambda entry: entry is not judged.entry)
+    return " and ".join(f"{e.where} has {e.key.fingerprint} ({e.key.type})" for e in shown)
+
+
+def _way_out(host: HostPlan, hop: Hop, judged: Judgement, own: Path) -> str:
+    """Return how a person takes the new key: our own file is ours to change, and no other."""
+    theirs = dict.fromkeys(entry.path for entry in judged.against if entry.path != own)
+    steps = [f"`ssh-keygen -R {shlex.quote(hop.key_name)} -f {shlex.quote(str(path))}`" for path in theirs]
+    replaces = any(entry.path == own for entry in judged.against)
+    return ", then ".join([*steps, f"`{_trust(host, ' --replace' if replaces else '')}`"])
+
+
+def _trust(host: HostPlan, option: str = "") -> str:
+    # The spec is named where there is one: by the host's name alone, orch would know neither its address nor its
+    # bastion.
+    return f"orch trust{option} {shlex.quote(host.spec or host.name)}"
+
+
+def silent(host: HostPlan, hop: Hop, connect_s: float) -> ConnectFailed:
+    """Return the error for a hop that sent nothing back in `connect_s` seconds."""
+    return ConnectFailed(
+        host.name,
+        f"{hop} does not answer within {duration(connect_s)}",
+        hint="is it up, and does a firewall drop its SSH port?",
+    )
+
+
+def dropped(host: HostPlan, hop: Hop, how: str) -> Dropped:
+    """Return the error for a connection that ended before a login."""
+    return Dropped(
+        host.name,
+        f"{hop} {how} before a login",
+        hint="sshd there may be short of MaxStartups, or refuse this address; its log says which",
+    )
+
+
+def unreachable(host: HostPlan, hop: Hop, error: OSError | EOFError, connect_s: float) -> ConnectFailed:
+    """Return what the system said of a connection to `hop`, as an error of ours."""
+    match error:
+        case socket.gaierror():
+            return ConnectFailed(
+                host.name,
+                f"the name {hop.address} cannot be resolved: {error.strerror}",
+                hint="give its address in the spec, or a HostName in ~/.ssh/config",
+            )
+        case TimeoutError():
+            return silent(host, hop, connect_s)
+        case ConnectionRefusedError():
+            return ConnectFailed(
+                host.name, f"{hop} refuses the connection: no sshd listens there", hint="is the port right?"
+            )
+        case ConnectionResetError() | BrokenPipeError() | EOFError():
+            return dropped(host, hop, "closes the connection")
+        case _:
+            return ConnectFailed(host.name, f"{hop} cannot be reached: {error.strerror or error}")

@@ -1,0 +1,54 @@
+"""What the libraries and the system raise on the way to an sshd, as errors of ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import paramiko
+from paramiko.ssh_exception import NoValidConnectionsError
+
+from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh.algorithms import KEYWORDS
+from orchestrator.head.reach.ssh.config import Hop
+from orchestrator.head.reach.ssh.errors import dropped, said, silent, unreachable
+
+
+@contextmanager
+def explained(host: HostPlan, hop: Hop, connect_s: float) -> Iterator[None]:
+    """Turn what the libraries and the system raise into our errors."""
+    started = time.monotonic()
+    try:
+        yield
+    except HostError:
+        raise
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        late = time.monotonic() - started >= 0.95 * connect_s
+        raise _explain(host, hop, error, late=late, connect_s=connect_s) from error
+
+
+def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_s: float) -> HostError:
+    match error:
+        case NoValidConnectionsError():
+            inner = next(iter(error.errors.values()))
+            return unreachable(host, hop, inner if isinstance(inner, OSError) else error, connect_s)
+        case OSError() | EOFError():
+            return unreachable(host, hop, error, connect_s)
+        case paramiko.ChannelException(code=1):
+            return HostUnfit(
+                host.name,
+                f"the bastion forbids forwarding to {hop}",
+                hint="AllowTcpForwarding and PermitOpen in the bastion's sshd_config must allow it",
+            )
+        case paramiko.ChannelException():
+            return ConnectFailed(host.name, f"the bastion cannot connect to {hop}: {said(error.text)}")
+        case paramiko.ssh_exception.IncompatiblePeer():
+            ours = " and ".join(KEYWORDS[keyword] for keyword in hop.algorithms)
+            hint = f"update its sshd{f', or allow more by {ours} of ssh_config' if ours else ''}"
+            return HostUnfit(host.name, f"{hop} shares no algorithm with us: {said(error)}", hint=hint)
+        case _ if late:
+            return silent(host, hop, connect_s)
+        case _:
+            return dropped(host, hop, f"breaks off ({said(error)})")

@@ -1,0 +1,179 @@
+"""Keys on both sides of an SSH connection: those that a host shows, and those that a user is known by."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import paramiko
+from paramiko.ssh_exception import BadAuthenticationType
+
+from orchestrator.core.errors import AuthRefused
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh import certificates
+from orchestrator.head.reach.ssh.algorithms import CERTIFICATE, Transport, permits
+from orchestrator.head.reach.ssh.config import Hop
+from orchestrator.head.reach.ssh.errors import refusal, said
+from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement, KnownHosts
+
+
+class KnownOnly(paramiko.RejectPolicy):
+    """Asked for every key, since the client itself knows none; lets pass only what known_hosts has.
+
+    `own` is the project's own file among them.
+    """
+
+    def __init__(self, host: HostPlan, hop: Hop, known: KnownHosts, own: Path) -> None:
+        self._host, self._hop, self._known, self._own = host, hop, known, own
+
+    def missing_host_key(  # type: ignore[override]  # it also lets pass
+        self,
+        client: paramiko.SSHClient,  # noqa: ARG002 - the base class's signature
+        hostname: str,  # noqa: ARG002
+        key: paramiko.PKey,
+    ) -> None:
+        judged, not_vouched = self.judge(key)
+        if judged.verdict != "known":
+            raise refusal(self._host, self._hop, host_key(key), judged, self._own, not_vouched)
+
+    def judge(self, key: paramiko.PKey) -> tuple[Judgement, str | None]:
+        """Return what is known of a key that the host shows, and why its certificate does not help."""
+        hop = self._hop
+        return certificates.judge(
+            self._known,
+            host_key(key),
+            _certificate(key),
+            key_name=hop.key_name,
+            principal=hop.alias or hop.address.lower(),
+            settings=hop.algorithms,
+            now=time.time,
+        )
+
+
+class Keys:
+    """Offers keys: of the files, then of the SSH agent. What paramiko calls an auth strategy."""
+
+    def __init__(self, host: HostPlan, hop: Hop, key_of: Callable[[Path], paramiko.PKey]) -> None:
+        self._host, self._hop = host, hop
+        self._key_of = key_of
+        self._tried: list[str] = []
+
+    def authenticate(self, transport: paramiko.Transport) -> list[str]:
+        agent = paramiko.Agent()
+        try:
+            refused = 0
+            for label, key in self._keys(agent):
+                try:
+                    _restrict(transport, [name for name in _algorithms(key) if self._accepts(name)])
+                    more = transport.auth_publickey(self._hop.user, key)
+                except BadAuthenticationType as error:
+                    raise self._refused(
+                        "takes no keys, only " + said(", ".join(error.allowed_types))
+                    ) from error
+                except paramiko.SSHException:
+                    if not transport.is_active() and not refused:
+                        raise  # the connection was lost before the host judged any key, so this is no refusal
+                    refused += 1
+                    self._tried.append(label)
+                    if not transport.is_active():
+                        raise self._refused("closed the connection after too many keys") from None
+                    continue
+                if more:
+                    raise self._refused(f"wants more than the key {label}: " + said(", ".join(more)))
+                return []
+            raise self._refused("refused")
+        finally:
+            agent.close()
+
+    def _refused(self, what: str) -> AuthRefused:
+        hop = self._hop
+        tried = "; ".join(self._tried) if self._tried else "there was none to offer"
+        return AuthRefused(
+            self._host.name,
+            f"{hop} {what} for user {hop.user}; keys tried: {tried}",
+            hint=f"add a public key to ~/.ssh/authorized_keys of {hop.user} there, or name another user or "
+            "identity_file; a key with a passphrase must be in the SSH agent",
+        )
+
+    def _keys(self, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Yield the keys that may be offered, each with what to call it; note why the others may not."""
+        blobs = set()
+        for path in self._hop.identity_files:
+            blobs.add(_public_part(path))
+            key = self._of_file(path)
+            if key is None:
+                continue
+            blobs.add(key.asbytes())
+            if self._may_offer(str(path), key):
+                yield str(path), key
+        for held in sorted(agent.get_keys(), key=lambda held: held.asbytes() not in blobs):
+            label = f"{host_key(held).fingerprint} (SSH agent)"
+            may_be_offered = held.asbytes() in blobs or not self._hop.identities_only
+            if may_be_offered and self._may_offer(label, held):
+                yield label, held
+
+    def _of_file(self, path: Path) -> paramiko.PKey | None:
+        try:
+            status = path.stat()
+            if status.st_uid == os.getuid() and status.st_mode & 0o077:  # as ssh does
+                mode = stat.S_IMODE(status.st_mode)
+                self._tried.append(f"{path} (mode {mode:04o}: others can read it; `chmod 600` it)")
+                return None
+            return self._key_of(path)
+        except FileNotFoundError:
+            if self._hop.identity_explicit:
+                self._tried.append(f"{path} (no such file)")
+        except (TypeError, paramiko.PasswordRequiredException):
+            self._tried.append(f"{path} (has a passphrase)")
+        except (ValueError, OSError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
+            self._tried.append(f"{path} (cannot be read: {error})")
+        return None
+
+    def _may_offer(self, label: str, key: paramiko.PKey) -> bool:
+        names = _algorithms(key)
+        if any(self._accepts(name) for name in names):
+            return True
+        self._tried.append(f"{label} (PubkeyAcceptedAlgorithms of ssh_config forbids {' and '.join(names)})")
+        return False
+
+    def _accepts(self, name: str) -> bool:
+        return permits(self._hop.algorithms, "pubkeyacceptedalgorithms", name)
+
+
+def host_key(key: paramiko.PKey) -> HostKey:
+    """Return the key as known_hosts writes it."""
+    return HostKey(key.get_name(), key.asbytes())
+
+
+def _certificate(key: paramiko.PKey) -> bytes | None:
+    """Return the certificate that came with a key, as the network has it."""
+    blob = getattr(key, "public_blob", None)
+    return blob.key_blob if blob is not None and blob.key_type.endswith(CERTIFICATE) else None
+
+
+def _algorithms(key: paramiko.PKey) -> list[str]:
+    """Return the names of the signatures that a key of ours may make."""
+    blob = getattr(key, "public_blob", None)
+    type_ = blob.key_type if blob is not None else key.get_name()
+    if not type_.startswith("ssh-rsa"):
+        return [type_]
+    return [name + type_.removeprefix("ssh-rsa") for name in ("rsa-sha2-512", "rsa-sha2-256")]
+
+
+def _restrict(transport: paramiko.Transport, names: list[str]) -> None:
+    """Let the next key sign by these only. The library adds by itself that a key has a certificate."""
+    if isinstance(transport, Transport):
+        plain = tuple(name.removesuffix(CERTIFICATE) for name in names)
+        transport.algorithms = replace(transport.algorithms, pubkeys=plain)
+
+
+def _public_part(path: Path) -> bytes | None:
+    try:
+        key_type, text, *_ = path.with_name(path.name + ".pub").read_text(encoding="utf-8").split()
+        return HostKey.parse(key_type, text).blob
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,89 @@
+"""What the runs have spent their time on, from the journal's events and the histories. It reads, and writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from urllib.parse import quote
+
+from orchestrator.core.notes import kind_of
+from orchestrator.head.records import history
+from orchestrator.reporting.goodput import KINDS, Account, Event, account
+
+_NEW = (
+    "SELECT seq, time, run_id, kind, generation, data FROM events WHERE seq > ? AND kind IN "
+    f"({', '.join('?' * len(KINDS))}) ORDER BY seq"
+)
+
+
+class Accounts:
+    """Reads the events once, and then only what is new. Any thread may call it."""
+
+    def __init__(
+        self,
+        journal: str,
+        run_dir: Callable[[str], str],
+        *,
+        watches: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`watches`: it is the coordinator that asks, so somebody looks now."""
+        self._journal, self._run_dir, self._watches, self._clock = journal, run_dir, watches, clock
+        self._events: dict[str, list[Event]] = {}
+        self._final: dict[str, Account] = {}
+        self._seq = 0
+        self._lock = threading.Lock()
+
+    def of(self, run_id: str) -> Account | None:
+        """Return the account of a run until now; None where the journal tells nothing of it."""
+        return self.of_each([run_id]).get(run_id)
+
+    def of_each(self, run_ids: Iterable[str]) -> dict[str, Account]:
+        """Return the accounts of runs until now, of those of which the journal tells anything."""
+        with self._lock:
+            self._refresh()
+            found = {run_id: self._account(run_id) for run_id in run_ids}
+        return {run_id: one for run_id, one in found.items() if one is not None}
+
+    def _account(self, run_id: str) -> Account | None:
+        if run_id in self._final:
+            return self._final[run_id]
+        now = self._clock()
+        path = os.path.join(self._run_dir(run_id), history.FILE)
+        watched = history.watches(path)
+        if self._watches and watched:
+            watched[-1] = (watched[-1][0], now)
+        found = account(self._events.get(run_id, ()), now=now, moved=history.moves(path), watched=watched)
+        # The last moves are written a few seconds after the end.
+        if found is not None and found.is_final and now - found.end > 30:
+            self._final[run_id] = found
+        return found
+
+    def _refresh(self) -> None:
+        if not os.path.exists(self._journal):
+            return
+        try:
+            uri = f"file:{quote(self._journal)}?mode=ro"
+            with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as db:
+                rows = db.execute(_NEW, (self._seq, *sorted(kind.value for kind in KINDS))).fetchall()
+        except sqlite3.Error:
+            return  # it is tried again at the next question; the journal's own reader says what is wrong
+        for seq, told_at, run_id, name, generation, data in rows:
+            kind, self._seq = kind_of(name), seq
+            if kind is not None:
+                at = datetime.fromisoformat(told_at).timestamp()
+                self._events.setdefault(run_id, []).append(Event(at, kind, generation or 0, _slim(data)))
+
+
+def _slim(data: str) -> dict[str, float | None]:
+    """Return what an account reads of an event's data."""
+    told = json.loads(data)
+    down = told.get("downtime") or {}
+    found = {name: told.get(name) for name in ("global_step", "steps_lost", "gpus", "seeding_s")}
+    return found | {name: down.get(name) for name in ("restored_s", "first_step_s")}

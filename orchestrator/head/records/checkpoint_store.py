@@ -1,0 +1,227 @@
+"""The head node's copies of checkpoints, for runs whose hosts share no directory. They survive the loss of a host.
+
+`<state>/checkpoints/<name>-<hash of the directory>/` holds the chunks as `pieces/<sha256>`, the manifests of the
+snapshots as `manifests/<digest>.json` (see `checkpoints/safe.py`), and `place.json`, which names the host that has the
+newest generation's directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import FileIO
+from typing import Any, cast
+
+from orchestrator.both import durable
+from orchestrator.checkpoints.places import names_in
+from orchestrator.protocol.orders import Manifest
+
+_ASIDE = ".aside"
+_SAME_S = 1e-3
+"""Two times that differ by less are the same: file systems keep them only so exactly."""
+
+
+class CheckpointStore:
+    """The copies for one name of a run and one checkpoint directory. The caller ensures that only one thread writes."""
+
+    def __init__(self, state_dir: str, name: str, directory: str, keep: int) -> None:
+        self.root = root_of(state_dir, name, directory)
+        self._chunks = os.path.join(self.root, "pieces")
+        self._manifests = os.path.join(self.root, "manifests")
+        self._keep = keep
+        self._coming: dict[str, _Coming] = {}
+        """The partial chunks that were appended to."""
+
+    # -- what is here --------------------------------------------------------------------------------------
+
+    def newest(self) -> Manifest | None:
+        """Return the manifest of the newest complete snapshot that was not rolled back."""
+        return cast("Manifest | None", max(self._load(""), key=_age, default=None))
+
+    def place(self) -> str | None:
+        """Return the host that has the newest generation's directory; None if unknown."""
+        found = durable.read_object(self.root, "place.json")
+        return str(found["host"]) if found else None
+
+    def has(self, manifest: Manifest) -> bool:
+        """Return whether that snapshot is complete here."""
+        return os.path.exists(self._manifest_path(str(manifest["digest"])))
+
+    def holds(self, global_step: int | None, saved_at: float) -> bool:
+        """Return whether the checkpoint of that step and time (Unix) is here, in any generation."""
+        return any(
+            found["global_step"] == global_step and abs(found["saved_at"] - saved_at) < _SAME_S
+            for found in self._load("")
+        )
+
+    def path(self, chunk: str) -> str:
+        """Return the path of a chunk, whether it exists or not."""
+        return os.path.join(self._chunks, chunk)
+
+    def held_bytes(self, chunk: str) -> int | None:
+        """Return how many bytes of a chunk have arrived. None: it is complete."""
+        if os.path.exists(self.path(chunk)):
+            return None
+        try:
+            return os.stat(self.path(chunk) + ".part").st_size
+        except FileNotFoundError:
+            return 0
+
+    # -- what comes ----------------------------------------------------------------------------------------
+
+    def append(self, chunk: str, data: bytes) -> None:
+        """Append to a partial chunk. It stays on disk if the transfer breaks off. `close` is due at the end."""
+        coming = self._coming.get(chunk)
+        if coming is None:
+            coming = self._coming[chunk] = _Coming(self._part(chunk))
+        try:
+            coming.add(data)
+        except OSError:  # part of it may be on disk: then what is there must be read again
+            self._coming.pop(chunk).file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the chunks of which only parts have come."""
+        while self._coming:
+            self._coming.popitem()[1].file.close()
+
+    def _part(self, chunk: str) -> FileIO:
+        """Open a partial chunk, to append to it."""
+        path = self.path(chunk) + ".part"
+        try:
+            return FileIO(path, "ab")
+        except FileNotFoundError:
+            os.makedirs(self._chunks, mode=0o700, exist_ok=True)
+            return FileIO(path, "ab")
+
+    def finish(self, chunk: str) -> bool:
+        """Complete a chunk, and return whether it matches its SHA-256. A chunk that does not is removed.
+
+        What came in parts was summed as it came. A chunk of which a part came earlier is read.
+        """
+        part = self.path(chunk) + ".part"
+        coming = self._coming.pop(chunk, None)
+        if coming is not None:
+            coming.file.close()
+        with open(part, "rb") as file:
+            summed = coming.sum if coming and coming.sum else hashlib.file_digest(file, "sha256")
+            whole = summed.hexdigest() == chunk
+            if whole:
+                os.fsync(file.fileno())
+        if whole:
+            # `add` syncs the directory for all chunks at once.
+            durable.place(part, self.path(chunk), durable=False)
+        else:
+            os.unlink(part)
+        return whole
+
+    def add(self, manifest: Manifest, host: str) -> None:
+        """Add a snapshot, all chunks of which are here, and remove the oldest snapshots beyond `keep`."""
+        durable.sync_directory(self._chunks)
+        self._write(self._manifest_path(str(manifest["digest"])), {**manifest, "host": host})
+        self._forget(set())
+
+    def settle(self, host: str, generation: int) -> None:
+        """Record that the newest generation's directory is on that host."""
+        self._write(os.path.join(self.root, "place.json"), {"host": host, "generation": generation})
+
+    def go_back(self, saved_at: float | None) -> None:
+        """Set aside the snapshots saved after `saved_at` (all if None). They count towards a `keep` of their own."""
+        for manifest in self._load(""):
+            if saved_at is None or manifest["saved_at"] > saved_at + _SAME_S:
+                path = self._manifest_path(manifest["digest"])
+                durable.place(path, path.removesuffix(".json") + _ASIDE + ".json")
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def _manifest_path(self, digest: str) -> str:
+        return os.path.join(self._manifests, f"{digest}.json")
+
+    def _load(self, kind: str) -> list[dict[str, Any]]:
+        found = []
+        for name in names_in(self._manifests):
+            stem = name.removesuffix(".json")
+            if name != stem and stem.endswith(_ASIDE) == (kind == _ASIDE):
+                manifest = durable.read_object(self._manifests, name)
+                found += [manifest] if manifest else []
+        return found
+
+    def make_room(self, manifest: Manifest) -> None:
+        """Remove what is left of snapshots that never were complete, except for this one, which is to be pulled."""
+        self._forget({chunk for _, _, _, made_of in manifest["files"] for chunk in made_of})
+
+    def _forget(self, used: set[str]) -> None:
+        """Remove the manifests beyond `keep`, of each kind, and the chunks that no manifest uses, nor is `used`."""
+        for kind in ("", _ASIDE):
+            manifests = sorted(self._load(kind), key=_age, reverse=True)
+            for manifest in manifests[: self._keep]:
+                used.update(chunk for _, _, _, made_of in manifest["files"] for chunk in made_of)
+            for manifest in manifests[self._keep :]:
+                os.unlink(os.path.join(self._manifests, f"{manifest['digest']}{kind}.json"))
+        for name in names_in(self._chunks):
+            if name.removesuffix(".part") not in used:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.path(name))
+
+    def _write(self, path: str, value: Mapping[str, Any]) -> None:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        durable.write_json(path, value)
+
+
+class _Coming:
+    """A partial chunk. Its file stays open: to open it for each part took an eighth of a transfer's CPU."""
+
+    def __init__(self, file: FileIO) -> None:
+        self.file = file
+        self.sum: hashlib._Hash | None = None if file.tell() else hashlib.sha256()
+        """The SHA-256 of what has come. None: a part came earlier."""
+
+    def add(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self.file.write(rest) :]
+        if self.sum is not None:
+            self.sum.update(data)
+
+
+def root_of(state_dir: str, name: str, directory: str) -> str:
+    """Return the directory of the copies for a run's name and its checkpoint directory."""
+    known = hashlib.sha256(directory.encode()).hexdigest()[:12]
+    return os.path.join(state_dir, "checkpoints", f"{name}-{known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A summary of one store."""
+
+    root: str
+    count: int
+    """How many complete checkpoints it holds, including those that were rolled back."""
+    global_step: int | None
+    """The step of the newest checkpoint."""
+    run: str | None
+    """The run that saved the newest checkpoint; None if unknown."""
+
+
+def holdings(state_dir: str) -> list[Holding]:
+    """Return a summary of each store in the state directory. Raises OSError where one cannot be read."""
+    above = os.path.join(state_dir, "checkpoints")
+    found = []
+    for name in sorted(names_in(above)):
+        manifests = os.path.join(above, name, "manifests")
+        whole = [
+            manifest
+            for file in names_in(manifests)
+            if file.endswith(".json") and (manifest := durable.read_object(manifests, file))
+        ]
+        newest = max(whole, key=_age, default=None) or {}
+        by = newest.get("by") or {}
+        found.append(Holding(os.path.join(above, name), len(whole), newest.get("global_step"), by.get("run")))
+    return found
+
+
+def _age(manifest: Mapping[str, Any]) -> tuple[int, float]:
+    return manifest.get("generation") or 0, manifest["saved_at"]

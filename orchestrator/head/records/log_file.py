@@ -1,0 +1,131 @@
+"""The lines of one log file at the head: read forwards, from the end, and while the file grows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO, NamedTuple
+
+from orchestrator.reporting.log_level import Level
+
+_BLOCK_BYTES = 1 << 16
+
+OWN = "w"
+
+LEVEL_OF_STREAM: Mapping[str, Level] = {"g": "warning", OWN: "error"}
+"""The level of what no task has printed: a gap, and a first cause."""
+
+
+class LogLine(NamedTuple):
+    """A line of a task's log. `stream` is `o`, `e`, `g` for a gap, or OWN for a line of ours, whose task is `orch`."""
+
+    time: float
+    task: str
+    generation: int
+    stream: str
+    text: str
+
+
+class Follower:
+    """Reads one growing file, only whole lines."""
+
+    def __init__(self, path: str, task: str, generation: int, at: int) -> None:
+        self._path, self._task, self._generation, self._at = path, task, generation, at
+        self._time = 0.0
+
+    def before(self, since: float | None, tail: int | None) -> Iterator[LogLine]:
+        """Yield the lines up to the position where following begins."""
+        for line in lines_of(self._path, self._task, self._generation, since, tail, end=self._at):
+            self._time = line.time
+            yield line
+
+    def new(self, *, ended: bool) -> Iterator[LogLine]:
+        """Yield the lines that have arrived. With `ended`, yield also a last line without its newline."""
+        with open(self._path, "rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        if not ended:
+            data = data[: data.rfind(b"\n") + 1]
+        self._at += len(data)
+        for raw in _lines(data):
+            line = parse(raw, self._task, self._generation, self._time)
+            self._time = line.time
+            yield line
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Split at newlines only. bytes.splitlines would also split at the carriage returns of a progress bar."""
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def lines_of(
+    path: str, task: str, generation: int, since: float | None, tail: int | None, *, end: int | None = None
+) -> Iterator[LogLine]:
+    """Yield the lines of one file up to byte `end`, which is the end of a line."""
+    time = 0.0
+    with open(path, "rb") as file:
+        end = os.fstat(file.fileno()).st_size if end is None else end
+        at = 0 if tail is None else _start_of_last(file, end, tail)
+        file.seek(at)
+        while at < end and (raw := file.readline()):
+            at += len(raw)
+            line = parse(raw.removesuffix(b"\n"), task, generation, time)
+            time = line.time
+            if since is None or time >= since:
+                yield line
+
+
+def end_of_lines(path: str) -> int:
+    """Return the offset after the last newline. What follows is not a whole line yet."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size or byte_at(file, size - 1) == b"\n":
+            return size
+        return _start_of_last(file, size, 1)
+
+
+def _start_of_last(file: BinaryIO, end: int, count: int) -> int:
+    """Return where the last `count` lines before byte `end` begin. It reads backwards, since logs are long."""
+    at = end
+    # The newline at the end of the last line must not be counted as the start of a line.
+    missing = count + 1 if end and byte_at(file, end - 1) == b"\n" else count
+    while at > 0:
+        start = max(0, at - _BLOCK_BYTES)
+        file.seek(start)
+        block = file.read(at - start)
+        place = len(block)
+        while (place := block.rfind(b"\n", 0, place)) >= 0:
+            missing -= 1
+            if missing == 0:
+                return start + place + 1
+        at = start
+    return 0
+
+
+def byte_at(file: BinaryIO, at: int) -> bytes:
+    file.seek(at)
+    return file.read(1)
+
+
+def parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLine:
+    """Parse a line. A line that a rotation has cut keeps its text, and gets the time of the line before."""
+    parts = raw.split(b" ", 2)
+    if len(parts) >= 2 and parts[1] in (b"o", b"e", b"g"):
+        try:
+            time = float(parts[0])
+        except ValueError:
+            pass  # the text only looks like a stamped line, and is returned whole below
+        else:
+            text = parts[2].decode("utf-8", "replace") if len(parts) == 3 else ""
+            return LogLine(time, task, generation, parts[1].decode(), text)
+    return LogLine(time_before, task, generation, "o", raw.decode("utf-8", "replace"))
+
+
+def time_of(data: bytes) -> float:
+    """Return the time of the first whole line in a piece of a log; 0 where it has none."""
+    for raw in data.split(b"\n", 2)[:2]:
+        time = parse(raw, "", 0, 0.0).time
+        if time:
+            return time
+    return 0.0

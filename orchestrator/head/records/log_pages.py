@@ -1,0 +1,320 @@
+"""Pages of a run's logs: read backwards from a place, merged by time, filtered, and never more than was asked for.
+
+A place is the offset in each task's copy: `worker:0/2/4812,worker:1/2/99`. So a page is found again however much was
+written meanwhile, and what follows a place is what is new.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from itertools import chain, islice
+from typing import Any
+
+from orchestrator.head.records.log_file import LEVEL_OF_STREAM, LogLine, parse
+from orchestrator.head.records.runlogs import RunLogs
+from orchestrator.reporting.log_level import Level, backwards, is_serious, is_within, parse_level
+
+LINES_MAX = 1000
+BYTES_MAX = 8 << 20
+"""How much of the logs one request reads; a filter that finds little says up to when it has looked."""
+
+FILES_MAX = 400
+"""The newest generations' are read."""
+
+TEXT_CHARS_MAX = 4000
+
+SAME_S = 2.0
+"""Within which lines of several tasks are the same line."""
+
+_BLOCK_BYTES = 1 << 16
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?", re.IGNORECASE)
+
+Place = dict[tuple[str, int], int]
+
+
+@dataclass(slots=True)
+class _Budget:
+    left: int
+
+
+@dataclass(order=True, slots=True)
+class _Found:
+    """A line at its offset, with its level. Sorted newest first."""
+
+    key: tuple[float, str, int, int]
+    line: LogLine = field(compare=False)
+    offset: int = field(compare=False)
+    level: Level = field(compare=False, default="info")
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    text: str = ""
+    least: Level | None = None
+    """Only lines that are at least so serious."""
+
+    def takes(self, found: _Found) -> bool:
+        if self.text and self.text.lower() not in found.line.text.lower():
+            return False
+        return self.least is None or is_serious(found.level, self.least)
+
+
+def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return a page of a run's logs. ValueError where the query is not understood.
+
+    Query: `task` (several with commas), `generation`, `level` (at least so serious), `q` (a part of the text),
+    `differs` (only lines that few tasks have), `limit`, and `before` or `after`: a place that an earlier page has told,
+    or `until`: a Unix time. Without a place: the newest lines.
+    """
+    limit = min(int(query.get("limit") or 300), LINES_MAX)
+    tasks = [task for task in (query.get("task") or "").split(",") if task] or None
+    generation = int(query["generation"]) if query.get("generation") else None
+    files = {
+        (task, number): path
+        for task, number, path in sorted(logs.files(run_id, tasks), key=lambda found: -found[1])[:FILES_MAX]
+        if generation in (None, number)
+    }
+    wanted = _Filter(query.get("q") or "", parse_level(query["level"]) if query.get("level") else None)
+    if query.get("after"):
+        return _newer(files, _place(query["after"]), wanted, limit)
+    place = _place(query.get("before") or "")
+    if query.get("until") and not place:
+        place = {key: _at_time(path, float(query["until"])) for key, path in files.items()}
+    return _older(files, place, wanted, limit, differs=bool(query.get("differs")))
+
+
+def _older(
+    files: Mapping[tuple[str, int], str], before: Place, wanted: _Filter, limit: int, *, differs: bool
+) -> dict[str, Any]:
+    # The first block of each is looked at in any case.
+    budget = _Budget(BYTES_MAX + len(files) * _BLOCK_BYTES)
+    ends = {key: before.get(key, _whole(path)) for key, path in files.items()}
+    parts = [_levelled(_backwards(path, *key, ends[key], budget)) for key, path in files.items()]
+    read = _Read(dict(ends), budget)
+    lines = (each for each in read.through(heapq.merge(*parts)) if differs or wanted.takes(each))
+    if differs:
+        among = Counter(generation for _, generation in files)
+        lines = (each for each in _odd(lines, among) if wanted.takes(each))
+    found: list[_Found] = []
+    for each in lines:
+        found.append(each)
+        if len(found) >= limit:
+            read.enough = True
+    return {
+        "schema": 1,
+        "lines": [_told(each) for each in reversed(found)],
+        "before": None if read.is_all and budget.left > 0 else _text(read.begins),
+        "after": _text(ends),
+        "searched_to": read.searched_to,
+    }
+
+
+@dataclass(slots=True)
+class _Read:
+    """Up to where a page has read."""
+
+    begins: Place
+    budget: _Budget
+    searched_to: float | None = None
+    enough: bool = False
+    """No further line is wanted."""
+    is_all: bool = False
+
+    def through(self, lines: Iterable[_Found]) -> Iterator[_Found]:
+        """Yield the lines until there are enough, and remember the place of each."""
+        for each in lines:
+            # One line at least, so that the next page begins elsewhere: to tell a level may take more than a block.
+            if self.enough or (self.budget.left <= 0 and self.searched_to is not None):
+                return
+            self.begins[each.line.task, each.line.generation] = each.offset
+            self.searched_to = each.line.time
+            yield each
+        self.is_all = True
+
+
+def _newer(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, limit: int) -> dict[str, Any]:
+    """Return what was written since; of much, the newest, and how many lines were left out."""
+    found: list[_Found] = []
+    ends = dict(after)
+    # The first block of each is looked at in any case.
+    budget = _Budget(BYTES_MAX + len(files) * _BLOCK_BYTES)
+    for key, path in files.items():
+        ends[key] = end = _whole(path)
+        begin = after.get(key, 0)
+        new = list(_backwards(path, *key, end, budget, begin=begin))
+        before: Iterator[_Found] = iter(())
+        if new and is_within(new[-1].line.text):  # a traceback may have begun before
+            before = _backwards(path, *key, begin, _Budget(4 * _BLOCK_BYTES))
+        levelled = islice(_levelled(chain(new, before)), len(new))
+        found += [each for each in levelled if wanted.takes(each)]
+    found.sort()
+    shown = found[:limit]
+    return {
+        "schema": 1,
+        "lines": [_told(each) for each in reversed(shown)],
+        "after": _text(ends),
+        "skipped": len(found) - len(shown),
+    }
+
+
+def _told(each: _Found) -> dict[str, Any]:
+    line = each.line
+    return {
+        "id": f"{line.task}/{line.generation}/{each.offset}",
+        "time": line.time,
+        "task": line.task,
+        "generation": line.generation,
+        "level": each.level,
+        "stream": line.stream,
+        "text": _shown(line.text),
+    }
+
+
+def _shown(text: str) -> str:
+    """Return what is shown of a line: of one that was written over and over (by carriage returns), the end of it.
+
+    >>> _shown("1/9\\r2/9\\r3/9"), len(_shown("x" * 9000)), len(_shown("bar\\r" + "x" * 9000))
+    ('1/9\\r2/9\\r3/9', 4000, 4000)
+    """
+    if len(text) <= TEXT_CHARS_MAX:
+        return text
+    return text[-TEXT_CHARS_MAX:] if "\r" in text[:-TEXT_CHARS_MAX] else text[:TEXT_CHARS_MAX]
+
+
+def whole(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> Iterator[str]:
+    """Return all lines of `task` (of all tasks: merged by time) and `generation`, as text with their times in UTC."""
+    tasks = [task for task in (query.get("task") or "").split(",") if task] or None
+    generation = int(query["generation"]) if query.get("generation") else None
+    found = logs.read(run_id, tasks)
+    return _parts(line for line in found if generation in (None, line.generation))
+
+
+def _parts(lines: Iterator[LogLine]) -> Iterator[str]:
+    """Yield hundreds of lines at a time: a part of a download costs more than a line of it."""
+    for first in lines:
+        some = [first, *islice(lines, 499)]
+        yield "".join(f"{_utc(line.time)} {line.task}/{line.generation} {line.text}\n" for line in some)
+
+
+def _utc(time: float) -> str:
+    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _at_time(path: str, time: float) -> int:
+    """Return the offset behind the last line that is not later. Times grow in a log, so it is found by halves."""
+    low, high = 0, _whole(path)
+    with open(path, "rb") as file:
+        while low < high:
+            middle = (low + high) // 2
+            file.seek(max(low, middle - 1))
+            if middle > low:
+                file.readline()
+            begin, raw = file.tell(), file.readline()
+            # A line that a rotation has cut has no time: the next one that has tells.
+            while begin < high and raw and not (at := parse(raw, "", 0, 0.0).time):
+                begin, raw = file.tell(), file.readline()
+            if begin >= high or not raw or at > time:
+                high = middle
+            else:
+                low = begin + len(raw)
+    return low
+
+
+@dataclass(slots=True)
+class _Said:
+    """A line, numbers aside, and the tasks that have it within two seconds."""
+
+    began: float
+    tasks: set[str] = field(default_factory=set)
+
+
+def _odd(lines: Iterable[_Found], among: Mapping[int, int]) -> Iterator[_Found]:
+    """Yield the lines, newest first, that at most half of a generation's tasks (`among`) have within two seconds."""
+    groups: dict[tuple[int, str], _Said] = {}
+    held: deque[tuple[_Found, _Said]] = deque()
+
+    def are_odd(found: _Found, said: _Said) -> bool:
+        return len(said.tasks) * 2 <= among.get(found.line.generation, 1) or among[found.line.generation] < 2
+
+    for each in lines:
+        key = each.line.generation, masked(each.line.text)
+        said = groups.get(key)
+        if said is None or said.began - each.line.time > SAME_S:
+            said = groups[key] = _Said(each.line.time)
+        said.tasks.add(each.line.task)
+        held.append((each, said))
+        while held and held[0][1].began - each.line.time > SAME_S:
+            found = held.popleft()
+            if are_odd(*found):
+                yield found[0]
+    yield from (found for found, said in held if are_odd(found, said))
+
+
+def masked(text: str) -> str:
+    """Return a line without its numbers, by which lines of several tasks are compared.
+
+    >>> masked("loss 0.52 at 0x7f1a")
+    'loss # at #'
+    """
+    return _NUMBERS.sub("#", text)
+
+
+def _whole(path: str) -> int:
+    """Return the offset behind the last whole line."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        for at in range(size, 0, -_BLOCK_BYTES):
+            file.seek(max(0, at - _BLOCK_BYTES))
+            place = file.read(min(at, _BLOCK_BYTES)).rfind(b"\n")
+            if place >= 0:
+                return max(0, at - _BLOCK_BYTES) + place + 1
+    return 0
+
+
+def _backwards(
+    path: str, task: str, generation: int, end: int, budget: _Budget, *, begin: int = 0
+) -> Iterator[_Found]:
+    """Yield the whole lines from byte `end` back to `begin`, the last one first."""
+    rest, at, later = b"", end, 0.0
+    with open(path, "rb") as file:
+        while at > begin and budget.left > 0:
+            start = max(begin, at - _BLOCK_BYTES)
+            file.seek(start)
+            data = file.read(at - start) + rest
+            budget.left -= at - start
+            # The first line of a block may have begun in the block before.
+            cut = data.find(b"\n") + 1 if start > begin else 0
+            rest, offset, at = data[:cut] if cut or start == begin else data, start + cut, start
+            made: list[tuple[int, bytes]] = []
+            for raw in data[cut:].split(b"\n")[:-1] if cut or start == begin else ():
+                made.append((offset, raw))
+                offset += len(raw) + 1
+            for place, raw in reversed(made):
+                line = parse(raw, task, generation, later)
+                later = min(line.time, later or line.time)
+                yield _Found((-later, task, generation, -place), line, place)
+
+
+def _levelled(lines: Iterable[_Found]) -> Iterator[_Found]:
+    """Yield the lines of one log, the newest first, with their levels."""
+    for each, level in backwards(lines, lambda found: found.line.text):
+        each.level = LEVEL_OF_STREAM.get(each.line.stream, level)
+        yield each
+
+
+def _place(text: str) -> Place:
+    place: Place = {}
+    for part in text.split(",") if text else ():
+        task, generation, offset = part.rsplit("/", 2)
+        place[task, int(generation)] = max(0, int(offset))
+    return place
+
+
+def _text(place: Place) -> str:
+    return ",".join(f"{task}/{generation}/{offset}" for (task, generation), offset in place.items())

@@ -1,0 +1,151 @@
+"""The documents `/v1/runs/RUN/history` and `/v1/runs/RUN/series`: made from the disk, with or without a coordinator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from orchestrator.head.records import history
+from orchestrator.head.records.accounts import Accounts
+from orchestrator.head.records.history import Bucket, Series
+from orchestrator.reporting.goodput import Account, Generation
+
+SCHEMA = 1
+GENERATIONS_MAX = 500
+"""The newest are told; `cut` says how many are not."""
+
+SERIES_MAX = 64
+"""In one answer."""
+
+BUCKETS_MAX = 4000
+
+
+def history_document(accounts: Accounts, run_dir: str, run_id: str) -> dict[str, Any]:
+    """Return the generations of a run with their spans in seconds since `begin`, its checkpoints, and its goodput."""
+    found = accounts.of(run_id)
+    kept = history.names(os.path.join(run_dir, history.FILE))
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "run_id": run_id,
+        "series": [{"task": task, "name": name} for task, name in kept],
+    }
+    if found is None:
+        return {**document, "begin": None, "goodput": None, "generations": [], "checkpoints": [], "cut": None}
+    shown = [one for one in found.generations if one.spans][-GENERATIONS_MAX:]
+    cut = len(found.generations) - len(shown)
+    return {
+        **document,
+        "begin": found.begin,
+        "end": found.end,
+        "goodput": found.as_data(),
+        "generations": [_generation(one, found) for one in shown],
+        "checkpoints": [[round(at - found.begin, 1), step] for at, step in found.checkpoints[-2000:]],
+        "cut": cut if len(found.generations) > GENERATIONS_MAX else None,
+    }
+
+
+def _generation(one: Generation, account: Account) -> dict[str, Any]:
+    begin = account.begin
+    return {
+        "generation": one.number,
+        "resumed_from": one.resumed_from,
+        "last_step": one.last_step,
+        "kept_to": one.kept_to,
+        "at_risk": one.at_risk,
+        "spans": [[s.state, round(s.begin - begin, 2), round(s.end - begin, 2)] for s in one.spans],
+    }
+
+
+def series_document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return series of a run, thinned out to `buckets`. ValueError where the query has no such numbers.
+
+    Query: `names` (comma-separated; `worker:0/cpu_percent` is one of a task; `%2C` and `%2F` are part of a name), `x`
+    (`step` or `time`), `from` and `to` (Unix time), `buckets`.
+    """
+    path = os.path.join(run_dir, history.FILE)
+    begin, end = _number(query.get("from")), _number(query.get("to"))
+    count = int(query.get("buckets") or 900)
+    if not 1 <= count <= BUCKETS_MAX or query.get("x", "time") not in ("time", "step"):
+        raise ValueError(f"buckets are 1 to {BUCKETS_MAX}, and x is `time` or `step`")
+    wanted = [_named(text) for text in (query.get("names") or "").split(",") if text]
+    found = history.read(path, wanted[:SERIES_MAX], begin=begin, end=end, buckets=count)
+    by_step = query.get("x") == "step"
+    return {
+        "schema": SCHEMA,
+        "run_id": run_id,
+        "series": [part for one in found for part in _parts(one, by_step=by_step)],
+        "cut": len(wanted) - SERIES_MAX if len(wanted) > SERIES_MAX else None,
+    }
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text else None
+
+
+def named(task: str, name: str) -> str:
+    """Return a series as `names` takes it.
+
+    >>> named("", "val/loss"), named("worker:0", "cpu_percent")
+    ('val%2Floss', 'worker%3A0/cpu_percent')
+    """
+    return "/".join(quote(part, safe="") for part in ((task, name) if task else (name,)))
+
+
+def _named(text: str) -> tuple[str, str]:
+    task, slash, name = text.partition("/")
+    return (unquote(task), unquote(name)) if slash else ("", unquote(text))
+
+
+def _parts(series: Series, *, by_step: bool) -> list[dict[str, Any]]:
+    """Return the series as one line for each generation."""
+    lines: dict[int, list[Bucket]] = {}
+    for bucket in series.buckets:
+        lines.setdefault(bucket.generation, []).append(bucket)
+    for generation in series.nonfinite:
+        lines.setdefault(generation, [])
+    made = []
+    for generation, buckets in sorted(lines.items()):
+        xs: list[float] = []
+        ys: list[float | None] = []
+        for before, bucket in zip([None, *buckets], buckets, strict=False):
+            if (
+                before is not None
+                and not by_step
+                and _is_gap(before, bucket, series.tier_s, len(buckets), buckets)
+            ):
+                xs.append(bucket.begin)
+                ys.append(None)
+            for x, y in _points(bucket, series.tier_s, by_step=by_step):
+                xs.append(x)
+                ys.append(y)
+        named = {"task": series.task, "name": series.name, "generation": generation}
+        odd = [list(series.nonfinite[generation])] if generation in series.nonfinite else []
+        made.append({**named, "tier_s": series.tier_s, "x": xs, "y": ys, "nonfinite": odd})
+    return made
+
+
+def _is_gap(before: Bucket, bucket: Bucket, tier_s: int, count: int, found: list[Bucket]) -> bool:
+    """Return whether so long is between two buckets that nothing was measured there."""
+    usual = max(tier_s, (found[-1].begin - found[0].begin) / max(1, count - 1))
+    return bucket.begin - before.begin > 3 * usual + 10
+
+
+def _points(bucket: Bucket, tier_s: int, *, by_step: bool) -> list[tuple[float, float]]:
+    """Return first, smallest, largest and last of a bucket, each value once, in an order that is always the same."""
+    if by_step and (bucket.step_first is None or bucket.step_last is None):
+        return []
+    low = bucket.step_first if by_step else bucket.begin
+    high = bucket.step_last if by_step else bucket.begin + (tier_s if bucket.n > 1 else 0)
+    assert low is not None
+    assert high is not None
+    if bucket.n == 1 or high <= low:
+        return [(high if by_step else low, bucket.last)]
+    values = [bucket.first]
+    values += [each for each in (bucket.max, bucket.min) if each not in (bucket.first, bucket.last)]
+    values.append(bucket.last)
+    width = (high - low) / len(values)
+    if by_step:
+        return [(low + round((high - low) * i / (len(values) - 1)), value) for i, value in enumerate(values)]
+    return [(round(low + width * i, 2), value) for i, value in enumerate(values)]

@@ -1,0 +1,101 @@
+"""Pulls files that a run's tasks have written, a part at a time: TensorBoard's, and what they left.
+
+A host may give only files of the tasks that it has now, and names them: its paths are checked here. It may say that a
+file has any size, so whoever pulls says how much may come.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO, Literal
+
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.head.links import requests as orders
+from orchestrator.head.links.conversation import Asks, OrderRefused
+from orchestrator.protocol.channel import BLOB_BYTES_MAX
+from orchestrator.protocol.orders import FileDigest, OfFile, TaskFile
+from orchestrator.protocol.table import DIGEST, FILE, FILES
+
+CHUNK_BYTES = BLOB_BYTES_MAX // 2
+"""The size of one message: a heartbeat never waits for more."""
+
+ASK_TIMEOUT_S = 30.0
+DIGEST_TIMEOUT_S = 630.0
+"""The timeout of an order that reads a whole file. It is above the agent's own deadline."""
+
+
+def listing(
+    link: Asks, run: Run, host: str, of: Literal["summaries", "outputs"]
+) -> tuple[list[TaskFile], int]:
+    """Return the files of the tasks that the host has now, and how many others it did not list.
+
+    Raises:
+        LinkDown: the connection broke.
+        OrderRefused: the host refused.
+    """
+    answer = link.ask(FILES({**orders.of_run(run), "of": of}), timeout_s=ASK_TIMEOUT_S).ok
+    own = {str(task.id): task.generation for task in run.tasks if task.host == host}
+    # All generations share one working directory, so the run's generation is named: the newest that the host knows may
+    # be a standby's.
+    listed = [
+        file
+        for file in answer["files"]
+        if file["task"] in own and (file["place"] == "work" or file["generation"] <= own[file["task"]])
+    ]
+    return listed, answer["left_out"]
+
+
+def digest(link: Asks, run: Run, file: TaskFile) -> FileDigest:
+    """Return what the content of a file is. Raises as `listing` does."""
+    return link.ask(DIGEST(_named(run, file)), timeout_s=DIGEST_TIMEOUT_S).ok
+
+
+def pull(link: Asks, run: Run, file: TaskFile, copy: BinaryIO, *, end: int, room: int) -> int:
+    """Append what is new of a file to its copy: up to byte `end`, and at most `room` bytes and a chunk.
+
+    Return how many bytes came. Raises as `listing` does.
+    """
+    fetched, offset = 0, copy.seek(0, os.SEEK_END)
+    while offset < end and fetched < room:
+        wanted = min(CHUNK_BYTES, end - offset)
+        order = FILE({**_named(run, file), "offset": offset, "bytes_max": wanted})
+        blob = link.ask(order, timeout_s=ASK_TIMEOUT_S).blob
+        if len(blob) > wanted:
+            sent = f"it sent {len(blob)} bytes of {file['path']!r}, and {wanted} were asked for"
+            raise OrderRefused(Problem("wire", sent))
+        if not blob:
+            break
+        copy.write(blob)
+        offset += len(blob)
+        fetched += len(blob)
+    return fetched
+
+
+def below(directory: str, path: str) -> str:
+    """Return the local path of a host's file below `directory`.
+
+    Raises:
+        OrderRefused: it would leave the directory. Hosts are not trusted with paths.
+    """
+    whole = os.path.normpath(os.path.join(directory, path))
+    if "\0" in path or not whole.startswith(os.path.normpath(directory).rstrip(os.sep) + os.sep):
+        raise OrderRefused(Problem("wire", f"it named a file outside of its directory: {path!r}"))
+    return whole
+
+
+def task_name(task: str) -> str:
+    """Return the name of a task's directory. Raises OrderRefused for what is no task."""
+    name = task.replace(":", "-")
+    if os.sep in name or name in ("", ".", ".."):
+        raise OrderRefused(Problem("wire", f"it named no task: {task!r}"))
+    return name
+
+
+def _named(run: Run, file: TaskFile) -> OfFile:
+    return {
+        **orders.of_run(run),
+        "task": file["task"],
+        "generation": file["generation"],
+        "place": file["place"],
+        "path": file["path"],
+    }

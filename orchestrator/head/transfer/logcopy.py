@@ -1,0 +1,236 @@
+"""Copies the tasks' logs to the head node, one chunk at a time, so that they survive the hosts.
+
+The head pulls, and asks for one chunk per task at a time. So a task that prints much can neither flood the channel
+nor delay a heartbeat. What the host rotated away before it was copied is marked as a gap.
+
+A host is asked only for logs of tasks that it was told to start, of their last generations. What is copied of a task is
+bounded, and stops while only the journal's reserve is free on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from orchestrator.core.events import HostReported
+from orchestrator.core.plan import TaskId
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
+from orchestrator.core.words import size
+from orchestrator.head.links.conversation import Reply
+from orchestrator.head.links.link import HostLink
+from orchestrator.head.node import disk
+from orchestrator.head.records.runlogs import RunLogs
+from orchestrator.protocol.orders import LogPart
+from orchestrator.protocol.table import LOG
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 256 << 10
+
+ASK_AGAIN_S = 15.0
+"""After this, a chunk that has not come counts as lost with its connection."""
+
+GENERATIONS_MAX = 2
+"""The last generations of a task whose logs are copied: the end of one may come when the next has begun."""
+
+
+class _Log(NamedTuple):
+    run_id: str
+    task: str
+    generation: int
+
+
+class _Source(NamedTuple):
+    """Where a log comes from, and how much is copied of the task at most."""
+
+    host: str
+    bytes_max: int
+
+
+Tell = Callable[[str, str, TaskId, str], None]
+"""Called with run, host, task and a sentence when something is not copied any more."""
+
+
+Do = Callable[[Callable[[], None]], None]
+"""Has work done, here or in another thread."""
+
+
+class LogCopier:
+    """Copies the logs of all runs and hosts.
+
+    Args:
+        logs: Where they are copied to.
+        tell: Is told when something is not copied any more.
+        now: The clock, in seconds.
+        do: Has the work done that waits for the disk: whoever reads the hosts must not wait for it.
+    """
+
+    def __init__(
+        self,
+        logs: RunLogs,
+        tell: Tell,
+        now: Callable[[], float] = time.monotonic,
+        do: Do = lambda work: work(),
+    ) -> None:
+        self._logs = logs
+        self._tell = tell
+        self._now = now
+        self._do = do
+        self._lock = threading.Lock()
+        self._sources: dict[_Log, _Source] = {}
+        self._asked: dict[_Log, float] = {}
+        self._ends: dict[_Log, int] = {}
+        """The end of each log on its host, as last reported."""
+        self._copied: dict[_Log, int] = {}
+        """The end of each copy, as last looked up: nothing is while the log has no more. Most heartbeats bring none."""
+        self._held: dict[tuple[str, str], int] = {}
+        """How much is here of the logs of each task of a run."""
+        self._stopped: dict[_Log, str] = {}
+        """Why nothing more is copied of a log, as it was told."""
+
+    def expect(self, run: Run, task: TaskId, host: str, generation: int) -> None:
+        """Let this host, and no other, be asked for the log of a generation that it was told to start."""
+        if generation <= 0:
+            return
+        name = str(task)
+        with self._lock:
+            self._sources[_Log(run.run_id, name, generation)] = _Source(host, run.plan.log_bytes_max)
+            known = sorted(one for one in self._sources if one[:2] == (run.run_id, name))
+            for old in known[:-GENERATIONS_MAX]:
+                self._drop(old)
+
+    def expect_all(self, run: Run) -> None:
+        """Do so for the tasks that a run has now."""
+        tasks: tuple[Task, ...] = run.tasks
+        for task in tasks:
+            self.expect(run, task.id, task.host, task.generation)
+
+    def reported(self, link: HostLink, run_id: str, epoch: int, report: HostReported) -> None:
+        """Ask for what a report shows to be new."""
+        for task in report.tasks:
+            name = _Log(run_id, str(task.task), task.generation)
+            source = self._sources.get(name)
+            if source is not None and source.host == report.host:
+                self._ends[name] = end = task.progress.log_bytes
+                if self._copied.get(name, -1) < end and not self._was_asked(name):
+                    self._do(partial(self._ask, link, name, epoch))
+
+    def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None) -> None:
+        """Keep the first cause beside the logs, for readers without a coordinator. Errors are logged: it is a copy."""
+        try:
+            self._logs.put_first_cause(run_id, found, now=time.time())
+        except OSError as e:
+            log.warning("%s: the first cause cannot be put down: %s", run_id, e)
+
+    def is_behind(self, run_id: str, tasks: Collection[str]) -> bool:
+        """Return whether some of the reported logs of these tasks have not been copied yet, and will be."""
+        return any(
+            self._here(name) < self._ends.get(name, 0)
+            for name in self._of(run_id, tasks)
+            if name not in self._stopped
+        )
+
+    def forget(self, run_id: str, tasks: Collection[str]) -> None:
+        """Stop copying the logs of these tasks."""
+        for name in self._of(run_id, tasks):
+            self._drop(name)
+            self._held.pop(name[:2], None)
+
+    def _of(self, run_id: str, tasks: Collection[str]) -> list[_Log]:
+        return [name for name in list(self._sources) if name.run_id == run_id and name.task in tasks]
+
+    def _here(self, name: _Log) -> int:
+        """Return the end of our copy. If that cannot be read, return the log's end, so that no more is asked for."""
+        try:
+            self._copied[name] = here = self._logs.end(*name)
+        except OSError as e:
+            log.warning("%s %s: the log cannot be copied: %s", name.run_id, name.task, e)
+            return self._ends.get(name, 0)
+        return here
+
+    def _drop(self, name: _Log) -> None:
+        tables: tuple[dict[_Log, Any], ...] = (
+            self._sources,
+            self._ends,
+            self._copied,
+            self._asked,
+            self._stopped,
+        )
+        for table in tables:
+            table.pop(name, None)
+
+    def _ask(self, link: HostLink, name: _Log, epoch: int) -> None:
+        here = self._here(name)
+        with self._lock:
+            if here >= self._ends.get(name, 0) or self._was_asked(name):
+                return
+            if not self._may_grow(name):
+                return
+            self._asked[name] = self._now()
+        order = LOG(
+            {
+                "run": name.run_id,
+                "epoch": epoch,
+                "generation": name.generation,
+                "task": name.task,
+                "offset": here,
+                "bytes_max": CHUNK_BYTES,
+            }
+        )
+        link.send(order, on_reply=lambda reply: self._do(partial(self._take, link, name, epoch, reply)))
+
+    def _was_asked(self, name: _Log) -> bool:
+        return self._now() - self._asked.get(name, -1e9) < ASK_AGAIN_S
+
+    def _take(self, link: HostLink, name: _Log, epoch: int, reply: Reply[LogPart]) -> None:
+        if reply.ok is None:
+            log.warning("%s %s: the log cannot be read: %s", name.run_id, name.task, reply.error)
+            return  # it is asked for again after ASK_AGAIN_S
+        source = self._sources.get(name)
+        if source is None:
+            return  # the task is of a newer generation by now
+        try:
+            self._logs.put_host(*name, source.host)
+            self._logs.append(*name, reply.ok["offset"], reply.blob)
+        except OSError as e:
+            log.warning("%s %s: the log cannot be copied: %s", name.run_id, name.task, e)
+            return
+        with self._lock:
+            self._asked.pop(name, None)
+            if name[:2] in self._held:
+                self._held[name[:2]] += len(reply.blob)
+        if reply.blob:
+            self._ask(link, name, epoch)
+
+    def _may_grow(self, name: _Log) -> bool:
+        """Return whether more of a log may be copied. If not, say why, once."""
+        source = self._sources.get(name)
+        if source is None:
+            return False
+        why = self._why_stopped(name, source)
+        if why is None:
+            self._stopped.pop(name, None)
+            return True
+        if name not in self._stopped:
+            self._stopped[name] = why
+            log.warning("%s: %s", name.run_id, why)
+            self._tell(name.run_id, source.host, TaskId.parse(name.task), why)
+        return False
+
+    def _why_stopped(self, name: _Log, source: _Source) -> str | None:
+        rest = f"what {name.task} prints from now on stays on {source.host}"
+        if name[:2] not in self._held:
+            self._held[name[:2]] = self._logs.held_bytes(*name[:2])
+        if self._held[name[:2]] >= source.bytes_max:
+            return f"the head node has {size(self._held[name[:2]])} of the logs of {name.task} (run.log_limit); {rest}"
+        if self._logs.has_many_gaps(*name):
+            return f"the log of {name.task} is rotated faster than it can be copied; {rest}"
+        reserved = disk.why_reserved(self._logs.runs_dir)
+        if reserved is not None:
+            return f"the logs of {name.task} are not copied until there is more room: {reserved}"
+        return None

@@ -1,0 +1,293 @@
+"""Brings what a run's tasks have left in their working directories: for `orch fetch`, and for `run.outputs`.
+
+A file is named by its SHA-256 first. What comes is kept beside its place under that name until it is whole, so a fetch
+that broke off goes on where it was, and is then compared. A file that is there with another content is not replaced
+unless a person says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
+
+from pathspec import GitIgnoreSpec
+
+from orchestrator.both import durable
+from orchestrator.core.errors import ConnectFailed, HostError, OrchestratorError, Refused, UsageError
+from orchestrator.core.plan import TaskId
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.words import size
+from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
+from orchestrator.head.node import disk
+from orchestrator.head.transfer import files
+from orchestrator.protocol.bounds import Digest
+from orchestrator.protocol.check import check_of
+from orchestrator.protocol.orders import TaskFile
+
+SHARE_BYTES = 32 << 20
+"""How much to pull of a file in one call. Then the caller can report the progress and call again."""
+
+HOSTS_MAX = 64
+"""How many hosts are asked at once."""
+
+State = Literal["fetched", "here", "differs", "more"]
+"""`here`: it was there before. `differs`: another content is there. `more`: a part has come."""
+
+
+class Output(NamedTuple):
+    """A file that a task has left."""
+
+    host: str
+    file: TaskFile
+    to: str
+    """Where it belongs below the directory that a person has named."""
+
+
+class Found(NamedTuple):
+    """What a run has left, as far as its hosts answered."""
+
+    outputs: list[Output]
+    left_out: dict[str, int]
+    """What is left out, by host: links, names that cannot be shown, and files beyond the bounds of an answer."""
+    unreached: dict[str, str]
+
+
+class Part(NamedTuple):
+    """What one call has brought of a file."""
+
+    state: State
+    sha256: str
+    here_bytes: int
+    fetched_bytes: int
+
+
+class Leases(Protocol):
+    """Provides a link to a host for the duration of a call, also for a run that has ended."""
+
+    def __call__(self, run: Run, name: str, use: Callable[[Asks], Any]) -> Any:
+        """Return what `use` returns. Raises LinkDown where the host cannot be reached."""
+
+
+def look(run: Run, lease: Leases, *, task: TaskId | None = None) -> Found:
+    """Ask the hosts of the run's tasks, or of one task, what was left there. It blocks."""
+
+    def one(host: str) -> tuple[list[TaskFile], int] | str:
+        try:
+            found: tuple[list[TaskFile], int] = lease(run, host, partial(_listing, run=run, host=host))
+        except (LinkDown, OrderRefused) as e:
+            return str(e)
+        return found
+
+    names = sorted({one.host for one in run.tasks if task in (None, one.id)})
+    with ThreadPoolExecutor(min(HOSTS_MAX, len(names)), thread_name_prefix="outputs") as asking:
+        answers = dict(zip(names, asking.map(one, names), strict=True))
+    outputs = [
+        Output(host, file, destination(run, file, alone=task is not None))
+        for host, answer in answers.items()
+        if not isinstance(answer, str)
+        for file in answer[0]
+        if task is None or file["task"] == str(task)
+    ]
+    return Found(
+        sorted(outputs, key=lambda output: output.to),
+        {host: answer[1] for host, answer in answers.items() if not isinstance(answer, str) and answer[1]},
+        {host: answer for host, answer in answers.items() if isinstance(answer, str)},
+    )
+
+
+def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -> dict[str, Any]:
+    """Return the document of what a run has left, as far as the patterns name it. It blocks."""
+    found = look(run, lease, task=_task_of(run, task))
+    wanted, hidden = chosen(found.outputs, patterns)
+    check(run, wanted)
+    return {
+        "run_id": run.run_id,
+        "files": [{"host": one.host, "to": one.to, **one.file} for one in wanted],
+        "hidden": hidden,
+        "left_out": found.left_out,
+        "unreached": found.unreached,
+    }
+
+
+def _task_of(run: Run, name: str | None) -> TaskId | None:
+    """Return the task of that name. UsageError where the run has none."""
+    if name is None:
+        return None
+    known = {str(task.id): task.id for task in run.tasks}
+    if name not in known:
+        raise UsageError(f"{run.run_id} has no task {name!r}", hint=f"its tasks: {', '.join(known)}")
+    return known[name]
+
+
+def _listing(link: Asks, run: Run, host: str) -> tuple[list[TaskFile], int]:
+    return files.listing(link, run, host, "outputs")
+
+
+def destination(run: Run, file: TaskFile, *, alone: bool) -> str:
+    """Return where a file belongs: the chief's at the top, those of another task in a directory of its name.
+
+    Args:
+        run: the run.
+        file: one of its files.
+        alone: only this task's files are wanted: they belong at the top.
+    """
+    if alone or file["task"] == str(run.plan.chief):
+        return file["path"]
+    return f"{files.task_name(file['task'])}/{file['path']}"
+
+
+def chosen(outputs: Iterable[Output], patterns: Sequence[str]) -> tuple[list[Output], int]:
+    """Return the files that the patterns name, and how many hidden ones only a pattern would bring.
+
+    Patterns are read as in .gitignore: `*.csv` at any depth, `logs/` and all that is below, `!*.tmp` not. Without any,
+    all files but hidden ones come.
+    """
+    found = list(outputs)
+    if not patterns:
+        plain = [output for output in found if not _is_hidden(output.file["path"])]
+        return plain, len(found) - len(plain)
+    try:
+        spec = GitIgnoreSpec.from_lines(patterns)
+    except ValueError as e:
+        raise UsageError(f"not a pattern: {e}") from e
+    return [output for output in found if spec.match_file(output.file["path"])], 0
+
+
+def check(run: Run, outputs: Iterable[Output]) -> None:
+    """Raise Refused where the files cannot be brought: more than the limit, or two of one name."""
+    limit, by_task, seen = run.plan.output_bytes_max, dict[str, int](), dict[str, str]()
+    for output in outputs:
+        task = output.file["task"]
+        by_task[task] = by_task.get(task, 0) + output.file["bytes"]
+        if output.to in seen:
+            raise Refused(
+                f"{seen[output.to]} and {task} have both left what would be {output.to}",
+                hint="fetch one task after another: --task",
+            )
+        seen[output.to] = task
+    for task, count in by_task.items():
+        if count > limit:
+            raise Refused(
+                f"{task} says that it has left {size(count)}, and run.output_limit is {size(limit)}",
+                hint="name some of the files, as patterns",
+            )
+
+
+def bring(
+    link: Asks, run: Run, output: Output, directory: str, *, sha256: str | None = None, replace: bool = False
+) -> Part:
+    """Bring a file, or a part of it, to its place below a directory. Call again while the state is `more`.
+
+    Args:
+        link: to its host.
+        run: the run.
+        output: the file.
+        directory: an absolute path.
+        sha256: what an earlier call returned for this file.
+        replace: also if another content is there.
+
+    Raises:
+        LinkDown: the connection broke; the next call goes on where this one was.
+        OrderRefused: the host refused, or what came is not what the host had said.
+        OSError: the disk of the head node refused.
+    """
+    target = files.below(directory, output.to)
+    _refuse_links(directory, target)
+    told = output.file["bytes"]
+    if sha256 is None:
+        found = files.digest(link, run, output.file)
+        sha256 = found["sha256"]
+        if found["bytes"] != told:
+            raise _changed(output)
+        if os.path.lexists(target):
+            if _sha256(target) == sha256:
+                return Part("here", sha256, told, 0)
+            if not replace or not os.path.isfile(target):
+                return Part("differs", sha256, 0, 0)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    why = disk.why_reserved(os.path.dirname(target))
+    if why is not None:
+        raise OrderRefused(Problem("limit", why))
+    partial_copy = os.path.join(os.path.dirname(target), f".orch-{sha256}.part")
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(partial_copy, flags, 0o666), "ab") as copy:
+        fetched = files.pull(link, run, output.file, copy, end=told, room=SHARE_BYTES)
+        here = copy.seek(0, os.SEEK_END)
+        copy.flush()
+        if here < told and fetched:
+            return Part("more", sha256, here, fetched)
+    if _sha256(partial_copy) != sha256:
+        os.unlink(partial_copy)
+        raise _changed(output)
+    durable.place(partial_copy, target, durable=False)  # the next fetch sees what a power cut has taken
+    return Part("fetched", sha256, told, fetched)
+
+
+def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:
+    """Return the file of a request, as `listed` gave it, and its digest. Raises UsageError for anything else."""
+    try:
+        one = Output(str(file["host"]), check_of(TaskFile)(file), str(file["to"]))
+        return one, None if sha256 is None else check_of(Digest)(sha256)
+    except (KeyError, TypeError, ValueError) as e:
+        raise UsageError(f"file is an entry of the list of outputs: {e!r}") from e
+
+
+@contextlib.contextmanager
+def told_to_people(output: Output, directory: str) -> Iterator[None]:
+    """Raise what `bring` raises as errors with a host, a cause and a way out."""
+    try:
+        yield
+    except OSError as e:
+        raise OrchestratorError(f"{os.path.join(directory, output.to)}: {e.strerror or e}") from e
+    except OrderRefused as e:
+        raise HostError(output.host, str(e), hint=e.problem.hint, code=e.problem.code) from e
+    except LinkDown as e:
+        raise ConnectFailed(output.host, str(e), hint="fetch again: it goes on where it broke off") from e
+
+
+def bring_whole(link: Asks, run: Run, output: Output, directory: str) -> State:
+    """Bring a file to its end. Raises as `bring` does."""
+    part = bring(link, run, output, directory)
+    while part.state == "more":
+        part = bring(link, run, output, directory, sha256=part.sha256)
+    return part.state
+
+
+def own_directory(directory: str) -> None:
+    """Make a directory of ours, which neither git nor the push of the next run takes along."""
+    os.makedirs(directory, exist_ok=True)
+    mark = os.path.join(directory, ".gitignore")
+    if not os.path.lexists(mark):
+        with open(mark, "w", encoding="utf-8") as file:
+            file.write("*\n")
+
+
+def _refuse_links(directory: str, target: str) -> None:
+    """Raise OrderRefused where a link below the directory would lead a host's file elsewhere."""
+    way = os.path.dirname(target)
+    inside = os.path.relpath(way, directory)
+    if os.path.realpath(way) != os.path.normpath(os.path.join(os.path.realpath(directory), inside)):
+        raise OrderRefused(Problem("link", f"{way} leads out of {directory}: it is a link"))
+
+
+def _sha256(path: str) -> str | None:
+    """Return the SHA-256 of a regular file; None of anything else."""
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _changed(output: Output) -> OrderRefused:
+    message = f"{output.file['path']} changed while it was fetched, or did not come as it is there"
+    return OrderRefused(Problem("changed", message, "fetch it again once nothing writes it"))
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))

@@ -1,0 +1,133 @@
+"""Pulls a run's TensorBoard files to the head node, as far as they are not there yet.
+
+A host may give only files of the tasks that it has now. What is pulled of a task is bounded, and stops while only the
+journal's reserve is free on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.words import size
+from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
+from orchestrator.head.node import disk
+from orchestrator.head.transfer import files
+from orchestrator.protocol.orders import TaskFile
+
+SHARE_BYTES = 32 << 20
+"""How much to pull from a host in one call. Then the caller can report the progress and call again."""
+
+FILES_MAX = 20_000
+"""How many files of one task are kept."""
+
+
+class _Share(NamedTuple):
+    files: int
+    fetched_bytes: int
+    more: bool
+
+
+class Leases(Protocol):
+    """Provides a link to a host for the duration of a call, also for a run that has ended."""
+
+    def __call__(self, run: Run, name: str, use: Callable[[Asks], _Share]) -> _Share:
+        """Return what `use` returns. Raises LinkDown where the host cannot be reached."""
+
+
+def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict[str, Any]:
+    """Pull at most SHARE_BYTES from each host. It blocks.
+
+    Returns:
+        `{"directory", "files", "fetched_bytes", "more", "unreached": {host: why}}`; `files` is how many the hosts
+        have, and `more` says that there is more to pull.
+    """
+
+    def one(host: str) -> _Share | str:
+        try:
+            return lease(run, host, partial(_fetch_host, run=run, host=host, directory=directory))
+        except (LinkDown, OrderRefused) as e:
+            return str(e)
+
+    names = list(hosts)
+    try:
+        # All hosts are asked at once, so that a host that does not answer delays no other.
+        with ThreadPoolExecutor(len(names), thread_name_prefix="summaries") as asking:
+            answers = dict(zip(names, asking.map(one, names), strict=True))
+    except OSError as e:
+        raise OrchestratorError(f"{directory} cannot be written: {e.strerror}") from e
+    shares = [answer for answer in answers.values() if isinstance(answer, _Share)]
+    unreached = {host: answer for host, answer in answers.items() if isinstance(answer, str)}
+    return {
+        "directory": directory,
+        "files": sum(share.files for share in shares),
+        "fetched_bytes": sum(share.fetched_bytes for share in shares),
+        "more": any(share.more for share in shares),
+        "unreached": unreached,
+    }
+
+
+def _fetch_host(link: Asks, run: Run, host: str, directory: str) -> _Share:
+    found, _ = files.listing(link, run, host, "summaries")
+    rooms: dict[str, _Room] = {}
+    fetched = 0
+    for file in found:
+        room = rooms.setdefault(file["task"], _Room(run, host, directory, file["task"]))
+        room.check(file)
+        got = _fetch_file(link, run, file, directory, SHARE_BYTES - fetched)
+        room.taken(got)
+        fetched += got
+        if fetched >= SHARE_BYTES:
+            return _Share(len(found), fetched, more=True)
+    return _Share(len(found), fetched, more=False)
+
+
+class _Room:
+    """What may still be pulled of one task."""
+
+    def __init__(self, run: Run, host: str, directory: str, task: str) -> None:
+        self._max = run.plan.summary_bytes_max
+        self._task, self._host, self._directory = task, host, directory
+        self._held = 0
+        self._files = 0
+        for where, _, names in os.walk(os.path.dirname(place(directory, task, "x"))):
+            self._files += len(names)
+            self._held += sum(os.lstat(os.path.join(where, name)).st_size for name in names)
+
+    def check(self, file: TaskFile) -> None:
+        """Raise OrderRefused if no more of the task may be pulled."""
+        why = disk.why_reserved(self._directory)
+        if self._held >= self._max:
+            why = f"the head node has {size(self._held)} of {self._task} (run.summary_limit)"
+        elif not os.path.exists(place(self._directory, self._task, file["path"])):
+            self._files += 1
+            if self._files > FILES_MAX:
+                why = f"the head node has {FILES_MAX} files of {self._task}"
+        if why is not None:
+            raise OrderRefused(Problem("limit", f"{why}; the rest stays on {self._host}"))
+
+    def taken(self, count: int) -> None:
+        """Count bytes that were pulled."""
+        self._held += count
+
+
+def place(directory: str, task: str, path: str) -> str:
+    """Return the local path of a task's file. Generations share a directory, so TensorBoard shows one curve.
+
+    Raises:
+        OrderRefused: the path would leave the directory. Hosts are not trusted with paths.
+    """
+    return files.below(os.path.join(directory, files.task_name(task)), path)
+
+
+def _fetch_file(link: Asks, run: Run, file: TaskFile, directory: str, room: int) -> int:
+    """Bring what is new of a file, at most `room` bytes and a chunk: a host may say that it has any size."""
+    here = place(directory, file["task"], file["path"])
+    os.makedirs(os.path.dirname(here), mode=0o700, exist_ok=True)
+    with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as copy:
+        return files.pull(link, run, file, copy, end=file["bytes"], room=room)

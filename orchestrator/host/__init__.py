@@ -1,0 +1,1 @@
+"""Runs on a host. Standard library only, Python 3.10."""

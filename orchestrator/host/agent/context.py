@@ -1,0 +1,22 @@
+"""The parts of the agent that the handlers of orders use."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from orchestrator.host.agent.directories import Directories
+    from orchestrator.host.agent.host import Host
+    from orchestrator.host.agent.jobs import Jobs
+    from orchestrator.host.agent.streams import Loop
+    from orchestrator.host.agent.tasks import Tasks
+
+
+class Context:
+    """The agent's parts. It is created once, and never changed."""
+
+    def __init__(self, loop: Loop, host: Host, jobs: Jobs, tasks: Tasks, directories: Directories) -> None:
+        self.loop = loop
+        self.host = host
+        self.jobs = jobs
+        self.tasks = tasks
+        self.directories = directories

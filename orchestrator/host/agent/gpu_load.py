@@ -1,0 +1,178 @@
+"""What the GPUs of this host do: one `nvidia-smi` goes on beside the agent, and tells it every five seconds.
+
+It is started once, where a device of NVIDIA's driver is: to start one each time would cost up to a second of CPU. It
+ends with the agent. Where it fails, or hangs with its driver, nothing is told any more. A GPU that was told and is not
+told any more has disappeared; what the driver complains of (an Xid) stands in the kernel's log, if we may read that.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from functools import partial
+
+from orchestrator.both import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.protocol.reports import GpuFault, GpuLoad
+
+EVERY_S = 5
+STALE_S = 30.0
+GONE_S = 3 * EVERY_S
+"""A GPU that was not told for so long, while others were, has disappeared."""
+XIDS_MAX = 32
+GPUS_MAX = 64
+
+_COMMAND = [
+    "nvidia-smi",
+    "--query-gpu=index,name,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw,pci.bus_id",
+    "--format=csv,noheader,nounits",
+    f"--loop={EVERY_S}",
+]
+_BYTES_MAX = 1 << 16
+
+KERNEL_LOG = "/dev/kmsg"
+_RECORDS_MAX = 200
+_XID = b"NVRM: Xid (PCI:"
+
+
+class KernelLog:
+    """Reads what the kernel says from now on; nothing where it is not for us to read."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._file, 0, os.SEEK_END)
+        except OSError:
+            self._file = -1
+
+    def xids(self) -> list[tuple[str, int]]:
+        """Return (bus, number) of what the driver has complained of since."""
+        found: list[tuple[str, int]] = []
+        for _ in range(_RECORDS_MAX if self._file >= 0 else 0):
+            try:
+                record = os.read(self._file, 8192)
+            except BrokenPipeError:  # records were overwritten before we came; the next one is there
+                continue
+            except OSError:  # nothing new
+                break
+            if not record:
+                break
+            for line in record.split(b"\n"):
+                _, marker, rest = line.partition(_XID)
+                where, _, number = rest.partition(b"): ")
+                digits = number.split(b",")[0]
+                if marker and digits.isdigit() and len(digits) < 5:
+                    found.append((bus(where.decode("ascii", "replace")), int(digits)))
+        return found
+
+
+def bus(text: str) -> str:
+    """Return a PCI address in one form: `nvidia-smi` and the kernel write the same one differently.
+
+    >>> bus("00000000:3B:00.0"), bus("0000:3b:00")
+    ('3b:00', '3b:00')
+    """
+    parts = text.strip().lower().split(".")[0].split(":")
+    domain = parts[0].lstrip("0") if len(parts) == 3 else ""
+    return ":".join([*([domain] if domain else []), *parts[-2:]])
+
+
+class GpuLoads:
+    """Reads what has come, and never waits for it."""
+
+    def __init__(
+        self,
+        command: list[str] | None = None,
+        *,
+        kernel_log: str = KERNEL_LOG,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._command, self._now = command or _COMMAND, now
+        self._kernel_log = KernelLog(kernel_log)
+        self._told_at: dict[int, float] = {}
+        self._by_bus: dict[str, int] = {}
+        self._xids: list[tuple[str, int]] = []
+        self._child: subprocess.Popen[bytes] | None = None
+        self._held = b""
+        self._latest: dict[int, GpuLoad] = {}
+        self._heard_at = 0.0
+
+    def start(self) -> None:
+        """Start to listen. Without nvidia-smi nothing is ever told."""
+        process.load_prctl()
+        try:
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                preexec_fn=partial(process.die_with_parent, os.getpid()),
+            )
+        except OSError:  # no nvidia-smi on the PATH
+            return
+        assert self._child.stdout is not None
+        os.set_blocking(self._child.stdout.fileno(), False)
+
+    def latest(self) -> list[GpuLoad]:
+        """Return what was told last of each GPU, in their order; nothing where that is too old."""
+        if self._child is None or self._child.stdout is None:
+            return []
+        try:
+            told = os.read(self._child.stdout.fileno(), _BYTES_MAX)
+        except OSError:  # nothing new
+            told = b""
+        *lines, self._held = (self._held + told).split(b"\n")
+        self._held = self._held[-1000:]
+        for line in lines:
+            self._take(line.decode("ascii", "replace").split(","))
+        now = self._now()
+        for index in [index for index, at in self._told_at.items() if now - at > STALE_S]:
+            self._latest.pop(index, None)
+        return [self._latest[index] for index in sorted(self._latest)]
+
+    def faults(self) -> list[GpuFault]:
+        """Return which GPUs have disappeared, and what the driver has said of which, since the agent began."""
+        for one in self._kernel_log.xids():
+            if one not in self._xids and len(self._xids) < XIDS_MAX:
+                self._xids.append(one)
+        gone = [
+            index
+            for index, at in sorted(self._told_at.items())
+            if self._heard_at - at > GONE_S or self._now() - at > STALE_S
+        ]
+        told: list[GpuFault] = [{"index": index, "xid": None} for index in gone]
+        for where, xid in self._xids:
+            if where in self._by_bus:
+                told.append({"index": self._by_bus[where], "xid": xid})
+        return told
+
+    def _take(self, cells: list[str]) -> None:
+        if len(cells) not in (7, 8) or not cells[0].strip().isdecimal() or int(cells[0]) >= GPUS_MAX:
+            return
+        used, total = _number(cells[3]), _number(cells[4])
+        self._heard_at = self._told_at[int(cells[0])] = self._now()
+        if len(cells) == 8:
+            self._by_bus[bus(cells[7])] = int(cells[0])
+        self._latest[int(cells[0])] = {
+            "index": int(cells[0]),
+            "name": cells[1].strip(),
+            "utilization_percent": _number(cells[2]),
+            "memory_used_bytes": None if used is None else int(used) << 20,
+            "memory_total_bytes": None if total is None else int(total) << 20,
+            "temperature_c": _number(cells[5]),
+            "power_w": _number(cells[6]),
+        }
+
+
+def _number(text: str) -> float | None:
+    """Return None for `[N/A]`."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if abs(number) < 1e9 else None

@@ -1,0 +1,393 @@
+"""What each order does. An order answers once, at once or when its job has ended; asked twice, it is done once.
+
+Nothing here waits: what may hang (a shared directory) or take long runs as a job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from orchestrator.both import hostdir
+from orchestrator.both.hostdir import HostFault
+from orchestrator.both.tree_digest import digest_of
+from orchestrator.checkpoints import ABOUT as CHECKPOINT_VERBS
+from orchestrator.host.agent import faults, runs, start, sweep
+from orchestrator.host.agent.arrivals import Arrivals
+from orchestrator.host.agent.jobs import Result, answer_of
+from orchestrator.host.agent.parts import Parts
+from orchestrator.host.agent.reply import Reply
+from orchestrator.host.system import codestore, files, hostlog
+from orchestrator.protocol.channel import BLOB_BYTES_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from orchestrator.host.agent.context import Context
+    from orchestrator.host.agent.streams import Output
+    from orchestrator.protocol import orders
+
+CHECKPOINT_S = 600.0
+"""A large checkpoint on a slow share; then the share is taken to hang."""
+
+PROBE_S = 60.0
+LOOK_S = 30.0
+
+NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
+
+BEGIN_A_RUN = ("code", "seed", "receive", "start")
+UNFENCED = ("probe", "machine", "psutil", "runs")
+"""Both are columns of the table of orders, which is not imported here; a test compares them."""
+
+
+class Orders:
+    """Everything that an agent may be told."""
+
+    def __init__(self, context: Context, output: Output) -> None:
+        self._context = context
+        self._host = context.host
+        self._jobs = context.jobs
+        self._tasks = context.tasks
+        self._directories = context.directories
+        self._output = output
+        self._blobs = codestore.Receiver(os.path.join(self._host.host_dir, "blobs"))
+        self._reader: Parts | None = None
+        self._arrivals = Arrivals(context, CHECKPOINT_S)
+
+    def end(self) -> None:
+        """End what reads and writes for the head. The agent ends."""
+        self._arrivals.end()
+        if self._reader is not None:
+            self._reader.end()
+
+    def handle(self, order: dict[str, Any], blob: bytes) -> None:
+        """Do an order, fenced: of an older coordinator it is refused, in this one place."""
+        reply = Reply(self._output, order.get("id"))
+        reply.attempt(lambda: self._handle(order, blob, reply))
+
+    def _handle(self, order: dict[str, Any], blob: bytes, reply: Reply) -> Mapping[str, Any] | None:
+        verb = str(order.get("order"))
+        do = getattr(self, f"_on_{verb}", None)
+        if do is None:
+            raise HostFault("unknown-order", f"this agent does not know the order {verb!r}")
+        try:
+            if verb not in UNFENCED:
+                run, epoch = str(order["run"]), int(order["epoch"])
+                hostdir.accept_epoch(self._host.host_dir, run, epoch, create=verb in BEGIN_A_RUN)
+            value: Mapping[str, Any] | None = do(order, blob, reply)
+        except (KeyError, TypeError, ValueError) as e:
+            raise HostFault("bad-order", f"the order {verb!r} cannot be read: {type(e).__name__}: {e}") from e
+        return value
+
+    # ---------------------------------------------------------------- watching
+
+    def _on_watch(self, order: orders.Watch, _blob: bytes, _reply: Reply) -> orders.Nothing:
+        self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])), order.get("claim"))
+        return {}
+
+    def _on_unwatch(self, order: orders.OfRun, _blob: bytes, _reply: Reply) -> orders.Nothing:
+        self._tasks.unwatch(order["run"])
+        self._directories.forget(order["run"])
+        self._arrivals.forget(order["run"])
+        return {}
+
+    # ---------------------------------------------------------------- before a start
+
+    def _on_probe(self, order: orders.Probe, _blob: bytes, reply: Reply) -> None:
+        wish = {
+            "checkpoint_dir": order["checkpoint_dir"],
+            "run": order["run"],
+            "host_dir": self._host.host_dir,
+        }
+        self._python(
+            order["python"],
+            ["probe"],
+            reply,
+            "the probe",
+            deadline_s=PROBE_S,
+            stdin=json.dumps(wish).encode(),
+        )
+
+    def _on_machine(self, order: orders.AskMachine, _blob: bytes, reply: Reply) -> None:
+        del order
+        host_dir = self._host.host_dir
+
+        def look() -> orders.Hardware:
+            from orchestrator.host.agent import machine  # in the fork: few agents are asked
+
+            return machine.look(host_dir)
+
+        self._fork(look, reply, "the look at the machine", deadline_s=PROBE_S)
+
+    def _on_psutil(self, order: orders.Psutil, blob: bytes, _reply: Reply) -> orders.Nothing:
+        digest, last = order["sha256"], order["last"]
+        if self._blobs.take(digest, order["offset"], blob, last) and last:
+            self._unpack_psutil(digest)
+        return {}
+
+    def _unpack_psutil(self, digest: str) -> None:
+        """Unpack psutil and import it, in a fork first, which may compile it: the compiler's 10 MB would stay."""
+        host = self._host
+
+        def prepare() -> None:
+            host.unpack_psutil(os.path.join(host.host_dir, "blobs", digest))
+            host.load_psutil()
+
+        try:
+            self._jobs.function(prepare, lambda _result: host.load_psutil(), deadline_s=LOOK_S)
+        except OSError:
+            return  # the host has no process left; /proc gives the basics
+
+    def _on_code(self, order: orders.Code, _blob: bytes, reply: Reply) -> orders.CodeState | None:
+        host_dir, run = self._host.host_dir, order["run"]
+        files = codestore.check(order["files"])
+        answer: orders.CodeState = {"digest": digest_of(files), "missing": []}
+        tree = codestore.tree_dir(host_dir, run, answer["digest"])
+        is_there = os.path.isdir(tree)
+        answer["missing"] = [] if is_there else codestore.missing(host_dir, files)
+        if answer["missing"]:
+            return answer
+
+        def make() -> orders.CodeState:
+            if is_there:
+                return {**answer, "missing": codestore.repair(host_dir, tree, files)}
+            damaged = codestore.build(host_dir, run, files)
+            if not damaged:
+                sweep.tidy(host_dir, run, answer["digest"])
+            return {**answer, "missing": damaged}
+
+        self._fork(make, reply, "putting the code in place", deadline_s=CHECKPOINT_S)
+        return None
+
+    def _on_blob(self, order: orders.Blob, blob: bytes, reply: Reply) -> orders.BlobState | None:
+        if order.get("store") == "checkpoints":
+            self._arrivals.take(order, blob, reply)
+            return None
+        whole = self._blobs.take(order["sha256"], order["offset"], blob, order["last"])
+        return {} if whole else {"damaged": True}
+
+    def _on_highest(self, order: orders.Highest, _blob: bytes, reply: Reply) -> None:
+        from orchestrator.checkpoints.places import generations
+
+        directory = order["dir"]
+        self._fork(
+            lambda: {"generation": max(generations(directory), default=0)},
+            reply,
+            f"the look into {directory}",
+            deadline_s=LOOK_S,
+        )
+
+    def _on_seed(self, order: orders.Seed, _blob: bytes, reply: Reply) -> None:
+        argv = ["checkpoints", "seed", "--dir", order["dir"], "--generation", str(order["generation"])]
+        argv += ["--keep", str(order["keep"])]
+        if order.get("from_scratch"):
+            argv.append("--from-scratch")
+        if order.get("only"):
+            from orchestrator.checkpoints import safe
+
+            argv += ["--only", safe.directory_of(order["dir"], order["only"])]
+        if order.get("by"):
+            argv += ["--by", json.dumps(order["by"])]
+        if order.get("claim"):
+            argv += ["--claim", json.dumps(order["claim"]), "--host-dir", self._host.host_dir]
+        self._directories.watch(order["run"], order["dir"])
+        self._python(order["python"], argv, reply, "the seeding of the checkpoint directory")
+
+    def _on_verify(self, order: orders.Verify, _blob: bytes, reply: Reply) -> None:
+        directory = os.path.join(order["dir"], f"gen-{order['generation']:06d}")
+        argv = ["checkpoints", "verify", directory]
+        self._directories.watch(order["run"], order["dir"])
+        self._python(order["python"], argv, reply, "the verification of the checkpoint")
+
+    def _on_snapshot(self, order: orders.Snapshot, _blob: bytes, reply: Reply) -> None:
+        root = order["dir"]
+        argv = ["checkpoints", "snapshot", root, os.path.join(root, f"gen-{order['generation']:06d}")]
+        argv += [order["path"]] if order["path"] else []
+        self._python(order["python"], argv, reply, "the snapshot of the checkpoint")
+
+    def _on_receive(self, order: orders.Receive, _blob: bytes, reply: Reply) -> None:
+        self._arrivals.receive(order, reply)
+
+    def _on_chunk(self, order: orders.Chunk, _blob: bytes, reply: Reply) -> None:
+        from orchestrator.checkpoints import safe
+
+        bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
+        where = order["dir"], order["digest"], order["name"], order["offset"]
+
+        def read(data: memoryview, fault: HostFault | None, sent: Callable[[], None]) -> None:
+            if fault is None:
+                reply.ok({}, data, sent)
+            else:
+                reply.fault(fault)
+
+        if self._reader is None:
+            self._reader = Parts(self._context.loop, safe.ChunkReader(), LOOK_S)
+        self._reader.read((*where, bytes_max), read)
+
+    def _on_checkpoints(self, order: orders.Checkpoints, _blob: bytes, reply: Reply) -> None:
+        verb = order["do"]
+        if verb not in CHECKPOINT_VERBS:
+            raise HostFault("bad-order", f"nothing can be done to checkpoints by the name of {verb!r}")
+        argv = ["checkpoints", verb, order["dir"]]
+        argv += [order["what"]] if order["what"] else []
+        self._python(order["python"], argv, reply, "the look into the checkpoint directory")
+
+    # ---------------------------------------------------------------- a task's life
+
+    def _on_start(self, order: orders.Start, _blob: bytes, reply: Reply) -> orders.Started | None:
+        return start.start(self._context, order, reply)
+
+    def _on_release(self, order: orders.Release, _blob: bytes, reply: Reply) -> None:
+        return start.release(self._context, order, reply)
+
+    def _on_stop(self, order: orders.Stop, _blob: bytes, _reply: Reply) -> orders.Nothing | None:
+        try:
+            link = self._tasks.link(order["run"], order["task"], order["generation"])
+            self._tasks.forward(link, order)
+        except HostFault as e:
+            if e.code != "gone":
+                raise  # `no-task`: its start never came, which the coordinator must know
+            return {}  # what has ended need not be stopped
+        return None
+
+    def _on_stacks(self, order: orders.AskStacks, _blob: bytes, _reply: Reply) -> None:
+        link = self._tasks.link(order["run"], order["task"], order["generation"])
+        self._tasks.forward(link, order)
+
+    # ---------------------------------------------------------------- afterwards
+
+    def _on_sweep(self, order: orders.Sweep, _blob: bytes, reply: Reply) -> None:
+        run, generation_max = order["run"], order["generation_max"]
+        ports: list[int] = []
+        for link in self._tasks.links(run, generation_max):
+            port = link.task.get("port") if link.task is not None else None
+            if port is not None:
+                ports.append(port)
+            if link.socket is not None:
+                # First by the one who reaps it, so that its record says that we ended it.
+                stop: orders.Stop = {
+                    "order": "stop",
+                    "run": run,
+                    "epoch": order["epoch"],
+                    "task": link.key[1],
+                    "generation": link.key[2],
+                    "grace_s": 0,
+                }
+                self._tasks.forward(link, stop)
+        host_dir, release = self._host.host_dir, order.get("release")
+        self._fork(
+            lambda: sweep.sweep(host_dir, run, generation_max, ports, release=release),
+            reply,
+            "the sweep",
+            deadline_s=LOOK_S,
+        )
+
+    def _on_log(self, order: orders.AskLog, _blob: bytes, reply: Reply) -> None:
+        directory = hostdir.generation_dir(
+            self._host.host_dir, order["run"], order["task"], order["generation"]
+        )
+        bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
+        offset, data, end = hostlog.read(directory, order["offset"], bytes_max)
+        reply.ok({"offset": offset, "end": end}, data)
+
+    def _on_files(self, order: orders.AskFiles, _blob: bytes, reply: Reply) -> None:
+        host_dir, run, of = self._host.host_dir, order["run"], order["of"]
+        self._fork(
+            lambda: files.listing(host_dir, run, of),
+            reply,
+            "the look for the tasks' files",
+            deadline_s=LOOK_S,
+        )
+
+    def _on_file(self, order: orders.AskFile, _blob: bytes, reply: Reply) -> None:
+        bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
+        reply.ok({}, files.read(self._host.host_dir, {**order}, order["offset"], bytes_max))
+
+    def _on_digest(self, order: orders.OfFile, _blob: bytes, reply: Reply) -> None:
+        host_dir, wish = self._host.host_dir, {**order}
+        self._fork(
+            lambda: files.digest(host_dir, wish),
+            reply,
+            f"the reading of {order['path']}",
+            deadline_s=CHECKPOINT_S,
+        )
+
+    # ---------------------------------------------------------------- without, or beside, a coordinator
+
+    def _on_keep(self, order: orders.Keep, _blob: bytes, _reply: Reply) -> orders.Nothing:
+        runs.keep(self._host.host_dir, order["run"], order["record"])
+        return {}
+
+    def _on_runs(self, order: orders.Runs, _blob: bytes, reply: Reply) -> None:
+        host_dir, records = self._host.host_dir, order["records"]
+        brief, directory = order.get("brief", False), order.get("dir")
+        self._fork(
+            lambda: runs.known(host_dir, records=records, brief=brief, directory=directory),
+            reply,
+            "the look",
+            deadline_s=CHECKPOINT_S,
+        )
+
+    def _on_remove(self, order: orders.Remove, _blob: bytes, reply: Reply) -> None:
+        host_dir, run = self._host.host_dir, order["run"]
+        owner, even_alive = order["owner"], order["even_alive"]
+        self._fork(
+            lambda: runs.remove(host_dir, run, owner=owner, even_alive=even_alive),
+            reply,
+            "the removal",
+            deadline_s=CHECKPOINT_S,
+        )
+
+    def _on_fault(self, order: orders.Fault, _blob: bytes, reply: Reply) -> None:
+        faults.inject(self._context, order, reply)
+
+    # ---------------------------------------------------------------- jobs
+
+    def _fork(
+        self, work: Callable[[], Mapping[str, Any]], reply: Reply, what: str, *, deadline_s: float
+    ) -> None:
+        self._jobs.function(
+            work, lambda result: reply.attempt(lambda: answer_of(result, what)), deadline_s=deadline_s
+        )
+
+    def _python(
+        self,
+        python: str,
+        argv: list[str],
+        reply: Reply,
+        what: str,
+        *,
+        deadline_s: float = CHECKPOINT_S,
+        stdin: bytes = b"",
+    ) -> None:
+        """Run `<the run's Python> <bundle> <argv>`, which prints one JSON object."""
+        # -I: neither the login's PYTHONPATH nor the home directory has a say in what is imported.
+        command = [os.path.expanduser(python or sys.executable), "-I", self._host.bundle, *argv]
+
+        def answer(result: Result) -> dict[str, Any]:
+            try:
+                return answer_of(result, f"{what} (by {python})")
+            except HostFault as e:
+                if argv[0] == "probe" and e.code == "job-failed":
+                    raise HostFault("no-python", e.message, NO_PYTHON_HINT) from e
+                raise
+
+        def done(result: Result) -> None:
+            reply.attempt(lambda: answer(result))
+
+        try:
+            self._jobs.program(command, done, deadline_s=deadline_s, stdin=stdin)
+        except OSError as e:
+            raise no_python(python, e) from e
+
+
+def no_python(python: str, error: OSError) -> HostFault:
+    """Return the fault of a run's interpreter that cannot be started."""
+    return HostFault(
+        "no-python",
+        f"the Python of the run cannot be started: {python}: {error.strerror}",
+        NO_PYTHON_HINT,
+    )

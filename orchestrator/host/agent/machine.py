@@ -1,0 +1,98 @@
+"""What this host has, and who uses it: CPUs, memory, disk, and GPUs with their processes, for `orch hosts`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from orchestrator.host.agent import gpus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from orchestrator.protocol.orders import Gpu, GpuUser, Hardware
+
+_GPU = "--query-gpu=uuid,name,utilization.gpu,memory.used,memory.total"
+
+
+def look(host_dir: str) -> Hardware:
+    """Return what the host has. What cannot be told is None."""
+    uuids, why = gpus.present()
+    memory = _memory()
+    load: float | None
+    try:
+        load = os.getloadavg()[0]
+    except OSError:
+        load = None
+    total, free = _disk(host_dir)
+    return {
+        "cpus": os.cpu_count() or 0,
+        "load": load,
+        "memory_total_bytes": memory.get(b"MemTotal"),
+        "memory_free_bytes": memory.get(b"MemAvailable"),
+        "disk_total_bytes": total,
+        "disk_free_bytes": free,
+        "gpus": _cards(uuids) if uuids else [],
+        "gpus_why": why,
+    }
+
+
+def _cards(uuids: list[str]) -> list[Gpu]:
+    try:
+        rows = {row[0]: row for row in gpus.ask(_GPU) if len(row) >= 5}
+    except (OSError, subprocess.SubprocessError):
+        rows = {}
+    users = _users(uuids)
+    found: list[Gpu] = []
+    for index, uuid in enumerate(uuids):
+        row = rows.get(uuid, [uuid, "", "", "", ""])
+        used, total = _number(row[-2]), _number(row[-1])
+        found.append(
+            {
+                "index": index,
+                "name": ", ".join(row[1:-3]),
+                "utilization_percent": _number(row[-3]),
+                "memory_used_bytes": None if used is None else int(used) << 20,
+                "memory_total_bytes": None if total is None else int(total) << 20,
+                "processes": users.get(index, []),
+            }
+        )
+    return found
+
+
+def _users(uuids: list[str]) -> dict[int, list[GpuUser]]:
+    """Return the processes by the number of their GPU, with the run of ours that they are of."""
+    found: dict[int, list[GpuUser]] = {}
+    for used in gpus.in_use(uuids, None):
+        told: GpuUser = {"pid": used["pid"], "user": used["user"], "run": gpus.run_of(used["pid"])}
+        found.setdefault(used["gpu"], []).append(told)
+    return found
+
+
+def _number(text: str) -> float | None:
+    """Return 71 for `71 MiB`; None for `[N/A]`."""
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError):
+        return None
+
+
+def _memory() -> dict[bytes, int]:
+    """Return /proc/meminfo in bytes."""
+    found = {}
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                name, _, rest = line.partition(b":")
+                found[name] = int(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return found
+
+
+def _disk(directory: str) -> tuple[int | None, int | None]:
+    """Return what the file system of this directory has in all, and free."""
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return None, None
+    return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize

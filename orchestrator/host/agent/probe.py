@@ -1,0 +1,177 @@
+"""Probes a host with the run's own Python: what is installed there, and whether the run can work.
+
+`python -I <bundle> probe` reads a request as JSON from stdin and prints the facts as one JSON object. TensorFlow is
+not imported; its version is read from the name of its metadata, within milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from orchestrator.host.system.patience import within
+
+_PACKAGES = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tensorflow-intel"),
+    "keras": ("keras",),
+    "tf_keras": ("tf-keras",),
+    "numpy": ("numpy",),
+}
+
+DIRECTORY_S = 20.0
+"""After this, a directory that has not answered counts as hanging."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.protocol.orders import Facts, OwnName
+
+
+def main(argv: list[str]) -> int:
+    """Read the request, print the facts, and exit."""
+    del argv
+    wish = json.loads(sys.stdin.read() or "{}")
+    checkpoint_dir, host_dir = wish.get("checkpoint_dir"), wish.get("host_dir")
+    hangs: tuple[str | None, str | None] = (f"it has not answered for {DIRECTORY_S:.0f} s", None)
+    why, share = (
+        (None, None)
+        if checkpoint_dir is None
+        else within(DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run")), hangs)
+    )
+    from orchestrator.host.agent import gpus
+    from orchestrator.host.system import unkillable
+
+    uuids, no_gpus = gpus.present()
+    installed = _installed()
+    facts: Facts = {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "versions": {name: _version(name, names, installed) for name, names in _PACKAGES.items()},
+        "checkpoint_writable": checkpoint_dir is None or why is None,
+        "checkpoint_why": why,
+        "checkpoint_share": share,
+        "gpus": uuids,
+        "gpus_why": no_gpus,
+        "gpus_in_use": gpus.in_use(uuids, wish.get("run")) if uuids else [],
+        "own_name": own_name(os.uname().nodename),
+        "disk_free_bytes": _free_bytes(host_dir or "."),
+        "unkillable": unkillable.known(host_dir) if host_dir else [],
+    }
+    print(json.dumps(facts), flush=True)
+    # An ordinary exit would wait for a thread that hangs in a directory.
+    os._exit(0)
+
+
+def _directory(directory: str, run: str | None) -> tuple[str | None, str | None]:
+    """Return why the directory cannot be written; or None, and its token for the run."""
+    from orchestrator.checkpoints import share
+
+    why = why_not_writable(directory)
+    if why is not None or run is None:
+        return why, None
+    try:
+        return None, share.token(directory, run)
+    except OSError as e:
+        return f"{e.strerror}: {e.filename or directory}", None
+
+
+def why_not_writable(directory: str) -> str | None:
+    """Try what a checkpoint needs: make, write, sync, rename, remove. Return why it fails; None if it works."""
+    name = os.path.join(directory, f".orch-probe-{os.uname().nodename}-{os.getpid()}")
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(b"orch")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(name, name + ".renamed")
+        os.unlink(name + ".renamed")
+    except OSError as e:
+        return f"{e.strerror}: {e.filename or directory}"
+    return None
+
+
+def own_name(name: str) -> OwnName:
+    """Return where a library listens that resolves the host's own name, as gloo does: the first address that binds."""
+    import socket
+
+    found: OwnName = {"name": name, "address": None, "why": None}
+    try:
+        # As bytes: Python would else import its tables of international names for it.
+        addresses = socket.getaddrinfo(name.encode(), None, 0, socket.SOCK_STREAM)
+    except OSError as e:
+        return {**found, "why": e.strerror or str(e)}
+    for family, kind, protocol, _, address in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as listener:
+                listener.bind(address)
+        except OSError as e:
+            found["why"] = f"it resolves to {address[0]}: {e.strerror}"
+        else:
+            return {"name": name, "address": str(address[0]), "why": None}
+    return found
+
+
+def _version(module: str, names: tuple[str, ...], installed: Mapping[str, str]) -> str | None:
+    """Return the version of a package; None where it is missing, `unknown` where it can be imported all the same."""
+    for name in names:
+        if name in installed:
+            return installed[name]
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(module, _places())
+    return "unknown" if spec is not None and spec.origin is not None else None
+
+
+def _installed() -> dict[str, str]:
+    """Return the version of each installed distribution, by its name with hyphens in lower case.
+
+    By the names of the directories of metadata, `tensorflow-2.21.0.dist-info`: `importlib.metadata` says the same, and
+    importing it takes longer than all else here.
+    """
+    found: dict[str, str] = {}
+    for place in _places():
+        try:
+            entries = os.listdir(place or ".")
+        except OSError:
+            continue  # a path that is no directory, or not there
+        for entry in entries:
+            stem, suffix = os.path.splitext(entry)
+            name, _, version = stem.partition("-")
+            if suffix in (".dist-info", ".egg-info") and version:
+                normal = name.lower().replace("_", "-").replace(".", "-")
+                found.setdefault(normal, version.partition("-py")[0])
+    return found
+
+
+def _places() -> list[str]:
+    return [*sys.path, *_more_places()]
+
+
+def _more_places() -> list[str]:
+    """Return where a task finds packages and this isolated process does not: the user's, and the login's PYTHONPATH."""
+    import site
+
+    places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    if sys.prefix == sys.base_prefix or _sees_the_system(sys.prefix):
+        places.append(site.getusersitepackages())
+    return places
+
+
+def _sees_the_system(prefix: str) -> bool:
+    """Return whether a virtual environment was made with the system's packages."""
+    try:
+        with open(os.path.join(prefix, "pyvenv.cfg"), encoding="utf-8") as file:
+            settings = dict(line.replace(" ", "").lower().strip().partition("=")[::2] for line in file)
+    except OSError:
+        return False
+    return settings.get("include-system-site-packages") == "true"
+
+
+def _free_bytes(directory: str) -> int | None:
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return None
+    return disk.f_bavail * disk.f_frsize

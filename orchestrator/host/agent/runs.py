@@ -1,0 +1,276 @@
+"""What this host remembers of runs, whoever began them, and its removal: for `orch recover` and `orch gc`.
+
+    runs/<run_id>/record.json   the run as its coordinator saw it when a generation was started or released, or it ended
+    runs/<run_id>/owner.json    who drives it (`checkpoints/claims.py`)
+
+What is here needs a disk and answers of shims, so it runs in forks of the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from orchestrator.both import durable, hostdir, process
+from orchestrator.both.hostdir import HostFault
+from orchestrator.checkpoints import claims
+from orchestrator.host.agent import state as agent_state
+from orchestrator.host.agent import sweep as agent_sweep
+from orchestrator.host.shim import record as shim_record
+from orchestrator.host.shim import sweep as shim_sweep
+from orchestrator.host.system import codestore, unkillable
+from orchestrator.host.system.patience import within
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.protocol.orders import Claim, KnownRun, KnownRuns, KnownTask, Nothing, Record, Stamp
+    from orchestrator.protocol.reports import Left, Task
+
+_RECORDS_BYTES = 1 << 20
+"""The most bytes of ended runs in one answer: a frame holds 4 MiB, and a host remembers many runs."""
+
+DIRECTORY_S = 10.0
+"""After this, a checkpoint directory that has not answered counts as hanging."""
+
+_SHIM_S = 2.0
+_END_S = 5.0
+_EVERY = 1 << 62
+
+
+class Watched:
+    """Shows to others on this host which runs this agent watches, and for whom."""
+
+    def __init__(self, host_dir: str) -> None:
+        self._host_dir = host_dir
+        self._looked_at: dict[str, float] = {}
+
+    def take(self, run: str) -> None:
+        """Have the claim of a run written again: the order to watch it may come from another coordinator."""
+        self._looked_at.pop(run, None)
+
+    def look(self, watched: Mapping[str, Claim]) -> None:
+        """Show that these are watched."""
+        now = time.monotonic()
+        for run, claim in watched.items():
+            looked_at = self._looked_at.get(run)
+            if looked_at is not None and now - looked_at < claims.LOOK_EVERY_S:
+                continue
+            directory = hostdir.run_dir(self._host_dir, run)
+            try:
+                if looked_at is None:
+                    claims.take(directory, claim)
+                else:
+                    claims.look_after(directory)
+            except OSError:
+                continue  # the run has no directory yet, or its disk is full: the next scan tries again
+            self._looked_at[run] = now
+
+    def release(self, run: str) -> None:
+        """Show that nobody drives the run any more."""
+        if self._looked_at.pop(run, None) is not None:
+            try:
+                claims.release(hostdir.run_dir(self._host_dir, run))
+            except OSError:
+                return  # a full disk: it counts as driven until the claim is old
+
+
+def keep(host_dir: str, run: str, record: Record) -> None:
+    """Write down the run's record. Raises OSError where the disk refuses."""
+    durable.write_json(os.path.join(hostdir.run_dir(host_dir, run), hostdir.RECORD), record)
+
+
+def known(host_dir: str, *, records: bool, brief: bool = False, directory: str | None = None) -> KnownRuns:
+    """Return all that the host remembers, living processes of runs that it does not remember, and whose a directory is.
+
+    Args:
+        records: add the runs' records.
+        brief: leave out sizes, and the tasks of runs of which nothing lives.
+        directory: a checkpoint directory.
+    """
+    processes = _marked(host_dir)
+    runs = [run for run in sorted(codestore.run_names(host_dir)) if _can_be_told(run)]
+    found = [_known(host_dir, run, processes.pop(run, []), brief=brief) for run in runs]
+    if records:
+        _add_records(host_dir, found)
+    forgotten = [_forgotten(run, pids) for run, pids in sorted(processes.items()) if _can_be_told(run)]
+    return {"runs": [*found, *forgotten], "checkpoint": _stamp(directory) if directory is not None else None}
+
+
+def _stamp(directory: str) -> Stamp | None:
+    """Return whose the directory is. None also where it does not answer: the probe says what is wrong with it."""
+    try:
+        return within(DIRECTORY_S, lambda: claims.stamped(directory), None)
+    except OSError:
+        return None
+
+
+def _can_be_told(run: str) -> bool:
+    """Return whether the head accepts the name: one strange directory must not hide all runs of the host."""
+    import re
+
+    from orchestrator.protocol.limits import CONTROLS
+
+    return hostdir.is_run_id(run) and not re.search(CONTROLS, run)
+
+
+def _forgotten(run: str, processes: list[int]) -> KnownRun:
+    return {
+        "run": run,
+        "directory": False,
+        "epoch": 0,
+        "claim": None,
+        "watched": False,
+        "watched_ago_s": None,
+        "driven": False,
+        "alive": True,
+        "processes": processes,
+        "bytes": 0,
+        "age_s": None,
+        "tasks": [],
+        "record": None,
+    }
+
+
+def _add_records(host_dir: str, found: list[KnownRun]) -> None:
+    """Add the records of all runs that live, and of the newest others as far as there is room."""
+    room = _RECORDS_BYTES
+    for one in sorted(found, key=lambda one: one["age_s"] or 0.0):
+        directory = hostdir.run_dir(host_dir, one["run"])
+        try:
+            size = os.stat(os.path.join(directory, hostdir.RECORD)).st_size
+        except OSError:
+            continue
+        if one["alive"] or size <= room:
+            one["record"] = durable.read_object(directory, hostdir.RECORD)
+            room -= 0 if one["alive"] else size
+
+
+def _known(host_dir: str, run: str, processes: list[int], *, brief: bool) -> KnownRun:
+    from orchestrator.host.shim.report import CUTS, cut
+
+    directory = hostdir.run_dir(host_dir, run)
+    lives = bool(processes) or _lives(host_dir, run)
+    tasks = [] if brief and not lives else _tasks(host_dir, run)
+    if not lives:  # one answer lists many ended runs, so each of them is cut to a line on how it ended
+        tasks = [{**cut(task, CUTS), "alive": False} for task in tasks]
+    claim, is_watched, ago_s = claims.look(directory)
+    size, newest = (0, None) if brief else _measure(directory)
+    return {
+        "run": run,
+        "directory": True,
+        "epoch": hostdir.epoch(host_dir, run),
+        "claim": claim,
+        "watched": is_watched,
+        "watched_ago_s": ago_s,
+        "driven": ago_s is not None and ago_s < claims.DRIVEN_S,
+        "alive": lives,
+        "processes": processes,
+        "bytes": size,
+        "age_s": max(0.0, time.time() - newest) if newest is not None else None,
+        "tasks": tasks,
+        "record": None,
+    }
+
+
+def _lives(host_dir: str, run: str) -> bool:
+    return any(shim_record.shim_alive(directory) for _, _, directory in hostdir.generations(host_dir, run))
+
+
+def _tasks(host_dir: str, run: str) -> list[KnownTask]:
+    """Return what a report shows of each task. Of what has ended, look back as far as the last release."""
+    found: dict[tuple[str, int], KnownTask] = {}
+    known: dict[tuple[str, int], agent_state.Known] = {}
+    seen = set()
+    for task, generation, directory in hostdir.generations(host_dir, run):
+        alive = shim_record.shim_alive(directory)
+        if task in seen and not alive:
+            continue
+        told = shim_record.read_exit(directory) or (_report(directory) if alive else None)
+        shown = agent_state.of(told, task, generation) or agent_state.unknown(task, generation)
+        known[task, generation] = agent_state.known(shown, ended=not alive)
+        found[task, generation] = {**shown, "alive": alive}
+        if known[task, generation].released:
+            seen.add(task)
+    return [found[key] for key in agent_state.shown(known)]
+
+
+def _report(directory: str) -> Task | None:
+    """Return what the shim says when somebody connects; None of one that is frozen."""
+    from orchestrator.protocol.channel import Decoder, FrameError
+
+    decoder = Decoder()
+    try:
+        with shim_record.connect(directory, timeout_s=_SHIM_S) as link:
+            while data := link.recv(256 << 10):
+                for message, _ in decoder.feed(data):
+                    if isinstance(message.get("report"), dict):
+                        task: Task = message["report"]
+                        return task
+    except (OSError, FrameError):
+        return None
+    return None
+
+
+def _marked(host_dir: str) -> dict[str, list[int]]:
+    """Return the processes of ours on this host by the run that they are marked with."""
+    found: dict[str, list[int]] = {}
+    for who, run in process.marked_runs(host_dir):
+        found.setdefault(run, []).append(who.pid)
+    return found
+
+
+def _measure(directory: str) -> tuple[int, float]:
+    """Return (bytes on the disk, time of the newest change)."""
+    size, newest = 0, 0.0
+    for place, _, names in os.walk(directory):
+        for name in [".", *names]:
+            try:
+                found = os.lstat(os.path.join(place, name))
+            except OSError:
+                continue
+            size += found.st_blocks * 512
+            if name != claims.FILE:
+                newest = max(newest, found.st_mtime)
+    return size, newest
+
+
+def remove(host_dir: str, run: str, *, owner: str, even_alive: bool) -> Nothing:
+    """Kill what is left of a run, by marker and recorded identity, and remove what the host has of it.
+
+    HostFault `driven` for a run of another owner that lives or is driven, unless a person has named it; of the own
+    one, only while an agent watches it. HostFault `left` for what will not die.
+    """
+    claim, is_watched, ago_s = claims.look(hostdir.run_dir(host_dir, run))
+    is_own = claim is not None and claim["id"] == owner
+    lives = _lives(host_dir, run) or run in _marked(host_dir)
+    is_driven = ago_s is not None and ago_s < claims.DRIVEN_S
+    if not even_alive and (is_watched or (not is_own and (lives or is_driven))):
+        whose = f"{claim['user']}@{claim['head']}" if claim is not None else "an unknown owner"
+        what = "is driven now" if is_watched else "lives" if lives else f"was driven {ago_s or 0:.0f} s ago"
+        raise HostFault("driven", f"{run} of {whose} {what}")
+    directories = [directory for _, _, directory in hostdir.generations(host_dir, run)]
+    left = agent_sweep.sweep(host_dir, run, _EVERY, [])["left"] + _end_shims(host_dir, run, directories)
+    if left:
+        named = "; ".join(f"pid {one['pid']}: {one['why']}" for one in left)
+        raise HostFault("left", f"could not be killed: {named}", "nothing was removed of this run")
+    codestore.forget(host_dir, run)
+    codestore.remove_unused_blobs(host_dir)
+    return {}
+
+
+def _end_shims(host_dir: str, run: str, directories: list[str]) -> list[Left]:
+    """Wait for the shims, which end when their record is written; kill those that do not. Returns what is left."""
+    give_up_at = time.monotonic() + _END_S
+    while True:
+        living = [who for who in map(shim_record.shim_identity, directories) if who and process.alive(who)]
+        if not living:
+            return []
+        if time.monotonic() >= give_up_at:
+            break
+        time.sleep(0.02)
+    shim_sweep.kill(living)
+    time.sleep(0.2)
+    unkillable.remember(host_dir, run, living)
+    return shim_sweep.name_left(living)

@@ -1,0 +1,140 @@
+"""The start and the release of a task: makes the generation's directory, starts the shim, and fills the scratch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from orchestrator.both import durable, hostdir
+from orchestrator.both.hostdir import HostFault
+from orchestrator.host.agent import state as agent_state
+from orchestrator.host.agent.jobs import Result, answer_of
+from orchestrator.host.shim import record as shim_record
+from orchestrator.host.system import codestore, files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.host.agent.context import Context
+    from orchestrator.host.agent.reply import Reply
+    from orchestrator.host.agent.tasks import Link
+    from orchestrator.protocol import orders
+
+SHIM_S = 30.0
+"""How long a shim may take to answer. Even a loaded host starts Python in less."""
+
+_ASKED = (
+    "run",
+    "epoch",
+    "generation",
+    "task",
+    "python",
+    "script",
+    "args",
+    "env",
+    "code",
+    "ports",
+    "hold",
+    "log_max_bytes",
+    "scratch",
+)
+"""The fields of a `start` order that go to start.json. The secrets are not among them."""
+
+
+def start(context: Context, order: orders.Start, reply: Reply) -> orders.Started | None:
+    """Start a shim. A generation that was started before is not started again."""
+    host = context.host
+    run, task, generation = order["run"], order["task"], order["generation"]
+    directory = hostdir.generation_dir(host.host_dir, run, task, generation)
+    fields: dict[str, Any] = {**order}
+    wish = {name: fields[name] for name in _ASKED}
+    if not os.path.isdir(codestore.tree_dir(host.host_dir, run, order["code"])):
+        raise HostFault("no-code", "the run's code is not on this host", "push it again")
+    _refuse_older(os.path.dirname(directory), task, generation)
+    try:
+        os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
+            return _already(context.tasks.link(run, task, generation))
+        # No shim has recorded itself yet. If one is starting, it holds the lock, and a second shim answers for it.
+    wish.update(host_dir=host.host_dir, bundle=host.bundle)
+    wish["env"] = {"ORCH_LOG_DIR": files.log_dir(directory), **order["env"]}
+    os.makedirs(files.log_dir(directory), mode=0o700, exist_ok=True)
+    durable.write_json(os.path.join(directory, "start.json"), wish)
+    _start_shim(context, directory, order, reply)
+    return None
+
+
+def release(context: Context, order: orders.Release, reply: Reply) -> None:
+    """Fill the scratch if the order names a seed, and then forward the release to the shim."""
+    link = context.tasks.link(order["run"], order["task"], order["generation"])
+    forwarded = order.copy()
+    seed = forwarded.pop("seed", None)
+    if seed is None:
+        context.tasks.forward(link, forwarded)
+        return
+    scratch = os.path.join(link.directory, "scratch")
+    source = seed
+
+    def copy() -> dict[str, Any]:
+        from orchestrator.checkpoints import copying
+
+        return copying.copy(source, scratch)
+
+    def copied(result: Result) -> None:
+        def forward() -> None:
+            answer_of(result, f"the copying of the checkpoint from {source}")
+            context.tasks.forward(link, forwarded)
+
+        reply.attempt(forward)
+
+    context.jobs.function(copy, copied, deadline_s=600.0)
+
+
+def _start_shim(context: Context, directory: str, order: orders.Start, reply: Reply) -> None:
+    tasks, task = context.tasks, order["task"]
+    tasks.starting(directory)
+
+    def done(result: Result) -> None:
+        tasks.starting(directory, over=True)
+        reply.attempt(lambda: _started(context, order, result))
+
+    try:
+        context.jobs.program(
+            [sys.executable, "-I", "-S", context.host.bundle, "shim", directory],
+            done,
+            deadline_s=SHIM_S,
+            stdin=json.dumps(order["secrets"]).encode() + b"\n",
+            keep=True,
+        )
+    except OSError as e:
+        tasks.starting(directory, over=True)
+        raise HostFault("start-failed", f"the shim of {task} cannot be started: {e.strerror}") from e
+
+
+def _started(context: Context, order: orders.Start, result: Result) -> orders.Started:
+    task = order["task"]
+    answer = answer_of(result, f"the start of the shim of {task}")
+    context.tasks.link(order["run"], task, order["generation"])
+    return {"pid": answer["pid"]}
+
+
+def _already(link: Link) -> orders.Started:
+    """Return the answer to a repeated start."""
+    who = shim_record.shim_identity(link.directory)
+    return {"pid": who.pid if who is not None else None, "already": True}
+
+
+def _refuse_older(task_dir: str, task: str, generation: int) -> None:
+    newest = 0
+    try:
+        names = os.listdir(task_dir)
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name.startswith("gen-") and name[4:].isdecimal():
+            newest = max(newest, int(name[4:]))
+    agent_state.refuse_older(task, generation, newest)

@@ -1,0 +1,201 @@
+"""`python orch.pyz pod`: the first process of a pod. It runs one task of one generation, and ends with its outcome.
+
+It is what agent and coordinator are over SSH, for one task: seed, gate, stall watch, log, exit class. Who starts it
+again is Kubernetes, by the exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+from orchestrator.both.hostdir import HostFault
+from orchestrator.host.pod import code, generation, outcome, settings, shim
+from orchestrator.host.pod.leaving import Leaving
+from orchestrator.host.pod.outcome import PEERS, STALL, TERM, Outcome, Pace
+from orchestrator.host.pod.settings import Unfit
+from orchestrator.protocol import pod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.host.pod.generation import Generation
+    from orchestrator.host.pod.settings import Settings
+    from orchestrator.host.pod.shim import ShimLink
+    from orchestrator.protocol.reports import Task
+
+TURN_S = 0.25
+PEERS_LOOK_S = 2.0
+STACKS_WAIT_S = 6.0
+_MESSAGE = "/dev/termination-log"
+"""What Kubernetes shows in `kubectl describe pod`."""
+_MESSAGE_CHARS_MAX = 2000
+
+_asked_to_end: list[float] = []
+
+
+def main(argv: list[str]) -> int:
+    """Run this pod's task, and return the exit code of the container."""
+    path = argv[0] if argv else pod.SETTINGS
+    signal.signal(signal.SIGTERM, _on_term)
+    signal.signal(signal.SIGINT, _on_term)
+    try:
+        wish = settings.read(path, os.environ)
+        found = generation.take(wish, say, lambda: bool(_asked_to_end))
+        if found is None:
+            return _end(
+                Outcome(pod.STOPPED, "stopped", f"{wish.task} was asked to end before it began", False)
+            )
+        return _end(Attempt(wish, found).run())
+    except Unfit as e:
+        return _end(Outcome(pod.HOPELESS, "hopeless", str(e), True))
+    except HostFault as e:
+        return _end(Outcome(pod.HOPELESS, "hopeless", e.message, True))
+
+
+def say(sentence: str) -> None:
+    """Say something in the pod's log."""
+    print(f"orch: {sentence}", file=sys.stderr, flush=True)
+
+
+def _on_term(_number: int, _frame: object) -> None:
+    _asked_to_end.append(time.monotonic())
+
+
+def _end(found: Outcome) -> int:
+    say(f"{found.sentence} [{found.kind}, exit code {found.code}]")
+    try:
+        with open(_MESSAGE, "w", encoding="utf-8") as file:
+            file.write(f"{found.sentence} [{found.kind}]"[:_MESSAGE_CHARS_MAX])
+    except OSError:
+        pass  # outside of Kubernetes there is no such file
+    return found.code
+
+
+class Attempt:
+    """One task of one generation, from its start to its end."""
+
+    def __init__(self, wish: Settings, found: Generation) -> None:
+        self._wish = wish
+        self._generation = found
+        self._timing: dict[str, Any] = wish.document["timing"]
+        self._pace = Pace(self._timing)
+        self._released = False
+        self._stopped: str | None = None
+        self._leaving: Leaving | None = None
+        self._stalled_at: float | None = None
+        self._peers_at = 0.0
+
+    def run(self) -> Outcome:
+        """Run it. Raises Unfit where it cannot be started."""
+        wish = self._wish
+        host_dir = shim.document_host_dir(wish)
+        tree = code.place(host_dir, wish.run, wish.document.get("code_dir"))
+        env = {**wish.own["env"], **self._generation.environment(wish)}
+        has_scratch = bool(wish.own["scratch"]) and self._generation.path is not None
+        link = shim.start(wish, self._generation.number, tree, env, scratch=has_scratch)
+        if has_scratch:
+            self._generation.fill(os.path.join(link.directory, "scratch"))
+        link.order("watch", heartbeat_s=1.0)
+        ended = None
+        while ended is None:
+            _wait(link)
+            link.hear()
+            link.relay()
+            self._turn(link, time.monotonic())
+            ended = link.ended()
+            _reap(link)
+        link.relay()
+        return self._outcome(ended)
+
+    def _turn(self, link: ShimLink, at: float) -> None:
+        task = link.task
+        if task is not None:
+            self._pace.heard(task["global_step"], at)
+            if not self._released and task["phase"] == "ready":
+                self._released = True
+                link.order("release", env=self._wish.wiring(self._generation.number))
+        if self._stopped is not None:
+            return
+        if _asked_to_end:
+            self._leave(link, at)
+        elif self._stalled_at is not None:
+            self._act_on_stall(link, at)
+        elif self._is_stalled(at):
+            self._stalled_at = at
+            link.order("stacks")
+        elif at >= self._peers_at:
+            self._peers_at = at + PEERS_LOOK_S
+            if (why := self._generation.over()) is not None:
+                say(f"{self._wish.task} ends: {why}")
+                self._stop(link, PEERS)
+
+    def _leave(self, link: ShimLink, at: float) -> None:
+        if self._leaving is None:
+            saves = self._generation.path if self._released and self._wish.own["trains"] else None
+            self._leaving = Leaving(saves, float(self._timing["save_wait_s"]), at)
+            if saves is not None:
+                say(f"{self._wish.task} was asked to end, and goes on until the next checkpoint is there")
+        if self._leaving.is_over(at):
+            self._leaving.close()
+            self._stop(link, TERM)
+
+    def _is_stalled(self, at: float) -> bool:
+        still_s = self._pace.standstill_s(at)
+        if still_s is not None:
+            say(f"{self._wish.task} has made no progress for {still_s:.0f} s; its stacks follow")
+        return still_s is not None
+
+    def _act_on_stall(self, link: ShimLink, at: float) -> None:
+        assert self._stalled_at is not None
+        if link.stacks is None and at < self._stalled_at + STACKS_WAIT_S:
+            return
+        say(link.stacks or link.refused or "it does not answer")
+        link.stacks, self._stalled_at = None, None
+        if self._timing["on_stall"] == "restart":
+            self._stop(link, STALL)
+        else:
+            self._pace = Pace(self._timing)
+
+    def _stop(self, link: ShimLink, why: str) -> None:
+        self._stopped = why
+        link.order("stop", grace_s=float(self._timing["kill_grace_s"]))
+
+    def _outcome(self, task: Task) -> Outcome:
+        found = outcome.of(task, self._stopped)
+        if self._generation.roll is not None:
+            ended: Any = task["exit"] or {}
+            end = {
+                "kind": found.kind,
+                "counts": found.counts,
+                "sentence": found.sentence,
+                "code": found.code,
+                "ended_at": ended.get("ended_at"),
+                "global_step": task["global_step"],
+                "last_lines": ended.get("last_lines", []),
+            }
+            self._generation.roll.record_end(self._generation.number, self._wish.task, end)
+        return found
+
+
+def _wait(link: ShimLink) -> None:
+    """Wait for the shim's next word. A signal interrupts it only by the next turn, which is soon."""
+    if link.sock is None:
+        time.sleep(TURN_S)
+    else:
+        select.select([link.sock], [], [], TURN_S)
+
+
+def _reap(link: ShimLink) -> None:
+    """Reap what the kernel gave to us as the first process of the pod, once nothing of ours can be among it."""
+    if os.getpid() != 1 or link.sock is not None:
+        return
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return

@@ -1,0 +1,150 @@
+"""The shim in this pod: its start, the orders that it gets, its reports, and the log that it keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from orchestrator.both import durable, hostdir
+from orchestrator.host.pod.settings import Unfit
+from orchestrator.host.shim import record
+from orchestrator.host.system import hostlog
+from orchestrator.protocol import pod
+from orchestrator.protocol.channel import Decoder, FrameError, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+    from orchestrator.host.pod.settings import Settings
+    from orchestrator.protocol.reports import Task
+
+_EPOCH = 1
+_LOG_BYTES = 1 << 16
+_STREAMS = {b"o": 1, b"e": 2}
+
+
+class ShimLink:
+    """The connection to the shim of one generation."""
+
+    def __init__(self, directory: str, generation: int) -> None:
+        self.directory = directory
+        self._generation = generation
+        self.sock: socket.socket | None = None
+        try:
+            self.sock = record.connect(directory)
+            self.sock.setblocking(False)
+        except OSError:
+            pass  # a task that cannot be executed ends at once: its exit record says why
+        self._decoder = Decoder()
+        self._ids = 0
+        self._log_at = 0
+        self.task: Task | None = None
+        """The last report."""
+        self.stacks: str | None = None
+        self.refused: str | None = None
+        """What the shim said to an order that it did not obey."""
+
+    def order(self, verb: str, **fields: Any) -> None:
+        """Send an order. A shim that is gone needs none."""
+        self._ids += 1
+        message = {"order": verb, "id": self._ids, "epoch": _EPOCH, "generation": self._generation, **fields}
+        if self.sock is not None:
+            try:
+                self.sock.sendall(encode(message))
+            except OSError:
+                self._gone()
+
+    def hear(self) -> None:
+        """Take what the shim has sent."""
+        if self.sock is None:
+            return
+        try:
+            data = self.sock.recv(1 << 16)
+            frames = [message for message, _ in self._decoder.feed(data)]
+        except BlockingIOError:
+            return
+        except (OSError, FrameError):
+            data, frames = b"", []
+        for message in frames:
+            if isinstance(message.get("report"), dict):
+                self.task = message["report"]
+            elif "error" in message:
+                self.refused = str(message["error"].get("message"))
+            elif "stacks" in (message.get("ok") or {}):
+                self.stacks = str(message["ok"]["stacks"])
+        if not data:
+            self._gone()
+
+    def ended(self) -> Task | None:
+        """Return the last TASK once the task has ended; None while it runs."""
+        found = record.read_exit(self.directory)
+        return found if found is not None or self.sock is not None else record.recover(self.directory)
+
+    def relay(self) -> None:
+        """Write what is new in the task's log to our own output, which is what `kubectl logs` shows."""
+        while True:
+            start, data, _ = hostlog.read(self.directory, self._log_at, _LOG_BYTES)
+            if not data:
+                return
+            self._log_at = start + len(data)
+            for line in data.splitlines():
+                _, stream, text = [*line.split(b" ", 2), b"", b""][:3]
+                os.write(_STREAMS.get(stream, 1), text + b"\n")
+
+    def _gone(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+
+def start(settings: Settings, generation: int, code: str, env: dict[str, str], *, scratch: bool) -> ShimLink:
+    """Start the shim with its task, and connect to it.
+
+    Raises:
+        Unfit: the shim did not start; the sentence is its own.
+    """
+    document, host_dir = settings.document, document_host_dir(settings)
+    directory = hostdir.generation_dir(host_dir, settings.run, settings.task, generation)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    bundle = os.path.abspath(sys.argv[0])
+    wish = {
+        "run": settings.run,
+        "epoch": _EPOCH,
+        "generation": generation,
+        "task": settings.task,
+        "python": document["python"],
+        "script": document["script"],
+        "args": document.get("args", []),
+        "env": env,
+        "code": code,
+        "ports": [settings.port(generation)] if settings.own["wiring"] else [],
+        "hold": bool(document.get("runtime", True)),
+        "log_max_bytes": 64 << 20,
+        "scratch": scratch,
+        "host_dir": host_dir,
+        "bundle": bundle,
+        "cgroup": False,  # the container is one
+    }
+    durable.write_json(os.path.join(directory, "start.json"), wish)
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", bundle, "shim", directory],
+        input=json.dumps(settings.secrets).encode() + b"\n",
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    try:
+        answer = json.loads(found.stdout)
+    except ValueError:
+        answer = {"error": {"message": f"the shim ended with {found.returncode} and said nothing"}}
+    if "error" in answer:
+        raise Unfit(f"{settings.task} cannot be started: {answer['error']['message']}")
+    return ShimLink(directory, generation)
+
+
+def document_host_dir(settings: Settings) -> str:
+    """Return where working directory, log and exit record are."""
+    return str(settings.document.get("host_dir") or pod.HOST_DIR)

@@ -1,0 +1,427 @@
+"""The loop of a shim, which runs from the start of its task to the exit record.
+
+It has one thread and one selector. `shim/state.py` decides what to do, and this module does it. The task is started
+from the main thread, because the kernel kills the task when the thread that started it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from functools import partial
+
+from orchestrator.both import durable, process
+from orchestrator.host.shim import ports, record, state
+from orchestrator.host.shim.connections import AgentLink, Agents, Gone, RuntimeLink
+from orchestrator.host.shim.report import Progress, blank_task, ended_task
+from orchestrator.host.shim.spawn import StartFailed, marker
+from orchestrator.host.shim.state import (
+    Do,
+    Ended,
+    Exited,
+    Looked,
+    Ordered,
+    Phase,
+    RuntimeReady,
+    StopBy,
+    Ticked,
+)
+from orchestrator.host.shim.task import TaskProcess
+from orchestrator.host.system.hostlog import LogWriter
+from orchestrator.protocol.limits import STACKS_CHARS_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.protocol.reports import Task
+
+    Order = dict[str, Any]
+
+SAMPLE_S = 2.0
+FIRST_SAMPLE_S = 0.5
+STACKS_WAIT_S = 5.0
+CHANGE_MAY_WAIT_S = 0.5
+"""How long a report of a new global_step may wait. A new phase is reported at once."""
+
+LAST_WORDS_S = 1.0
+
+
+class Shim:
+    """The shim of one task: its state, its process and its connections."""
+
+    def __init__(
+        self, directory: str, start: Order, secrets: dict[str, str], port: socket.socket | None
+    ) -> None:
+        self._directory = directory
+        self._start = start
+        self._secrets = secrets
+        self._port = port
+        self._port_number = None if port is None else int(port.getsockname()[1])
+        self._log = LogWriter(directory, int(start["log_max_bytes"]), list(secrets.values()))
+        self._progress = Progress()
+        self._state, self._first = state.begin(
+            int(start["generation"]), int(start["epoch"]), bool(start["hold"])
+        )
+        self._events: deque[tuple[state.Event, AgentLink | None, Order]] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._agents = Agents(self._selector, self._handle)
+        self._runtime: RuntimeLink | None = None
+        self._process = TaskProcess(start)
+        self._pipes: dict[int, str] = {}
+        self._stacks: list[tuple[AgentLink, Any, float]] = []
+        self._report_at: float | None = None
+        self._sample_at = 0.0
+
+    # ---------------------------------------------------------------- life
+
+    def open(self) -> None:
+        """Do everything that may fail before the agent gets its answer. Raises OSError where something fails."""
+        self._write_identity()
+        record.keep_room(self._directory)
+        if self._start.get("scratch"):
+            os.makedirs(os.path.join(self._directory, "scratch"), mode=0o700, exist_ok=True)
+        self._agents.listen(record.listen(self._directory))
+        wake_read, wake_write = socket.socketpair()
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        self._wake_write = wake_write  # the reference keeps it open: signals are written to it
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        self._selector.register(wake_read, selectors.EVENT_READ, partial(self._woken, wake_read))
+        process.become_subreaper()
+
+    def run(self) -> None:
+        """Run until the task has ended and its exit record is written."""
+        for action, value in self._first:
+            self._execute(action, value, None, {})
+        self._decide()
+        while not self._ended:
+            for key, _ in self._selector.select(self._timeout_s()):
+                callback: Callable[[], Any] = key.data
+                if not self._ended:
+                    callback()
+            self._on_time(time.monotonic())
+
+    @property
+    def _ended(self) -> bool:
+        return self._state.phase is Phase.ENDED
+
+    def _timeout_s(self) -> float:
+        due = [self._sample_at, *self._agents.due_at(), *(at for _, _, at in self._stacks)]
+        due += [at for at in (self._state.deadline_at, self._report_at) if at is not None]
+        return max(0.0, min(due) - time.monotonic())
+
+    def _on_time(self, at: float) -> None:
+        self._tell(Ticked(at))
+        if self._ended:
+            return
+        if at >= self._sample_at:
+            self._sample_at = at + SAMPLE_S
+            self._process.sample(at)
+        for waiting in [each for each in self._stacks if at >= each[2]]:
+            self._stacks.remove(waiting)
+            self._answer_stacks(waiting[0], waiting[1], None)
+        if self._report_at is not None and at >= self._report_at:
+            self._report()
+        elif any(at >= due_at for due_at in self._agents.due_at()):
+            self._agents.report(self._task(), at, all=False)
+
+    def _woken(self, wake: socket.socket) -> None:
+        numbers = wake.recv(4096)
+        self._reap()
+        if signal.SIGTERM in numbers:
+            self._tell(state.Signalled(time.monotonic()))
+
+    # ---------------------------------------------------------------- decisions
+
+    def _tell(self, event: state.Event, link: AgentLink | None = None, order: Order | None = None) -> None:
+        """Decide on an event, and then on the events that its actions cause, one after the other."""
+        self._events.append((event, link, order or {}))
+        if len(self._events) == 1:
+            self._decide()
+
+    def _decide(self) -> None:
+        while self._events:
+            event, link, order = self._events[0]
+            self._state, actions = state.decide(self._state, event)
+            for action, value in actions:
+                self._execute(action, value, link, order)
+            self._events.popleft()
+
+    def _execute(self, action: Do, value: Any, link: AgentLink | None, order: Order) -> None:
+        if action is Do.SPAWN:
+            self._spawn(_env_of(order))
+        elif action is Do.GO:
+            self._close_port()
+            record.mark_released(self._directory)
+            env = {**_env_of(order), **marker(self._start, self._directory)}
+            if self._runtime is not None:
+                self._runtime.send({"go": {"env": env}})
+        elif action is Do.ASK_TO_STOP:
+            if self._runtime is not None:
+                self._runtime.send({"stop": {"grace_s": value}})
+        elif action is Do.TERMINATE:
+            self._process.terminate(runtime_asked=self._state.hold and self._runtime is not None)
+        elif action is Do.KILL:
+            self._kill()
+        elif action is Do.RECORD:
+            self._record()
+        elif action is Do.REPORT:
+            self._report()
+        elif link is not None:
+            if action is Do.ACCEPT:
+                self._reply(link, order.get("id"), {"ok": {}})
+            else:
+                self._refuse(link, order.get("id"), *value)
+
+    # ---------------------------------------------------------------- the process
+
+    def _spawn(self, release_env: dict[str, str]) -> None:
+        if not self._start["hold"]:
+            self._close_port()
+            record.mark_released(self._directory)
+        try:
+            sock, self._pipes = self._process.start(self._directory, self._secrets, release_env)
+        except (StartFailed, OSError) as e:
+            self._tell(Exited(Ended(time.monotonic(), why=str(e))))
+            return
+        for fd in self._pipes:
+            self._selector.register(fd, selectors.EVENT_READ, partial(self._read_pipe, fd))
+        self._runtime = RuntimeLink(sock)
+        self._selector.register(sock, selectors.EVENT_READ, partial(self._hear, self._runtime))
+        self._write_identity()
+        self._sample_at = time.monotonic() + FIRST_SAMPLE_S
+
+    def _write_identity(self) -> None:
+        me, task = process.identity(os.getpid()), self._process.identity
+        value = {
+            "shim": None if me is None else me.to_json(),
+            "task": None if task is None else task.to_json(),
+            "port": self._port_number,
+            "cgroup": self._process.group_path,
+        }
+        try:
+            durable.write_json(os.path.join(self._directory, "shim.json"), value)
+        except OSError:
+            if task is None:
+                raise  # without a record of our identity the task must not be started
+            # The disk has filled up since the first write. A sweep still finds the task by its marker.
+
+    def _close_port(self) -> None:
+        if self._port is not None:
+            self._port.close()
+            self._port = None
+
+    def _reap(self) -> None:
+        ended = self._process.reap()
+        if ended is not None:
+            self._tell(Exited(ended))
+
+    def _kill(self) -> None:
+        was_any = self._process.kill()
+        self._reap()
+        # Each look reads all processes of the host, so there is no second one where the first found none.
+        self._tell(Looked(time.monotonic(), self._process.left() if was_any else []))
+
+    def _read_pipe(self, fd: int) -> bool:
+        """Read from the task's output. Return False if nothing was there, or the pipe has ended."""
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            self._log.feed(self._pipes[fd], data)
+            return True
+        self._selector.unregister(fd)
+        os.close(fd)
+        del self._pipes[fd]
+        return False
+
+    # ---------------------------------------------------------------- the runtime
+
+    def _hear(self, link: RuntimeLink) -> bool:
+        """Handle the runtime's messages. Return False if there were none, or the socket was closed."""
+        try:
+            messages = link.receive()
+        except Gone:
+            self._selector.unregister(link.sock)
+            link.sock.close()
+            self._runtime = None
+            return False
+        at = time.monotonic()
+        for message in messages:
+            if "ready" in message:
+                self._tell(RuntimeReady(at))
+            elif "stacks" in message:
+                waiting, self._stacks = self._stacks, []
+                for agent, order_id, _ in waiting:
+                    self._answer_stacks(agent, order_id, str(message["stacks"]))
+            else:
+                self._mark_report(self._progress.heard(self._clean(message), at), at)
+        return bool(messages)
+
+    def _clean(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Remove secrets from a message: the text of an exception often quotes values."""
+        for key in ("error", "say"):
+            said = message.get(key)
+            if isinstance(said, dict):
+                text = {
+                    name: self._log.redact(value) for name, value in said.items() if isinstance(value, str)
+                }
+                message = {**message, key: text}
+        return message
+
+    def _mark_report(self, urgency: str, at: float) -> None:
+        if urgency == "now":
+            self._report()
+        elif urgency == "soon" and self._report_at is None:
+            self._report_at = at + CHANGE_MAY_WAIT_S
+
+    # ---------------------------------------------------------------- the agents
+
+    def _handle(self, link: AgentLink, order: Order) -> None:
+        at, verb, order_id = time.monotonic(), order.get("order"), order.get("id")
+        try:
+            if verb == "watch":
+                link.heartbeat_s = max(0.05, float(order["heartbeat_s"]))
+                link.report_at = min(link.report_at, at + link.heartbeat_s)
+                self._reply(link, order_id, {"ok": {}})
+                return
+            epoch, generation = int(order["epoch"]), int(order["generation"])
+            grace_s = float(order.get("grace_s", 0.0))
+        except (KeyError, TypeError, ValueError) as e:
+            self._refuse(link, order_id, "bad-order", f"the order {verb!r} cannot be read: {e!r}", None)
+            return
+        refused = state.refusal(self._state, epoch, generation)
+        if verb == "stacks":
+            self._ask_stacks(link, order_id, refused, at)
+            return
+        port = order.get("port")
+        if verb == "release" and port is not None and refused is None and not self._move(int(port)):
+            why = f"port {port}, which the task before this one had, cannot be taken"
+            self._refuse(link, order_id, "no-port", why, "end what listens there")
+            return
+        self._tell(Ordered(at, str(verb), epoch, generation, grace_s), link, order)
+
+    def _move(self, port: int) -> bool:
+        """Hold another port until the release, which is about to come. Return False if that cannot be had."""
+        if self._port is None or port == self._port_number or self._state.phase is not Phase.READY:
+            return True
+        moved, _ = ports.move(port)
+        if moved is None:
+            return False
+        self._close_port()
+        self._port, self._port_number = moved, port
+        self._write_identity()
+        return True
+
+    def _ask_stacks(
+        self, link: AgentLink, order_id: Any, refused: tuple[str, str, str] | None, at: float
+    ) -> None:
+        if refused is not None:
+            self._refuse(link, order_id, *refused)
+        elif self._process.is_stopped() or self._runtime is None or not self._runtime.send({"stacks": {}}):
+            self._answer_stacks(link, order_id, None)
+        else:
+            self._stacks.append((link, order_id, at + STACKS_WAIT_S))
+
+    def _answer_stacks(self, link: AgentLink, order_id: Any, text: str | None) -> None:
+        if text is not None:
+            shown = self._log.redact(text)[:STACKS_CHARS_MAX]
+            self._reply(link, order_id, {"ok": {"stacks": shown, "by": "runtime"}})
+        elif self._process.pid is None or self._state.ended is not None:
+            self._refuse(link, order_id, "no-answer", "the task has no process", None)
+        else:
+            seen = process.kernel_view(self._process.pid)
+            text = f"The runtime does not answer. What the kernel says:\n{seen}"
+            self._reply(link, order_id, {"ok": {"stacks": text, "by": "kernel"}})
+
+    def _refuse(self, link: AgentLink, order_id: Any, code: str, message: str, hint: str | None) -> None:
+        self._reply(link, order_id, {"error": {"code": code, "message": message, "hint": hint or None}})
+
+    def _reply(self, link: AgentLink, order_id: Any, answer: dict[str, Any]) -> None:
+        self._agents.reply(link, order_id, answer)
+
+    def _report(self) -> None:
+        self._report_at = None
+        if self._ended:
+            return  # the exit record says it all
+        self._agents.report(self._task(), time.monotonic())
+
+    def _task(self) -> Task:
+        task = blank_task(self._start)
+        task["phase"] = self._state.shown
+        task["pid"] = self._process.pid
+        task["port"] = self._port_number
+        task["cpu_percent"] = self._process.cpu_percent
+        task["rss_bytes"] = self._process.rss_bytes
+        task["peak_rss_bytes"] = self._process.peak_rss_bytes
+        task["log_bytes"] = self._log.end
+        task["log_dropped_bytes"] = self._log.dropped_bytes
+        self._progress.put_into(task, time.monotonic(), attached=self._runtime is not None)
+        return task
+
+    # ---------------------------------------------------------------- the end
+
+    def _record(self) -> None:
+        """Write the last bytes of the log and the exit record, and send the last report."""
+        # A task that was never released still holds its port, and a sweep may look right after the report.
+        self._close_port()
+        while any(self._read_pipe(fd) for fd in list(self._pipes)):
+            pass
+        while self._runtime is not None and self._hear(self._runtime):
+            pass
+        state = self._state
+        ended = state.ended or Ended(time.monotonic())
+        if ended.why is not None:
+            self._log.feed("e", f"[orch: {ended.why}]\n".encode("utf-8", "replace"))
+            self._progress.error = {"kind": "start-failed", "message": self._log.redact(ended.why)}
+        self._log.finish()
+        cause = self._process.cause(ended, state.stop_by)
+        ago_s = time.monotonic() - ended.at
+        task = ended_task(
+            self._task(),
+            cause,
+            swept=self._process.swept_by,
+            left=list(state.left),
+            code=ended.code,
+            signal=ended.signal,
+            ago_s=ago_s,
+            ended_at=time.time() - ago_s,
+            ordered=state.stop_by is StopBy.ORDER,
+            released=state.reached is Phase.RUNNING,
+            last_lines=self._log.last_lines(),
+        )
+        if state.left:
+            self._process.remember_left()
+        self._write_exit(task, ended.at)
+        self._agents.say_last(task, LAST_WORDS_S)
+        self._process.remove_group(0.0 if state.left else LAST_WORDS_S)
+        os.unlink(os.path.join(self._directory, "sock"))
+
+    def _write_exit(self, task: Task, ended_at: float) -> None:
+        for last_try in (False, True):
+            try:
+                record.write_exit(self._directory, task, ended_at)
+                return
+            except OSError as e:
+                if last_try:
+                    record.diagnose(f"the exit record could not be written: {e}")
+                # The disk is full. How the task ended is more important than the oldest lines of its log.
+                self._log.give_room()
+
+
+def _env_of(order: Order) -> dict[str, str]:
+    env = order.get("env")
+    return {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}

@@ -1,0 +1,179 @@
+"""Starts a task's process: its argv, its environment, and what the child must do before it execs.
+
+It forks and execs without subprocess. The shim has only one thread, and the child must do things for which subprocess
+would need Python code in the child anyway: die with its parent, join the control group, and report what failed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from orchestrator.both import process
+from orchestrator.host.system import workdir
+from orchestrator.host.system.cgroup import Cgroup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_FAILED = 127
+
+
+class StartFailed(Exception):
+    """The process could not be started. str() gives the reason as a sentence."""
+
+
+def task_argv(start: dict[str, Any]) -> list[str]:
+    """Return the command, with or without the runtime."""
+    python = os.path.expanduser(str(start["python"]))
+    runtime = [str(start["bundle"]), "run"] if start["hold"] else []
+    return [python, *runtime, str(start["script"]), *map(str, start["args"])]
+
+
+def task_env(
+    start: dict[str, Any],
+    inherited: dict[str, str],
+    secrets: dict[str, str],
+    release_env: dict[str, str],
+    generation_dir: str,
+) -> dict[str, str]:
+    """Return the environment: that of the login, of the order and of the release, the secrets, and the marker."""
+    # A task of another run may have started the agent (tests do that), and its marker must not be inherited.
+    env = {name: value for name, value in inherited.items() if not name.startswith("ORCH_")}
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env.update({str(name): str(value) for name, value in start["env"].items()})
+    env.update(release_env)
+    env.update(secrets)
+    paths = [str(start["bundle"]), env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    env.update(marker(start, generation_dir))
+    return env
+
+
+def marker(start: dict[str, Any], generation_dir: str) -> dict[str, str]:
+    """Return the variables that no order may change: those by which a sweep finds the task, and its scratch."""
+    env = {
+        "ORCH_HOST_DIR": str(start["host_dir"]),
+        "ORCH_RUN": str(start["run"]),
+        "ORCH_TASK": str(start["task"]),
+        "ORCH_GENERATION": str(start["generation"]),
+    }
+    if start.get("scratch"):
+        env["ORCH_CHECKPOINT_DIR"] = os.path.join(generation_dir, "scratch")
+    return env
+
+
+def code_dir(start: dict[str, Any]) -> str:
+    """Return the directory of the pushed code, of which the task's working directory has a copy."""
+    return os.path.join(str(start["host_dir"]), "runs", str(start["run"]), "code", str(start["code"]))
+
+
+def work_dir(start: dict[str, Any]) -> str:
+    """Return the task's working directory."""
+    return workdir.work_dir(str(start["host_dir"]), str(start["run"]), str(start["task"]))
+
+
+class Spawned:
+    """A started process, and our ends of its pipes, which do not block."""
+
+    __slots__ = ("grouped", "identity", "pid", "stderr", "stdout")
+
+    def __init__(self, pid: int, stdout: int, stderr: int, grouped: bool) -> None:
+        self.pid = pid
+        self.identity = process.identity(pid)
+        self.stdout = stdout
+        self.stderr = stderr
+        self.grouped = grouped
+        """Whether it has joined the control group."""
+
+
+def spawn(
+    argv: list[str], env: dict[str, str], directory: str, runtime_fd: int | None, group: Cgroup | None
+) -> Spawned:
+    """Start a process, which is killed when the calling thread ends. Raises StartFailed with the reason."""
+    process.load_prctl()
+    group_fd = None if group is None else group.open_for_child()
+    pipes = [os.pipe() for _ in range(3)]
+    (out_read, out_write), (err_read, err_write), (told_read, told_write) = pipes
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become(argv, env, directory, (out_write, err_write, told_write), runtime_fd, group_fd, parent)
+        finally:
+            os._exit(_FAILED)
+    for fd in (out_write, err_write, told_write, *([group_fd] if group_fd is not None else [])):
+        os.close(fd)
+    with open(told_read, "rb") as told:
+        stage, _, number = told.read().decode().rpartition("\n")[2].partition(" ")
+    if stage not in ("", "group"):
+        os.waitpid(pid, 0)
+        os.close(out_read)
+        os.close(err_read)
+        raise StartFailed(_sentence(stage, int(number), argv[0], directory))
+    os.set_blocking(out_read, False)
+    os.set_blocking(err_read, False)
+    return Spawned(pid, out_read, err_read, group is not None and stage != "group")
+
+
+def _become(
+    argv: list[str],
+    env: dict[str, str],
+    directory: str,
+    write_fds: tuple[int, int, int],
+    runtime_fd: int | None,
+    group_fd: int | None,
+    parent: int,
+) -> NoReturn:
+    """Prepare the child and exec. A failure is reported through a pipe that the exec closes."""
+    out, err, told = write_fds
+    stage = "session"
+    try:
+        os.setsid()
+        stage = "parent"
+        process.die_with_parent(parent)
+        if group_fd is not None:
+            try:
+                Cgroup.join(group_fd)
+            except OSError:
+                os.write(told, b"group 0")  # it runs outside of the group; a sweep uses descent and marker
+        stage = "input"
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((null, 0), (out, 1), (err, 2)):
+            os.dup2(source, target)
+        if runtime_fd is not None:
+            os.set_inheritable(runtime_fd, True)
+        for number in (
+            signal.SIGPIPE,
+            signal.SIGHUP,
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGCHLD,
+            signal.SIGXFSZ,
+        ):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        stage = "directory"
+        os.chdir(directory)
+        stage = "exec"
+        os.execvpe(argv[0], argv, env)
+    except OSError as e:
+        os.write(told, f"\n{stage} {e.errno or 0}".encode())
+    except ValueError:
+        os.write(told, b"\nargument 0")  # a NUL byte
+    os._exit(_FAILED)
+
+
+def _sentence(stage: str, number: int, python: str, directory: str) -> str:
+    why = os.strerror(number)
+    if stage == "exec" and number == errno.ENOENT:
+        return f"Python was not found at {python!r}; set `python` to the one that has TensorFlow on this host"
+    if stage == "exec":
+        return f"{python!r} could not be executed: {why}; is it a Python for this host, on a mount without noexec?"
+    if stage == "directory":
+        return f"the working directory {directory!r} cannot be entered: {why}"
+    if stage == "argument":
+        return "the command or the environment holds a NUL byte"
+    return f"the process could not be prepared ({stage}): {why}"

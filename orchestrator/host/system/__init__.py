@@ -1,0 +1,1 @@
+"""The host's operating system: processes, control groups, logs, directories."""

@@ -1,0 +1,120 @@
+"""Files on a host that the head may ask for: what the tasks wrote for TensorBoard, and what they left. Runs on hosts.
+
+A task writes into two places: `logs` (ORCH_LOG_DIR, of one generation) and `work` (its working directory). Of
+TensorBoard's files in either, whoever has the first bytes asks for the rest, since they only grow.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from orchestrator.both.hostdir import HostFault, generation_dir, generations
+from orchestrator.host.system import workdir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, BinaryIO
+
+    Found = tuple[str, os.stat_result | None]
+
+_MARK = "tfevents"
+_PLUGINS = "plugins" + os.sep
+"""The directory of profiles and the like. Other files that a script writes are not TensorBoard's."""
+
+FILES_MAX = 5000
+PATHS_CHARS_MAX = 1 << 20
+"""More files than a training writes, and more text than their names have. A listing must fit into one frame."""
+
+_READ_BYTES = 1 << 20
+
+
+def log_dir(generation_dir: str) -> str:
+    """Return what ORCH_LOG_DIR is for the task of that generation."""
+    return os.path.join(generation_dir, "logs")
+
+
+def listing(host_dir: str, run: str, of: str) -> dict[str, Any]:
+    """List files of the run's tasks on this host, and count those that are left out.
+
+    Args:
+        host_dir: this host's directory.
+        run: the run's id.
+        of: `summaries` (TensorBoard's, of all generations) or `outputs` (what lies in the working directories).
+
+    Returns:
+        `{"files": [{"task", "generation", "place", "path", "bytes"}], "left_out": n}`.
+    """
+    import re
+
+    from orchestrator.protocol.limits import CONTROLS, PATH_CHARS_MAX
+
+    controls = re.compile(CONTROLS).search
+    files: list[dict[str, Any]] = []
+    left_out = chars = 0
+    for task, generation, place, path, size in _candidates(host_dir, run, of):
+        if of == "summaries" and not (_MARK in os.path.basename(path) or _PLUGINS in path):
+            continue
+        chars += len(path)
+        full = len(files) >= FILES_MAX or chars > PATHS_CHARS_MAX or len(path) > PATH_CHARS_MAX
+        # The head could neither show a name with control characters nor send it back.
+        if size is None or full or controls(path):
+            left_out += of == "outputs" or size is not None
+            continue
+        files.append({"task": task, "generation": generation, "place": place, "path": path, "bytes": size})
+    return {"files": files, "left_out": left_out}
+
+
+def _candidates(host_dir: str, run: str, of: str) -> Iterator[tuple[str, int, str, str, int | None]]:
+    """Yield (task, generation, place, path, size). The size of what is no regular file is None."""
+    newest: dict[str, int] = {}
+    for task, generation, directory in sorted(generations(host_dir, run)):
+        newest[task] = generation
+        if of == "summaries":
+            for path, found in workdir.regular(log_dir(directory), others=True):
+                yield task, generation, "logs", path, None if found is None else found.st_size
+    for task, generation in sorted(newest.items()):
+        for path, found in workdir.left(host_dir, run, task):
+            yield task, generation, "work", path, None if found is None else found.st_size
+
+
+def read(host_dir: str, wish: dict[str, Any], offset: int, bytes_max: int) -> bytes:
+    """Read part of one file, from byte `offset`. Raises HostFault for a path that leaves its place."""
+    with _opened(host_dir, wish) as file:
+        file.seek(offset)
+        return file.read(bytes_max)
+
+
+def digest(host_dir: str, wish: dict[str, Any]) -> dict[str, Any]:
+    """Return the SHA-256 of a whole file, and its size. Raises HostFault for a path that leaves its place."""
+    from hashlib import sha256
+
+    so_far, size = sha256(), 0
+    with _opened(host_dir, wish) as file:
+        while chunk := file.read(_READ_BYTES):
+            so_far.update(chunk)
+            size += len(chunk)
+    return {"sha256": so_far.hexdigest(), "bytes": size}
+
+
+def _opened(host_dir: str, wish: dict[str, Any]) -> BinaryIO:
+    """Open a file that is named by its run, task, generation, place and path, without following links."""
+    run, task, path = wish["run"], wish["task"], wish["path"]
+    if wish["place"] == "work":
+        top = workdir.work_dir(host_dir, run, task)
+    else:
+        top = log_dir(generation_dir(host_dir, run, task, wish["generation"]))
+    top = os.path.realpath(top)
+    whole = os.path.join(top, path)
+    if "\0" in path or os.path.realpath(whole) != os.path.normpath(whole) or not _is_below(whole, top):
+        raise HostFault("bad-order", f"not a file of the run's tasks: {path!r}")
+    handle = os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise HostFault("bad-order", f"not a regular file: {path!r}")
+    return open(handle, "rb")
+
+
+def _is_below(path: str, top: str) -> bool:
+    return os.path.normpath(path).startswith(top + os.sep)

@@ -1,0 +1,96 @@
+"""Counts the kernel's OOM kills, as close to one process as the host allows.
+
+The kernel counts for each memory group how many of the group's own processes it has killed (cgroup v2:
+`memory.events.local`, v1: `memory.oom_control`). The whole host's count has the processes of other people in it as
+well, so it is used only where a process's group is not known.
+"""
+
+from __future__ import annotations
+
+import os
+
+from orchestrator.host.system.cgroup import keyed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class OomKills:
+    """The OOM kills of the last seconds among the processes that share a task's memory group.
+
+    A launcher may move a task into another group right after its start. So the group is looked up at each sample, and
+    its count is used only if the last two samples found the same group.
+    """
+
+    def __init__(self, proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> None:
+        self._proc = proc
+        self._groups = groups
+        self._before = self._last = _Sample(self._host() or 0, None, 0)
+
+    def sample(self, pid: int | None) -> None:
+        """Take the counts. Call it every few seconds; `pid` is None before the task's process is started."""
+        file = None if pid is None else self._file(pid)
+        count = None if file is None else _count(file)
+        sample = _Sample(self._host() or 0, None if count is None else file, count or 0)
+        self._before, self._last = self._last, sample
+
+    def recent(self) -> int:
+        """Return how many kills were counted since the sample before the last.
+
+        The kernel counts at the time of the kill, but a process with much memory ends some time later. So one sample
+        may have been taken between the two.
+        """
+        file = self._before.file
+        if file is not None and file == self._last.file:
+            count = _count(file)
+            if count is not None:
+                return count - self._before.in_group
+        return (self._host() or 0) - self._before.on_host
+
+    def _host(self) -> int | None:
+        return _count(os.path.join(self._proc, "vmstat"))
+
+    def _file(self, pid: int) -> str | None:
+        """Return the file with the count of the memory group to which a process belongs; None if not known."""
+        return next(filter(os.path.isfile, self._files(pid)), None)
+
+    def _files(self, pid: int) -> Iterator[str]:
+        for hierarchy, controllers, path in _memberships(os.path.join(self._proc, str(pid), "cgroup")):
+            if "memory" in controllers.split(","):
+                yield os.path.join(self._groups, "memory" + path, "memory.oom_control")
+                return
+            # Without the directory, the path is of another namespace, and its parents here are other groups.
+            if hierarchy != "0" or not os.path.isdir(self._groups + path):
+                continue
+            # A group without the controller belongs to the memory group of its nearest parent with it.
+            directory = path.rstrip("/")
+            yield os.path.join(self._groups + directory, "memory.events.local")
+            while directory:
+                directory = directory.rpartition("/")[0]
+                yield os.path.join(self._groups + directory, "memory.events.local")
+
+
+class _Sample:
+    __slots__ = ("file", "in_group", "on_host")
+
+    def __init__(self, on_host: int, file: str | None, in_group: int) -> None:
+        self.on_host = on_host
+        self.file = file
+        self.in_group = in_group
+
+
+def _memberships(path: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the lines of /proc/<pid>/cgroup: the hierarchy's number, its controllers, and the path."""
+    try:
+        with open(path, errors="surrogateescape") as file:
+            for line in file:
+                number, _, rest = line.rstrip("\n").partition(":")
+                controllers, _, group = rest.partition(":")
+                yield number, controllers, group
+    except OSError:
+        return
+
+
+def _count(path: str) -> int | None:
+    return keyed(path).get("oom_kill")

@@ -1,0 +1,126 @@
+"""The working directory of a task on a host, in which its script starts. Runs on hosts.
+
+runs/<run>/tasks/worker-0/work/       a copy of the pushed code, and what the script writes beside it
+runs/<run>/tasks/worker-0/work.json   what was copied: the tree, and the size and time of each file
+
+All generations of a task share it, so a script finds what it has written before a restart. The tree itself is not the
+working directory: a push removes trees, and two tasks of one host would write into each other's files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from orchestrator.both import durable
+from orchestrator.both.hostdir import task_dir
+from orchestrator.host.system.codestore import may_be_cut_off
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Stamps = dict[str, list[int]]
+    """(size, time of the last change in ns) by path."""
+
+_NOT_LEFT = ("__pycache__",)
+"""Directories that Python itself writes."""
+
+
+def work_dir(host_dir: str, run: str, task: str) -> str:
+    """Return the working directory of a task, whether it exists or not."""
+    return os.path.join(task_dir(host_dir, run, task), "work")
+
+
+def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
+    """Put the code of `tree` into the task's working directory, if it is not there yet. Return the directory.
+
+    What the script has written stays, also into files that were pushed, unless the code is another one.
+    """
+    directory = work_dir(host_dir, run, task)
+    known = durable.read_object(_record(directory)) or {}
+    pushed: Stamps = known.get("files") or {}
+    if known.get("tree") == os.path.basename(tree) and os.path.isdir(directory):
+        again = [
+            path
+            for path, (size, _) in pushed.items()
+            if size and may_be_cut_off(os.path.join(directory, path))
+        ]
+    else:
+        again = _code_of(tree)
+        _remove_old(directory, pushed, set(again))
+        pushed = {}
+    if again or not known:
+        for path in again:
+            pushed[path] = _copy(os.path.join(tree, path), os.path.join(directory, path))
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        # Where a power cut loses it, the code is copied again.
+        durable.write_json(
+            _record(directory), {"tree": os.path.basename(tree), "files": pushed}, durable=False
+        )
+    return directory
+
+
+def left(host_dir: str, run: str, task: str) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Yield (path, its status) of what the script has written or changed. None: no regular file, which stays here."""
+    directory = work_dir(host_dir, run, task)
+    pushed: Stamps = (durable.read_object(_record(directory)) or {}).get("files") or {}
+    for path, found in regular(directory, others=True):
+        if found is None or pushed.get(path) != [found.st_size, found.st_mtime_ns]:
+            yield path, found
+
+
+def _record(directory: str) -> str:
+    return f"{directory}.json"
+
+
+def regular(directory: str, *, others: bool = False) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Yield (path below the directory, status) of the regular files; with `others`, (path, None) of links and such."""
+    for where, below, names in os.walk(directory):
+        below[:] = sorted(name for name in below if name not in _NOT_LEFT)
+        for name in sorted(names):
+            whole = os.path.join(where, name)
+            try:
+                found = os.lstat(whole)
+            except OSError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield os.path.relpath(whole, directory), found
+            elif others:
+                yield os.path.relpath(whole, directory), None
+
+
+def _code_of(tree: str) -> list[str]:
+    """Return the paths of a tree's files. Raises OSError where the tree is not there."""
+    os.stat(tree)
+    return [path for path, _ in regular(tree)]
+
+
+def _copy(source: str, target: str) -> list[int]:
+    """Copy a file of the code. It is no link: a script may change its files."""
+    import shutil
+
+    os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+    fresh = f"{target}.{os.getpid()}.tmp"
+    try:
+        shutil.copyfile(source, fresh)
+        shutil.copymode(source, fresh)
+        durable.place(fresh, target, durable=False)  # what a power cut leaves empty is copied again
+    except OSError:
+        if os.path.exists(fresh):
+            os.unlink(fresh)
+        raise
+    found = os.lstat(target)
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _remove_old(directory: str, pushed: Stamps, new: set[str]) -> None:
+    """Remove the files of the code before, which the new code no longer has, unless the script has changed them."""
+    for path, stamp in pushed.items():
+        whole = os.path.join(directory, path)
+        try:
+            found = os.lstat(whole)
+            if path not in new and [found.st_size, found.st_mtime_ns] == stamp:
+                os.unlink(whole)
+        except OSError:
+            continue

@@ -1,0 +1,223 @@
+"""The sentence of a phase: what it waits for, on which host, for how long, and what happens next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from orchestrator.core.hosts import checkpoint_dir, slots
+from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
+from orchestrator.core.phases import leaving, room
+from orchestrator.core.phases.individual import waits_to_leave
+from orchestrator.core.phases.starting import is_seeded
+from orchestrator.core.phases.stopping import to_prove
+from orchestrator.core.state.host import Host, HostState, Link
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.phase_states import (
+    Backoff,
+    Ended,
+    Intent,
+    Pending,
+    Rendezvous,
+    Running,
+    Stopping,
+)
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task, TaskPhase
+from orchestrator.core.words import duration, listed
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What the run does or waits for, in one line."""
+
+    sentence: str
+    rest: str
+    """The sentence without its beginning, where that is told elsewhere too."""
+    begins_with: str | None = None
+    """What it begins with, by the key of the status that tells the same: `first_cause`, `global_step`; else None."""
+
+
+def reason(run: Run, *, now: Instant) -> Reason:
+    """Say in one line what the run does or waits for; made of the state alone."""
+    match run.phase_state:
+        case Pending() as pending:
+            return _plain(_pending(run, pending, now))
+        case Rendezvous() as rendezvous:
+            return _plain(_rendezvous(run, rendezvous, now) + checkpoint_dir.diagnostic(run))
+        case Running() as running:
+            return _running(run, running, now)
+        case Stopping() as stopping:
+            return _after_the_reason(run, _stopping(run, stopping))
+        case Backoff() as backoff if backoff.full_host:
+            return _plain(room.sentence(run, backoff, now))
+        case Backoff() as backoff:
+            return _after_the_reason(run, _backoff(run, backoff, now))
+        case Ended():
+            return _after_the_reason(run, _gone(run))
+
+
+def sentence(run: Run, *, now: Instant) -> str:
+    """Return the whole line of `reason`."""
+    return reason(run, now=now).sentence
+
+
+def _plain(text: str) -> Reason:
+    return Reason(sentence=text, rest=text)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _after_the_reason(run: Run, following: str) -> Reason:
+    told = _joined(run.reason, following)
+    if run.reason_rest is None or run.first_cause is None:
+        return _plain(told)
+    return Reason(told, _joined(run.reason_rest, following), "first_cause")
+
+
+def _pending(run: Run, pending: Pending, now: Instant) -> str:
+    missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
+    told = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
+    left = f"; gives up in {duration(pending.deadline_at - now)}" if pending.deadline_at is not None else ""
+    needed = len(run.assignees)
+    return f"{needed - len(missing)}/{needed} hosts are ready; waiting for {told}{left}"
+
+
+def _state(host: Host, now: Instant) -> str:
+    waited = duration(now - host.since_at)
+    if host.state is HostState.STUCK:
+        return f"{host.state.value}: {host.state_why}; {STUCK_HINT}"
+    if host.state in (HostState.DRAINED, HostState.LEAVING):
+        return f"{host.state.value}: {host.state_why}"
+    if host.problem:
+        return f"{host.problem}, for {waited}"
+    if host.link is Link.CONNECTED:
+        return f"being checked and given the code, for {waited}"
+    return f"unreachable, for {waited}" if host.link is Link.UNREACHABLE else "connecting"
+
+
+def _rendezvous(run: Run, rendezvous: Rendezvous, now: Instant) -> str:
+    waiting = [t for t in run.tasks if t.phase in (TaskPhase.WAITING, TaskPhase.STARTING)]
+    left = duration(rendezvous.deadline_at - now)
+    joined = f"{len(run.tasks) - len(waiting)}/{len(run.tasks)} tasks have joined"
+    if waiting:
+        return f"{joined}, {left} left; waiting for {', '.join(_arriving(run, t, now) for t in waiting)}"
+    if not is_seeded(run) and rendezvous.seeding:
+        return f"{joined}; {rendezvous.seeding}"
+    if not is_seeded(run):
+        return f"{joined}; verifying and copying the newest checkpoint, {left} left"
+    return joined
+
+
+def _arriving(run: Run, task: Task, now: Instant) -> str:
+    host = run.host(task.host)
+    if host.link is not Link.CONNECTED:
+        return f"{task.id} on {task.host} (host unreachable, last heard {_ago(host.heard_at, now)})"
+    doing = f"pid {task.pid} is importing" if task.pid else "no process yet"
+    return f"{task.id} on {task.host} ({doing})"
+
+
+def _for(since_at: Instant | None, now: Instant) -> str:
+    return f" for {duration(now - since_at)}" if since_at is not None else ""
+
+
+def _ago(at: Instant | None, now: Instant) -> str:
+    return f"{duration(now - at)} ago" if at is not None else "never"
+
+
+def _running(run: Run, running: Running, now: Instant) -> Reason:
+    also = leaving.diagnostic(run, now) + _in_other_places(run) + checkpoint_dir.diagnostic(run)
+    told = _beside_the_step(run, running, now)
+    if run.global_step is not None:
+        rest = f"{told}{also}".removeprefix("; ")
+        return Reason(_joined(f"step {run.global_step}", rest), rest, "global_step")
+    if told:
+        return _plain(f"before the first step; {told}{also}")
+    return _plain(f"released {duration(now - run.since_at)} ago; no task has reported a step yet{also}")
+
+
+def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
+    """Say what else there is to say of a run that trains; nothing where all is well."""
+    silent = [host for host in run.assignees if host.link is Link.UNREACHABLE]
+    if silent:
+        named = ", ".join(f"{host.name} unreachable{_for(host.heard_at, now)}" for host in silent)
+        training = now - running.progress_at < run.plan.timing.lost_after_s
+        means = "the other tasks make progress" if training else "no task makes progress"
+        return f"{named}; {means}"
+    connecting = [host.name for host in run.assignees if host.link is Link.CONNECTING]
+    if connecting:
+        return f"taking up the tasks on {', '.join(connecting)}"
+    ended = [task for task in run.tasks if task.phase.is_gone]
+    if ended:
+        return f"{', '.join(f'{t.id} on {t.host}' for t in ended)} finished; the other tasks continue"
+    return ""
+
+
+def _in_other_places(run: Run) -> str:
+    """Say how the placement differs from the spec, and what ends that."""
+    drained = [host.name for host in run.assignees if host.state is HostState.DRAINED]
+    occasion = "checkpoint" if run.plan.checkpoint is not None else "restart"
+    parts = [f"moves off {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
+    waiting = [f"{task.id} on {task.host}" for task in run.tasks if waits_to_leave(run, task)]
+    parts += [f"{', '.join(waiting)} has ended and restarts after the move"] if waiting else []
+    if slots.fewer(run):
+        gone = [slot for slot in run.plan.hosts_used if slots.assignee(run, slot) is None]
+        parts.append(
+            f"{slots.fewer(run)}; grows back at a checkpoint once {', '.join(gone)} or a spare is ready"
+        )
+    return "".join(f"; {part}" for part in parts)
+
+
+_AFTERWARDS = {
+    Intent.RESTART: "then restart",
+    Intent.RESCHEDULE: "then it goes on",
+    Intent.SUCCEED: "then done",
+    Intent.FAIL: "then FAILED",
+    Intent.KILL: "then KILLED",
+}
+
+
+def _stopping(run: Run, stopping: Stopping) -> str:
+    """Say what is waited for, after the reason why the run stops."""
+    alive = [t for t in run.tasks if t.phase.may_live]
+    following = _AFTERWARDS[stopping.intent]
+    if alive:
+        named = listed([f"{t.id} on {t.host}" for t in alive])
+        return f"waiting for {named} to end, {following}"
+    if room.known_at(run) is not None:
+        return f"waiting to see whether the checkpoint directory has room, {following}"
+    if not to_prove(run):
+        left = _gone(run) or "no leftover processes"
+        return f"{left}; reading the newest checkpoint, {following}"
+    return _joined(_gone(run), f"checking {listed(to_prove(run))} for leftover processes, {following}")
+
+
+def _gone(run: Run) -> str:
+    """Say which hosts owe no proof, by the user's word."""
+    return "; ".join(f"{host.name} is {host.state_why}, and not checked" for host in run.hosts if host.gone)
+
+
+def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:
+    if backoff.start_at is not None:
+        following = run.generation_last + 1
+        return f"generation {following} starts in {duration(backoff.start_at - now)}"
+    missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
+    if missing:
+        named = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
+        return f"waiting for {named}; {_meanwhile(run, missing)}"
+    return "waiting for the old tasks to end"
+
+
+def _meanwhile(run: Run, missing: list[Host]) -> str:
+    """Say what ends the wait: the host comes back, or its tasks move when it counts as lost."""
+    back = "starts again when it is back"
+    hopeful = [replace(host, state=HostState.LOST) for host in missing if host.state is HostState.OPEN]
+    if not hopeful or is_cut_off(run):
+        return back
+    without = run
+    for host in hopeful:
+        without = without.with_host(host)
+    if slots.next_assignment(without).waits_for:
+        return back
+    return f"{back}, or without it when it has been silent for {duration(run.plan.timing.lost_after_s)}"

@@ -1,0 +1,97 @@
+"""The document of `orch plan --json`: what every task of a plan, or of a run, is started with. No host is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.launching.environment import (
+    checkpoint_dir,
+    endpoint,
+    environment,
+    port_candidates,
+    wiring,
+)
+from orchestrator.core.launching.placement import has_room
+from orchestrator.core.plan import Plan, TaskId, TaskPlan
+from orchestrator.core.state.run import Run
+
+HIDDEN = "***"
+_RUN_ID = "{name}-YYYYMMDD-HHMMSS"
+"""In place of the id, which the run gets when it is submitted."""
+_GENERATION = 1
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """Return the plan for `--json`, as a first generation would start if all of its ports are free."""
+    run_id = _RUN_ID.format(name=plan.name)
+    ports = {t.id: port_candidates(plan, run_id, _GENERATION, t.id)[0] for t in plan.tasks}
+    return _document(plan, run_id, _GENERATION, ports, {})
+
+
+def of_run(run: Run) -> dict[str, Any]:
+    """Return the same of a run's newest generation: where its tasks are, and the ports that they have.
+
+    `ports_held` is false while not all of them have joined; then some are those that they try first.
+    """
+    plan, generation = run.placed, max(run.generation, _GENERATION)
+    held = {task.id: task.port for task in run.tasks if task.port is not None}
+    ports = {
+        t.id: held.get(t.id) or port_candidates(plan, run.run_id, generation, t.id)[0] for t in plan.tasks
+    }
+    restarts = {task.id: run.budget.restarts + task.budget.restarts for task in run.tasks}
+    told = _document(plan, run.run_id, generation, ports, restarts)
+    return {**told, "run_id": run.run_id, "generation": generation, "ports_held": held.keys() >= ports.keys()}
+
+
+def _document(
+    plan: Plan, run_id: str, generation: int, ports: Mapping[TaskId, int], restarts: Mapping[TaskId, int]
+) -> dict[str, Any]:
+    addresses = {t.id: endpoint(plan.host(t.host).peer_address, ports[t.id]) for t in plan.tasks}
+    return {
+        "schema": 1,
+        "name": plan.name,
+        "strategy": plan.strategy,
+        "workdir": plan.workdir,
+        "hosts": [{"name": h.name, "transport": h.transport, "spare": h.spare} for h in plan.hosts],
+        "spares": [{"host": h.name, "for": _slots(plan, h.name)} for h in plan.hosts if h.spare],
+        "replicas_min": dict(plan.replicas_min),
+        "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
+        "tasks": [
+            _task(plan, task, ports[task.id], addresses)
+            | {"env": _env(plan, run_id, generation, task.id, restarts.get(task.id, 0), addresses)}
+            for task in plan.tasks
+        ],
+    }
+
+
+def _env(
+    plan: Plan,
+    run_id: str,
+    generation: int,
+    task: TaskId,
+    restarts: int,
+    addresses: Mapping[TaskId, str],
+) -> dict[str, str]:
+    directory = checkpoint_dir(plan, generation, task)
+    env = environment(plan, run_id, generation, task, restarts, directory, "<log directory on the host>")
+    return env | wiring(plan, addresses, task) | dict.fromkeys(plan.secrets, HIDDEN)
+
+
+def _slots(plan: Plan, spare: str) -> list[str]:
+    """Return the hosts whose tasks the spare has room for."""
+    return [host for host in plan.hosts_used if has_room(plan, host, spare)]
+
+
+def _task(plan: Plan, task: TaskPlan, port: int, addresses: Mapping[TaskId, str]) -> dict[str, Any]:
+    told = wiring(plan, addresses, task.id)
+    return {
+        "task": str(task.id),
+        "host": task.host,
+        "gpus": list(task.gpus),
+        "port": port,
+        "address": addresses[task.id],
+        "tf_config": json.loads(told["TF_CONFIG"]) if "TF_CONFIG" in told else None,
+        "command": [plan.host(task.host).python, plan.script, *plan.args],
+    }

@@ -1,0 +1,61 @@
+"""The API for training scripts. It is cheap to import, and does nothing where the script runs without orch.
+
+from orchestrator import runtime
+runtime.report(step, loss=loss)        # for custom loops; `model.fit` reports by itself
+if runtime.should_save(): save()       # as often as costs least; in all processes at the same step
+runtime.on_stop(save_something_small)  # called before orch stops the training
+runtime.checkpoint_dir()               # this generation's own directory
+runtime.replicas_planned()             # and replicas(): fewer after a lost host, with `replicas_min`
+"""
+
+from __future__ import annotations
+
+from orchestrator.task import this_task
+from orchestrator.task.this_task import checkpoint_dir, on_shrink, replicas, replicas_planned
+
+__all__ = ["checkpoint_dir", "on_shrink", "on_stop", "replicas", "replicas_planned", "report", "should_save"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def report(step: int, *, total: int | None = None, **metrics: Any) -> None:
+    """Report progress: `step` is the global step, and metrics are numbers or scalar tensors.
+
+    `total` is the global step at which the training ends: status and page then show how much is done, and until when.
+
+    Call it at every step. A few messages per second are sent; a call that sends none costs one reading of the clock.
+    Tensors are read only when a message is sent. It never raises, and does nothing without orch; `orch scale` ends
+    the script in it once its steps are measured.
+    """
+    if this_task.progress is not None:
+        if total is not None:
+            this_task.progress.total = total
+        this_task.progress.report(step, metrics)
+    if this_task.measuring is not None:
+        this_task.measuring.report(step, metrics)
+
+
+def should_save(*, agree: Callable[[float], float] | None = None) -> bool:
+    """Return whether a loop is to save now. Call it once in each step, in all processes that train together.
+
+        if runtime.should_save():
+            manager.save(checkpoint_number=step)
+
+    How often is `checkpoint: {every: …}` of the spec; `auto` finds what costs least from how long your saves take.
+    All processes get the same answer at the same step. They agree through MultiWorkerMirroredStrategy, Horovod,
+    torch.distributed or JAX, whichever the script has begun to use. Where it uses none, the chief alone gets True.
+
+    Args:
+        agree: returns rank 0's number in every process, for a library that is none of these.
+    """
+    from orchestrator.task.keras import loops
+
+    return loops.should_save(agree)
+
+
+def on_stop(hook: Callable[[], object]) -> None:
+    """Call `hook()` in another thread before orch stops the training. It may take two seconds at most."""
+    this_task.stop_hooks.append(hook)

@@ -1,0 +1,1 @@
+"""Runs inside the user's process. `orchestrator.runtime` is its door."""

@@ -1,0 +1,146 @@
+"""When to save, counted in steps, so that the processes that train together save together.
+
+Clocks differ, and a save that one process begins alone waits for the others for ever. All count the same steps, though.
+So at a step that all of them know the chief says how many steps there are until the next save. It saves once after a
+few steps, which tells what a save costs, and from then on at the interval that costs least (`interval.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from orchestrator.task import interval
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from orchestrator.protocol.reports import Saving
+
+FIRST_STEPS = 10
+"""After so many the pace is known well enough. The first is left out of it: it is traced."""
+
+_NEWEST_WEIGHT = 0.5
+"""The weight of the newest save in the cost. The first save costs more than those that follow."""
+
+
+class Wish:
+    """How often the spec wants saves: every `steps`, every `seconds`, or, with neither, as often as costs least."""
+
+    def __init__(
+        self, steps: int | None = None, seconds: float | None = None, failure_s: float | None = None
+    ) -> None:
+        self.steps = steps
+        self.seconds = seconds
+        self.failure_s = failure_s or interval.FAILURE_S
+
+    @staticmethod
+    def read(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Wish:
+        """Return that of ORCH_RUNTIME, and how often the head node expects a failure."""
+        steps, seconds = options.get("save_every_steps"), options.get("save_every_s")
+        try:
+            failure_s = float(environment.get("ORCH_FAILURE_EVERY_S", ""))
+        except ValueError:
+            failure_s = 0.0
+        return Wish(
+            int(steps) if steps else None,
+            float(seconds) if seconds else None,
+            failure_s if 0.0 < failure_s < float("inf") else None,
+        )
+
+
+class Cadence:
+    """Counts the steps of one process. All that train together must call it alike."""
+
+    def __init__(
+        self,
+        wish: Wish,
+        agree: Callable[[float], float] = lambda number: number,
+        tell: Callable[[Saving], None] = lambda _saving: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        agree: returns the chief's number in every process; all call it at the same step.
+        tell: takes what was decided, for people.
+        """
+        self._wish = wish
+        self._agree = agree
+        self._tell = tell
+        self._now = now
+        self._left = wish.steps or FIRST_STEPS
+        self._mark: float | None = None
+        self._since_mark = 0
+        self._cost_s: float | None = None
+        self._spent_s = 0.0
+        self._written_s: float | None = None
+        self._is_paced = wish.seconds is None
+
+    def step(self, steps: int = 1) -> bool:
+        """Count steps. Return whether to save now; `saved` must follow then."""
+        if self._mark is None:
+            self._mark = self._now()
+        else:
+            self._since_mark += steps
+        self._left -= steps
+        if self._left > 0:
+            return False
+        if not self._is_paced:
+            self._plan()
+            return False
+        return True
+
+    def saved(self, cost_s: float, written_s: float = 0.0) -> None:
+        """Learn from a save, and agree on the next one.
+
+        Args:
+            cost_s: how long it held the training up.
+            written_s: how long the one before was written beside the training.
+        """
+        self._cost_s = _averaged(self._cost_s, cost_s)
+        self._spent_s += max(0.0, cost_s)
+        if written_s:
+            self._written_s = _averaged(self._written_s, written_s)
+        self._plan(paused_s=cost_s)
+
+    @property
+    def step_s(self) -> float:
+        """Return how long a step takes, since the last save."""
+        if self._mark is None or not self._since_mark:
+            return 0.0
+        return max(0.0, self._now() - self._mark) / self._since_mark
+
+    def _plan(self, paused_s: float = 0.0) -> None:
+        found = self._interval()
+        if self._wish.steps is not None:
+            self._left = self._wish.steps
+            every_s = None
+        else:
+            counted, mark = self._since_mark, self._mark
+            spent_s = self._now() - mark - paused_s if mark is not None else 0.0
+            step_s = max(spent_s, 1e-6) / counted if counted else 0.0
+            self._left = max(
+                1, round(self._agree(max(1.0, found.seconds / step_s if step_s else FIRST_STEPS)))
+            )
+            every_s = found.seconds
+        self._is_paced = True
+        self._mark, self._since_mark = self._now(), 0
+        said: Saving = {"every_steps": self._left, "failure_s": self._wish.failure_s, "why": found.why}
+        if every_s is not None:
+            said["every_s"] = round(every_s, 3)
+        if self._cost_s is not None:
+            said["cost_s"] = round(self._cost_s, 4)
+            said["spent_s"] = round(self._spent_s, 4)
+        self._tell(said)
+
+    def _interval(self) -> interval.Interval:
+        wish = self._wish
+        if wish.steps is not None or wish.seconds is not None:
+            return interval.Interval(wish.seconds or 0.0, "spec")
+        return interval.interval(self._cost_s or 0.0, wish.failure_s, self._written_s or 0.0)
+
+
+def _averaged(before: float | None, newest: float) -> float:
+    newest = max(0.0, newest)
+    return newest if before is None else before + _NEWEST_WEIGHT * (newest - before)

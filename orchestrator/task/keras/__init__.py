@@ -1,0 +1,1 @@
+"""What is mended and watched in Keras."""

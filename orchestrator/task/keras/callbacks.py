@@ -1,0 +1,133 @@
+"""The Keras callback that is added to every `fit`. It reports step, epoch, loss and metrics a few times per second."""
+
+from __future__ import annotations
+
+from orchestrator.task.keras.optimizers import iterations_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.task.progress import Progress
+
+
+def reporter(base: type, progress: Progress, batches: bool, counted: bool = False) -> Any:
+    """Return an instance of a subclass of `base`, which is the `Callback` of the Keras in use.
+
+    Args:
+        base: Keras 3 or tf_keras has its own.
+        progress: where to report to.
+        batches: whether to report within epochs. Under a parameter server, tf_keras refuses callbacks for batches.
+        counted: compute the step within an epoch as `iterations` at its start plus the batches since. On JAX the
+            model's state is written back only at the end of an epoch. Reading it earlier would force that, in the
+            middle of a step and from Keras's callback thread.
+    """
+    callback = type("OrchProgress", (_BatchReports if batches else _Reports, base), {})()
+    callback.orch = _Position(progress, counted)
+    return callback
+
+
+class _Position:
+    """Where a training is: what the callback knows beside what Keras tells it."""
+
+    def __init__(self, progress: Progress, counted: bool) -> None:
+        self.progress, self.counted = progress, counted
+        self.epoch = 0
+        self.before_epoch: int | None = None
+        """The step at the begin of the epoch, where steps are counted."""
+        self.epoch_began_at: int | None = None
+        self.before_fit: int | None = None
+        self.batches = 0
+        """Since the begin of `fit`."""
+
+    def iterations(self, callback: Any) -> int:
+        if self.progress.count_steps is not None:
+            return self.progress.count_steps()
+        found = iterations_of(callback.model)
+        # A train_step may use an optimizer that the model does not hold, or none: then its batches are counted.
+        return (
+            found if found is not None and found != self.before_fit else (self.before_fit or 0) + self.batches
+        )
+
+    def tell(self, callback: Any, logs: Any) -> None:
+        try:
+            step = self.iterations(callback)
+            # First when training begins: other callbacks have restored by then what they restore.
+            self.progress.began(step)
+            self.progress.report(step, dict(logs or {}), self.epoch)
+        except Exception as e:  # a value that cannot be read must not end the training
+            self.progress.lost(None, e)
+
+    def expect(self, callback: Any, steps: int | None, epochs_done: int) -> None:
+        """Say where the training ends: after the epochs that are left, of as many steps, from here on."""
+        params = getattr(callback, "params", None) or {}
+        epochs = params.get("epochs")
+        left = int(epochs or 0) - epochs_done
+        self.progress.epochs = epochs if isinstance(epochs, int) else None
+        self.progress.total = self.iterations(callback) + steps * left if steps and left >= 0 else None
+
+
+class _Reports:
+    """The methods of the callback. Keras gives it `model` and `params`, and calls it in the main thread."""
+
+    orch: _Position
+    # Without these, our callback would slow down the others: Keras 3 calls batch hooks in a separate thread only
+    # if all callbacks allow it, and tf_keras converts every batch's logs unless all callbacks can do without.
+    async_safe = True
+    _supports_tf_logs = True
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        here = self.orch
+        here.before_fit, here.batches = None, 0
+        here.tell(self, logs)
+        try:
+            here.before_fit = iterations_of(self.model)  # type: ignore[attr-defined]  # Keras sets it
+        except Exception as e:
+            here.progress.lost(None, e)
+        here.progress.flush()  # reports the step that training resumes from before the first step is traced
+
+    def on_epoch_begin(self, epoch: int, _logs: Any = None) -> None:
+        here = self.orch
+        here.epoch = int(epoch)
+        try:
+            here.epoch_began_at = here.iterations(self)
+            if here.counted:
+                here.before_epoch = here.epoch_began_at
+            here.expect(self, _steps_per_epoch(self), here.epoch)
+        except Exception as e:
+            here.progress.lost(None, e)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        here = self.orch
+        here.epoch = int(epoch)
+        try:  # a data set of unknown size has shown it now; and what an interrupted epoch lacked is known
+            steps = max(_steps_per_epoch(self) or 0, here.iterations(self) - (here.epoch_began_at or 0))
+            here.expect(self, steps, here.epoch + 1)
+        except Exception as e:
+            here.progress.lost(None, e)
+        here.tell(self, logs)
+        here.progress.flush()
+
+
+class _BatchReports(_Reports):
+    """The same, and within epochs.
+
+    `iterations` is a device variable, and reading it at every batch would wait for the step to end. So between two
+    messages a batch costs only one reading of the clock. With steps_per_execution Keras calls this once for several
+    steps, and `iterations` counts all of them.
+    """
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        here = self.orch
+        here.batches += 1
+        if not here.progress.due():
+            return
+        if not here.counted:
+            here.tell(self, logs)
+        elif here.before_epoch is not None:
+            here.progress.report(here.before_epoch + int(batch) + 1, dict(logs or {}), here.epoch)
+
+
+def _steps_per_epoch(callback: Any) -> int | None:
+    steps: int | None = (getattr(callback, "params", None) or {}).get("steps")
+    return steps

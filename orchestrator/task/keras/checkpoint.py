@@ -1,0 +1,137 @@
+"""`orchestrator.keras.Checkpoint()`: a callback that saves as often as costs least, and resumes within an epoch.
+
+It does for a script with callbacks of its own what `transparent: true` does for one without. Under
+MultiWorkerMirroredStrategy each worker has it, and all save at the same steps. It saves weights, optimizer, metrics and
+the position, in a file that is replaced when it is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from orchestrator.task import this_task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from orchestrator.task.transparent.setting import Setting
+
+_CALLBACKS_AT = 5
+"""The position of `callbacks` in the arguments of `fit`, after x, y, batch_size, epochs and verbose."""
+
+_INITIAL_EPOCH_AT = 10
+
+_settings: dict[str, Setting] = {}
+"""What all fits of this process share, by the Keras module that they use."""
+
+
+def Checkpoint() -> Any:
+    """Return the callback, for `model.fit(callbacks=[Checkpoint(), …])`.
+
+    Where there is a checkpoint of this fit, the n-th of the script that has the callback, it is restored when training
+    begins, and the fit goes on behind its last batch. How often it saves is `checkpoint: {every: …}` of the spec.
+    Without orch, or without `checkpoint:`, it does nothing.
+
+    Raises:
+        RuntimeError: Keras runs on another backend than TensorFlow. What is saved, and the file, are TensorFlow's.
+    """
+    library = _library()
+    base = sys.modules[f"{library}.src.callbacks"].Callback
+    return type("Checkpoint", (base,), {"_orch_checkpoint": True, "_supports_tf_logs": True})()
+
+
+def fit(
+    fit: Callable[..., Any], model: Any, library: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call `fit`, with what does the work in the place of each Checkpoint among its callbacks."""
+    place = "callbacks" if len(args) <= _CALLBACKS_AT else _CALLBACKS_AT
+    given = kwargs.get("callbacks") if place == "callbacks" else args[_CALLBACKS_AT]
+    every = list(given) if isinstance(given, (list, tuple)) else []
+    wanted = [each for each in every if getattr(each, "_orch_checkpoint", False)]
+    if not wanted or not os.environ.get("ORCH_CHECKPOINT_DIR"):
+        return fit(model, *args, **kwargs)
+    setting = _setting(library, model)
+    from orchestrator.task.transparent import backup, replay
+    from orchestrator.task.transparent import fit as transparent
+    from orchestrator.task.transparent.saver import Saver
+
+    first = kwargs.get("initial_epoch", args[_INITIAL_EPOCH_AT] if len(args) > _INITIAL_EPOCH_AT else 0)
+    course = replay.Course(int(first or 0))
+    saver = Saver(setting, backup.folder(os.environ["ORCH_CHECKPOINT_DIR"], setting.fits), course, 1)
+    saver.others = [each for each in every if each not in wanted]
+    history = sys.modules[f"{library}.src.callbacks"].History
+    if not any(isinstance(each, history) for each in saver.others):
+        saver.others.insert(0, history())  # else Keras adds one behind all others
+    # The others reset themselves when training begins, and ours restores them; the last one reports the progress.
+    callbacks = [*saver.others[:-1], saver.callback(), *saver.others[-1:]]
+    if place == "callbacks":
+        kwargs = {**kwargs, "callbacks": callbacks}
+    else:
+        args = (*args[:_CALLBACKS_AT], callbacks, *args[_CALLBACKS_AT + 1 :])
+    if library == "tf_keras":
+        transparent.build(model, kwargs.get("x", args[0] if args else None), setting)
+    try:
+        with course:
+            return fit(model, *args, **kwargs)
+    finally:
+        setting.fits += 1
+
+
+def _library() -> str:
+    """Return which Keras the script uses."""
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    if legacy or ("tf_keras" in sys.modules and "keras.src.callbacks" not in sys.modules):
+        import tf_keras  # noqa: F401
+
+        return "tf_keras"
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            f"orchestrator.keras.Checkpoint needs Keras on TensorFlow; here it runs on {keras.backend.backend()}: "
+            "save in a loop or a callback of your own, when `runtime.should_save()` says so"
+        )
+    return "keras"
+
+
+def _setting(library: str, model: Any) -> Setting:
+    if library not in _settings:
+        from orchestrator.task.keras.optimizers import iterations_of
+        from orchestrator.task.link import Link
+        from orchestrator.task.transparent import replay, setting
+        from orchestrator.task.transparent.main import is_chief
+        from orchestrator.task.transparent.said import Said
+
+        class Own(setting.Setting):
+            """The setting for a script whose steps are those of its optimizer."""
+
+            def prepare(self, model: Any, course: replay.Course) -> None:
+                # Without a strategy, Keras 3 builds model and optimizer only when the first step is traced.
+                example = course.example() if self.library == "keras" else None
+                if example is not None:
+                    with self.strategy.scope():
+                        model._symbolic_build(data_batch=example)
+
+            def steps_of(self, model: Any) -> int:
+                found = iterations_of(model)
+                return self.steps if found is None else found
+
+        if library == "keras":
+            replay.install_keras3(sys.modules["keras.src.backend.tensorflow.trainer"].TFEpochIterator)
+        else:
+            from importlib import import_module
+
+            owner = sys.modules["tf_keras"].Model
+            handler = import_module("tf_keras.src.engine.data_adapter").DataHandler
+            replay.install_keras2(owner, handler)
+        said = Said(this_task.link or Link(None))
+        chief = is_chief(os.environ.get("TF_CONFIG"))
+        import tensorflow as tf
+
+        strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
+        _settings[library] = Own(library, strategy, dict(this_task.options), said, chief)
+        _settings[library].restores_late = False  # nobody watches its first step
+    return _settings[library]

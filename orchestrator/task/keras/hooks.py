@@ -1,0 +1,242 @@
+"""Patches Keras, and the sessions of TensorFlow 1, when the script imports them, and never earlier.
+
+A finder is placed first in sys.meta_path. When one of the modules below has been executed, its patch runs. While a
+framework's own code is executed, the garbage collector is paused.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+
+from orchestrator.both.script import FRAMEWORKS
+from orchestrator.task import collector, this_task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    from orchestrator.task.link import Link
+    from orchestrator.task.progress import Progress
+
+    _Execute = Callable[[ModuleType], None]
+    _Around = dict[str, Callable[[_Execute], _Execute]]
+
+MIRRORED_WORKERS = "tensorflow.python.distribute.collective_all_reduce_strategy"
+KERAS3 = "keras.src.backend.tensorflow.trainer"
+KERAS3_CORE = "keras.src.backend.tensorflow.core"
+KERAS3_OPTIMIZERS = "keras.src.optimizers.base_optimizer"
+KERAS3_JAX = "keras.src.backend.jax.trainer"
+SESSIONS = "tensorflow.python.training.monitored_session"
+KERAS2 = ("tf_keras.src.engine.training", "keras.src.engine.training")
+
+
+def install(link: Link, progress: Progress) -> None:
+    """Patch the modules that are imported already, and each other one when it is imported."""
+
+    def patch_keras3(module: ModuleType) -> None:
+        from orchestrator.task.keras import keras3
+
+        keras3.patch(module, link)
+        wrap_fit(module.TensorFlowTrainer, "keras", progress)
+
+    def patch_keras3_jax(module: ModuleType) -> None:
+        wrap_fit(module.JAXTrainer, "keras", progress, counted=True)
+
+    def patch_keras2(module: ModuleType) -> None:
+        wrap_fit(module.Model, module.__name__.partition(".")[0], progress)
+
+    def patch_keras3_core(module: ModuleType) -> None:
+        from orchestrator.task.keras import keras3_central
+
+        keras3_central.patch(module, link)
+
+    def patch_keras3_optimizers(module: ModuleType) -> None:
+        from orchestrator.task.keras import keras3_conditions
+
+        keras3_conditions.patch(module, link)
+
+    def remember_strategy(module: ModuleType) -> None:
+        _remember(module.CollectiveAllReduceStrategy)
+
+    def patch_sessions(module: ModuleType) -> None:
+        from orchestrator.task.keras import sessions
+
+        sessions.patch(module, progress)
+
+    patches: dict[str, Callable[[ModuleType], None]] = {
+        MIRRORED_WORKERS: remember_strategy,
+        SESSIONS: patch_sessions,
+        KERAS3: patch_keras3,
+        KERAS3_CORE: patch_keras3_core,
+        KERAS3_OPTIMIZERS: patch_keras3_optimizers,
+        KERAS3_JAX: patch_keras3_jax,
+    }
+    patches.update(dict.fromkeys(KERAS2, patch_keras2))
+    when_imported(patches)
+    import_without_collection(FRAMEWORKS)
+
+
+def _remember(strategy: Any) -> None:
+    """Keep the script's newest strategy of this class: its workers agree through it when to save."""
+    init = strategy.__init__
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        this_task.strategy = self
+
+    strategy.__init__ = __init__
+
+
+def when_imported(patches: dict[str, Callable[[ModuleType], None]]) -> None:
+    """Run each patch after the module of its name was imported: at once if it is imported already."""
+    for name in list(patches):
+        module = sys.modules.get(name)
+        if module is not None:
+            guarded(patches.pop(name), module)
+    around: _Around = {name: functools.partial(_patched, patch) for name, patch in patches.items()}
+    sys.meta_path.insert(0, _Finder(around))
+
+
+def import_without_collection(names: Iterable[str]) -> None:
+    """Pause the garbage collector while a module of these names is imported by the script, with all it imports."""
+    sys.meta_path.insert(0, _Finder(dict.fromkeys(names, _uncollected)))
+
+
+def guarded(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Run a patch. If it fails, print that and go on: training is more important than progress reports."""
+    try:
+        patch(module)
+    except Exception as e:
+        print(f"orch: {module.__name__} was not patched: {type(e).__name__}: {e}", file=sys.stderr)
+
+
+class _Finder:
+    """Asks the other finders for a module, and puts something around the execution of the module's own code."""
+
+    def __init__(self, around: _Around) -> None:
+        self._around = around
+        self._searching: set[tuple[int, str]] = set()
+        """By thread, since a search is under no lock."""
+        self._under_way: set[str] = set()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        search = (threading.get_ident(), name)
+        if name not in self._around or search in self._searching:  # another finder of ours asks back
+            return None
+        self._searching.add(search)
+        try:
+            return self._wrapped(name, path, target)
+        finally:
+            self._searching.discard(search)
+
+    def _wrapped(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find and finder is not self else None
+            if spec is not None:
+                loader: Any = spec.loader
+                if hasattr(loader, "exec_module"):
+                    loader.exec_module = self._executing(name, loader.exec_module)
+                return spec
+        return None
+
+    def _executing(self, name: str, execute: _Execute) -> _Execute:
+        """Return an execution that has around it, each time, what is wanted for this module.
+
+        A search alone uses nothing up: scripts search to see whether a library is there, and import it later. One
+        loader may be of several modules, as that of a zip file is, and be found several times.
+        """
+
+        def exec_module(module: ModuleType) -> None:
+            if module.__name__ != name or name in self._under_way:
+                return execute(module)
+            self._under_way.add(name)
+            try:
+                return self._around[name](execute)(module)
+            finally:
+                self._under_way.discard(name)
+
+        return exec_module
+
+
+def _patched(patch: Callable[[ModuleType], None], execute: _Execute) -> _Execute:
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        guarded(patch, module)
+
+    return exec_module
+
+
+def _uncollected(execute: _Execute) -> _Execute:
+    def exec_module(module: ModuleType) -> None:
+        with collector.paused():
+            execute(module)
+
+    return exec_module
+
+
+def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = False) -> None:
+    """Wrap `fit` of this class so that it adds our callback to the callbacks it is given.
+
+    With `counted`, the callback counts batches within an epoch instead of reading the model.
+    """
+    fit = trainer.fit
+
+    @functools.wraps(fit)
+    def fit_with_progress(self: Any, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _with_callback(self, library, progress, counted, args, kwargs)
+        if this_task.measuring is not None:
+            base = sys.modules[f"{library}.src.callbacks"].Callback
+            return this_task.measuring.fit(fit, self, base, args, kwargs)
+        checkpoint = sys.modules.get("orchestrator.task.keras.checkpoint")
+        if checkpoint is not None:  # the script has made one
+            return checkpoint.fit(fit, self, library, args, kwargs)
+        return fit(self, *args, **kwargs)
+
+    trainer.fit = fit_with_progress
+
+
+_CALLBACKS_AT = 5
+"""The position of `callbacks` in fit's arguments after self: x, y, batch_size, epochs, verbose, callbacks."""
+
+
+def _with_callback(
+    model: Any,
+    library: str,
+    progress: Progress,
+    counted: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    try:
+        keras_callbacks = sys.modules[f"{library}.src.callbacks"]
+        given = args[_CALLBACKS_AT] if len(args) > _CALLBACKS_AT else kwargs.get("callbacks")
+        ours = _reporter(model, keras_callbacks, progress, counted)
+        if isinstance(given, keras_callbacks.CallbackList):
+            given.append(ours)
+            ours.set_model(model)
+            return args, kwargs
+        # Ours goes last: BackupAndRestore has then restored the model, and `iterations` is right.
+        every = [*given, ours] if isinstance(given, (list, tuple)) else [*([given] if given else []), ours]
+    except Exception as e:
+        print(f"orch: no progress from this fit: {type(e).__name__}: {e}", file=sys.stderr)
+        return args, kwargs
+    if len(args) > _CALLBACKS_AT:
+        return (*args[:_CALLBACKS_AT], every, *args[_CALLBACKS_AT + 1 :]), kwargs
+    return args, {**kwargs, "callbacks": every}
+
+
+def _reporter(model: Any, keras_callbacks: Any, progress: Progress, counted: bool) -> Any:
+    from orchestrator.task.keras.callbacks import reporter
+
+    strategy = getattr(model, "distribute_strategy", None)
+    batches = "ParameterServer" not in type(strategy).__name__
+    return reporter(keras_callbacks.Callback, progress, batches, counted)

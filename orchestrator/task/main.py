@@ -1,0 +1,187 @@
+"""`python <bundle> run script.py args…` runs the user's script under the runtime.
+
+It compiles the script, imports TensorFlow early if the script names it, reports ready, waits for the release (which
+brings TF_CONFIG), and runs the script. Without a shim (no ORCH_FD), the script is run at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from orchestrator.both.script import FRAMEWORKS, Imports, Script
+from orchestrator.task import collector, heartbeat, options, this_task
+from orchestrator.task.link import Link
+from orchestrator.task.progress import Progress
+from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
+from orchestrator.task.standby import Manners
+from orchestrator.task.strategies import part
+from orchestrator.task.tracebacks import last_line, print_as_python_would
+from orchestrator.task.waits import Waits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from orchestrator.task.trials.proving import Proving
+
+ERROR_WAIT_S = 1.0
+"""How long to wait for the shim to take the error of a failing script."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the script `argv[0]` with the other arguments, and return the exit code that `python` would give.
+
+    SystemExit passes through, as under `python`.
+    """
+    if not argv:
+        print("orch: run needs a script", file=sys.stderr)
+        return 2
+    path, arguments = argv[0], argv[1:]
+    link = Link.from_environment()
+    orders = Orders(link)
+    if link.attached:
+        orders.start()
+    try:
+        script = Script(path)
+    except (OSError, SyntaxError, ValueError) as e:
+        kind = "syntax" if isinstance(e, (SyntaxError, ValueError)) else "exception"
+        e.__traceback__ = None  # it holds only our own frames
+        return _failed(link, kind, e, path)
+    # As under `python`, the script's folder comes first. It takes the place of our own entry, which moves to the end
+    # so that `from orchestrator import runtime` works where orch is not installed.
+    sys.path.append(sys.path[0])
+    sys.path[0] = script.folder
+    try:
+        return _prepare_and_run(script, arguments, link, orders)
+    except Stopped:
+        _end_by_order()
+    return STOPPED
+
+
+def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: Orders) -> int:
+    progress = Progress(link)
+    manners = Manners.from_environment()
+    wanted = options.read()
+    proving = _measurement(wanted, progress)
+    this_task.link, this_task.options = link, wanted
+    options.choose_keras(wanted)
+    own = part.of(wanted)
+    if link.attached:
+        imports = own.imports(wanted) or script.imports()
+        error = manners.imports(lambda: _warm_up(imports), imports.named)
+        if error is not None:
+            return _failed(link, "import", error, script.path)
+        _wait_at_gate(link, orders, wanted, progress)
+        manners.released()
+        heartbeat.begin(link, progress)
+    else:
+        from orchestrator.task.keras import hooks
+
+        hooks.install(link, progress)
+    try:
+        if wanted:
+            from orchestrator.task.keras import hooks
+            from orchestrator.task.strategies import devices
+
+            hooks.when_imported(devices.patches(wanted, link) | own.patches(wanted, link))
+            own.begin(wanted, link)
+        if wanted.get("transparent"):
+            from orchestrator.task.transparent import main as transparent
+
+            transparent.run(script, arguments, link, wanted)
+        else:
+            if proving is not None:
+                proving.seed(script)
+            script.run(arguments)
+    except Stopped:
+        raise
+    except SystemExit:
+        progress.flush()
+        raise
+    except BaseException as e:
+        orders.raise_if_stopping()
+        progress.flush()
+        kind = "import" if _is_framework_missing(e) else getattr(e, "orch_kind", "exception")
+        return _failed(link, kind, e, script.path)
+    progress.flush()
+    return 0
+
+
+def _wait_at_gate(link: Link, orders: Orders, wanted: Mapping[str, Any], progress: Progress) -> None:
+    """Report ready, wait for the release, and take the environment that it brings."""
+    from orchestrator.task.keras import hooks
+
+    hooks.install(link, progress)
+    waits = Waits()
+    hooks.when_imported(waits.patches(wanted))
+    progress.shares = waits.shares
+    this_task.progress = progress
+    link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
+    os.environ.update(orders.wait_for_release())
+
+
+def _measurement(wanted: Mapping[str, Any], progress: Progress) -> Proving | None:
+    """Begin what `orch scale` or `orch prove` asks for. Return what proves, which seeds the script."""
+    if wanted.get("measure"):
+        from orchestrator.task.trials.measured import Measuring
+
+        this_task.measuring = Measuring(wanted["measure"], progress)
+    if not wanted.get("prove"):
+        return None
+    from orchestrator.task.trials.proving import Proving
+
+    proving = this_task.measuring = Proving(wanted["prove"], batch=wanted.get("batch") or "global")
+    return proving
+
+
+def _warm_up(imports: Imports) -> BaseException | None:
+    """Import the frameworks that the script will import. Return the error that the script would also meet, or None."""
+    if imports.environment_unclear:
+        return None
+    os.environ.update(imports.environment)
+    for name in FRAMEWORKS:
+        if name not in imports.named:
+            continue
+        try:
+            with collector.paused(freeze=True):
+                __import__(name)
+        except Stopped:
+            raise
+        except BaseException as e:
+            if name in imports.sure:
+                return e
+    return None
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for name in FRAMEWORKS:
+        module = sys.modules.get(name)
+        versions[name] = getattr(module, "__version__", None)
+    return versions
+
+
+def _is_framework_missing(error: BaseException) -> bool:
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    return missing in (*FRAMEWORKS, "horovod")
+
+
+def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
+    print_as_python_would(error, path)
+    message = getattr(error, "orch_message", None) or last_line(error)
+    if kind == "import":
+        message = f"{os.path.basename(path)} cannot import what it needs: {message}"
+    link.send({"error": {"kind": kind, "message": message}}, wait_s=ERROR_WAIT_S)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _end_by_order() -> None:
+    """Run Python's exit functions and exit without the C++ teardown. The script's `finally` blocks have run."""
+    import atexit
+
+    try:
+        atexit._run_exitfuncs()
+    finally:
+        end(STOPPED)

@@ -1,0 +1,182 @@
+"""Progress reports, sent a few times per second. A report in between costs almost nothing."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from orchestrator.protocol.reports import NotFinite, Saving
+    from orchestrator.protocol.runtime_lines import StepLine
+    from orchestrator.task.link import Link
+
+INTERVAL_S = 0.25
+"""The time between two messages. More would be useless: a heartbeat carries one, and people do not read faster."""
+
+_PACE_WEIGHT = 0.4
+"""The weight of the newest interval in the pace. The average keeps the number that people see from flickering."""
+
+METRICS_MAX = 32
+
+
+class Progress:
+    """Throttles reports and measures the pace. Any thread may call it, and it never raises."""
+
+    def __init__(self, link: Link, interval_s: float = INTERVAL_S) -> None:
+        self._link = link
+        self._interval_s = interval_s
+        self._due_at = 0.0
+        self._latest: tuple[int, Mapping[str, Any], int | None, float] | None = None
+        self._lock = threading.Lock()
+        self._pace_step: int | None = None
+        self._pace_at = 0.0
+        self._pace: float | None = None
+        self._is_lost = False
+        self.total: Any = None
+        """The step at which the training ends; None where nobody has said so."""
+        self.epochs: int | None = None
+        self.saving: Saving | None = None
+        """How often it saves; sent with each step once it is decided."""
+        self._began: tuple[int, int] | None = None
+        """Where training began, and how many steps that may be off; sent with each step."""
+        self._first: int | None = None
+        """The first step that was reported."""
+        self.shares: Callable[[], Mapping[str, float]] | None = None
+        """Returns which shares of the time the task waits, by their names in a report."""
+        self.count_steps: Callable[[], int] | None = None
+        """Counts the steps of a script in the place of its optimizers, which may be several, one after the other."""
+
+    def report(self, step: int, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
+        """Remember the step, and send it if a message is due."""
+        at = time.monotonic()
+        if self._began is None:
+            self._follow(step)
+        self._latest = (step, metrics, epoch, at)
+        if at >= self._due_at:
+            self.flush()
+
+    def began(self, step: Any) -> None:
+        """Say at which step training begins, if this is the first to know. Raises what reading it raises."""
+        if self._began is None:
+            self._began = (int(step), 0)
+
+    def _follow(self, step: Any) -> None:
+        """Tell from the first two reports where training began: the first one comes some steps after that."""
+        try:
+            # Reading a strategy's variable may be a collective.
+            number = int(step) if is_plain(step) else None
+        except (TypeError, ValueError, OverflowError):
+            return  # it is said when it is sent
+        if self._first is None:
+            self._first = number
+        elif number is not None and number > self._first:
+            stride = number - self._first
+            self._began = (max(0, self._first - stride), stride)
+
+    def due(self) -> bool:
+        """Return whether a report would be sent now. If not, a caller need not read tensors."""
+        return time.monotonic() >= self._due_at
+
+    def flush(self) -> None:
+        """Send the last report if it was not sent yet."""
+        latest = None
+        try:
+            with self._lock:
+                latest, self._latest = self._latest, None
+                self._due_at = time.monotonic() + self._interval_s
+                if latest is not None:
+                    self._send(*latest)
+        except Exception as e:  # a value that cannot be reported must not end the training
+            self.lost(latest[0] if latest is not None else None, e)
+
+    def lost(self, step: Any, error: Exception) -> None:
+        """Say that a position could not be read or sent. Said once, since it may come at every step."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        what = f"the position {step!r:.80}" if step is not None else "a position of the training"
+        self._link.say(
+            "progress-lost",
+            f"{what} cannot be reported ({type(error).__name__}: {str(error)[:200]}): no progress is seen while "
+            "that lasts, so a standstill cannot be told from it",
+        )
+
+    def catch_up(self) -> None:
+        """Send a report that was held back, once it is due. Another thread calls this, since the script may pause.
+
+        It sends plain numbers only. Reading a strategy's variable may be a collective, and only the script may decide
+        when to run one.
+        """
+        latest = self._latest
+        if latest is not None and self.due() and all(map(is_plain, (latest[0], *latest[1].values()))):
+            self.flush()
+
+    def _send(self, step: Any, metrics: Mapping[str, Any], epoch: int | None, at: float) -> None:
+        message: StepLine = {"step": int(step), "age_s": round(time.monotonic() - at, 3)}
+        if self._began is not None:
+            message["began"] = {"step": self._began[0], "stride": self._began[1]}
+        if epoch is not None:
+            message["epoch"] = int(epoch)
+        if self.total is not None:
+            message["total"] = int(self.total)
+        if self.saving is not None:
+            message["saving"] = self.saving
+        if self.epochs is not None:
+            message["epochs"] = self.epochs
+        values: dict[str, float] = {}
+        odd: dict[str, NotFinite] = {}
+        for name, value in list(metrics.items())[:METRICS_MAX]:
+            number = as_number(value)
+            if number is not None:
+                values[str(name)[:80]] = number
+            elif (found := not_finite(value)) is not None:
+                odd[str(name)[:80]] = found
+        message["metrics"] = values
+        if odd:
+            message["nonfinite"] = odd
+        pace = self._measure(int(step))
+        if pace is not None:
+            message["steps_per_s"] = round(pace, 4)
+        for name, share in (self.shares() if self.shares is not None else {}).items():
+            message[name] = share  # type: ignore[literal-required]
+        self._link.send(message)
+
+    def _measure(self, step: int) -> float | None:
+        now = time.monotonic()
+        if self._pace_step is None or step < self._pace_step:
+            self._pace_step, self._pace_at, self._pace = step, now, None
+        elif now - self._pace_at >= self._interval_s and step > self._pace_step:
+            newest = (step - self._pace_step) / (now - self._pace_at)
+            self._pace = newest if self._pace is None else self._pace + _PACE_WEIGHT * (newest - self._pace)
+            self._pace_step, self._pace_at = step, now
+        return self._pace
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether the value is of a type of Python or NumPy."""
+    return type(value).__module__ in ("builtins", "numpy")
+
+
+def as_number(value: Any) -> float | None:
+    """Return a metric of any type (Keras, TensorFlow, NumPy, Python) as a float. None: it is no finite number."""
+    try:
+        number = float(value)
+    except Exception:  # a foreign type may raise anything; then it is no number
+        return None
+    return number if math.isfinite(number) else None
+
+
+def not_finite(value: Any) -> NotFinite | None:
+    """Return the word for a number that JSON has none for. None: it is no number, or a finite one."""
+    try:
+        number = float(value)
+    except Exception:  # as above
+        return None
+    if math.isfinite(number):
+        return None
+    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"

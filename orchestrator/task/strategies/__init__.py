@@ -1,0 +1,1 @@
+"""What some strategies need in the user's process before the script begins."""

@@ -1,0 +1,57 @@
+"""What this process knows of itself: set while it starts, and asked by whatever runs in it.
+
+Without orch nothing is set: `orchestrator.runtime` then does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from orchestrator.protocol.reports import Saving
+    from orchestrator.task.link import Link
+    from orchestrator.task.progress import Progress
+
+progress: Progress | None = None
+measuring: Any = None
+"""What `orch scale` or `orch prove` asks of this task: `trials.measured.Measuring`, or `trials.proving.Proving`."""
+link: Link | None = None
+options: Mapping[str, Any] = {}
+strategy: Any = None
+"""The script's MultiWorkerMirroredStrategy."""
+stop_hooks: list[Callable[[], object]] = []
+
+
+def tell_saving(saving: Saving) -> None:
+    """Report how often this task saves, with its next step."""
+    if progress is not None:
+        progress.saving = saving
+
+
+def replicas() -> int:
+    """Return how many replicas train now; 1 without orch, and where none may be left out (no `replicas_min`)."""
+    return _number("ORCH_REPLICAS")
+
+
+def replicas_planned() -> int:
+    """Return how many replicas train while none is left out. With `replicas_min` they may be more than `replicas()`."""
+    return _number("ORCH_REPLICAS_PLANNED")
+
+
+def on_shrink() -> str:
+    """Return what the spec wants with fewer replicas: `hold_batch`, `scale_lr` or `ignore`."""
+    return os.environ.get("ORCH_ON_SHRINK") or "ignore"
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else 1
+
+
+def checkpoint_dir() -> str | None:
+    """Return the directory for this generation's checkpoints, seeded with the last good one; None without orch."""
+    return os.environ.get("ORCH_CHECKPOINT_DIR") or None

@@ -1,0 +1,201 @@
+"""The backup of a fit: weights, optimizer, metrics, and the position, in one HDF5 file that is replaced atomically.
+
+It is written to a temporary file, synced, and renamed, so a kill at any moment leaves the backup before it. The file's
+name and `optimizer/iterations` are what `checkpoints` looks for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from orchestrator.task.keras.optimizers import optimizers_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NAME = "latest.weights.h5"
+STEPS = "optimizer/iterations"
+"""The name of the number of steps in the file."""
+_BUILDING = "saving_temp"
+"""The directory of the temporary file. `checkpoints` ignores directories that end with `_temp`."""
+
+
+class Position:
+    """The position of a fit: `epoch` epochs are done, and `batch` batches of the next one."""
+
+    def __init__(self, epoch: int, batch: int, steps: int = 0) -> None:
+        self.epoch = epoch
+        self.batch = batch
+        self.steps = steps
+        """The number of steps of this fit and of those before it."""
+        self.scale: float | None = None
+        """The global batch of these batches, as a multiple of the script's; None: the present one."""
+        self.rate = 1.0
+        """What the script's learning rate was multiplied with."""
+        self.history: dict[str, list[float]] = {}
+        self.history_epochs: list[int] = []
+        self.callbacks: dict[str, dict[str, Any]] = {}
+        """Attributes of Keras's callbacks by class name, such as the best loss that EarlyStopping saw."""
+
+    def as_json(self) -> str:
+        return json.dumps(vars(self))
+
+    def in_batches_of(self, scale: float) -> None:
+        """Count the batches of the epoch that has begun in batches of another size: as many examples are done."""
+        if self.scale is not None:
+            self.batch = int(self.batch * self.scale / scale + 1e-9)
+        self.scale = scale
+
+    @staticmethod
+    def from_json(text: str) -> Position:
+        found = json.loads(text)
+        position = Position(int(found["epoch"]), int(found["batch"]), int(found.get("steps", 0)))
+        position.scale, position.rate = found.get("scale"), float(found.get("rate", 1.0))
+        position.history = {str(k): list(v) for k, v in found["history"].items()}
+        position.history_epochs = [int(epoch) for epoch in found["history_epochs"]]
+        position.callbacks = dict(found["callbacks"])
+        return position
+
+
+class Mismatch(RuntimeError):
+    """The backup belongs to a different model."""
+
+
+def folder(checkpoint_dir: str, fit: int) -> str:
+    """Return the directory for the backups of the script's `fit`-th call of fit."""
+    return os.path.join(checkpoint_dir, "orch", f"fit-{fit:03d}")
+
+
+def variables_of(model: Any) -> dict[str, list[Any]]:
+    """Return the variables to save, by group. The order is the same in every process."""
+    if hasattr(model, "metrics_variables"):  # Keras 3, whose `weights` lack the states of random generators
+        metrics = list(model.metrics_variables)
+        ids = {id(variable) for variable in metrics}
+        weights = [variable for variable in model.variables if id(variable) not in ids]
+    else:
+        metrics = [variable for metric in model.metrics for variable in metric.variables]
+        weights = list(model.weights)
+    groups = {"model": weights, "metrics": metrics}
+    for name, optimizer in optimizers_of(model).items():
+        variables = optimizer.variables
+        groups[name] = list(variables() if callable(variables) else variables)
+    return groups
+
+
+def collect(groups: dict[str, list[Any]], steps: int) -> dict[str, Any]:
+    """Return all values by name. Every worker must call it, since reading a variable may need all of them."""
+    values: dict[str, Any] = {STEPS: steps}
+    for group, variables in groups.items():
+        for place, variable in enumerate(variables):
+            values[f"{group}/{place:05d}"] = variable.numpy()
+    return values
+
+
+def write(directory: str, values: dict[str, Any], position: Position) -> None:
+    """Replace the backup in `directory`. Raises OSError where the disk refuses."""
+    import h5py
+    import numpy as np
+
+    building = os.path.join(directory, _BUILDING)
+    os.makedirs(building, exist_ok=True)
+    path = os.path.join(building, NAME)
+    with h5py.File(path, "w") as file:
+        for name, value in values.items():
+            array = np.asarray(value)
+            if name == STEPS:
+                array = array.astype(np.int64)
+            elif array.dtype.kind not in "biuf":  # HDF5 does not support bfloat16 and similar types
+                array = array.astype(np.float32)
+            file[name] = array
+        # The position is not an attribute: those hold at most 64 KiB, and a history may be longer.
+        file["position"] = np.frombuffer(position.as_json().encode(), dtype=np.uint8)
+    _sync(path)
+    os.replace(path, os.path.join(directory, NAME))
+    _sync(directory)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def exists(directory: str) -> bool:
+    return os.path.isfile(os.path.join(directory, NAME))
+
+
+def read(directory: str) -> tuple[dict[str, Any], Position] | None:
+    """Return what `write` wrote; None where there is no backup."""
+    import h5py
+
+    if not exists(directory):
+        return None
+    with h5py.File(os.path.join(directory, NAME), "r") as file:
+        position = Position.from_json(bytes(file["position"][()]).decode())
+        values = {
+            f"{group}/{name}": file[group][name][()]
+            for group in file
+            if group != "position"
+            for name in file[group]
+        }
+    return values, position
+
+
+def steps_saved(checkpoint_dir: str) -> int:
+    """Return the largest number of steps in a backup of any fit; 0 without a backup."""
+    import h5py
+
+    most = 0
+    root = os.path.join(checkpoint_dir, "orch")
+    for name in sorted(os.listdir(root)) if os.path.isdir(root) else ():
+        path = os.path.join(root, name, NAME)
+        if os.path.isfile(path):
+            with h5py.File(path, "r") as file:
+                most = max(most, int(file[STEPS][()]) if STEPS in file else 0)
+    return most
+
+
+def fits(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> bool:
+    """Return whether this group has as many variables now as in the backup."""
+    return len(groups.get(group, ())) == len(_names(values, group))
+
+
+def assign(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> None:
+    """Assign the variables of one group. Raises Mismatch where their number or shapes differ."""
+    import tensorflow as tf
+
+    for variable, value in _matched(groups, values, group):
+        variable.assign(tf.cast(value, variable.dtype))
+
+
+def add(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> None:
+    """Add the values to the variables: metrics are sums and counts. Every worker must call it, as `collect`."""
+    for variable, value in _matched(groups, values, group):
+        variable.assign(variable.numpy() + value)
+
+
+def groups_in(values: dict[str, Any]) -> list[str]:
+    """Return the names of the groups of a backup."""
+    return sorted({name.rpartition("/")[0] for name in values if name != STEPS})
+
+
+def _names(values: dict[str, Any], group: str) -> list[str]:
+    return sorted(name for name in values if name.rpartition("/")[0] == group and name != STEPS)
+
+
+def _matched(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> list[tuple[Any, Any]]:
+    variables, names = groups.get(group, []), _names(values, group)
+    if len(names) != len(variables):
+        raise Mismatch(
+            f"the backup has {len(names)} variables of the {group}, the script's model {len(variables)}"
+        )
+    for name, variable in zip(names, variables, strict=True):
+        if tuple(variable.shape) != tuple(values[name].shape):
+            raise Mismatch(
+                f"the backup's {name} has shape {values[name].shape}, the model's {tuple(variable.shape)}"
+            )
+    return [(variable, values[name]) for name, variable in zip(names, variables, strict=True)]

@@ -1,0 +1,188 @@
+"""Make steps that take a replica's share, and divide the batches that are given to `train_on_batch` and the like."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+
+from orchestrator.task.transparent import step as steps
+from orchestrator.task.transparent.parts import in_parts, or_whole
+from orchestrator.task.transparent.replay import Course
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.task.transparent.noise import Noise
+    from orchestrator.task.transparent.parts import Parts
+    from orchestrator.task.transparent.said import Said
+
+
+def install(library: str, strategy: Any, said: Said, noise: Noise, parts: Parts) -> None:
+    """Patch the functions of this Keras that make a step, and those that a script gives a batch."""
+    stepping = steps.install(library, strategy)
+    if library == "keras":
+        trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
+        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise, parts)
+        _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
+        _patch_predict_step(trainer.TensorFlowTrainer, strategy)
+        _patch_building(trainer.TensorFlowTrainer)
+    else:
+        _patch_keras2(sys.modules["tf_keras"].Model, strategy, stepping)
+
+
+def _patch_steps(
+    owner: Any, strategy: Any, stepping: Callable[..., Any], said: Said, noise: Noise, parts: Parts
+) -> None:
+    make = owner._make_function
+
+    def _make_function(self: Any, step_function: Any) -> Any:
+        if self.distribute_strategy is not strategy:
+            return make(self, step_function)
+        if self.run_eagerly:
+            if strategy.num_replicas_in_sync == 1:
+                parts.eager(self, step_function)
+                return make(self, step_function)
+            raise said.unsupported(
+                f"{self.name} is compiled with run_eagerly=True, whose steps cannot be shared among replicas: "
+                "remove that from the script, or `transparent: true` from the spec"
+            )
+        noise.prepare()
+        division = parts.of(self, step_function, owner)
+        step = in_parts(stepping(step_function), division)
+        function = or_whole(_traced_first(make(self, step), self), division)
+
+        def function_of_shares(iterator: Any) -> Any:
+            if _is_distributed(iterator):
+                return function(iterator)
+            batches = (divided(batch, strategy) for batch in iterator)
+            if division is not None:  # a step that is refused is called again, with the same batches
+                logs = function(list(itertools.islice(batches, self.steps_per_execution)))
+            else:
+                logs = function(batches)
+            # A metric of the whole batch is not the mean of the replicas' metrics.
+            return self._get_metrics_result_or_logs(logs)
+
+        return function_of_shares
+
+    owner._make_function = _make_function
+
+
+def _is_distributed(iterator: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator))
+
+
+def _traced_first(function: Callable[[Any], Any], model: Any) -> Callable[[Any], Any]:
+    """Trace the steps of a fit before the first one runs: then every variable is there, and can be restored."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    several = cells["multi_step_on_iterator"].cell_contents if "multi_step_on_iterator" in cells else None
+    traced = not hasattr(several, "get_concrete_function")
+
+    @functools.wraps(function)
+    def traced_first(iterator: Any) -> Any:
+        nonlocal traced
+        if not traced and _is_distributed(iterator) and several is not None:
+            several.get_concrete_function(iterator)
+            traced = True
+        if Course.current is not None:
+            Course.current.traced(model)
+        return function(iterator)
+
+    return traced_first
+
+
+def divided(batch: Any, strategy: Any) -> Any:
+    """Return a batch with each replica's part of its rows."""
+    import numpy as np
+    import tensorflow as tf
+
+    replicas = strategy.num_replicas_in_sync
+
+    def parts(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        if not tf.is_tensor(leaf):
+            leaf = np.asarray(leaf)
+        if len(leaf.shape) == 0:
+            return leaf
+        rows = int(leaf.shape[0])
+
+        def part(context: Any) -> Any:
+            place = context.replica_id_in_sync_group
+            rows_of_it = leaf[rows * place // replicas : rows * (place + 1) // replicas]
+            # A copy: TensorFlow may write its results into the memory of an array that it is given.
+            return tf.convert_to_tensor(rows_of_it if tf.is_tensor(leaf) else np.array(rows_of_it))
+
+        return strategy.experimental_distribute_values_from_function(part)
+
+    return tf.nest.map_structure(parts, batch)
+
+
+def _patch_predict_on_batch(owner: Any, strategy: Any) -> None:
+    predict_on_batch = owner.predict_on_batch
+
+    @functools.wraps(predict_on_batch)
+    def predict_divided(self: Any, x: Any) -> Any:
+        if self.distribute_strategy is strategy:
+            x = divided(x, strategy)
+        return predict_on_batch(self, x)
+
+    owner.predict_on_batch = predict_divided
+
+
+def _patch_predict_step(owner: Any, strategy: Any) -> None:
+    """Hide that a replica has no example: Keras takes a tensor without rows for a bias, so recurrent layers fail."""
+    predict_step = owner.predict_step
+
+    @functools.wraps(predict_step)
+    def predict_step_of_a_replica(self: Any, data: Any) -> Any:
+        import tensorflow as tf
+
+        def hidden(leaf: Any) -> Any:
+            if not tf.is_symbolic_tensor(leaf) or not leaf.shape.rank or leaf.shape[0] != 0:
+                return leaf
+            return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+
+        if self.distribute_strategy is strategy:
+            data = tf.nest.map_structure(hidden, data)
+        return predict_step(self, data)
+
+    owner.predict_step = predict_step_of_a_replica
+
+
+def _patch_building(owner: Any) -> None:
+    """Let a model with a `train_step` and no `call` train: its steps make their variables (see `step.py`)."""
+    build = owner._maybe_symbolic_build
+
+    @functools.wraps(build)
+    def _maybe_symbolic_build(self: Any, *args: Any, **kwargs: Any) -> None:
+        if _calls(self):
+            build(self, *args, **kwargs)
+
+    owner._maybe_symbolic_build = _maybe_symbolic_build
+
+
+def _calls(model: Any) -> bool:
+    """Return whether the model has a `call` of its own: the one of Keras's base class only raises."""
+    owner = next((base for base in type(model).__mro__ if "call" in vars(base)), None)
+    return (
+        owner is None or owner.__name__ not in ("Layer", "Model") or not owner.__module__.startswith("keras.")
+    )
+
+
+def _patch_keras2(model: Any, strategy: Any, stepping: Callable[..., Any]) -> None:
+    def stepped(make: Any, step: str) -> Any:
+        @functools.wraps(make)
+        def make_function(self: Any, force: bool = False) -> Any:
+            if self.distribute_strategy is strategy and step not in self.__dict__:
+                self.__dict__[step] = stepping(getattr(self, step))
+            return make(self, force)
+
+        return make_function
+
+    model.make_train_function = stepped(model.make_train_function, "train_step")
+    model.make_test_function = stepped(model.make_test_function, "test_step")

@@ -1,0 +1,155 @@
+"""Make figures and states those of the global batch: what a step gives to `Mean` and `Sum`, or assigns to a variable.
+
+Metrics that are given a value for each example need nothing: their sums and counts add up over the replicas.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from orchestrator.task.transparent import parts
+from orchestrator.task.transparent import step as steps
+from orchestrator.task.transparent.kinds import EACH, SAME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.task.transparent.said import Said
+
+
+def install(library: str, said: Said, script: str, folder: str) -> None:
+    """Patch `Mean`, `Sum`, BatchNormalization and variables of this Keras."""
+    metrics = sys.modules[library].metrics
+    metrics.Mean.update_state = _of_the_global_batch(metrics.Mean.update_state, adds_up=False)
+    metrics.Sum.update_state = _of_the_global_batch(metrics.Sum.update_state, adds_up=True)
+    if library == "keras":
+        normalization = sys.modules["keras"].layers.BatchNormalization
+        normalization._moments = _without_empty_batches(normalization._moments)
+        normalization.call = _with_own_statistics(normalization.call)
+        variable = sys.modules["keras.src.backend.tensorflow.core"].Variable
+        variable.assign = _of_all_replicas(variable.assign, said, script, folder)
+
+
+def _with_own_statistics(call: Any) -> Any:
+    """Let BatchNormalization keep the statistics of each replica's part, as it does under any strategy."""
+
+    @functools.wraps(call)
+    def call_with_own_statistics(self: Any, *args: Any, **kwargs: Any) -> Any:
+        step = steps.current()
+        if step is None:
+            return call(self, *args, **kwargs)
+        step.own_statistics = True
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            step.own_statistics = False
+
+    return call_with_own_statistics
+
+
+def _of_all_replicas(assign: Any, said: Said, script: str, folder: str) -> Any:
+    """Let a layer's state be that of the global batch: a replica's own would differ from the others'."""
+
+    @functools.wraps(assign)
+    def assign_of_all_replicas(self: Any, value: Any) -> Any:
+        import tensorflow as tf
+
+        step = steps.current()
+        if (
+            step is None
+            or step.own_statistics
+            or self.aggregation == "sum"
+            or not tf.is_symbolic_tensor(value)
+        ):
+            return assign(self, value)
+        if step.kinds.of(value).name in ("same", "count"):
+            return assign(self, value)
+        try:
+            return assign(self, step.total_of(value))
+        except steps.NotOfTheBatch as e:
+            parts.refuse_a_figure(f"what {self.path} is assigned")
+            line = steps.line_of_script(folder, e.tensor)
+            raise said.unsupported(
+                f"{line or script}: the variable {self.path} is assigned what is neither a sum nor a mean over the "
+                "examples of a batch, so the replicas cannot put it together from their parts: remove "
+                "`transparent: true`"
+            ) from None
+
+    return assign_of_all_replicas
+
+
+def _without_empty_batches(moments: Any) -> Any:
+    """Keep the moving averages as they are where a replica has no example: a mean of nothing is not a number."""
+
+    @functools.wraps(moments)
+    def moments_of_examples(self: Any, inputs: Any, mask: Any) -> Any:
+        mean, variance = moments(self, inputs, mask)
+        step = steps.current()
+        if step is None or not step.may_be_empty or self.synchronized:
+            return mean, variance
+        import tensorflow as tf
+
+        there = step.rows > 0
+        return (
+            tf.where(there, mean, tf.cast(self.moving_mean, mean.dtype)),
+            tf.where(there, variance, tf.cast(self.moving_variance, variance.dtype)),
+        )
+
+    return moments_of_examples
+
+
+def _of_the_global_batch(update_state: Any, adds_up: bool) -> Any:
+    @functools.wraps(update_state)
+    def update_state_of_the_global_batch(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        step = steps.current()
+        if step is not None:
+            values, sample_weight = _figure(step, values, sample_weight, adds_up)
+        return update_state(self, values, sample_weight=sample_weight)
+
+    return update_state_of_the_global_batch
+
+
+def _figure(step: steps.Step, values: Any, sample_weight: Any, adds_up: bool) -> tuple[Any, Any]:
+    import tensorflow as tf
+
+    if not tf.is_symbolic_tensor(values) or values.shape.rank != 0 or not values.dtype.is_floating:
+        if parts.taking() is not None and not _is_of_examples(step, values):
+            parts.refuse_a_figure("what a metric is given")
+        return values, sample_weight
+    if step.kinds.of(values).name != "same":
+        try:
+            values = step.figure(values, adds_up=adds_up)
+        except steps.NotOfTheBatch:
+            parts.refuse_a_figure("what a metric is given")
+            values = step.guarded(values)
+    elif adds_up:
+        values *= tf.cast(parts.of_a_figure(SAME, step.total, adds_up=True), values.dtype)
+    if adds_up:
+        values /= tf.cast(step.replicas, values.dtype)
+    is_number = tf.is_symbolic_tensor(sample_weight) and sample_weight.shape.rank == 0
+    if is_number and step.kinds.of(sample_weight).name == "count":
+        return values, step.total / float(step.replicas)
+    return values, sample_weight if adds_up else _weight_of_a_part(step, sample_weight)
+
+
+def _is_of_examples(step: steps.Step, values: Any) -> bool:
+    import tensorflow as tf
+
+    return (
+        isinstance(values, tf.Tensor) and tf.is_symbolic_tensor(values) and step.kinds.of(values).name == EACH
+    )
+
+
+def _weight_of_a_part(step: steps.Step, sample_weight: Any) -> Any:
+    """Return the weight of a scalar. The weights of all parts of a batch add up to that of the batch."""
+    if parts.taking() is None:
+        return sample_weight
+    import tensorflow as tf
+
+    weight = tf.convert_to_tensor(1.0 if sample_weight is None else sample_weight)
+    if weight.shape.rank != 0 or step.kinds.of(weight).name != "same":
+        parts.refuse_a_figure("what a metric is given")
+    weight = tf.cast(weight, tf.float32)
+    return weight * parts.of_a_figure(SAME, step.total, adds_up=True)

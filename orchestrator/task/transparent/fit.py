@@ -1,0 +1,188 @@
+"""A `fit` that continues where it was killed, even within an epoch, and that can take batches per replica.
+
+The n-th call of `fit` in the script has the n-th backup. The backup is restored once the model is built and before
+its first step; then the data is skipped up to the next batch. A fit that had finished runs no epoch and returns its
+history, so a script with several fits reaches the one that was interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from orchestrator.task import this_task
+from orchestrator.task.keras import fit_arguments
+from orchestrator.task.transparent import backup, replay
+from orchestrator.task.transparent.data import rebatched
+from orchestrator.task.transparent.saver import Saver
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.task.transparent.setting import Setting
+    from orchestrator.task.transparent.shrink import Shrink
+
+
+def install(setting: Setting) -> None:
+    """Wrap `fit` of this Keras, and its iteration over epochs."""
+    library = setting.library
+    if setting.checkpoint_dir is None:
+        setting.said("backup", "there is no ORCH_CHECKPOINT_DIR: nothing is backed up, a restart begins anew")
+    if library == "keras":
+        trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
+        owner = trainer.TensorFlowTrainer
+        replay.build_without_data(owner)
+        replay.install_keras3(trainer.TFEpochIterator)
+    else:
+        import importlib
+
+        owner = sys.modules["tf_keras"].Model
+        replay.install_keras2(owner, importlib.import_module("tf_keras.src.engine.data_adapter").DataHandler)
+    owner.fit = _wrapped(owner.fit, setting)
+    owner.train_on_batch = _counted(owner.train_on_batch, setting)
+    if this_task.progress is not None:
+        this_task.progress.count_steps = setting.count_steps
+
+
+def _counted(train_on_batch: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
+    """Report the steps of a loop of the script's own, of which there is no backup."""
+
+    @functools.wraps(train_on_batch)
+    def counted(model: Any, *args: Any, **kwargs: Any) -> Any:
+        logs = train_on_batch(model, *args, **kwargs)
+        setting.said(
+            "backup",
+            "train_on_batch is a loop of the script's own: it is not backed up, a restart begins it anew",
+        )
+        setting.steps += 1
+        if this_task.progress is not None:
+            this_task.progress.report(setting.count_steps(), logs if isinstance(logs, dict) else {})
+        return logs
+
+    return counted
+
+
+def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
+    @functools.wraps(fit)
+    def transparent_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if setting.inside:  # a fit within a callback of another fit does not count in the order of fits
+            return fit(model, *args, **kwargs)
+        if len(args) > len(fit_arguments.NAMES):
+            return fit(model, *args, **kwargs)
+        kwargs = fit_arguments.named(args, kwargs)
+        setting.inside = True
+        try:
+            return _fit(fit, model, kwargs, setting)
+        finally:
+            setting.inside = False
+            setting.fits += 1
+
+    return transparent_fit
+
+
+def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: Setting) -> Any:
+    if getattr(model, "distribute_strategy", None) is not setting.strategy:
+        setting.said("fit", "a model that was made outside the scope trains without the strategy")
+    if setting.shrink.batch_factor != (1, 1):
+        _scale(kwargs, setting)
+    else:
+        setting.said("batch", "a batch of the script is global: it is split among the replicas")
+    directory = backup.folder(setting.checkpoint_dir, setting.fits) if setting.checkpoint_dir else None
+    if setting.library == "tf_keras":
+        build(model, kwargs.get("x"), setting)
+    course = replay.Course(int(kwargs.get("initial_epoch") or 0))
+    saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)))
+    kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
+    with course:
+        return fit(model, **kwargs)
+
+
+def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:
+    callbacks = sys.modules[f"{setting.library}.src.callbacks"]
+    if isinstance(given, callbacks.CallbackList):
+        saver.others = list(given.callbacks)
+        given.append(saver.callback())
+        return given
+    every = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
+    kept = [each for each in every if not isinstance(each, callbacks.BackupAndRestore)]
+    if len(kept) < len(every):
+        setting.said("backup", "the script's BackupAndRestore is left out: this run is backed up by orch")
+    if saver.resumes:
+        for each in kept:
+            if isinstance(each, callbacks.CSVLogger):
+                each.append = True  # otherwise it would truncate its file
+    if not any(isinstance(each, callbacks.History) for each in kept):
+        kept.append(callbacks.History())
+    saver.others = kept
+    # Ours goes last: the script's callbacks reset themselves when training begins, and we save History's state.
+    return [*kept, saver.callback()]
+
+
+def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
+    """Make the global batch from the script's, which is for each replica, or for more replicas than there are now."""
+    import tensorflow as tf
+
+    (up, down), x = setting.shrink.batch_factor, kwargs.get("x")
+    if isinstance(x, tf.data.Dataset):
+        larger = rebatched(x, up, down)
+        if larger is None:
+            setting.said("batch", "the batches of this tf.data have no known size, and are split as they are")
+            return
+        kwargs["x"] = larger
+    elif x is None or not _arrays(x):
+        setting.said("batch", "the batches of a generator or Sequence are its own, and are split as they are")
+        return
+    else:
+        kwargs["batch_size"] = max(1, (kwargs.get("batch_size") or fit_arguments.DEFAULT_BATCH) * up // down)
+    if kwargs.get("steps_per_epoch"):
+        kwargs["steps_per_epoch"] = -(-int(kwargs["steps_per_epoch"]) * down // up)
+    setting.said("batch", _told(setting.shrink))
+
+
+def _told(shrink: Shrink) -> str:
+    up, down = shrink.batch_factor
+    if down > 1:
+        return (
+            f"{up} of {down} replicas train, each with the batch that it had: the global batch is {up}/{down} of the "
+            "script's, and an epoch has that many more steps"
+        )
+    held = (
+        f" (of {shrink.planned} replicas, of which {shrink.replicas} train)" if up != shrink.replicas else ""
+    )
+    return (
+        f"a batch of the script is that of one replica: the global one is {up} times as large{held}, and an epoch has "
+        "that many fewer steps; the learning rate is the script's"
+    )
+
+
+def _arrays(x: Any) -> bool:
+    """Return whether Keras makes the batches: from arrays, tensors, or containers of them. A Sequence makes its own."""
+    return hasattr(x, "shape") or isinstance(x, (list, tuple, dict))
+
+
+def build(model: Any, x: Any, setting: Setting) -> None:
+    """Build a subclassed model of tf_keras before training, so that its weights exist and can be restored."""
+    import numpy as np
+    import tensorflow as tf
+
+    if not model.built:
+        if isinstance(x, tf.data.Dataset):
+            spec = x.element_spec
+            inputs = spec[0] if isinstance(spec, tuple) else spec
+            example = tf.nest.map_structure(
+                lambda s: tf.zeros([size or 1 for size in s.shape], s.dtype), inputs
+            )
+        else:
+            try:
+                example = tf.nest.map_structure(lambda part: np.asarray(part[:1]), x)
+            except (TypeError, KeyError, IndexError):
+                setting.said(
+                    "backup", "the model is built by its first batch: a restart begins this fit anew"
+                )
+                return
+        model(example, training=False)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and hasattr(optimizer, "build") and not getattr(optimizer, "_built", False):
+        optimizer.build(model.trainable_variables)

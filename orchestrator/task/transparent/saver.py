@@ -1,0 +1,217 @@
+"""The callback that restores the backup when training begins, and saves one at intervals and at the end.
+
+All workers save at the same steps, since reading a variable may need all of them. Only the chief writes, from a copy in
+memory and beside the training.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+
+from orchestrator.task.transparent import backup
+from orchestrator.task.transparent.strategy import mean_over_workers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.task.transparent.replay import Course
+    from orchestrator.task.transparent.setting import Setting
+
+_REMEMBERED = ("wait", "best", "best_epoch", "cooldown_counter", "epochs_since_last_save")
+
+
+class Saver:
+    """Restores and saves the backups of one fit."""
+
+    def __init__(self, setting: Setting, directory: str | None, course: Course, epochs: int) -> None:
+        self._setting = setting
+        self._directory = directory
+        self._course = course
+        self._epochs = epochs
+        self._epoch = course.first_epoch
+        self._restored: tuple[dict[str, Any], backup.Position] | None = None
+        self._metrics: dict[str, Any] | None = None
+        self._is_due = False
+        """Whether a save is due that waits for the end of the epoch."""
+        self._counted = 0
+        """How many batches of this epoch are counted as steps already."""
+        self.others: list[Any] = []
+        """The script's own callbacks."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether this fit has a backup."""
+        return bool(self._directory and backup.exists(self._directory))
+
+    def callback(self) -> Any:
+        """Return an instance of a subclass of the `Callback` of the Keras in use."""
+        saver = self
+
+        def on_train_begin(callback: Any, *_: Any, **_logs: Any) -> None:
+            saver._begin(callback.model, callback.params)
+
+        def on_epoch_begin(callback: Any, epoch: int, *_: Any, **_logs: Any) -> None:
+            saver._begin_epoch(callback.model, epoch)
+
+        def on_train_batch_end(callback: Any, batch: int, *_: Any, **_logs: Any) -> None:
+            saver._end_batch(callback.model, batch)
+
+        def on_epoch_end(callback: Any, epoch: int, *_: Any, **_logs: Any) -> None:
+            if saver._is_due or epoch + 1 >= saver._epochs:
+                saver._save(callback.model, epoch + 1, 0)
+
+        def on_train_end(callback: Any, *_: Any, **_logs: Any) -> None:
+            saver._end(callback.model)
+
+        methods: dict[str, Any] = {
+            f.__name__: f for f in (on_train_begin, on_epoch_begin, on_train_batch_end)
+        }
+        methods |= {f.__name__: f for f in (on_epoch_end, on_train_end)}
+        methods["_supports_tf_logs"] = True
+        base = sys.modules[f"{self._setting.library}.src.callbacks"].Callback
+        return type("OrchBackup", (base,), methods)()
+
+    def _begin(self, model: Any, params: Any) -> None:
+        self._epochs = int((params or {}).get("epochs") or self._epochs)
+        found = backup.read(self._directory) if self._directory else None
+        position = found[1] if found else backup.Position(self._course.first_epoch, 0)
+        if found is not None:
+            position.in_batches_of(self._setting.shrink.scale)
+        self._agree(position)
+        self._setting.shrink.begin(position.rate if found is not None else None)
+        if found is None:
+            self._setting.steps_before = 0
+            return
+        self._restore(model, found[0])
+        self._setting.steps = position.steps
+        self._restored = found
+        self._course.leap(position.epoch, position.batch)
+        if self._setting.library == "keras":
+            model._initial_epoch = position.epoch
+        model.history.history = {name: list(map(_figure, of)) for name, of in position.history.items()}
+        model.history.epoch = list(position.history_epochs)
+        for callback in self.others:
+            for name, value in position.callbacks.get(type(callback).__name__, {}).items():
+                setattr(callback, name, value)
+        where = (
+            "after its last epoch"
+            if position.epoch >= self._epochs
+            else (f"in epoch {position.epoch + 1} of {self._epochs}, after {position.batch} batches of it")
+        )
+        self._setting.said("resumed", f"fit {self._setting.fits + 1} goes on from its backup, {where}")
+
+    def _restore(self, model: Any, values: dict[str, Any]) -> None:
+        """Restore the groups that are built. An optimizer of a `train_step`, say, is built only when that is traced."""
+        self._setting.prepare(model, self._course)
+        groups, late = self._setting.groups_of(model), []
+        for name in backup.groups_in(values):
+            if name == "metrics":
+                continue
+            if backup.fits(groups, values, name) or not self._setting.restores_late:
+                backup.assign(groups, values, name)
+            else:
+                late.append(name)
+
+        def restore_late(model: Any) -> None:
+            groups = self._setting.groups_of(model)
+            for name in late:
+                backup.assign(groups, values, name)
+
+        self._course.when_traced = restore_late if late else None
+
+    def _agree(self, position: backup.Position) -> None:
+        """Check that all workers continue at one position; else they would wait for each other for ever."""
+        mine = position.epoch * 1e7 + position.batch
+        if abs(self._mean(mine) - mine) > 0.01:
+            raise RuntimeError(
+                f"the workers' backups differ: this one has epoch {position.epoch} and batch {position.batch}; "
+                "all must be seeded from the same checkpoint"
+            )
+
+    def _mean(self, number: float) -> float:
+        """Return the mean over all workers, which must all call this."""
+        return mean_over_workers(self._setting.strategy, number)
+
+    def _begin_epoch(self, model: Any, epoch: int) -> None:
+        self._epoch = epoch
+        self._counted = 0
+        restored, self._restored = self._restored, None
+        if restored is not None and epoch == restored[1].epoch and restored[1].batch:
+            # The epoch's metrics continue from the batches before the kill, but Keras has just reset them. tf_keras
+            # creates some metrics in the first batch, so there they are restored after it.
+            self._counted = restored[1].batch
+            self._metrics = restored[0]
+            if self._setting.library == "keras":
+                self._restore_metrics(model)
+
+    def _restore_metrics(self, model: Any) -> None:
+        values, self._metrics = self._metrics, None
+        try:
+            if values is not None:
+                backup.add(self._setting.groups_of(model), values, "metrics")
+        except backup.Mismatch:
+            self._setting.said("metrics", "figures of the epoch that was interrupted are of its rest only")
+
+    def _end_batch(self, model: Any, batch: int) -> None:
+        steps, self._counted = batch + 1 - self._counted, batch + 1
+        self._setting.steps += steps
+        self._setting.shrink.advance(steps)
+        if self._directory is None:
+            return
+        if self._metrics is not None:
+            self._restore_metrics(model)
+        if not self._setting.cadence.step(steps):
+            return
+        if batch + 1 == self._course.steps:
+            self._is_due = True
+        else:
+            self._save(model, self._epoch, batch + 1)
+
+    def _save(self, model: Any, epoch: int, batch: int) -> None:
+        if self._directory is None:
+            return
+        self._is_due = False
+        setting, began_at = self._setting, time.monotonic()
+        setting.writer.wait()
+        steps = setting.steps_of(model)
+        values = backup.collect(setting.groups_of(model), steps)
+        if setting.chief:
+            position = self._position(model, backup.Position(epoch, batch, steps))
+            setting.writer.write(functools.partial(backup.write, self._directory, values, position))
+        setting.cadence.saved(time.monotonic() - began_at, setting.writer.took_s)
+
+    def _position(self, model: Any, position: backup.Position) -> backup.Position:
+        """Add what the callbacks remember."""
+        position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
+        position.history = {k: [_numbers(n) for n in v] for k, v in model.history.history.items()}
+        position.history_epochs = [int(each) for each in model.history.epoch]
+        for callback in self.others:
+            kept = {n: vars(callback)[n] for n in _REMEMBERED if n in vars(callback)}
+            numbers = {n: float(v) if n == "best" else v for n, v in kept.items() if v is not None}
+            if numbers and type(callback).__module__.partition(".")[0] == self._setting.library:
+                position.callbacks[type(callback).__name__] = numbers
+        return position
+
+    def _end(self, model: Any) -> None:
+        if self._setting.library == "keras":
+            model._initial_epoch = None
+        # EarlyStopping may end a fit before its last epoch. The backup must say that this fit has finished.
+        if self._directory is not None and self._epoch + 1 < self._epochs and self._restored is None:
+            self._save(model, self._epochs, 0)
+        self._setting.writer.wait()
+
+
+def _numbers(figure: Any) -> Any:
+    """Return a figure of an epoch for JSON: a number, or the list of a metric that has several."""
+    import numpy as np
+
+    return np.asarray(figure, np.float64).tolist()
+
+
+def _figure(numbers: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(numbers, np.float32) if isinstance(numbers, list) else numbers

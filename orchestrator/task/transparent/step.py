@@ -1,0 +1,364 @@
+"""A replica's step: its part of the batch, and how its values combine to those of the batch of all replicas.
+
+One rule for everything that a script computes in a step: gradients and figures are those of the global batch. A
+replica's value counts with its share (`Step.share`), so that the shares of all replicas add up to what a single
+process would have. Keras's own division of losses by the number of replicas is switched off within a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import linecache
+import os
+import threading
+import traceback
+import types
+
+from orchestrator.task.transparent import parts
+from orchestrator.task.transparent.kinds import COUNT, CROSS, EACH, OTHER, SAME, each
+from orchestrator.task.transparent.rules import Kinds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from orchestrator.task.transparent.kinds import Kind
+
+_thread = threading.local()
+_tracing = 0
+"""How many replicas are within a step. Keras runs parts of a step in other threads, where `current` is None."""
+
+
+def current() -> Step | None:
+    """Return the step that this thread traces."""
+    step: Step | None = getattr(_thread, "step", None)
+    return step
+
+
+def within_any() -> bool:
+    """Return whether some replica traces a step."""
+    return _tracing > 0
+
+
+class NotOfTheBatch(Exception):
+    """A value is neither a sum nor a mean over the examples of the batch."""
+
+    def __init__(self, tensor: Any, kind: Kind) -> None:
+        super().__init__(tensor.op.type)
+        self.tensor = tensor
+        self.crosses = kind is CROSS
+
+
+class Step:
+    """A replica's view of the batch: how many examples it has, and how many all replicas have."""
+
+    def __init__(self, kinds: Kinds, strategy: Any, data: Any) -> None:
+        import tensorflow as tf
+
+        self.kinds = kinds
+        self.strategy = strategy
+        self.replicas = strategy.num_replicas_in_sync
+        self.context = tf.distribute.get_replica_context()
+        self.data = tf.nest.map_structure(self._without_size, data)
+        first = next((leaf for leaf in tf.nest.flatten(self.data) if _rows(leaf, tf) is not None), None)
+        self.may_be_empty = not any(_known_rows(leaf) for leaf in tf.nest.flatten(data))
+        """Whether this replica may have no example at all: a last batch may be smaller than there are replicas."""
+        self.rows = tf.constant(1) if first is None else _rows(first, tf)
+        self.examples = tf.cast(self.rows, tf.float32)
+        self.total = self.context.all_reduce(tf.distribute.ReduceOp.SUM, self.examples)
+        self.draws = 0
+        """How many random tensors this step has drawn with `tf.random`."""
+        self.at_end: list[Callable[[], object]] = []
+        self.own_statistics = False
+        """Whether a layer is being called that keeps statistics of its replica's part, as BatchNormalization does."""
+        for tensor in (self.rows, self.examples):
+            kinds.set(tensor, COUNT)
+        kinds.set(self.total, SAME)
+
+    def _without_size(self, leaf: Any) -> Any:
+        """Hide a known number of rows: `reduce_sum(x) / 32` would not show that it divides by the examples."""
+        import tensorflow as tf
+
+        if isinstance(leaf, tf.Tensor):
+            if leaf.shape.rank and leaf.shape[0] is not None:
+                leaf = tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+            if leaf.shape.rank != 0:
+                self.kinds.set(leaf, each())
+        elif leaf is not None:
+            for part in tf.nest.flatten(leaf, expand_composites=True):
+                self.kinds.set(part, each(ragged=True))
+        return leaf
+
+    def terms(self, tensor: Any) -> list[tuple[Any, Any, Kind]]:
+        """Return the summands of a tensor, of one kind each, with their factors. Raises NotOfTheBatch."""
+        found, waiting = [], [(tensor, 1.0)]
+        while waiting:
+            each_tensor, factor = waiting.pop()
+            kind = self.kinds.of(each_tensor)
+            if kind.name == "mixed":
+                waiting += _summands(each_tensor, factor, self.kinds)
+            elif kind.name not in ("same", "count", "sum", "mean", "part", EACH):
+                raise NotOfTheBatch(each_tensor, kind)
+            else:
+                found.append((each_tensor, factor, kind))
+        return found
+
+    def share(self, kind: Kind) -> Any:
+        """Return the factor with which a replica's value of this kind adds up to that of all replicas."""
+        import tensorflow as tf
+
+        if kind.name not in ("same", "mean", "part"):
+            return 1.0
+        if kind.count is None:
+            return tf.math.divide_no_nan(self.examples, self.total)
+        parts.refuse_a_mean()
+        count = tf.cast(_count(kind.count, tf), tf.float32)
+        return tf.math.divide_no_nan(count, self.context.all_reduce(tf.distribute.ReduceOp.SUM, count))
+
+    def share_of_gradient(self, kind: Kind) -> Any:
+        """Return the same for a gradient, which may be that of a part of the batch."""
+        taken = parts.taking()
+        if taken is None or kind.count is not None or kind.name not in ("same", "mean", "part"):
+            return self.share(kind)
+        return self.examples / taken.total
+
+    def figure(self, tensor: Any, *, adds_up: bool = False) -> Any:
+        """Return a scalar whose mean over the replicas is its value for the global batch. Raises NotOfTheBatch.
+
+        Of a part of the batch, the mean over the parts is that, by their examples; or, with `adds_up`, the sum.
+        """
+        import tensorflow as tf
+
+        value = tf.zeros([], tensor.dtype)
+        for part, factor, kind in self.terms(tensor):
+            share = self.share(kind) * parts.of_a_figure(kind, self.total, adds_up=adds_up)
+            weight = tf.cast(share * float(self.replicas), tensor.dtype)
+            value += self.guarded(tf.cast(part, tensor.dtype)) * weight * tf.cast(factor, tensor.dtype)
+        self.kinds.set(value, SAME)
+        return value
+
+    def total_of(self, tensor: Any) -> Any:
+        """Return the value of a tensor for the global batch, on every replica. Raises NotOfTheBatch."""
+        import tensorflow as tf
+
+        value = tf.zeros_like(tensor)
+        for part, factor, kind in self.terms(tensor):
+            if kind.name in (EACH, "part", "count"):
+                raise NotOfTheBatch(part, kind)
+            weight = tf.cast(self.share(kind), tensor.dtype) * tf.cast(factor, tensor.dtype)
+            value += self.guarded(tf.cast(part, tensor.dtype)) * weight
+        total = self.context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+        self.kinds.set(total, SAME)
+        return total
+
+    def guarded(self, tensor: Any) -> Any:
+        """Return the tensor, or zeros if the replica has no example: a mean of nothing is not a number."""
+        import tensorflow as tf
+
+        if not self.may_be_empty:
+            return tensor
+        if isinstance(tensor, tf.IndexedSlices):
+            return tf.IndexedSlices(self.guarded(tensor.values), tensor.indices, tensor.dense_shape)
+        return tf.where(self.rows > 0, tensor, tf.zeros_like(tensor))
+
+
+def _known_rows(leaf: Any) -> int:
+    shape = getattr(leaf, "shape", None)
+    return int(shape[0] or 0) if shape is not None and shape.rank else 0
+
+
+def _rows(leaf: Any, tf: Any) -> Any:
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int32)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return tf.shape(leaf)[0] if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0 else None
+
+
+def _count(count: Any, tf: Any) -> Any:
+    if isinstance(count, tuple):
+        _, tensor, axis = count
+        return tf.shape(tensor)[axis]
+    return count
+
+
+def _summands(tensor: Any, factor: Any, kinds: Kinds) -> list[tuple[Any, Any]]:
+    """Return the summands of a mixed tensor with their factors, one operation deep."""
+    import tensorflow as tf
+
+    op, inputs = tensor.op, list(tensor.op.inputs)
+    if op.type in ("AddV2", "Add", "AddN"):
+        return [(part, factor) for part in inputs]
+    if op.type == "Sub":
+        return [(inputs[0], factor), (inputs[1], _times(factor, -1.0, tf))]
+    if op.type == "Neg":
+        return [(inputs[0], _times(factor, -1.0, tf))]
+    if op.type in ("Identity", "Cast", "Reshape", "Squeeze", "Snapshot", "CheckNumerics", "StopGradient"):
+        return [(inputs[0], factor)]
+    if op.type == "Mul":
+        a, b = inputs if kinds.of(inputs[0]).name == "same" else reversed(inputs)
+        return [(b, _times(factor, a, tf))]
+    if op.type in ("RealDiv", "Div", "DivNoNan"):
+        return [(inputs[0], _times(factor, tf.math.divide_no_nan(tf.ones_like(inputs[1]), inputs[1]), tf))]
+    if op.type in ("Sum", "Mean") and inputs[0].op.type == "Pack" and tensor.shape.rank == 0:
+        parts = list(inputs[0].op.inputs)
+        return [(part, _times(factor, 1.0 if op.type == "Sum" else 1.0 / len(parts), tf)) for part in parts]
+    raise NotOfTheBatch(tensor, OTHER)
+
+
+def _times(a: Any, b: Any, tf: Any) -> Any:
+    if isinstance(a, float):
+        return b if a == 1.0 else b * a
+    return a * (b if isinstance(b, float) else tf.cast(b, a.dtype))
+
+
+def install(library: str, strategy: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Patch this Keras for steps, and return what makes a step of a function of a batch."""
+    if library == "keras":
+        _create_variables_outside(strategy)
+    _inline_functions()
+    kinds: list[Kinds] = []
+
+    def stepping(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _stepping(function, strategy, kinds)
+
+    return stepping
+
+
+def _stepping(function: Callable[..., Any], strategy: Any, kinds: list[Kinds]) -> Callable[..., Any]:
+    import tensorflow as tf
+
+    @functools.wraps(function)
+    def step_of_a_replica(data: Any) -> Any:
+        if tf.executing_eagerly():
+            return function(data)
+        # All replicas of a process share the kinds, since what one reads may come from another.
+        if not kinds or not within_any():
+            kinds[:] = [Kinds()]
+        with _entered(Step(kinds[0], strategy, data)) as step:
+            converted = tf.__internal__.autograph.tf_convert(
+                function, tf.__internal__.autograph.control_status_ctx()
+            )
+            outputs = converted(step.data)
+            with parts.changing():
+                for action in step.at_end:
+                    action()
+            return tf.nest.map_structure(functools.partial(_output, step), outputs)
+
+    decorated: Callable[..., Any] = tf.autograph.experimental.do_not_convert(step_of_a_replica)
+    return decorated
+
+
+@contextlib.contextmanager
+def _entered(step: Step) -> Iterator[Step]:
+    global _tracing
+    _thread.step, _tracing = step, _tracing + 1
+    parts.enter(step)
+    try:
+        yield step
+    finally:
+        _thread.step, _tracing = None, _tracing - 1
+
+
+def _output(step: Step, output: Any) -> Any:
+    """Return a figure that a step returns as that of the global batch. Variables become their values."""
+    import tensorflow as tf
+
+    if output is None or isinstance(output, (str, tf.RaggedTensor, tf.SparseTensor)):
+        return output
+    value = tf.convert_to_tensor(output)
+    if value.shape.rank != 0 or not value.dtype.is_floating:
+        return value
+    if step.kinds.of(value).name == "same":
+        return value
+    parts.refuse_a_figure("what a step returns")
+    try:
+        return step.figure(value)
+    except NotOfTheBatch:
+        return step.guarded(value)
+
+
+def _inline_functions() -> None:
+    """Trace functions of `tf.function` as a part of the step: no collective is possible within an inner function."""
+    import tensorflow as tf
+
+    owner = type(tf.function(lambda: None))
+    call = owner.__call__
+
+    @functools.wraps(call)
+    def inlined(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if current() is None or tf.distribute.in_cross_replica_context():
+            return call(self, *args, **kwargs)
+        context = tf.__internal__.autograph.control_status_ctx()
+        return tf.__internal__.autograph.tf_convert(_plain(self.python_function), context)(*args, **kwargs)
+
+    owner.__call__ = inlined
+
+
+def _plain(function: Any) -> Any:
+    """Return a decorated method as a method of its object: TensorFlow binds it to a stand-in."""
+    bound = getattr(function, "__wrapped__", function)
+    target = getattr(getattr(bound, "__self__", None), "target", None)
+    return function if target is None else types.MethodType(bound.__func__, target)
+
+
+def _create_variables_outside(strategy: Any) -> None:
+    """Make variables that are created in a step (of an optimizer, of an unbuilt layer) variables of the strategy."""
+    import sys
+
+    variable = sys.modules["keras.src.backend.tensorflow.core"].Variable
+    initialize = variable._initialize
+
+    @functools.wraps(initialize)
+    def _initialize(self: Any, value: Any) -> None:
+        if current() is None or not callable(value):
+            initialize(self, value)
+            return
+        with outside(strategy):
+            initialize(self, value)
+
+    variable._initialize = _initialize
+    for convert in (int, float):
+        # NumPy and Python cannot read a variable of a strategy, as in `float(optimizer.learning_rate)`.
+        setattr(variable, f"__{convert.__name__}__", _reading(convert))
+
+
+def _reading(convert: Any) -> Any:
+    def read(self: Any) -> Any:
+        return convert(self.numpy())
+
+    return read
+
+
+@contextlib.contextmanager
+def outside(strategy: Any) -> Iterator[None]:
+    """Leave the step and its graph, so that variables are created once, by the strategy."""
+    import tensorflow as tf
+    from tensorflow.python.distribute import distribute_lib
+    from tensorflow.python.framework import ops
+
+    with tf.init_scope():
+        # `strategy.scope()` is refused within a replica, and the graph of a tf.function wants to make its variables.
+        graph = ops.get_default_graph()
+        creators, graph._variable_creator_stack = graph._variable_creator_stack, []
+        distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
+        try:
+            with strategy.scope():
+                yield
+        finally:
+            distribute_lib._pop_per_thread_mode()
+            graph._variable_creator_stack = creators
+
+
+def line_of_script(folder: str, tensor: Any = None) -> str:
+    """Return `train.py:12: the line` of the innermost frame in the script's folder; empty where there is none."""
+    frames: list[Any] = list(traceback.extract_stack())
+    if tensor is not None:
+        frames += list(tensor.op.traceback or ())
+    for frame in reversed(frames):
+        if frame.filename.startswith(folder + os.sep) and "/site-packages/" not in frame.filename:
+            line = linecache.getline(frame.filename, frame.lineno or 0).strip()
+            return f"{os.path.basename(frame.filename)}:{frame.lineno}: {line}"
+    return ""

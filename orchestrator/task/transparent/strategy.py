@@ -1,0 +1,140 @@
+"""The strategy of a transparent run. It is built from the options of ORCH_RUNTIME, and must be the only one."""
+
+from __future__ import annotations
+
+import functools
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.task.transparent.said import Said
+
+
+def build(options: dict[str, Any], said: Said) -> Any:
+    """Build the strategy that the options name. The spec accepts only those that need no arguments."""
+    import tensorflow as tf
+
+    name = str(options["tf_class"])
+    # It gets no arguments, so `task/strategies/devices.py` passes the plan's logical CPUs and communication.
+    spaces = (tf.distribute, tf.distribute.experimental)
+    strategy = next(getattr(space, name) for space in spaces if hasattr(space, name))()
+    workers, replicas = workers_of(strategy), strategy.num_replicas_in_sync
+    said(
+        "strategy",
+        f"the script runs within the scope of a {name}: {workers} worker(s), {replicas} replicas",
+    )
+    return strategy
+
+
+def enter_for_good(strategy: Any) -> None:
+    """Enter the strategy's scope, and enter it again wherever a script clears its session.
+
+    `keras.backend.clear_session()` makes a new default graph, and the scope is a property of the graph: models that
+    were built afterwards would train on each worker by themselves. The scope is not left at the end of the script,
+    since the graph in which it was entered may be gone; the process ends then.
+    """
+    import tensorflow as tf
+
+    reset = tf.compat.v1.reset_default_graph
+
+    @functools.wraps(reset)
+    def reset_and_enter() -> None:
+        reset()
+        if not tf.distribute.has_strategy():
+            _enter(strategy)
+
+    tf.compat.v1.reset_default_graph = reset_and_enter
+    _enter(strategy)
+
+
+def _enter(strategy: Any) -> None:
+    scope = strategy.scope()
+    scope.__enter__()
+    _entered.append(scope)
+
+
+_entered: list[Any] = []
+"""The scopes that are never left, kept here since the garbage collector would leave them."""
+
+
+def workers_of(strategy: Any) -> int:
+    """Return how many processes train together."""
+    if getattr(strategy.extended, "_in_multi_worker_mode", lambda: False)():
+        return int(strategy.extended._num_workers)
+    return 1
+
+
+def mean_over_workers(strategy: Any, number: float) -> float:
+    """Return the mean of a number over all workers, which must all call this."""
+    if workers_of(strategy) == 1:
+        return number
+    import tensorflow as tf
+
+    global _mean
+    if _mean is None:
+        _mean = tf.function(
+            lambda value: strategy.reduce("MEAN", strategy.run(tf.identity, (value,)), axis=None)
+        )
+    return float(_mean(tf.constant(number, tf.float64)))
+
+
+def told_by_chief(strategy: Any, chief: bool, number: float) -> float:
+    """Return the chief's number in every worker. All must call this."""
+    workers = workers_of(strategy)
+    return mean_over_workers(strategy, number * workers if chief else 0.0) if workers > 1 else number
+
+
+_mean: Any = None
+"""The function of `mean_over_workers`, traced once."""
+
+
+_REPLACED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy")
+_REFUSED = ("ParameterServerStrategy", "ParameterServerStrategyV2", "TPUStrategy")
+"""Strategies that need another kind of script: one with a coordinator, or with a TPU that was initialized before."""
+
+
+def replace_others(strategy: Any, said: Said, script: str) -> None:
+    """Give the script the run's strategy wherever it makes one: two would divide the work between them.
+
+    So the strategy of a script is chosen in cluster.yaml. `with strategy.scope()` nests in ours.
+    """
+    for strategy_class in _classes(_REPLACED):
+        strategy_class.__new__ = _same(strategy, strategy_class.__name__, said, script)
+        strategy_class.__init__ = _unchanged  # Python calls it where that strategy is of this class too
+        strategy_class.__deepcopy__ = lambda _self, _memo: (
+            strategy
+        )  # TensorFlow's own would initialize it again
+    for strategy_class in _classes(_REFUSED):
+        strategy_class.__init__ = _refusal(strategy_class.__name__, said, script)
+
+
+def _classes(names: tuple[str, ...]) -> set[Any]:
+    import tensorflow as tf
+
+    spaces = (tf.distribute, tf.distribute.experimental)
+    return {getattr(space, name) for space in spaces for name in names if hasattr(space, name)}
+
+
+def _same(strategy: Any, name: str, said: Said, script: str) -> Any:
+    ours = type(strategy).__name__
+
+    def __new__(_class: Any, *_args: Any, **_options: Any) -> Any:
+        said("own-strategy", f"{script} makes a {name}: it gets the {ours} that cluster.yaml asks for")
+        return strategy
+
+    return staticmethod(__new__)
+
+
+def _unchanged(_self: Any, *_args: Any, **_options: Any) -> None:
+    """Do nothing: the run's strategy stays as it was built."""
+
+
+def _refusal(name: str, said: Said, script: str) -> Any:
+    def __init__(_self: Any, *_args: Any, **_options: Any) -> None:
+        raise said.unsupported(
+            f"{script} makes a {name}, which transparent cannot replace by another strategy: remove it from the "
+            "script, or `transparent: true` from the spec"
+        )
+
+    return __init__

@@ -1,0 +1,1 @@
+"""Runs that are made to learn something: `orch scale` and `orch prove`."""

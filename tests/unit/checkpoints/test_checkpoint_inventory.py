@@ -1,0 +1,464 @@
+"""What people do with checkpoints: look, pin, go back; and what `keep`, a full disk and a second agent do to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.checkpoints import (
+    copying,
+    discovery,
+    inventory,
+    places,
+    records,
+    seed,
+    share,
+    units,
+    verify,
+)
+from orchestrator.checkpoints.places import SeedError
+from tests.contract.small_disk import mounted
+from tests.unit.checkpoints.test_checkpoints import answer_of, flip, generation, truncate
+
+BY = {"run": "t-1", "host": "gpu-a", "task": "worker:0"}
+
+
+def names(root: Path, **where: Any) -> list[str]:
+    entries = inventory.listed(str(root))["checkpoints"]
+    return [e["name"] for e in entries if all(e[key] == value for key, value in where.items())]
+
+
+def entry(root: Path, name: str) -> dict[str, Any]:
+    (found,) = [e for e in inventory.listed(str(root))["checkpoints"] if e["name"] == name]
+    return dict(found)
+
+
+def seeded(root: Path, number: int, **options: Any) -> dict[str, Any]:
+    return seed.seed(str(root), number, by=BY, **options)
+
+
+# What there is
+
+
+def test_the_list_tells_step_size_whose_it_is_and_whether_it_was_read(tmp_path: Path) -> None:
+    generation(tmp_path, 1, "manager")
+    seeded(tmp_path, 2)
+    found = inventory.listed(str(tmp_path))
+    assert [(e["generation"], e["global_step"]) for e in found["checkpoints"]] == [
+        (2, 32),
+        (2, 24),
+        (1, 32),
+        (1, 24),
+    ]
+    assert found["checkpoints"][0]["name"] == "gen-000002/manager/ckpt-2"
+    first = entry(tmp_path, "gen-000002/manager/ckpt-2")
+    assert (first["by"], first["given"]) == (BY, True)
+    assert first["bytes"] > 160_000
+    assert (first["whole"], first["verified_at"]) == (None, None), (
+        "its structure is right; nobody has read it"
+    )
+    source = entry(tmp_path, "gen-000001/manager/ckpt-2")
+    assert source["whole"] is True, "read when it was given on"
+    assert (source["by"], source["given"]) == (None, False)
+
+
+def test_reading_all_of_them_finds_the_flipped_bit_that_a_glance_does_not(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager", "keras3_backup")
+    flip(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)
+    assert all(e["whole"] is not False for e in inventory.listed(str(tmp_path))["checkpoints"])
+    status = {
+        e["name"]: (e["whole"], e["why"]) for e in inventory.listed(str(tmp_path), read=True)["checkpoints"]
+    }
+    assert status["gen-000001/manager/ckpt-1"] == (True, None)
+    assert status["gen-000001/manager/ckpt-2"][0] is False
+    assert "checksum" in str(status["gen-000001/manager/ckpt-2"][1])
+    again = entry(tmp_path, "gen-000001/manager/ckpt-2")
+    assert again["whole"] is False, "the record of it is kept"
+
+
+def test_a_record_counts_only_while_the_files_are_as_they_were(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    verify(str(directory))
+    name = "gen-000001/manager/ckpt-2"
+    assert entry(tmp_path, name)["whole"] is True
+    os.utime(directory / "manager" / "ckpt-2.index", (0, 1_700_009_999))
+    assert entry(tmp_path, name)["whole"] is None
+
+
+def test_what_is_cut_off_is_being_written_as_long_as_its_files_change(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    data = directory / "manager" / "ckpt-2.data-00000-of-00001"
+    truncate(data, 90_000)
+    name = "gen-000001/manager/ckpt-2"
+    found = entry(tmp_path, name)
+    assert (found["whole"], found["writing"]) == (False, True)
+    inventory.listed(str(tmp_path), read=True)
+    assert entry(tmp_path, name)["writing"] is True
+    for file in data.parent.glob("ckpt-2.*"):
+        os.utime(file, (0, 1_700_009_999))
+    found = entry(tmp_path, name)
+    assert (found["whole"], found["writing"]) == (False, False)
+
+
+def test_what_changes_while_it_is_looked_at_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    truncate(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)
+    for file in directory.rglob("ckpt-2.*"):
+        os.utime(file, (0, 1_700_009_999))
+    peek = units.Unit.peek
+
+    def peeked(unit: units.Unit) -> None:
+        """Look while a writer goes on, whose clock is behind."""
+        for path in unit.paths:
+            os.utime(path, (0, 1_700_010_000))
+        peek(unit)
+
+    monkeypatch.setattr(units.Unit, "peek", peeked)
+    assert entry(tmp_path, "gen-000001/manager/ckpt-2")["writing"] is True
+
+
+def test_records_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    inventory.listed(str(tmp_path), read=True)
+    shutil.rmtree(directory)
+    unit, *_ = discovery.find(str(generation(tmp_path, 2, "manager"))).units
+    kept = records.Records(str(tmp_path))
+    kept.add(unit, None)
+    kept.save()
+    assert list(json.loads((tmp_path / ".orch" / "verified.json").read_text())) == [
+        "gen-000002/manager/ckpt-2"
+    ]
+
+
+def test_the_root_counts_too_and_what_is_ours_does_not(tmp_path: Path) -> None:
+    shutil.copytree(Path(generation(tmp_path / "other", 1, "manager")) / "manager", tmp_path / "run")
+    shutil.rmtree(tmp_path / "other")
+    inventory.pin(str(tmp_path), "32")
+    found = inventory.listed(str(tmp_path))["checkpoints"]
+    assert [(e["name"], e["generation"], e["pinned"]) for e in found if e["generation"] is None] == [
+        ("run/ckpt-2", None, False),
+        ("run/ckpt-1", None, False),
+    ]
+
+
+# Pins
+
+
+def test_a_pinned_one_stays_when_the_script_and_keep_remove_it(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    answer = inventory.pin(str(tmp_path), "24")
+    assert answer["checkpoint"]["name"] == "gen-000001/manager/ckpt-1"
+    assert names(tmp_path, pinned=True) == ["gen-000001/manager/ckpt-1"], (
+        "one line, as long as both are there"
+    )
+    for path in (directory / "manager").glob("ckpt-1*"):
+        path.unlink()
+    for number in range(2, 7):
+        seeded(tmp_path, number, keep=2)
+        for path in (tmp_path / f"gen-00000{number}" / "manager").glob("ckpt-1*"):
+            path.unlink()
+    assert places.generations(str(tmp_path)) == [6, 5]
+    (kept,) = names(tmp_path, pinned=True)
+    assert kept.startswith(".orch/pinned/gen-000001.step-24")
+    assert inventory.listed(str(tmp_path), read=True)["checkpoints"][-1]["whole"] is True
+
+
+def test_a_pin_is_whole_or_it_is_none(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    flip(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)
+    with pytest.raises(SeedError, match="does not read whole"):
+        inventory.pin(str(tmp_path), "32")
+    assert places.pinned(str(tmp_path)) == []
+    assert inventory.pin(str(tmp_path), "gen-1")["checkpoint"]["global_step"] == 24, (
+        "the newest of it that is"
+    )
+
+
+def test_pinning_twice_is_once_and_unpinning_ends_it(tmp_path: Path) -> None:
+    generation(tmp_path, 1, "keras3_backup")
+    assert inventory.pin(str(tmp_path), "20")["already"] is False
+    assert inventory.pin(str(tmp_path), "20")["already"] is True
+    assert len(places.pinned(str(tmp_path))) == 1
+    inventory.unpin(str(tmp_path), "20")
+    assert places.pinned(str(tmp_path)) == []
+    with pytest.raises(SeedError, match="no pinned checkpoint of step 20"):
+        inventory.unpin(str(tmp_path), "20")
+
+
+def test_what_is_written_over_is_another_than_the_one_that_was_pinned(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "keras3_backup")
+    inventory.pin(str(tmp_path), "20")
+    os.utime(directory / "keras3_backup" / "latest.weights.h5", (0, 1_700_009_999))
+    pinned = names(tmp_path, pinned=True)
+    assert len(pinned) == 1
+    assert pinned[0].startswith(".orch/pinned/")
+
+
+class Training:
+    """Writes over its newest checkpoint just before each of the first copies that are made of it."""
+
+    def __init__(self, path: Path, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self._path, self._place = times, path, copying.place
+        monkeypatch.setattr(copying, "place", self)
+
+    def __call__(self, source: str, target: str, *, link: bool = False) -> None:
+        if self.left and source == str(self._path):
+            self.left -= 1
+            saved_at = os.stat(source).st_mtime + 1
+            os.utime(source, (saved_at, saved_at))
+        self._place(source, target, link=link)
+
+
+def test_what_the_training_writes_over_while_it_is_pinned_is_chosen_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = generation(tmp_path, 3, "keras3_backup") / "keras3_backup" / "latest.weights.h5"
+    training = Training(newest, inventory.PIN_ATTEMPTS - 1, monkeypatch)
+    pinned = inventory.pin(str(tmp_path), "gen-3")
+    assert training.left == 0
+    assert Path(pinned["path"]).is_dir()
+    training.left = inventory.PIN_ATTEMPTS
+    inventory.unpin(str(tmp_path), "gen-3")
+    with pytest.raises(SeedError, match="while it was copied"):
+        inventory.pin(str(tmp_path), "gen-3")
+
+
+def test_where_all_generations_are_torn_a_pinned_one_is_resumed_from(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "keras3_backup") / "keras3_backup"
+    inventory.pin(str(tmp_path), "20")
+    for name in ("latest.weights.h5", "latest.weights.h5.bkp"):
+        truncate(directory / name, 100)
+    answer = seeded(tmp_path, 2)
+    assert answer["global_step"] == 20
+    assert ".orch/pinned" in answer["source"]
+
+
+@pytest.mark.parametrize("what", ["77", "gen-9", "gen-000001/nothing", "--json", "$(id)"])
+def test_what_is_not_there_is_said_with_what_is(tmp_path: Path, what: str, capsys: Any) -> None:
+    generation(tmp_path, 1, "manager")
+    status, answer = answer_of(capsys, "pin", str(tmp_path), what)
+    assert status == 1
+    assert answer["error"]["code"] == "no-such-checkpoint"
+    assert "24, 32" in answer["error"]["hint"]
+
+
+# Going back
+
+
+def test_going_back_sets_aside_what_is_newer_and_removes_nothing(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        generation(tmp_path, number, "manager", age_s=1000 - number)
+    answer = inventory.rollback(str(tmp_path), "gen-000001/manager/ckpt-1")
+    assert answer["set_aside"] == [3, 2]
+    assert set(names(tmp_path, set_aside=False)) == {"gen-000001/manager/ckpt-1"}
+    given = seeded(tmp_path, 4, keep=1)
+    assert (given["global_step"], given["source"]) == (24, str(tmp_path / "gen-000001/manager/ckpt-1"))
+    assert not list(Path(given["path"]).rglob("ckpt-2*"))
+    assert places.generations(str(tmp_path)) == [4, 3, 2, 1], "what was gone back from is never removed"
+    assert seeded(tmp_path, 5)["source"].startswith(str(tmp_path / "gen-000004")), (
+        "and then it goes on from there"
+    )
+
+
+def test_what_the_generation_saves_after_one_went_back_within_it_does_not_count(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager") / "manager"
+    inventory.rollback(str(tmp_path), "24")
+    for path in list(directory.glob("ckpt-2*")):  # the gang has not been stopped yet, and saves once more
+        shutil.copy2(path, path.with_name(path.name.replace("ckpt-2", "ckpt-3")))
+    assert seeded(tmp_path, 2)["global_step"] == 24
+
+
+def test_what_an_older_generation_saved_later_does_not_count_either(tmp_path: Path) -> None:
+    generation(tmp_path, 1, "manager")
+    given = Path(seeded(tmp_path, 2)["path"])
+    inventory.rollback(str(tmp_path), "gen-000002/manager/ckpt-1")
+    shutil.rmtree(given)
+    assert seeded(tmp_path, 3)["global_step"] == 24, "not step 32 of generation 1"
+
+
+def test_what_one_went_back_to_stays_though_its_script_removes_it(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager") / "manager"
+    inventory.rollback(str(tmp_path), "24")
+    for path in list(directory.glob("ckpt-1*")):
+        path.unlink()
+    assert seeded(tmp_path, 2)["global_step"] == 24
+
+
+def test_one_may_go_forward_again_to_what_was_set_aside(tmp_path: Path) -> None:
+    for number in (1, 2):
+        generation(tmp_path, number, "manager", age_s=1000 - number)
+    inventory.rollback(str(tmp_path), "gen-000001/manager/ckpt-1")
+    seeded(tmp_path, 3)
+    answer = inventory.rollback(str(tmp_path), "gen-2")
+    assert answer["set_aside"] == [3]
+    assert entry(tmp_path, "gen-000002/manager/ckpt-2")["set_aside"] is False
+    assert entry(tmp_path, "gen-000001/manager/ckpt-2")["set_aside"] is False, (
+        "that mark belonged to generation 3"
+    )
+    assert seeded(tmp_path, 4)["global_step"] == 32
+
+
+def test_a_mark_from_before_the_chosen_generation_stays(tmp_path: Path) -> None:
+    for number in (1, 2):
+        generation(tmp_path, number, "manager", age_s=1000 - number)
+    inventory.rollback(str(tmp_path), "gen-000001/manager/ckpt-1")
+    for number in (3, 4):
+        seeded(tmp_path, number)
+    inventory.rollback(str(tmp_path), "gen-3")
+    aside = {e["generation"] for e in inventory.listed(str(tmp_path))["checkpoints"] if e["set_aside"]}
+    assert aside == {1, 2, 4}, "of 1 what it saved after the chosen one, and 2, which 3 never came from"
+    assert entry(tmp_path, "gen-000001/manager/ckpt-1")["set_aside"] is False
+
+
+def test_going_back_behind_a_start_from_scratch(tmp_path: Path) -> None:
+    generation(tmp_path, 1, "manager")
+    seeded(tmp_path, 2, from_scratch=True)
+    assert names(tmp_path, set_aside=False) == []
+    inventory.rollback(str(tmp_path), "gen-1")
+    assert seeded(tmp_path, 3)["global_step"] == 32
+
+
+def test_one_goes_back_only_to_what_reads_whole(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    flip(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)
+    with pytest.raises(SeedError, match="checksum"):
+        inventory.rollback(str(tmp_path), "32")
+    assert not (tmp_path / ".orch" / "aside.json").exists()
+
+
+def test_one_does_not_go_back_where_a_copy_has_lost_the_times(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    for path in directory.rglob("*"):
+        os.utime(path, (0, 1_700_000_000))
+    with pytest.raises(SeedError, match="written in the same millisecond"):
+        inventory.rollback(str(tmp_path), "24")
+    assert not (tmp_path / ".orch" / "aside.json").exists()
+
+
+def test_marks_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
+    generation(tmp_path, 1, "manager")
+    inventory.rollback(str(tmp_path), "24")
+    (tmp_path / ".orch" / "aside.json").write_text("{")
+    with pytest.raises(SeedError, match=r"aside\.json cannot be read"):
+        seeded(tmp_path, 2)
+
+
+# keep
+
+
+def test_keep_removes_nothing_where_no_good_one_is_known(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        generation(tmp_path, number, "manager")
+    seeded(tmp_path, 4, from_scratch=True, keep=1)
+    assert places.generations(str(tmp_path)) == [4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_through_any_number_of_bad_generations_the_last_good_one_is_kept(tmp_path: Path, keep: int) -> None:
+    generation(tmp_path, 1, "manager")
+    for number in range(2, 12):
+        answer = seeded(tmp_path, number, keep=keep)
+        assert answer["global_step"] == 32
+        if number % 3:  # the training tears what it was given
+            for path in Path(answer["path"]).rglob("ckpt-*.index"):
+                truncate(path, 10)
+    assert len(places.generations(str(tmp_path))) <= keep + 1
+
+
+# A full disk
+
+
+@pytest.mark.fault(36)
+def test_row_36_a_full_disk_leaves_nothing_half_and_the_source_whole(tmp_path: Path, capsys: Any) -> None:
+    with mounted(tmp_path / "disk") as disk:
+        source = generation(disk.path / "c", 1, "keras3_backup")
+        disk.fill()
+        status, answer = answer_of(
+            capsys, "seed", "--dir", str(disk.path / "c"), "--generation", "2", "--keep", "1"
+        )
+        assert (status, answer["error"]["code"]) == (1, "no-space")
+        assert "no space left" in answer["error"]["message"]
+        assert "orch ckpt ls" in answer["error"]["hint"]
+        assert places.generations(str(disk.path / "c")) == [1]
+        assert not list((disk.path / "c").glob("*.tmp"))
+        assert verify(str(source))["checkpoint"]["global_step"] == 20
+        disk.empty()
+        assert seeded(disk.path / "c", 2)["global_step"] == 20
+
+
+@pytest.mark.fault(36)
+def test_row_36_a_full_scratch_is_left_empty_and_filled_when_there_is_room(tmp_path: Path) -> None:
+    generation(tmp_path / "c", 1, "manager")
+    given = seeded(tmp_path / "c", 2)["path"]
+    with mounted(tmp_path / "disk") as disk:
+        disk.fill()
+        scratch = disk.path / "scratch"
+        with pytest.raises(SeedError, match=r"\d+ bytes are free, \d{6} bytes are needed") as caught:
+            copying.copy(given, str(scratch))
+        assert caught.value.code == "no-space"
+        assert not scratch.exists() or os.listdir(scratch) == []
+        disk.empty()
+        assert copying.copy(given, str(scratch))["files"] > 0
+
+
+# Two at once
+
+
+def test_a_second_seed_waits_for_the_first_and_gives_its_answer(tmp_path: Path) -> None:
+    generation(tmp_path, 1, "manager")
+    program = "import sys; from orchestrator.checkpoints import checkpoints_main as c; c(sys.argv[1:])"
+    command = [sys.executable, "-c", program, "seed"]
+    command += ["--dir", str(tmp_path), "--generation", "2"]
+    with places.locked(str(tmp_path)):
+        others = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    answers = [json.loads(other.communicate(timeout=60)[0]) for other in others]
+    assert answers[0] == answers[1]
+    assert answers[0]["global_step"] == 32
+
+
+def test_who_holds_the_lock_for_too_long_is_said(tmp_path: Path) -> None:
+    with (
+        places.locked(str(tmp_path)),
+        pytest.raises(SeedError, match="another process"),
+        places.locked(str(tmp_path), 0),
+    ):
+        pass
+
+
+# One directory for all hosts
+
+
+@pytest.mark.fault(45)
+def test_row_45_all_who_share_a_directory_find_what_the_first_wrote(tmp_path: Path) -> None:
+    first = share.token(str(tmp_path / "shared"), "t-1")
+    assert len(first) == 32
+    assert share.token(str(tmp_path / "shared"), "t-1") == first
+    assert share.token(str(tmp_path / "own"), "t-1") != first
+    shutil.copytree(tmp_path / "shared", tmp_path / "copied")
+    assert share.token(str(tmp_path / "shared"), "t-2") != share.token(str(tmp_path / "copied"), "t-2")
+
+
+@pytest.mark.fault(45, 62)
+def test_a_token_stays_while_its_run_may_ask_for_it(tmp_path: Path) -> None:
+    home = tmp_path / ".orch"
+    first = share.token(str(tmp_path), "t-1")
+    share.token(str(tmp_path), "t-2")
+    assert share.token(str(tmp_path), "t-1") == first, "it is taken over, and its other hosts ask"
+
+    os.utime(home / "share-t-1", (0, 0))
+    share.token(str(tmp_path), "t-3")
+    assert sorted(os.listdir(home)) == ["share-t-2", "share-t-3"]
+
+    os.utime(home / "share-t-2", (0, 0))
+    (home / "share-t-0").symlink_to("nowhere")  # as one that another host removes between the two looks
+    assert share.token(str(tmp_path), "t-4")
+    assert sorted(os.listdir(home)) == ["share-t-0", "share-t-3", "share-t-4"]

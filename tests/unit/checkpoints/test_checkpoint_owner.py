@@ -1,0 +1,82 @@
+"""Whose a checkpoint directory is, as those tell who save into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.checkpoints import claims
+from orchestrator.checkpoints.places import SeedError
+from orchestrator.checkpoints.seed import seed
+from orchestrator.protocol.orders import Claim
+
+MINE: Claim = {
+    "id": "1" * 32,
+    "head": "head-1",
+    "user": "ml",
+    "run": "t-20260101-000000",
+    "name": "t",
+    "checkpoint_dir": "/shared/t",
+}
+THEIRS: Claim = {**MINE, "id": "2" * 32, "head": "head-2", "run": "t-20260101-000001"}
+
+
+def age(root: Path, seconds: float) -> None:
+    """Make it look as if nobody had looked after the directory, or saved into it, for so long."""
+    then = time.time() - seconds
+    for path in [root / ".orch" / claims.FILE, *root.glob("gen-*"), *root.glob("gen-*/*")]:
+        os.utime(path, (then, then))
+
+
+@pytest.mark.fault(62)
+def test_row_62_of_two_heads_that_begin_at_once_the_second_is_refused_at_the_directory(
+    tmp_path: Path,
+) -> None:
+    seed(str(tmp_path), 1, claim=MINE, host_dir="/host-1")
+    with pytest.raises(SeedError, match="t-20260101-000000 of ml@head-1 saves into") as caught:
+        seed(str(tmp_path), 2, claim=THEIRS, host_dir="/host-2")
+    assert caught.value.code == "driven"
+    assert not (tmp_path / "gen-000002").exists()
+    seed(str(tmp_path), 2, claim=MINE, host_dir="/host-2")
+    seed(str(tmp_path), 3, claim={**MINE, "id": "3" * 32}, host_dir="/host-2")  # recovered, by its new owner
+    seed(str(tmp_path), 4, claim={**MINE, "id": "3" * 32, "run": "t-20260101-000009"}, host_dir="/h")
+
+
+def test_a_directory_that_nobody_has_looked_after_for_long_is_free(tmp_path: Path) -> None:
+    seed(str(tmp_path), 1, claim=MINE, host_dir="/host-1")
+    age(tmp_path, claims.DRIVEN_S + 5)
+    found = claims.stamped(str(tmp_path))
+    assert found is not None
+    assert (found["driven"], found["claim"]["head"]) == (False, "head-1")
+    (tmp_path / "gen-000001" / "events.out").write_text("saved, while no coordinator is there")
+    assert claims.stamped(str(tmp_path))["driven"], "somebody saves"  # type: ignore[index]
+    age(tmp_path, claims.DRIVEN_S + 5)
+    seed(str(tmp_path), 2, claim=THEIRS, host_dir="/host-2")
+
+
+def test_only_the_host_that_has_stamped_a_directory_looks_after_it_and_gives_it_up(tmp_path: Path) -> None:
+    root, run = str(tmp_path), MINE["run"]
+    seed(root, 1, claim=MINE, host_dir="/host-1")
+    age(tmp_path, 500)
+    for other_run, host in ((run, "/host-2"), (THEIRS["run"], "/host-1")):
+        claims.touch_stamp(root, other_run, host)
+        claims.release_stamp(root, other_run, host)
+    assert claims.stamped(root)["ago_s"] >= 499  # type: ignore[index]
+    claims.touch_stamp(root, run, "/host-1")
+    assert claims.stamped(root)["ago_s"] < 100  # type: ignore[index]
+    claims.release_stamp(root, run, "/host-1")
+    assert claims.stamped(root) is None
+    claims.release_stamp(root, run, "/host-1")
+
+
+@pytest.mark.parametrize("content", ["", "\0" * 200, "{}", json.dumps({**MINE, "since": "x"})])
+def test_a_stamp_that_cannot_be_read_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / ".orch").mkdir()
+    (tmp_path / ".orch" / claims.FILE).write_text(content)
+    assert claims.stamped(str(tmp_path)) is None
+    seed(str(tmp_path), 1, claim=MINE, host_dir="/host-1")
+    assert claims.stamped(str(tmp_path)) is not None

@@ -1,0 +1,48 @@
+"""`orch status` without a coordinator: the last recorded state, and that it is one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.desk import Desk
+from tests.unit.head.recording import RUN, Head
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """Return a desk with the journal of a run that trains, and no coordinator."""
+    made = Desk(tmp_path)
+    os.makedirs(made.paths.state_dir, mode=0o700)
+    head = Head(Path(made.paths.journal))
+    head.begin()
+    head.train(10)
+    head.end()
+    os.utime(made.paths.journal, (880.0, 880.0))
+    return made
+
+
+def test_the_last_recorded_state_is_shown_as_such(desk: Desk) -> None:
+    assert desk("status", "t") == 3
+    assert desk.put_out.startswith(f"{RUN}  RUNNING  generation 1")
+    assert "this is the last recorded state, of 2 min ago" in desk.said
+    assert "hint: start it with `orch coordinator start`" in desk.said
+
+
+def test_its_document_says_when_it_was_recorded_and_nothing_that_only_heartbeats_know(desk: Desk) -> None:
+    assert desk("status", "--json") == 3
+    document = json.loads(desk.put_out)
+    assert (document["coordinator"], document["recorded_age_s"]) == (None, 120.0)
+    [run] = document["runs"]
+    assert {task["heartbeat_age_s"] for task in run["tasks"]} == {None}
+    assert run["steps_per_s"] is None
+
+
+def test_a_journal_that_cannot_be_read_leaves_the_error(desk: Desk) -> None:
+    Path(desk.paths.journal).write_bytes(b"no journal")
+    assert desk("status") == 3
+    assert desk.said.startswith("error: no coordinator is running behind")
+    assert desk.put_out == ""

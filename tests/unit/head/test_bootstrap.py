@@ -1,0 +1,340 @@
+"""Bringing an agent up through all kinds of shells and hosts, and saying why where it cannot be."""
+
+from __future__ import annotations
+
+import glob
+import io
+import marshal
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from types import CodeType
+
+import pytest
+
+from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.code import bundle, compiled, installer
+from orchestrator.head.code.compiled import _code, compiled_for
+from orchestrator.head.links import bootstrap
+from orchestrator.head.reach.local import LocalChannel
+
+Open = Callable[..., LocalChannel]
+
+JUNK = "echo 'Welcome to gpu-a!'; printf 'no newline'; echo orch-shell? >&2; "
+
+
+@pytest.fixture
+def login() -> Iterator[Open]:
+    """Opens a channel as sshd does: the login shell runs the command, after what its rc files do."""
+    channels: list[LocalChannel] = []
+
+    def open_(rc: str = "", shell: str = "/bin/sh", **env: str) -> LocalChannel:
+        child = subprocess.Popen(
+            [shell, "-c", rc + bootstrap.COMMAND],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={"PATH": os.environ["PATH"], **env},
+        )
+        channels.append(LocalChannel(child))
+        return channels[-1]
+
+    yield open_
+    for channel in channels:
+        channel.close()
+        channel._child.wait(20)
+
+
+def start(channel: LocalChannel, python: str = sys.executable, **options: object) -> bootstrap.Started:
+    host = HostPlan("gpu-a", python=python)
+    return bootstrap.start_agent(channel, host, bundle.load(), **options)  # type: ignore[arg-type]
+
+
+def refusal(channel: LocalChannel, python: str = sys.executable, **options: object) -> HostError:
+    with pytest.raises(HostError) as caught:
+        start(channel, python, **options)
+    assert str(caught.value).startswith("gpu-a: ")
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# ---------------------------------------------------------------- what works
+
+
+def test_the_bundle_is_pushed_once(login: Open, tmp_path: Path) -> None:
+    first = start(login(HOME=str(tmp_path)))
+    assert first.pushed_bytes > 0
+    assert first.hello["host_dir"] == os.path.realpath(tmp_path / ".local/state/orch-host")
+    assert first.hello["digest"] == bundle.load().code.digest
+    assert start(login(HOME=str(tmp_path))).pushed_bytes == 0
+    assert (tmp_path / ".local/state/orch-host").stat().st_mode & 0o777 == 0o700
+
+
+def test_orch_host_dir_is_heard(login: Open, tmp_path: Path) -> None:
+    started = start(login(HOME="/nowhere", ORCH_HOST_DIR=str(tmp_path / "o")))
+    assert started.hello["host_dir"] == os.path.realpath(tmp_path / "o")
+
+
+def test_hosts_that_share_a_home_do_not_share_the_directory(login: Open, tmp_path: Path) -> None:
+    mine, shared = tmp_path / "mine", tmp_path / "shared"
+    for _ in range(2):
+        assert start(login(ORCH_HOST_DIR=str(mine))).hello["host_dir"] == os.path.realpath(mine)
+    shared.mkdir()
+    (shared / "host").write_text("another-host 0123")
+    for pushed in (True, False):
+        started = start(login(ORCH_HOST_DIR=str(shared)))
+        assert started.hello["host_dir"] == os.path.realpath(shared / "hosts" / os.uname().nodename)
+        assert bool(started.pushed_bytes) is pushed
+    assert (shared / "host").read_text() == "another-host 0123"
+
+
+def test_what_rc_files_print_is_skipped(login: Open, tmp_path: Path) -> None:
+    assert start(login(JUNK, HOME=str(tmp_path))).pushed_bytes > 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh", "csh", "ksh", "busybox"])
+def test_login_shells(login: Open, tmp_path: Path, shell: str) -> None:
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"no {shell} on this machine")
+    if shell == "busybox":
+        link = tmp_path / "sh"
+        link.symlink_to(path)
+        path = str(link)
+    assert start(login(shell=path, HOME=str(tmp_path))).hello["python"]
+
+
+def test_a_damaged_bundle_is_pushed_again(login: Open, tmp_path: Path) -> None:
+    start(login(HOME=str(tmp_path)))
+    (there,) = (tmp_path / ".local/state/orch-host/bundle").iterdir()
+    there.write_bytes(there.read_bytes()[:5000])
+    assert start(login(HOME=str(tmp_path))).pushed_bytes > 0
+    assert start(login(HOME=str(tmp_path))).pushed_bytes == 0
+
+
+def test_a_tilde_in_the_pythons_path_is_the_hosts_home(login: Open, tmp_path: Path) -> None:
+    (tmp_path / "py thon").symlink_to(sys.executable)
+    assert start(login(HOME=str(tmp_path)), "~/py thon").hello["python"]
+
+
+def test_what_is_precompiled_is_what_runs(login: Open, tmp_path: Path) -> None:
+    start(login(HOME=str(tmp_path)))
+    (there,) = (tmp_path / ".local/state/orch-host/bundle").iterdir()
+    assert sys.implementation.cache_tag in there.name
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import orchestrator.host.agent.main; "
+    program += "print(orchestrator.host.agent.main.__file__)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program, there], capture_output=True, check=True)
+    assert done.stdout.strip().endswith(b"agent/main.pyc")
+
+
+def test_a_slow_shell_is_noted(login: Open, tmp_path: Path) -> None:
+    instants = iter([0.0] + [2.5] * 100)  # the first look, and every later one
+    started = start(login(HOME=str(tmp_path)), clock=lambda: next(instants))
+    assert started.hello["slow"] == {"shell_s": 2.5}
+    assert "slow" not in start(login(HOME=str(tmp_path))).hello
+
+
+# ---------------------------------------------------------------- what does not
+
+
+@pytest.mark.parametrize(
+    "python", ["python9", "/nowhere/bin/python3", "; touch x", "$(touch x)", "`touch x`"]
+)
+def test_no_such_python(login: Open, tmp_path: Path, python: str) -> None:
+    error = refusal(login("cd; ", HOME=str(tmp_path)), python)
+    assert (type(error), error.code) == (HostUnfit, "no-python")
+    assert python in str(error)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("python", ["-c", "a\nb", "", "a\0b"])
+def test_what_can_be_no_path_is_not_sent(login: Open, python: str) -> None:
+    assert refusal(login(), python).code == "no-python"
+
+
+@pytest.mark.parametrize("rc", ["kill -9 $$; ", "trap 'kill -9 $$' EXIT; exit; "])
+def test_a_connection_that_breaks_is_no_fault_of_the_hosts_python(
+    login: Open, tmp_path: Path, rc: str
+) -> None:
+    error = refusal(login(rc, HOME=str(tmp_path)))
+    assert type(error) is ConnectFailed
+    assert "the connection broke" in str(error)
+
+
+@pytest.mark.parametrize("python", ["/bin/false", "/bin/cat", "/tmp"])
+def test_a_program_that_is_no_python(login: Open, tmp_path: Path, python: str) -> None:
+    error = refusal(login(HOME=str(tmp_path)), python)
+    assert (error.code, python in str(error)) == ("no-python", True)
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.9"])
+def test_a_python_that_is_too_old(login: Open, tmp_path: Path, version: str) -> None:
+    found = glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python")) or [
+        shutil.which(f"python{version}") or ""
+    ]
+    if not found[0]:
+        pytest.skip(f"no Python {version} on this machine")
+    error = refusal(login(HOME=str(tmp_path)), found[0])
+    assert error.code == "python-too-old"
+    assert "at least 3.10" in str(error)
+    assert version in str(error) or version == "2.7"
+
+
+@pytest.mark.parametrize(
+    ("rc", "said"),
+    [
+        ("echo 'This account is currently not available.'; exit 1; ", "currently not available"),
+        ("echo 'only git here' >&2; exit 1; ", "only git here"),
+        ("exit 0; ", "did not run our command"),
+    ],
+)
+def test_an_account_without_a_shell(login: Open, rc: str, said: str) -> None:
+    error = refusal(login(rc))
+    assert type(error) is HostUnfit
+    assert said in str(error)
+
+
+def test_a_command_that_echoes_us_is_not_believed(login: Open) -> None:
+    error = refusal(login("exec cat; "), timeout_s=1.0)
+    assert type(error) in (HostUnfit, ConnectFailed)
+
+
+def test_a_shell_that_prints_without_end(login: Open) -> None:
+    assert "prints without end" in str(refusal(login("yes | head -c 100000000; ")))
+
+
+def test_a_home_that_cannot_be_written(login: Open) -> None:
+    error = refusal(login(HOME="/proc"))
+    assert "/proc" in str(error)
+    assert "ORCH_HOST_DIR" in (error.hint or "")
+
+
+def test_a_directory_of_somebody_else_is_not_used(login: Open, tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can make a directory of somebody else's")
+    os.chown(tmp_path, 12345, 12345)
+    assert "another user" in str(refusal(login(ORCH_HOST_DIR=str(tmp_path))))
+
+
+def test_no_space_left(login: Open, tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can mount a small disk")
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False)
+    if made.returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    try:
+        error = refusal(login(ORCH_HOST_DIR=str(tmp_path)))
+        left = [path.name for path in (tmp_path / "bundle").iterdir()]
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+    assert (error.code, left) == ("no-space", [])
+
+
+def test_nothing_is_executed_from_a_disk(login: Open, tmp_path: Path) -> None:
+    """/tmp or HOME mounted noexec: only psutil's compiled module needs more, and it is not needed."""
+    if os.geteuid():
+        pytest.skip("only root can mount")
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", tmp_path], check=False)
+    if made.returncode:
+        pytest.skip("this machine lets nobody mount")
+    channel = login(ORCH_HOST_DIR=str(tmp_path), TMPDIR=str(tmp_path))
+    try:
+        started = start(channel)
+        frames = list(started.frames)
+        while len(frames) < 2:
+            frames += started.decoder.feed(channel.read(65536))
+        channel.close()
+        channel._child.wait(20)
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+    assert frames[0][0]["report"]["host"]["memory_percent"] > 0
+
+
+def test_silence_ends_in_time(login: Open) -> None:
+    channel = login("exec sleep 60; ")
+    child = channel._child
+    error = refusal(channel, timeout_s=0.3)
+    child.kill()
+    assert (type(error), "rc files" in (error.hint or "")) == (ConnectFailed, True)
+
+
+def test_the_head_compiles_the_bundle_as_a_host_would() -> None:
+    loaded = bundle.load()
+    # With other byte code a host gets the sources, and compiles them.
+    assert compiled_for("00", loaded) is None
+    ours = compiled_for(MAGIC_NUMBER.hex(), loaded)
+    assert ours is not None
+    assert ours is compiled_for(MAGIC_NUMBER.hex(), loaded)
+    by_host, by_head = io.BytesIO(), io.BytesIO(zlib.decompress(ours.data))
+    installer.precompile(loaded.code.data, by_host)
+    with zipfile.ZipFile(by_host) as first, zipfile.ZipFile(by_head) as second:
+        assert first.namelist() == second.namelist()
+        for name in first.namelist():
+            one, other = first.read(name), second.read(name)
+            if name.endswith(".pyc"):  # equal code may be marshalled in two ways
+                assert one[:16] == other[:16]
+                assert parts(marshal.loads(one[16:])) == parts(marshal.loads(other[16:])), name
+            else:
+                assert one == other
+
+
+def test_what_the_head_has_compiled_is_kept_for_the_next_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    magic, ours = MAGIC_NUMBER.hex(), bundle.load(str(tmp_path))
+    (tmp_path / "compiled.cpython-311.0123456789abcdef").write_bytes(b"of the version before")
+    first = compiled_for(magic, ours)
+    (kept,) = tmp_path.iterdir()
+    whole = kept.read_bytes()
+
+    def again() -> bool:
+        """Whether the next coordinator has to compile anew."""
+        compiled._compiled.cache_clear()
+        counted: list[bundle.Archive] = []
+
+        def compile_(code: bundle.Archive) -> bundle.Archive:
+            assert first is not None
+            counted.append(code)
+            return first
+
+        monkeypatch.setattr(compiled, "_compile", compile_)
+        assert compiled_for(magic, ours) == first
+        return bool(counted)
+
+    assert not again()
+    for torn in (b"", whole[:-1], b"\0" * len(whole)):
+        kept.write_bytes(torn)
+        assert again()
+        assert not again()
+    kept.unlink()
+    kept.mkdir()  # the disk takes nothing
+    assert again()
+    compiled._compiled.cache_clear()
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 40], ids=["cut", "zeros"])
+def test_byte_code_that_a_full_disk_has_torn_is_compiled_anew(tmp_path: Path, torn: bytes) -> None:
+    file, source = tmp_path / "m.py", b"answer = 42\n"
+    file.write_bytes(source)
+    kept = Path(py_compile.compile(str(file)) or "")
+    assert _code(file, "m.py", source).co_filename == "m.py"
+    kept.write_bytes(kept.read_bytes()[:16] + torn)
+    assert _code(file, "m.py", source) == installer.compiled("m.py", source)
+    file.unlink()  # orch is just being installed anew
+    assert _code(file, "m.py", source) == installer.compiled("m.py", source)
+
+
+def parts(code: CodeType) -> list[tuple[CodeType, str]]:
+    """Return a code object and all within it, each with its file, which their comparison leaves out."""
+    inner = [part for each in code.co_consts if isinstance(each, CodeType) for part in parts(each)]
+    return [(code, code.co_filename), *inner]

@@ -1,0 +1,107 @@
+"""The head's copies: a chunk is judged by all of its bytes, whether they came in one transfer or in two."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.both import durable
+from orchestrator.checkpoints import safe
+from orchestrator.head.records.checkpoint_store import CheckpointStore
+
+PARTS = (b"first", b"second", b"third")
+CHUNK = hashlib.sha256(b"".join(PARTS)).hexdigest()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return opened(tmp_path)
+
+
+def opened(state_dir: Path) -> CheckpointStore:
+    return CheckpointStore(str(state_dir), "t", "/ckpt", 3)
+
+
+def test_a_chunk_that_came_whole_is_kept(store: CheckpointStore) -> None:
+    for part in PARTS:
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK)
+    assert store.held_bytes(CHUNK) is None
+    assert Path(store.path(CHUNK)).read_bytes() == b"".join(PARTS)
+
+
+@pytest.mark.parametrize("damaged", range(3))
+def test_a_damaged_part_costs_the_chunk(store: CheckpointStore, damaged: int) -> None:
+    for number, part in enumerate(PARTS):
+        store.append(CHUNK, part[::-1] if number == damaged else part)
+    assert not store.finish(CHUNK)
+    assert store.held_bytes(CHUNK) == 0
+
+
+@pytest.mark.parametrize("early", [PARTS[0], b"wrong"])
+def test_a_part_that_an_earlier_coordinator_took_is_read(tmp_path: Path, early: bytes) -> None:
+    with closing(opened(tmp_path)) as earlier:
+        earlier.append(CHUNK, early)
+    store = opened(tmp_path)
+    for part in PARTS[1:]:
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK) == (early == PARTS[0])
+
+
+def test_a_chunk_that_came_damaged_comes_anew(store: CheckpointStore) -> None:
+    store.append(CHUNK, b"wrong")
+    assert not store.finish(CHUNK)
+    for part in PARTS:
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK)
+
+
+def test_a_write_that_fails_leaves_nothing_open_and_no_sum(store: CheckpointStore) -> None:
+    path = Path(store.path(CHUNK) + ".part")
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/full")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No space left"):
+        store.append(CHUNK, PARTS[0])
+    assert len(os.listdir("/proc/self/fd")) == before
+    path.unlink()
+    path.write_bytes(PARTS[0][:1])  # as a disk that fills up takes it
+    for part in (PARTS[0][1:], *PARTS[1:]):
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK), "what is on disk is read again"
+
+
+def test_a_transfer_that_breaks_off_leaves_no_file_open(store: CheckpointStore) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    store.append(CHUNK, PARTS[0])
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    store.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    for part in PARTS[1:]:
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_disk_that_refuses_to_sync_a_snapshot_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "gen-000001"
+    directory.mkdir()
+    (directory / "model-7.bin").write_bytes(b"x" * 100)
+    told: list[str] = []
+
+    def refuse(tree: str) -> None:
+        if not told:  # the kernel tells an error of the disk once
+            told.append(tree)
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(durable, "sync_tree", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        safe.snapshot(str(tmp_path), str(directory), None)
+    assert safe.snapshot(str(tmp_path), str(directory), None)["global_step"] == 7

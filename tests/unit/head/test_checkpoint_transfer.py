@@ -1,0 +1,459 @@
+"""Checkpoints between hosts that share nothing: what the head pulls, pushes, and never sends twice.
+
+The hosts are directories; what they do is what the agent's orders do there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from orchestrator.both.hostdir import HostFault
+from orchestrator.checkpoints import copying, places, safe, seed, verify
+from orchestrator.core.actions import SeedCheckpoint
+from orchestrator.core.plan import TaskId
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.run import Problem, Run, new_run
+from orchestrator.head.links import edge
+from orchestrator.head.links.conversation import Answer, LinkDown, OrderRefused
+from orchestrator.head.records.checkpoint_store import CheckpointStore
+from orchestrator.head.transfer.checkpoints import CheckpointTransfer
+from orchestrator.head.transfer.journey import PULL_BYTES, Abandoned
+from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.table import Order
+from tests.arrivals import Arrivals
+from tests.contract.small_disk import mounted
+from tests.unit.checkpoints.saved import npz, truncate
+from tests.unit.checkpoints.test_checkpoints import FIXTURES
+from tests.unit.core.transcript import make_plan
+
+CHECKPOINTS = "/ckpt"
+
+
+A = TypeVar("A")
+
+Replied = tuple[Mapping[str, Any], bytes]
+
+
+class Asked(Generic[A]):
+    """An order that was sent; the host does it when its answer is waited for, as the next in order."""
+
+    def __init__(self, do: Callable[[], Answer[A]]) -> None:
+        self._do = do
+
+    def answer(self, timeout_s: float) -> Answer[A]:
+        assert timeout_s >= 60.0
+        return self._do()
+
+
+class Host:
+    """One host's own /ckpt, below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "ckpt"
+        self.arrivals = Arrivals()
+        """What its agent knows; another agent does not."""
+        self.read = safe.ChunkReader()
+        self.asked: list[str] = []
+        self.moved_bytes = 0
+        self.cut_after: int | None = None
+        """Orders that still go through; None: all do."""
+        self.rot = False
+        self.forged: Manifest | None = None
+
+    @property
+    def safe(self) -> Path:
+        """Where its snapshots are."""
+        return self.root / ".orch" / "safe"
+
+    def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
+        assert timeout_s >= 60.0
+        if self.cut_after is not None:
+            self.cut_after -= 1
+            if self.cut_after < 0:
+                raise LinkDown("cut")
+        verb = order.verb.name
+        self.asked.append(verb)
+        try:
+            ok, data = getattr(self, f"on_{verb}")(order.fields, blob)
+        except HostFault as e:
+            raise OrderRefused(Problem(e.code, str(e), e.hint)) from e
+        return Answer(edge.answer("a", order, json.loads(json.dumps(ok)), data), data)
+
+    def begin(self, order: Order[A], blob: bytes = b"") -> Asked[A]:
+        return Asked(lambda: self.ask(order, blob))
+
+    def on_seed(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
+        only = safe.directory_of(str(self.root), order["only"]) if order.get("only") else None
+        scratch = bool(order["from_scratch"])
+        made = seed.seed(str(self.root), order["generation"], from_scratch=scratch, keep=3, only=only)
+        return made, b""
+
+    def on_snapshot(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
+        directory = places.directory_of(str(self.root), order["generation"])
+        return self.forged or safe.snapshot(str(self.root), directory, order["path"]), b""
+
+    def on_receive(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
+        return self.arrivals.receive(str(self.root), order["manifest"]), b""
+
+    def on_chunk(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
+        where = str(self.root), order["digest"], order["name"], order["offset"], order["bytes_max"]
+        room = memoryview(bytearray(order["bytes_max"]))
+        data = bytes(room[: self.read(room, *where)])
+        self.moved_bytes += len(data)
+        return {}, b"\0" * len(data) if self.rot else data
+
+    def on_blob(self, order: Mapping[str, Any], blob: bytes) -> Replied:
+        self.moved_bytes += len(blob)
+        return self.arrivals.take(order, blob), b""
+
+    def train(self, generation: int, fixture: str = "manager", *, saved_at: float = 1_700_000_000.0) -> Path:
+        """Save a checkpoint in a generation's directory, as a script does."""
+        directory = Path(places.directory_of(str(self.root), generation))
+        shutil.rmtree(directory / fixture, ignore_errors=True)
+        shutil.copytree(FIXTURES / fixture, directory / fixture)
+        for path in directory.rglob("*"):
+            os.utime(path, (0, saved_at))
+        return directory
+
+
+class Lab:
+    """Hosts a, b and c, and a head node."""
+
+    def __init__(self, root: Path) -> None:
+        self.hosts = {name: Host(root / name) for name in "abc"}
+        self.a, self.b, self.c = self.hosts.values()
+        self.checkpoints = CheckpointTransfer(str(root / "head"), lambda _run, name: self.hosts[name])
+        self.said: list[str] = []
+
+    def run(self, *order: str) -> Run:
+        """Return a run with one worker on each of these hosts; the first has the chief."""
+        plan = make_plan(list(order or "ab"), checkpoint=True, start_after_s=0.0)
+        assert plan.checkpoint is not None
+        plan = replace(plan, checkpoint=replace(plan.checkpoint, dir=CHECKPOINTS, shared=False))
+        return new_run("t-1", plan, epoch=1, at=0.0)
+
+    def seed(self, run: Run, generation: int, *, from_scratch: bool = False) -> Seed:
+        asked = replace(run, from_scratch=from_scratch)
+        return self.checkpoints.seed(
+            asked, SeedCheckpoint(run.task(run.chief).host, generation), self.said.append
+        )
+
+    def bring(self, run: Run, generation: int, path: Path) -> None:
+        self.checkpoints.bring(run, generation, str(path))
+
+    def copy_on(self, host: Host, given: Seed) -> Path:
+        """Where a task there takes its scratch from."""
+        assert given.copy.startswith(CHECKPOINTS)
+        return host.root / given.copy.removeprefix(CHECKPOINTS + "/")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_the_first_generation_starts_from_nothing_and_nothing_is_carried(lab: Lab) -> None:
+    given = lab.seed(lab.run(), 1)
+    assert (given.source, given.copy) == (None, "")
+    assert lab.a.asked == ["seed"]
+    assert lab.b.asked == []
+
+
+def test_all_tasks_start_from_the_same_on_hosts_that_share_nothing(lab: Lab, tmp_path: Path) -> None:
+    run = lab.run()
+    lab.seed(run, 1)
+    lab.a.train(1)
+    given = lab.seed(run, 2)
+    assert given.global_step == 32
+    for host in (lab.a, lab.b):
+        scratch = tmp_path / f"scratch-{host.root.parent.name}"
+        copying.copy(str(lab.copy_on(host, given)), str(scratch))
+        assert verify(str(scratch))["checkpoint"]["global_step"] == 32
+        assert 'model_checkpoint_path: "ckpt-2"' in (scratch / "manager" / "checkpoint").read_text()
+
+
+def test_what_is_there_already_is_not_sent_again(lab: Lab) -> None:
+    run = lab.run()
+    lab.a.train(1)
+    lab.seed(run, 2)
+    moved = lab.a.moved_bytes, lab.b.moved_bytes
+    assert min(moved) > 160_000
+    assert lab.seed(run, 3).global_step == 32
+    assert (lab.a.moved_bytes, lab.b.moved_bytes) == moved
+
+
+def test_a_lost_chiefs_host_takes_nothing_away_that_was_pulled(lab: Lab) -> None:
+    run = lab.run("a", "b")
+    directory = lab.a.train(1)
+    lab.seed(run, 2)
+    lab.a.train(2, saved_at=1_700_000_100.0)
+    lab.bring(run, 2, Path(places.directory_of(str(lab.a.root), 2)) / "manager" / "ckpt-2")
+    shutil.rmtree(lab.a.root)
+    lab.a.cut_after = 0
+    assert directory
+    moved = lab.run("c", "b")
+    given = lab.seed(moved, 3)
+    assert given.global_step == 32
+    assert str(given.source).startswith(str(lab.c.root))
+    assert verify(places.directory_of(str(lab.c.root), 3))["checkpoint"]["global_step"] == 32
+    assert lab.copy_on(lab.b, given).is_dir()
+
+
+def test_a_past_of_its_own_on_the_new_host_is_not_resumed_from(lab: Lab) -> None:
+    lab.a.train(1, "keras3_backup")
+    lab.seed(lab.run("a", "b"), 2)
+    lab.c.train(5)  # another run's, or a fork that nobody went on from
+    given = lab.seed(lab.run("c", "b"), 6)
+    assert given.global_step == 20
+    assert lab.seed(lab.run("c", "b"), 7).global_step == 20, "and from then on its own directory is the run's"
+
+
+def test_the_same_host_after_its_disk_was_lost_is_given_what_the_head_has(lab: Lab) -> None:
+    lab.a.train(1)
+    lab.seed(lab.run(), 2)
+    shutil.rmtree(lab.a.root)
+    assert lab.seed(lab.run(), 3).global_step == 32
+
+
+@pytest.mark.fault(42)
+def test_a_copy_that_rots_on_the_chiefs_host_takes_nothing_away_that_was_pulled(lab: Lab) -> None:
+    """The older files beside it read whole, and must not count as newer than what the head has."""
+    run = lab.run("a")
+    lab.seed(run, 1)
+    for step in (100, 200):
+        npz(lab.a.root / "gen-000001" / f"ckpt-{step}.npz", step)
+    os.utime(lab.a.root / "gen-000001" / "ckpt-100.npz", (0, 1_700_000_000))
+    lab.bring(run, 1, lab.a.root / "gen-000001" / "ckpt-200.npz")
+    assert lab.seed(run, 2).global_step == 200
+    truncate(lab.a.root / "gen-000002" / "ckpt-200.npz", 100)
+    with pytest.raises(OrderRefused, match=r"a: .* does not read whole any more; the head node has step 200"):
+        lab.seed(run, 3)
+    given = lab.seed(run, 4)
+    assert (given.global_step, sorted(os.listdir(lab.a.root / "gen-000004"))[1:]) == (200, ["ckpt-200.npz"])
+
+
+def test_a_transfer_that_breaks_off_goes_on_where_it_was(lab: Lab) -> None:
+    run = lab.run()
+    directory = lab.a.train(1)
+    large = os.urandom(3 * safe.CHUNK_BYTES + 12345)
+    (directory / "vocabulary").write_bytes(large)
+    path = directory / "manager" / "ckpt-2"
+    lab.a.cut_after = 20
+    with pytest.raises(LinkDown):
+        lab.bring(run, 1, path)
+    first = lab.a.moved_bytes
+    assert first > 8 * PULL_BYTES
+    lab.a.cut_after = None
+    lab.bring(run, 1, path)
+    whole = sum(p.stat().st_size for p in lab.copy_on(lab.a, _of(lab, run)).rglob("*") if p.is_file())
+    assert lab.a.moved_bytes < whole, "nothing came twice, and the marker not at all"
+    lab.b.cut_after = 30
+    with pytest.raises(LinkDown):
+        lab.seed(run, 2)
+    lab.b.cut_after, lab.b.arrivals = None, Arrivals()
+    given = lab.seed(run, 2)
+    assert (lab.copy_on(lab.b, given) / "vocabulary").read_bytes() == large
+    assert lab.b.moved_bytes < len(large) + 2 * safe.CHUNK_BYTES
+    assert list(lab.b.safe.glob("*.tmp")) == []
+
+
+def test_a_chunk_that_had_come_whole_when_the_coordinator_died_is_completed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, path = lab.run(), lab.a.train(1) / "manager" / "ckpt-2"
+
+    def dies(_store: CheckpointStore, _chunk: str) -> bool:
+        raise OSError("as if it were killed between the last part and the name")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointStore, "finish", dies)
+        with pytest.raises(OSError, match="as if"):
+            lab.bring(run, 1, path)
+    lab.bring(run, 1, path)
+    newest = lab.checkpoints.store(run).newest()
+    assert newest is not None
+    chunks = [chunk for _, _, _, made_of in newest["files"] for chunk in made_of]
+    assert all(lab.checkpoints.store(run).held_bytes(chunk) is None for chunk in chunks), "each is complete"
+
+
+def _of(lab: Lab, run: Run) -> Seed:
+    newest = lab.checkpoints.store(run).newest()
+    assert newest is not None
+    return Seed(1, copy=f"{CHECKPOINTS}/.orch/safe/{newest['digest']}")
+
+
+def test_what_comes_damaged_is_not_taken(lab: Lab) -> None:
+    run = lab.run()
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    lab.a.rot = True
+    with pytest.raises(OrderRefused, match="came damaged"):
+        lab.bring(run, 1, path)
+    assert lab.checkpoints.store(run).newest() is None
+    lab.a.rot = False
+    lab.bring(run, 1, path)
+    assert lab.checkpoints.store(run).newest() is not None
+
+
+@pytest.mark.fault(57)
+def test_a_checkpoint_that_is_larger_than_it_may_be_is_not_copied(lab: Lab) -> None:
+    run = lab.run()
+    assert run.plan.checkpoint is not None
+    small = replace(run.plan, checkpoint=replace(run.plan.checkpoint, copy_bytes_max=10_000))
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    with pytest.raises(OrderRefused, match=r"at most 9\.8 KiB are copied to the head node") as refused:
+        lab.bring(replace(run, plan=small), 1, path)
+    assert refused.value.problem.key == "run.checkpoint.copy_limit"
+    assert lab.a.moved_bytes == 0
+    lab.bring(run, 1, path)
+
+
+def test_a_host_that_gives_less_than_it_was_asked_for_only_takes_longer(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, path, whole = lab.run(), lab.a.train(1) / "manager" / "ckpt-2", lab.a.on_chunk
+    monkeypatch.setattr(lab.a, "on_chunk", lambda order, blob: ({}, whole(order, blob)[1][:100]))
+    lab.bring(run, 1, path)
+    assert lab.checkpoints.store(run).newest() is not None
+
+
+@pytest.mark.fault(57)
+def test_what_is_left_of_transfers_that_never_end_does_not_add_up(lab: Lab) -> None:
+    run = lab.run()
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    pieces = Path(lab.checkpoints.store(run).path("x")).parent
+    for number in range(5):
+        (path.parent.parent / "vocabulary").write_bytes(os.urandom(2 * safe.CHUNK_BYTES + number))
+        lab.a.cut_after = 10
+        with pytest.raises(LinkDown):
+            lab.bring(run, 1, path)
+    assert sum(p.stat().st_size for p in pieces.iterdir()) <= 10 * PULL_BYTES
+
+
+@pytest.mark.fault(57)
+def test_the_reserve_of_the_journal_is_left_free(lab: Lab, tmp_path: Path) -> None:
+    run, path = lab.run(), lab.a.train(1) / "manager" / "ckpt-2"
+    with mounted(tmp_path / "disk", megabytes=4) as small:
+        ballast = small.path / "big"
+        ballast.write_bytes(b"x" * (4 * (1 << 20) - (150 << 10)))  # 5 % are 200 kB
+        head = CheckpointTransfer(str(small.path), lambda _run, name: lab.hosts[name])
+        with pytest.raises(OrderRefused, match="are reserved for the journal"):
+            head.bring(run, 1, str(path))
+        assert lab.a.moved_bytes == 0
+        ballast.unlink()
+        head.bring(run, 1, str(path))
+        assert head.store(run).newest() is not None
+
+
+def test_a_checkpoint_that_its_script_removes_while_it_is_copied_is_tried_again_later(lab: Lab) -> None:
+    lab.a.train(1)
+    with pytest.raises(OrderRefused, match="went away"):
+        lab.bring(lab.run(), 1, lab.a.root / "gen-000001" / "manager" / "ckpt-9")
+
+
+def test_from_scratch_leaves_behind_what_the_head_has_too(lab: Lab) -> None:
+    lab.a.train(1)
+    lab.seed(lab.run(), 2)
+    assert lab.seed(lab.run(), 3, from_scratch=True).source is None
+    assert lab.seed(lab.run("c", "b"), 4).source is None, "on another host too"
+
+
+def test_going_back_holds_for_what_the_head_has(lab: Lab) -> None:
+    run = lab.run()
+    path = lab.a.train(1, saved_at=1_700_000_000.0) / "manager" / "ckpt-2"
+    lab.bring(run, 1, path)
+    lab.a.train(2, "keras3_backup", saved_at=1_700_000_500.0)
+    lab.bring(run, 2, lab.a.root / "gen-000002" / "keras3_backup" / "latest.weights.h5")
+    store = lab.checkpoints.store(run)
+    store.settle("a", 2)
+    assert store.holds(20, 1_700_000_500.0)
+    store.go_back(1_700_000_000.0)
+    assert not store.holds(20, 1_700_000_500.0)
+    assert lab.seed(lab.run("c", "b"), 3).global_step == 32
+
+
+def test_the_head_keeps_the_newest_few(lab: Lab) -> None:
+    run = lab.run()
+    for generation in range(1, 6):
+        directory = lab.a.train(generation, "keras3_backup", saved_at=1_700_000_000.0 + generation)
+        (directory / "notes").write_text(str(generation))
+        lab.bring(run, generation, directory / "keras3_backup" / "latest.weights.h5")
+    root = Path(lab.checkpoints.store(run).root)
+    assert len(list((root / "manifests").iterdir())) == 3
+    used = {
+        p for f in (root / "manifests").iterdir() for p in os.listdir(root / "pieces") if p in f.read_text()
+    }
+    assert used == set(os.listdir(root / "pieces"))
+
+
+def test_a_pull_gives_way_to_a_newer_generation_and_to_the_end(lab: Lab) -> None:
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    lab.checkpoints.close()
+    with pytest.raises(Abandoned):
+        lab.bring(lab.run(), 1, path)
+    assert TaskId("worker", 0) == lab.run().chief
+
+
+@pytest.mark.parametrize(
+    ("name", "chunk"), [("../x", "0" * 64), ("/x", "0" * 64), ("x", "../../x"), ("a//b", "0" * 64)]
+)
+def test_a_manifest_that_leaves_its_directory_is_refused_by_head_and_hosts(
+    lab: Lab, name: str, chunk: str
+) -> None:
+    run = lab.run()
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    lab.bring(run, 1, path)
+    newest = lab.checkpoints.store(run).newest()
+    assert newest is not None
+    bad: Manifest = {**newest, "digest": "0" * 64, "files": [(name, 1, 0, [chunk])]}
+    with pytest.raises(ValueError, match="not"):
+        lab.b.arrivals.receive(str(lab.b.root), bad)
+    lab.a.forged = bad
+    with pytest.raises((OrderRefused, edge.WireError), match=r"cannot be taken|not a SHA-256"):
+        lab.bring(run, 1, path)
+
+
+def test_a_file_that_a_terminal_would_obey_does_not_travel(lab: Lab) -> None:
+    """The head would show its name, and sends it back: it can neither clean it nor leave it."""
+    directory = lab.a.train(1)
+    (directory / "vocabulary\x1b[2J").write_text("words")
+    with pytest.raises(OrderRefused, match=r"'vocabulary\\x1b\[2J' cannot be transferred"):
+        lab.bring(lab.run(), 1, directory / "manager" / "ckpt-2")
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd"])
+def test_nothing_outside_a_snapshot_is_read(lab: Lab, name: str) -> None:
+    run = lab.run()
+    lab.bring(run, 1, lab.a.train(1) / "manager" / "ckpt-2")
+    newest = lab.checkpoints.store(run).newest()
+    assert newest is not None
+    with pytest.raises(ValueError, match="outside"):
+        safe.ChunkReader()(memoryview(bytearray(10)), str(lab.a.root), newest["digest"], name, 0, 10)
+    for digest in ("../..", "", "A" * 64):
+        with pytest.raises(ValueError, match="not a SHA-256"):
+            safe.directory_of(str(lab.a.root), digest)
+
+
+def test_what_is_under_way_for_a_run_that_is_over_is_given_up(lab: Lab) -> None:
+    """Or it would hold the directory for as long as a start may take, while the next run waits for it."""
+    run = lab.run()
+    lab.a.train(1)
+    lab.checkpoints.abandon(run.run_id)
+    with pytest.raises(Abandoned):
+        lab.seed(run, 2)
+    with pytest.raises(Abandoned):
+        lab.bring(run, 1, places_of(lab, 1))
+    other = replace(run, run_id="t-2")
+    assert lab.seed(other, 2).source is not None
+
+
+def places_of(lab: Lab, generation: int) -> Path:
+    """Return a generation's directory on host a."""
+    return Path(places.directory_of(str(lab.a.root), generation))

@@ -1,0 +1,543 @@
+"""The journal: what comes back is what was put in, and what cannot be trusted is refused with the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import stat
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from orchestrator import __version__
+from orchestrator.core import decide
+from orchestrator.core.actions import Note
+from orchestrator.core.causes import Cause
+from orchestrator.core.decision import Decision
+from orchestrator.core.ends import Exit
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import HostUp, KillRequested, Submitted, Ticked
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.plan import TaskId
+from orchestrator.core.state.host import Facts
+from orchestrator.core.state.phase_states import Phase, Swept
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import Progress, TaskPhase
+from orchestrator.head.journal.changes import changed, changes, state_after
+from orchestrator.head.journal.entries import Outcome
+from orchestrator.head.journal.format import VERSION
+from orchestrator.head.journal.journal import Journal, put_aside
+from orchestrator.head.journal.reading import peek
+from orchestrator.head.journal.states import Contents, dump_run
+from tests.unit.core.phases import in_phase
+from tests.unit.core.transcript import make_plan
+
+W0 = TaskId("worker", 0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "journal.db")
+
+
+@pytest.fixture
+def journal(path: str) -> Iterator[Journal]:
+    opened = Journal(path)
+    yield opened
+    opened.close()
+
+
+def a_run(run_id: str = "t-20260101-000000") -> Run:
+    run = new_run(run_id, make_plan(["a", "b"], checkpoint=True), epoch=3, at=7.5)
+    run = run.with_task(
+        replace(
+            run.tasks[0],
+            phase=TaskPhase.EXITED,
+            pid=7,
+            exit=Exit(cause=Cause.OOM, at=8.5, last_lines=("é — 漢",), left=("pid 9: D state",)),
+            progress=Progress(global_step=5, metrics={"loss": 0.25}),
+            said=("hello",),
+        )
+    )
+    run = run.with_host(replace(run.hosts[0], facts=Facts("3.11.2", {"keras": None, "tensorflow": "2.21"})))
+    swept = {"a": Swept(("pid 9: D state",), (20000,), "cgroup")}
+    return in_phase(run, Phase.STOPPING, proof=swept, deadline_at=9.25)
+
+
+def test_what_comes_back_is_what_was_put_in(journal: Journal, path: str) -> None:
+    run = a_run()
+    journal.commit(
+        run, Submitted(8.0), [Note(NoteKind.SUBMITTED, "here", W0, {"n": 1}), Note(NoteKind.PREPARED, "too")]
+    )
+    journal.close()
+    again = Journal(path)
+    (kept,) = again.runs()
+    assert kept.run == run
+    assert (kept.written_at, kept.ended) == (8.0, None)
+    first, second = again.events()
+    assert {k: first[k] for k in ("seq", "run", "kind", "task", "generation", "message", "data")} == {
+        "seq": 1,
+        "run": run.run_id,
+        "kind": "submitted",
+        "task": "worker:0",
+        "generation": 0,
+        "message": "here",
+        "data": {"n": 1},
+    }
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])
+    assert second["task"] is None
+    (entry,) = again.entries(run.run_id)
+    assert (entry.type, entry.event) == ("Submitted", Submitted(8.0))
+    again.close()
+
+
+def test_events_of_one_run_by_name_or_id_and_after_a_number(journal: Journal) -> None:
+    one = a_run()
+    other = replace(a_run("u-20260101-000000"), plan=replace(one.plan, name="u"))
+    for run in (one, other, one):
+        journal.commit(run, Ticked(9.0), [Note(NoteKind.WARNING, run.run_id)])
+    assert [e["seq"] for e in journal.events()] == [1, 2, 3]
+    assert [e["seq"] for e in journal.events(name="t")] == [1, 3]
+    assert [e["seq"] for e in journal.events(name=other.run_id)] == [2]
+    assert [e["seq"] for e in journal.events(after=1, limit=1)] == [2]
+    assert journal.events(name="nobody") == []
+
+
+def test_first_causes_outlive_the_state_in_the_events(journal: Journal) -> None:
+    run = a_run()
+    why = {"task": "worker:0", "sentence": "é", "last_lines": ["x"]}
+    journal.commit(
+        run,
+        Submitted(8.0),
+        [Note(NoteKind.SUBMITTED, "here"), Note(NoteKind.BACKOFF, "so", W0, {"first_cause": why})],
+    )
+    journal.commit(
+        run, Submitted(9.0), [Note(NoteKind.FAILED, "so", W0, {"first_cause": {**why, "generation": 2}})]
+    )
+    assert journal.first_causes(run.run_id) == [why, {**why, "generation": 2}]
+    assert journal.first_causes("other") == []
+
+
+def test_the_time_of_the_end_is_written_once(journal: Journal) -> None:
+    ended = in_phase(a_run(), Phase.KILLED)
+    journal.commit(ended, KillRequested(9.0), [])
+    (first,) = journal.runs()
+    journal.commit(replace(ended, epoch=9), Ticked(10.0), [])
+    (second,) = journal.runs()
+    assert second.run.epoch == 9
+    assert first.ended is not None
+    assert second.ended == first.ended
+    assert second.created == first.created
+
+
+def test_of_the_ended_runs_the_newest_are_given_and_all_that_go_on(journal: Journal) -> None:
+    for number in range(6):
+        phase = Phase.RUNNING if number == 0 else Phase.FAILED
+        journal.commit(in_phase(a_run(f"t-20260101-00000{number}"), phase), Ticked(1.0), [])
+    assert [kept.run.run_id[-1] for kept in journal.runs(ended_max=2)] == ["0", "4", "5"]
+
+
+def an_unproven(run: Run) -> Run:
+    """Return the run after its end, without the proof from host `b`."""
+    return in_phase(replace(run, generation=1, generation_last=1), Phase.KILLED, proof={"a": Swept()})
+
+
+def test_a_run_whose_end_is_unproven_is_given_and_kept_however_old_until_it_is_proven(
+    journal: Journal, path: str
+) -> None:
+    owing = an_unproven(a_run("t-20260101-000000"))
+    journal.commit(owing, Ticked(1.0), [])
+    for number in range(1, 4):
+        journal.commit(in_phase(a_run(f"t-20260101-00000{number}"), Phase.FAILED), Ticked(1.0), [])
+    journal.close()
+    again = Journal(path)
+    assert [kept.run.run_id[-1] for kept in again.runs(ended_max=1)] == ["0", "3"]
+    assert [run_id[-1] for run_id in again.prune(ended_max=1)] == ["1", "2"]
+    again.commit(in_phase(owing, Phase.KILLED, proof={"a": Swept(), "b": Swept()}), Ticked(2.0), [])
+    assert [run_id[-1] for run_id in again.prune(ended_max=1)] == ["0"]
+    again.close()
+
+
+def test_epochs_go_up_by_one_over_all_openings(journal: Journal, path: str) -> None:
+    assert [journal.take_epoch(), journal.take_epoch()] == [1, 2]
+    journal.close()
+    again = Journal(path)
+    assert again.take_epoch() == 3
+    again.close()
+
+
+def test_run_ids_are_new_even_within_one_second(journal: Journal) -> None:
+    ids = []
+    for _ in range(5):
+        ids.append(journal.next_run_id("t"))
+        journal.commit(a_run(ids[-1]), Submitted(1.0), [])
+    assert len(set(ids)) == 5
+    assert all(re.fullmatch(r"t-\d{8}-\d{6}", run_id) for run_id in ids)
+
+
+def test_a_note_that_cannot_be_kept_keeps_nothing_of_its_turn(journal: Journal) -> None:
+    journal.commit(a_run(), Submitted(1.0), [])
+    changed = replace(a_run(), epoch=99)
+    circular: dict[str, object] = {}
+    circular["self"] = circular
+    with pytest.raises(ValueError, match=r"[Cc]ircular"):
+        journal.commit(changed, Ticked(2.0), [Note(NoteKind.WARNING, "x", data=circular)])
+    assert journal.runs()[0].run == a_run()
+    assert len(journal.entries(a_run().run_id)) == 1
+    journal.commit(changed, Ticked(2.0), [])
+    assert journal.runs()[0].run == changed
+
+
+def test_it_is_private_from_the_first_byte_on(journal: Journal, path: str) -> None:
+    journal.commit(a_run(), Submitted(1.0), [])
+    modes = {name: stat.S_IMODE(os.stat(path + name).st_mode) for name in ("", "-wal")}
+    assert modes == {"": 0o600, "-wal": 0o600}
+    assert not os.path.exists(path + ".new")
+
+
+def test_a_creation_that_died_halfway_is_begun_anew(path: str) -> None:
+    Path(path + ".new").write_bytes(b"SQLite format 3\0 torn")
+    opened = Journal(path)
+    assert opened.runs() == []
+    opened.close()
+
+
+def full(path: str) -> None:
+    opened = Journal(path)
+    for number in range(60):
+        run = a_run(f"t-20260101-{number:06d}")
+        opened.commit(run, Submitted(1.0), [Note(NoteKind.WARNING, "x" * 500)])
+    opened.close()
+
+
+def _cut(path: str) -> None:
+    os.truncate(path, os.stat(path).st_size // 2)
+
+
+def _empty(path: str) -> None:
+    os.truncate(path, 0)
+
+
+def _garbage(path: str) -> None:
+    Path(path).write_bytes(os.urandom(8192))
+
+
+def _holes(path: str) -> None:
+    with open(path, "r+b") as file:
+        for page in range(1, os.stat(path).st_size // 4096, 3):
+            file.seek(page * 4096)
+            file.write(b"\xff" * 4096)
+
+
+def _text(path: str) -> None:
+    Path(path).write_text("runs: none\n")
+
+
+def _foreign(path: str) -> None:
+    os.unlink(path)
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE poems (line TEXT)")
+
+
+def _no_meta(path: str) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM meta WHERE key = 'version'")
+
+
+def _gone(path: str) -> None:
+    os.unlink(path)
+    Path(path + "-wal").write_bytes(b"x" * 100)
+
+
+DAMAGES = [_cut, _empty, _garbage, _holes, _text, _foreign, _no_meta, _gone]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.fault(38)
+def test_a_damaged_journal_is_refused_with_its_name_and_the_way_out(path: str, damage: object) -> None:
+    full(path)
+    damage(path)  # type: ignore[operator]
+    with pytest.raises(JournalError) as caught:
+        Journal(path)
+    assert caught.value.message.startswith(f"the journal {path} is damaged: ")
+    assert caught.value.hint is not None
+    assert "`orch recover --hosts cluster.yaml` puts it aside" in caught.value.hint
+
+
+@pytest.mark.fault(59)
+def test_row_59_a_state_that_cannot_be_read_is_set_aside_and_the_others_are_given(path: str) -> None:
+    full(path)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE runs SET state = '{\"run_id\": 1}' WHERE run_id = 't-20260101-000007'")
+    opened = Journal(path)
+    assert len(opened.runs()) == 59
+    (aside,) = opened.contents().unreadable
+    assert (aside.run_id, aside.name, aside.ended) == ("t-20260101-000007", "t", None)
+    assert (
+        "its state in the journal cannot be read (run_id: Input should be a valid string)" in aside.sentence
+    )
+    assert opened.contents().set_aside == peek(path).set_aside == (aside,)
+    opened.note_set_aside(aside)
+    event = opened.events(after=60)[-1]
+    assert (event["kind"], event["run"], event["message"]) == ("run-set-aside", aside.run_id, aside.sentence)
+    assert opened.prune(ended_max=0) == []
+    opened.write_off(aside.run_id)
+    assert opened.contents().set_aside == ()
+    assert opened.prune(ended_max=0) == [], "whether its hosts owe a proof is not known"
+    opened.commit(a_run(aside.run_id), Submitted(1.0), [])
+    assert opened.contents().unreadable == (), "rebuilt, it can be read again"
+    opened.close()
+
+
+def _of_version(path: str, version: int) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (str(version),))
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1])
+@pytest.mark.fault(39)
+def test_a_journal_of_a_version_that_is_not_read_is_refused_with_both_and_its_writer(
+    path: str, version: int
+) -> None:
+    Journal(path).close()
+    _of_version(path, version)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE meta SET value = '9.1.0' WHERE key = 'program'")
+    before = Path(path).read_bytes()
+    with pytest.raises(JournalError) as caught:
+        Journal(path)
+    assert caught.value.message == (
+        f"the journal {path} is of version {version}, written by orch 9.1.0; "
+        f"this is orch {__version__}, which reads version 1 to {VERSION}"
+    )
+    assert "use orch 9.1.0; or `orch recover --hosts cluster.yaml`" in str(caught.value.hint)
+    with pytest.raises(JournalError, match=f"is of version {version}, written by orch 9.1.0"):
+        peek(path)
+    assert Path(path).read_bytes() == before
+
+
+def test_a_newer_journal_names_what_was_kept_before_its_migration(path: str) -> None:
+    Journal(path).close()
+    _of_version(path, VERSION + 1)
+    Path(f"{path}.before-v{VERSION + 1}").touch()
+    with pytest.raises(JournalError) as caught:
+        Journal(path)
+    assert f"what there was before its migration is in {path}.before-v{VERSION + 1}" in str(caught.value.hint)
+
+
+VERSION_1 = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY, name TEXT NOT NULL, created TEXT NOT NULL, ended TEXT,
+    written_at REAL NOT NULL, state TEXT NOT NULL
+) STRICT;
+CREATE TABLE journal (
+    seq INTEGER PRIMARY KEY, time TEXT NOT NULL, run_id TEXT NOT NULL, type TEXT NOT NULL, event TEXT NOT NULL
+) STRICT;
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL,
+    kind TEXT NOT NULL, task TEXT, generation INTEGER NOT NULL, message TEXT NOT NULL, data TEXT NOT NULL
+) STRICT;
+CREATE INDEX events_by_name ON events (name, seq);
+CREATE INDEX journal_by_run ON journal (run_id, seq);
+INSERT INTO meta VALUES ('version', '1'), ('epoch', '7');
+"""
+
+
+def of_version_1(path: str) -> list[Run]:
+    """Write a journal of version 1 with one active and two ended runs, and a write-ahead log that is not merged."""
+    runs = [in_phase(a_run(f"t-20260101-00000{n}"), phase) for n, phase in enumerate(ONE_GOES_ON)]
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.executescript(VERSION_1)
+    for number, run in enumerate(runs):
+        ended = "2026-01-01T00:00:00.000Z" if run.phase.is_terminal else None
+        state = TypeAdapter(Run).dump_json(run).decode()
+        db.execute("INSERT INTO runs VALUES (?, 't', 'then', ?, 1.5, ?)", (run.run_id, ended, state))
+        event = (number + 10, "then", run.run_id, "Ticked", '{"at": 1.5}')
+        db.execute("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", event)
+        db.execute("INSERT INTO events VALUES (NULL, 'then', ?, 't', 'k', NULL, 1, 'm', '{}')", (run.run_id,))
+    shutil.copy(path, path + ".kept")
+    shutil.copy(path + "-wal", path + ".kept-wal")
+    db.close()
+    os.rename(path + ".kept", path)
+    os.rename(path + ".kept-wal", path + "-wal")
+    return runs
+
+
+ONE_GOES_ON = (Phase.FAILED, Phase.RUNNING, Phase.SUCCEEDED)
+
+
+@pytest.mark.fault(39)
+def test_an_older_journal_is_migrated_after_a_backup(path: str) -> None:
+    runs = of_version_1(path)
+    assert [kept.run for kept in peek(path).kept] == runs, "a look migrates nothing"
+    assert not os.path.exists(f"{path}.before-v4")
+    opened = Journal(path)
+    assert [kept.run for kept in opened.runs()] == runs
+    assert [kept.run.run_id[-1] for kept in opened.runs(ended_max=1)] == ["1", "2"]
+    assert [event["seq"] for event in opened.events()] == [1, 2, 3]
+    assert opened.take_epoch() == 8
+    opened.close()
+    assert _tables(path) == _tables_of_a_new_one(path)
+    backup = f"{path}.before-v4"
+    assert stat.S_IMODE(os.stat(backup).st_mode) == 0o600
+    with sqlite3.connect(backup) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == ("1",)
+        assert db.execute("SELECT count(*) FROM runs").fetchone() == (3,), "with what was in its log"
+
+
+def _tables(path: str) -> set[tuple[str, str]]:
+    with sqlite3.connect(path) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        columns = {(t, row[1]) for t in tables for row in db.execute(f"PRAGMA table_info({t})")}
+        return columns | {
+            ("", n) for (n,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")
+        }
+
+
+def _tables_of_a_new_one(path: str) -> set[tuple[str, str]]:
+    Journal(path + ".fresh").close()
+    return _tables(path + ".fresh")
+
+
+def test_a_migration_that_fails_leaves_the_old_journal(path: str) -> None:
+    of_version_1(path)
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE INDEX events_by_run ON events (run_id)")  # what its last statement would make
+    with pytest.raises(JournalError):
+        Journal(path)
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == ("1",)
+        assert "ended_seq" not in [row[1] for row in db.execute("PRAGMA table_info(runs)")]
+
+
+def test_the_oldest_ended_runs_are_forgotten_with_their_events_and_no_other(journal: Journal) -> None:
+    for number in range(6):
+        phase = Phase.RUNNING if number == 0 else Phase.FAILED
+        run = in_phase(a_run(f"t-20260101-00000{number}"), phase)
+        run = an_unproven(run) if number == 2 else run
+        journal.commit(run, Ticked(1.0), [Note(NoteKind.WARNING, "m")])
+    last = journal.events()[-1]["seq"]
+    assert sorted(journal.prune(ended_max=2)) == ["t-20260101-000001", "t-20260101-000003"]
+    left = ["t-20260101-000000", "t-20260101-000002", "t-20260101-000004", "t-20260101-000005"]
+    assert [kept.run.run_id for kept in journal.runs()] == left
+    assert [event["run"] for event in journal.events()] == left
+    assert journal.entries("t-20260101-000001") == []
+    journal.commit(replace(a_run("t-20260101-000009")), Ticked(1.0), [Note(NoteKind.WARNING, "m")])
+    assert journal.events()[-1]["seq"] == last + 1, "a number is never given again"
+
+
+@pytest.mark.fault(41)
+def test_order_is_by_sequence_whatever_the_wall_clock_does(path: str) -> None:
+    hours = iter(["12", "09", "15", "03", "00", "23"])
+    opened = Journal(path, clock=lambda: f"2026-01-01T{next(hours)}:00:00.000Z")
+    for number in range(6):
+        run = in_phase(a_run(f"t-20260101-00000{number}"), Phase.FAILED)
+        opened.commit(run, Ticked(float(number)), [Note(NoteKind.WARNING, str(number))])
+    assert [event["message"] for event in opened.events()] == ["0", "1", "2", "3", "4", "5"]
+    assert [event["message"] for event in opened.events(after=3)] == ["3", "4", "5"]
+    assert [kept.run.run_id[-1] for kept in opened.runs(ended_max=2)] == ["4", "5"]
+    assert len(opened.prune(ended_max=1)) == 5
+    assert [kept.run.run_id[-1] for kept in opened.runs()] == ["5"]
+    opened.close()
+
+
+def test_a_look_sees_what_a_living_writer_has_written(journal: Journal, path: str) -> None:
+    assert peek(path + ".none") == Contents()
+    journal.commit(a_run(), Submitted(1.0), [])
+    assert [kept.run for kept in peek(path).kept] == [a_run()]
+
+
+def test_a_journal_that_is_put_aside_is_whole(journal: Journal, path: str) -> None:
+    journal.commit(a_run(), Submitted(1.0), [])
+    aside = put_aside(path)
+    assert aside is not None
+    assert aside.startswith(path + ".aside-")
+    assert [kept.run for kept in peek(aside).kept] == [a_run()]
+    assert put_aside(path) is None
+    Journal(path).close()
+
+
+def test_a_directory_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot be opened: No such file or directory"):
+        Journal(str(tmp_path / "nowhere" / "journal.db"))
+
+
+def test_an_entry_writes_what_changed_and_the_state_is_read_whole(path: str) -> None:
+    sizes = []
+    for n_hosts in (4, 64):
+        run = new_run(
+            f"t-{n_hosts}", make_plan([f"h{n}" for n in range(n_hosts)], checkpoint=False), epoch=1, at=0.0
+        )
+        journal = Journal(f"{path}-{n_hosts}")
+        run, _ = decide.step(run, Submitted(0.0))
+        journal.commit(run, Submitted(0.0), [], before=run, outcome=Outcome(Decision("PENDING")))
+        for number, host in enumerate(run.hosts[:4]):
+            before, event = run, HostUp(1.0 + number, host.name, "boot")
+            run, _ = decide.step(run, event)
+            journal.commit(run, event, [], before=before, outcome=Outcome(Decision("PENDING")))
+        journal.close()
+        (kept,) = Journal(f"{path}-{n_hosts}").runs()
+        assert (kept.run, kept.written_at) == (run, 4.0)
+        assert peek(f"{path}-{n_hosts}").kept == (kept,)
+        with sqlite3.connect(f"{path}-{n_hosts}") as db:
+            sizes += db.execute("SELECT sum(length(after)) FROM journal").fetchone()
+    assert 0 < sizes[1] <= 1.2 * sizes[0], sizes
+
+
+def test_the_state_is_written_whole_again_once_the_changes_are_as_large(path: str) -> None:
+    run = before = a_run()
+    journal = Journal(path)
+    seqs = set()
+    for number in range(300):
+        before, run = run, replace(run, reason=f"the reason of {number}")
+        journal.commit(run, Ticked(float(number)), [], before=before, outcome=Outcome(Decision("RUNNING")))
+        with sqlite3.connect(path) as db:
+            seqs.add(db.execute("SELECT state_seq FROM runs").fetchone())
+        assert journal.contents().kept[0].run == run
+    assert 1 < len(seqs) < 60
+
+
+def test_changes_that_do_not_fit_to_their_state_set_the_run_aside(path: str) -> None:
+    run = a_run()
+    journal = Journal(path)
+    journal.commit(run, Ticked(1.0), [])
+    journal.commit(
+        replace(run, reason="r"), Ticked(2.0), [], before=run, outcome=Outcome(Decision("RUNNING"))
+    )
+    with sqlite3.connect(path) as db:
+        other = zlib.compress(json.dumps({"changed": {"tasks": {"99": {"pid": [1]}}}}).encode())
+        db.execute("UPDATE journal SET after = ? WHERE seq = 2", (other,))
+    (aside,) = journal.contents().unreadable
+    assert "does not fit" in aside.why
+
+
+@pytest.mark.parametrize(
+    "packed", [b"", b"no zlib", zlib.compress(b"[]"), zlib.compress(b'{"changed": {"phase": {"x": 1}}}')]
+)
+def test_an_entry_that_is_damaged_is_no_state(packed: bytes) -> None:
+    """The next coordinator sets such a run aside; any other error would end it."""
+    run = new_run("t-20260101-000000", make_plan(["a"], checkpoint=False), epoch=1, at=0.0)
+    with pytest.raises(ValueError, match=r"damaged|does not fit|valid"):
+        state_after(dump_run(run), [(packed, None)])
+
+
+def test_another_proof_writes_itself_and_not_those_of_all_hosts() -> None:
+    run = a_run()
+    proofs = {f"h{number}": Swept(("pid 9: D state",), (20000 + number,), "cgroup") for number in range(200)}
+    many = in_phase(run, Phase.STOPPING, proof=proofs, deadline_at=9.25)
+    more = in_phase(run, Phase.STOPPING, proof={**proofs, "b": Swept(by="cgroup")}, deadline_at=9.25)
+    packed = changes(many, more)
+    assert packed is not None
+    assert len(packed) < 200
+    assert changed(many, packed) == more
+    fewer = in_phase(run, Phase.STOPPING, proof={"a": proofs["h1"]}, deadline_at=9.25)
+    assert changed(more, changes(more, fewer)) == fewer, "what is gone from it is gone"

@@ -1,0 +1,88 @@
+"""What the status says that the tasks of an ended run have left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.state.phase_states import Ended, Phase
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.head.effects.left_files import LeftFiles
+from orchestrator.head.links.conversation import Answer, LinkDown
+from orchestrator.head.node.paths import Paths
+from orchestrator.protocol.table import Order
+from tests.unit.core.transcript import make_plan
+from tests.unit.head.test_outputs import Host
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    plan = replace(
+        make_plan(["a"], checkpoint=False), outputs=("model.keras",), outputs_dir=str(tmp_path / "t-outputs")
+    )
+    made = new_run("t-1", plan, epoch=1, at=0.0)
+    tasks = tuple(replace(task, generation=2) for task in made.tasks)
+    return replace(made, generation=2, tasks=tasks, phase_state=Ended(phase=Phase.SUCCEEDED, proof={}))
+
+
+def left_files(tmp_path: Path) -> LeftFiles:
+    (tmp_path / "state" / "runs" / "t-1").mkdir(parents=True, exist_ok=True)
+    return LeftFiles(Paths(str(tmp_path / "state"), str(tmp_path / "run")))
+
+
+def known(run: Run, kept: LeftFiles) -> dict[str, object]:
+    return dict(kept.document(run) or {})
+
+
+def test_what_the_spec_names_is_fetched_and_known_to_the_next_coordinator(run: Run, tmp_path: Path) -> None:
+    kept = left_files(tmp_path)
+    host = Host({"model.keras": b"weights", "notes.txt": b"1"})
+    kept.end(host, run, "a")
+    left = {"task": "worker:0", "host": "a", "files": 2, "bytes": 8, "fetched": 1}
+    told = known(run, kept)
+    assert (told["tasks"], told["problems"], told["pending"]) == ([left], [], False)
+    assert (tmp_path / "t-outputs" / "t-1" / "model.keras").read_bytes() == b"weights"
+    assert (tmp_path / "t-outputs" / ".gitignore").read_text() == "*\n"
+    assert known(run, left_files(tmp_path)) == told
+
+
+def test_that_nothing_of_what_the_spec_names_was_left_is_a_problem(run: Run, tmp_path: Path) -> None:
+    kept = left_files(tmp_path)
+    kept.end(Host({"notes.txt": b"1"}), run, "a")
+    assert known(run, kept)["problems"] == ["no file that `outputs` names was left: model.keras"]
+
+
+def test_a_host_that_is_away_is_named(run: Run, tmp_path: Path) -> None:
+    kept = left_files(tmp_path)
+    kept.end(None, run, "a")
+    assert known(run, kept)["problems"] == ["a: a is not connected"]
+
+
+def test_of_a_run_that_a_person_ended_nothing_is_fetched(run: Run, tmp_path: Path) -> None:
+    killed = replace(run, phase_state=Ended(phase=Phase.KILLED, proof={}))
+    kept = left_files(tmp_path)
+    kept.end(Host({"model.keras": b"weights"}), killed, "a")
+    told = known(killed, kept)
+    assert (told["directory"], told["problems"]) == (None, [])
+    assert not (tmp_path / "t-outputs").exists()
+
+
+def test_a_fetch_is_under_way_from_the_first_question_to_its_end_or_failure(run: Run, tmp_path: Path) -> None:
+    kept = left_files(tmp_path)
+    seen: list[bool] = []
+
+    class Looking(Host):
+        def ask(self, order: Order[Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[Any]:
+            seen.append(kept.is_fetching(run.run_id))
+            if len(seen) > 2:
+                raise LinkDown("a went away")
+            return super().ask(order, blob, timeout_s=timeout_s)
+
+    assert not kept.is_fetching(run.run_id)
+    kept.end(Looking({"model.keras": b"weights"}), run, "a")
+    assert seen == [True] * 3
+    assert not kept.is_fetching(run.run_id)
+    assert known(run, kept)["problems"] == ["a: a went away"]

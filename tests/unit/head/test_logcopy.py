@@ -1,0 +1,260 @@
+"""Copying the tasks' logs: one chunk at a time, nothing twice, and what was rotated away is marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.core.events import HostReported, TaskReport
+from orchestrator.core.plan import TaskId
+from orchestrator.core.state.run import new_run
+from orchestrator.core.state.task import Progress
+from orchestrator.head.links.conversation import Reply
+from orchestrator.head.links.link import HostLink
+from orchestrator.head.records.runlogs import RunLogs
+from orchestrator.head.transfer.logcopy import ASK_AGAIN_S, CHUNK_BYTES, LogCopier
+from orchestrator.protocol.orders import LogPart
+from orchestrator.protocol.table import Order
+from tests.contract.small_disk import mounted
+from tests.unit.core.transcript import make_plan
+
+W0 = TaskId("worker", 0)
+LINE = b"1.000000 o hello\n"
+RUN = new_run("t-1", make_plan(["a", "b"], checkpoint=False), epoch=1, at=0.0)
+
+
+class FakeLink:
+    """Keeps the orders, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[dict[str, Any], Callable[[Reply[LogPart]], None]]] = []
+
+    def send(
+        self,
+        order: Order[LogPart],
+        blob: bytes = b"",
+        on_reply: Callable[[Reply[LogPart]], None] | None = None,
+    ) -> None:
+        assert on_reply is not None
+        assert blob == b""
+        self.orders.append((dict(order.fields), on_reply))
+
+    def answer(self, log: bytes, *, dropped: int = 0, chunk: int = CHUNK_BYTES) -> None:
+        """As a host would that still has `log` from byte `dropped` on."""
+        order, on_reply = self.orders.pop(0)
+        offset = max(order["offset"], dropped)
+        on_reply(Reply({"offset": offset, "end": len(log)}, None, log[offset : offset + chunk]))
+
+    def refuse(self) -> None:
+        _, on_reply = self.orders.pop(0)
+        on_reply(Reply(None, {"code": "x", "message": "no", "hint": None}, b""))
+
+
+class Rig:
+    def __init__(self, state: Path) -> None:
+        self.now = 100.0
+        self.logs = RunLogs(str(state))
+        self.told: list[tuple[str, str, TaskId, str]] = []
+        self.copier = LogCopier(self.logs, lambda *told: self.told.append(told), now=lambda: self.now)
+        self.link = FakeLink()
+        self.run = replace(RUN, run_id="t-1")
+        for generation in (1, 2):
+            self.copier.expect(self.run, W0, "a", generation)
+
+    def report(self, log_bytes: int, generation: int = 1, *, host: str = "a", task: TaskId = W0) -> None:
+        told = TaskReport(task, generation, "running", progress=Progress(log_bytes=log_bytes))
+        event = HostReported(self.now, host, (told,))
+        self.copier.reported(cast("HostLink", self.link), "t-1", 3, event)
+
+    def copied(self, generation: int = 1) -> bytes:
+        found = Path(self.logs.runs_dir) / "t-1" / "logs" / f"worker-0.gen-{generation:06d}.log"
+        return found.read_bytes() if found.exists() else b""
+
+    @property
+    def is_behind(self) -> bool:
+        return self.copier.is_behind("t-1", ["worker:0"])
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_what_is_new_is_asked_for_piece_by_piece_until_it_is_here(rig: Rig) -> None:
+    log = LINE * 5
+    rig.report(len(log))
+    assert rig.link.orders[0][0] == {
+        "order": "log",
+        "run": "t-1",
+        "epoch": 3,
+        "generation": 1,
+        "task": "worker:0",
+        "offset": 0,
+        "bytes_max": CHUNK_BYTES,
+    }
+    assert rig.is_behind
+    while rig.link.orders:
+        rig.link.answer(log, chunk=30)
+    assert rig.copied() == log
+    assert not rig.is_behind
+    assert rig.logs.host_of("t-1", "worker:0", 1) == "a"
+
+
+def test_one_piece_is_on_its_way_at_a_time(rig: Rig) -> None:
+    for size in (10, 20, 30):
+        rig.report(size)
+    assert len(rig.link.orders) == 1
+    rig.report(10, generation=2)
+    assert len(rig.link.orders) == 2, "another log has its own"
+
+
+def test_nothing_is_asked_where_nothing_is_new(rig: Rig) -> None:
+    rig.report(0)
+    assert rig.link.orders == []
+    assert not rig.is_behind
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    rig.report(len(LINE))
+    assert rig.link.orders == []
+
+
+def test_a_piece_that_was_lost_with_its_connection_is_asked_for_again(rig: Rig) -> None:
+    rig.report(len(LINE))
+    rig.link.orders.clear()
+    rig.now += ASK_AGAIN_S - 1
+    rig.report(len(LINE))
+    assert rig.link.orders == []
+    rig.now += 2
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    assert rig.copied() == LINE
+
+
+def test_an_answer_that_comes_twice_is_put_down_once(rig: Rig) -> None:
+    rig.report(len(LINE))
+    _, on_reply = rig.link.orders[0]
+    rig.link.answer(LINE)
+    on_reply(Reply({"offset": 0, "end": len(LINE)}, None, LINE))
+    assert rig.copied() == LINE
+
+
+def test_what_was_rotated_away_before_it_was_copied_is_marked(rig: Rig) -> None:
+    log = LINE * 10
+    rig.report(len(log))
+    while rig.link.orders:
+        rig.link.answer(log, dropped=3 * len(LINE))
+    assert b"rotated away" in rig.copied()
+    assert rig.copied().endswith(LINE * 7)
+    assert not rig.is_behind
+
+
+def test_a_log_that_cannot_be_read_now_is_asked_for_later(rig: Rig) -> None:
+    rig.report(len(LINE))
+    rig.link.refuse()
+    rig.report(len(LINE))
+    assert rig.link.orders == []
+    rig.now += ASK_AGAIN_S + 1
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    assert rig.copied() == LINE
+
+
+def test_where_the_disk_refuses_the_task_goes_on_and_the_piece_is_asked_for_later(rig: Rig) -> None:
+    in_the_way = Path(rig.logs.runs_dir) / "t-1" / "logs"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.symlink_to("nowhere")
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    in_the_way.unlink()
+    in_the_way.write_text("a file where the directory should be")
+    rig.now += ASK_AGAIN_S + 1
+    rig.report(len(LINE))
+    assert not rig.is_behind, "nobody waits for what cannot come"
+    in_the_way.unlink()
+    rig.now += ASK_AGAIN_S + 1
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    assert rig.copied() == LINE
+
+
+def test_only_the_named_tasks_are_waited_for_and_forgotten(rig: Rig) -> None:
+    rig.report(len(LINE))
+    assert not rig.copier.is_behind("t-1", ["worker:1"])
+    assert not rig.copier.is_behind("other", ["worker:0"])
+    rig.copier.forget("t-1", ["worker:1"])
+    assert rig.is_behind
+    rig.copier.forget("t-1", ["worker:0"])
+    assert not rig.is_behind
+
+
+@pytest.mark.fault(57)
+def test_a_host_gives_only_the_logs_of_its_own_tasks_and_last_generations(rig: Rig) -> None:
+    rig.copier.expect(rig.run, TaskId("worker", 1), "b", 1)
+    rig.report(100, task=TaskId("worker", 1))
+    rig.report(100, task=TaskId("worker", 77))
+    rig.report(100, generation=9)
+    rig.report(100, host="b")
+    assert rig.link.orders == []
+    rig.report(100, generation=1)
+    rig.copier.expect(rig.run, W0, "b", 3)
+    rig.link.answer(LINE)
+    assert rig.copied() == b"", "it came when its generation was an old one"
+    rig.report(100, generation=1)
+    rig.report(100, generation=3)
+    assert rig.link.orders == []
+    rig.report(len(LINE), generation=3, host="b")
+    rig.link.answer(LINE)
+    assert rig.copied(3) == LINE
+
+
+@pytest.mark.fault(57)
+def test_of_a_task_no_more_is_copied_than_its_limit_and_it_is_said_once(rig: Rig) -> None:
+    small = replace(rig.run, plan=replace(rig.run.plan, log_bytes_max=3 * len(LINE)))
+    for generation in (1, 2):
+        rig.copier.expect(small, W0, "a", generation)
+    endless = LINE * 1000
+    for _ in range(5):
+        rig.report(len(endless))
+        rig.report(len(endless), generation=2)
+        while rig.link.orders:
+            rig.link.answer(endless, chunk=len(LINE))
+    assert len(rig.copied()) + len(rig.copied(2)) <= 4 * len(LINE)
+    said = "the head node has 51 B of the logs of worker:0 (run.log_limit); what worker:0 prints from now on stays on a"
+    assert rig.told[0] == ("t-1", "a", W0, said)
+    assert len(rig.told) == 2, "once for each log"
+    assert not rig.is_behind, "nobody waits for what is not copied"
+
+
+@pytest.mark.fault(57)
+def test_a_log_full_of_gaps_is_not_copied_without_end(rig: Rig) -> None:
+    for at in range(1, 5000):
+        rig.report(1 << 40)
+        if not rig.link.orders:
+            break
+        _, on_reply = rig.link.orders.pop(0)
+        on_reply(Reply({"offset": at * 100, "end": 1 << 40}, None, b"x"))
+        rig.link.orders.clear()
+        rig.now += ASK_AGAIN_S + 1
+    assert 500 < at < 3000
+    assert rig.told[0][3].startswith("the log of worker:0 is rotated faster than it can be copied")
+
+
+@pytest.mark.fault(57)
+def test_the_reserve_of_the_journal_is_left_free_and_copying_goes_on_by_itself(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", megabytes=4) as small:
+        rig = Rig(small.path)
+        ballast = small.path / "big"
+        ballast.write_bytes(b"x" * (4 * (1 << 20) - (150 << 10)))  # 5 % are 200 kB
+        rig.report(len(LINE))
+        assert rig.link.orders == []
+        assert not rig.is_behind
+        ballast.unlink()
+        rig.report(len(LINE))
+        rig.link.answer(LINE)
+        assert rig.copied() == LINE
+    (told,) = rig.told
+    assert "are reserved for the journal" in told[3]

@@ -1,0 +1,114 @@
+"""Why pods do not run, from documents as the API server writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.head.reach.kubernetes.pods import missing, summary, waiting
+
+UNSCHEDULABLE = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available."
+
+
+def pod(name: str = "t-0", **status: Any) -> dict[str, Any]:
+    return {"kind": "Pod", "metadata": {"name": name, "uid": "u"}, "status": status}
+
+
+def held(reason: str, message: str = "", last: dict[str, Any] | None = None) -> dict[str, Any]:
+    status = {"name": "task", "image": "mine:1", "state": {"waiting": {"reason": reason, "message": message}}}
+    return pod(
+        phase="Pending", containerStatuses=[{**status, "lastState": {"terminated": last} if last else {}}]
+    )
+
+
+RUNNING = pod(phase="Running", containerStatuses=[{"name": "task", "state": {"running": {"startedAt": "x"}}}])
+
+
+def test_a_pod_that_runs_waits_for_nothing() -> None:
+    assert waiting(RUNNING) is None
+    assert summary(["t-0"], [RUNNING]) is None
+
+
+@pytest.mark.parametrize(
+    ("document", "says", "hopeless"),
+    [
+        (
+            pod(
+                phase="Pending",
+                conditions=[
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": UNSCHEDULABLE,
+                    }
+                ],
+            ),
+            "Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu",
+            False,
+        ),
+        (held("ContainerCreating"), "its container is being made", False),
+        (
+            held(
+                "ErrImagePull",
+                'failed to pull and unpack image "docker.io/library/mine:1": failed to resolve reference '
+                '"docker.io/library/mine:1": docker.io/library/mine:1: not found',
+            ),
+            "the image mine:1 cannot be pulled: failed to pull",
+            True,
+        ),
+        (held("ErrImagePull", "dial tcp 10.0.0.1:443: i/o timeout"), "i/o timeout", False),
+        (held("ImagePullBackOff", 'Back-off pulling image "mine:1"'), "Back-off pulling image", False),
+        (held("InvalidImageName", "couldn't parse image reference"), "InvalidImageName: couldn't parse", True),
+        (
+            held(
+                "CrashLoopBackOff",
+                "back-off 10s",
+                {"exitCode": 128, "message": 'exec: "python9": executable file not found in $PATH'},
+            ),
+            'CrashLoopBackOff: it ended with 128: exec: "python9": executable file not found',
+            True,
+        ),
+        (held("CrashLoopBackOff", "back-off 10s", {"exitCode": 137, "reason": "OOMKilled"}), "OOMKilled", False),
+        (held("CreateContainerConfigError", 'configmap "t-orch" not found'), "CreateContainerConfigError", False),
+        (pod(phase="Failed", reason="Evicted", message="low on memory"), "Evicted: low on memory", False),
+        ({"metadata": {"name": "t-0", "deletionTimestamp": "x"}}, "it is being deleted", False),
+        ({"metadata": None, "status": {"conditions": [7], "containerStatuses": "?"}}, "has not said why", False),
+    ],
+)  # fmt: skip
+def test_why_it_does_not_run(document: dict[str, Any], says: str, hopeless: bool) -> None:
+    told = waiting(document)
+    assert told is not None
+    assert says in told.why
+    assert told.hopeless is hopeless
+
+
+def test_what_is_in_vain_is_told_first() -> None:
+    bad = held("InvalidImageName")
+    bad["metadata"]["name"] = "t-1"
+    told = summary(
+        ["t-0", "t-1", "t-2"], [held("ContainerCreating"), bad, {**RUNNING, "metadata": {"name": "t-2"}}]
+    )
+    assert told is not None
+    assert told.why == "1 of 3 pods run; t-1: InvalidImageName"
+    assert told.hopeless
+
+
+def test_a_pod_that_is_not_even_made_is_explained_by_the_event_of_its_set() -> None:
+    quota = 'create Pod t-1 in StatefulSet t failed error: pods "t-1" is forbidden: exceeded quota: team'
+    told_at = "2026-01-01T00:00:0"
+    events = [
+        {"type": "Normal", "message": "create Pod t-0 successful", "lastTimestamp": f"{told_at}9Z"},
+        {"type": "Warning", "message": "older", "lastTimestamp": f"{told_at}1Z"},
+        {"type": "Warning", "message": quota, "lastTimestamp": f"{told_at}2Z"},
+    ]
+    told = summary(["t-0", "t-1"], [RUNNING], events)
+    assert told is not None
+    assert told.why == f"1 of 2 pods run; t-1 cannot be made: {quota}"
+    assert told.hint is not None
+    assert "describe quota" in told.hint
+    assert missing(["t-0"], [RUNNING], events) is None
+    plain = missing(["t-1"], [], [])
+    assert plain is not None
+    assert plain.why == "t-1 is not there yet"

@@ -1,0 +1,432 @@
+"""Making a host ready: the conversation, and what ends it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from orchestrator.both.tree_digest import digest_of
+from orchestrator.core.errors import SpecError
+from orchestrator.core.events import HostPrepared, HostRefused
+from orchestrator.core.state.host import Facts
+from orchestrator.core.state.run import Problem, Run, new_run
+from orchestrator.head.code import codetree
+from orchestrator.head.hosts.preparation import CHUNK_BYTES, prepare
+from orchestrator.head.links import edge
+from orchestrator.head.links.conversation import Answer, LinkDown, OrderRefused
+from orchestrator.protocol.orders import Claimed, KnownRun
+from orchestrator.protocol.orders import Facts as Probed
+from orchestrator.protocol.table import Order
+from tests.protocol_values import valid
+from tests.unit.core.transcript import make_plan
+
+VERSIONS = {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"}
+
+
+A = TypeVar("A")
+
+
+class FakeLink:
+    """A host that keeps what it is sent by its hash."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.blobs: dict[str, bytes] = {}
+        self.kept: set[str] = set()
+        self.probe: dict[str, Any] = {
+            **valid(Probed),
+            "python": "3.11.2",
+            "versions": VERSIONS,
+            "checkpoint_why": None,
+            "checkpoint_share": None,
+            "gpus": None,
+            "gpus_why": None,
+            "gpus_in_use": [],
+            "own_name": {"name": "a", "address": "10.0.0.1", "why": None},
+            "unkillable": [],
+        }
+        self.runs: list[dict[str, Any]] = []
+        self.checkpoint: dict[str, Any] | None = None
+        self.refuse: dict[str, Problem] = {}
+        self.broken = False
+
+    def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
+        assert timeout_s >= 60.0
+        self.asked.append(dict(order.fields))
+        if self.broken:
+            raise LinkDown("the connection broke")
+        verb = order.verb.name
+        if verb in self.refuse:
+            raise OrderRefused(self.refuse[verb])
+        ok = getattr(self, f"on_{verb}")(order.fields, blob)
+        return Answer(edge.answer("a", order, ok, b""), b"")
+
+    def on_runs(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+        return {"runs": self.runs, "checkpoint": self.checkpoint}
+
+    def on_probe(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+        return self.probe
+
+    def on_code(self, order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+        files = [codetree.CodeFile(*entry) for entry in order["files"]]
+        missing = sorted({file[1] for file in files} - self.kept)
+        return {"digest": digest_of(files), "missing": missing}
+
+    def on_blob(self, order: Mapping[str, Any], blob: bytes) -> dict[str, Any]:
+        digest = order["sha256"]
+        content = self.blobs.get(digest, b"")[: order["offset"]] + blob
+        self.blobs[digest] = content
+        if order["last"] and hashlib.sha256(content).hexdigest() == digest:
+            self.kept.add(digest)
+        return {}
+
+    def on_highest(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+        return {"generation": 7}
+
+    def verbs(self) -> list[str]:
+        return [order["order"] for order in self.asked]
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("model.fit(x)\n")
+    (tmp_path / "data.bin").write_bytes(bytes(range(256)) * 5000)  # more than two chunks
+    (tmp_path / "empty").write_bytes(b"")
+    return tmp_path
+
+
+def a_run(workdir: Path, **changes: Any) -> Run:
+    plan = replace(make_plan(["a"], checkpoint=True), workdir=str(workdir), **changes)
+    return new_run("t-1", plan, epoch=4, at=0.0)
+
+
+def at_last() -> float:
+    return 99.0
+
+
+def refused(link: FakeLink, run: Run) -> Problem:
+    event = prepare(link, run, "a", now=at_last)
+    assert isinstance(event, HostRefused)
+    assert (event.at, event.host) == (99.0, "a")
+    return event.problem
+
+
+def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: Path) -> None:
+    link = FakeLink()
+    event = prepare(link, a_run(workdir), "a", now=at_last)
+    digest = digest_of(codetree.manifest(str(workdir)))
+    assert event == HostPrepared(99.0, "a", Facts("3.11.2", VERSIONS, digest, 7))
+    assert all((order["run"], order["epoch"]) == ("t-1", 4) for order in link.asked[1:])
+    assert (link.asked[0]["dir"], link.asked[1]["checkpoint_dir"]) == ("/shared/t", "/shared/t")
+    assert link.verbs()[:3] == ["runs", "probe", "code"]
+    assert link.verbs()[-2:] == ["code", "highest"]
+    contents = {hashlib.sha256(path.read_bytes()).hexdigest() for path in workdir.iterdir()}
+    assert link.kept == contents
+    sizes = [order["offset"] for order in link.asked if order["order"] == "blob"]
+    assert max(sizes) == 2 * CHUNK_BYTES
+
+
+@pytest.mark.fault(62)
+def test_row_62_a_host_where_another_drives_the_run_is_changed_in_nothing(workdir: Path) -> None:
+    link = FakeLink()
+    claim = {**valid(Claimed), "id": "2" * 32, "name": "t", "checkpoint_dir": "/shared/t"}
+    link.runs = [
+        {**valid(KnownRun), "run": "t-0", "claim": claim, "watched": True, "driven": True, "tasks": []}
+    ]
+    problem = refused(link, a_run(workdir))
+    assert (problem.code, problem.exit_code) == ("driven", 6)
+    assert problem.message.startswith("a: t-0 is driven by ")
+    assert link.verbs() == ["runs"]
+    link.runs = []
+    link.checkpoint = {"claim": {**claim, "run": "t-0"}, "host": "gpu-z", "ago_s": 3.0, "driven": True}
+    assert "the checkpoint directory, by gpu-z" in refused(link, a_run(workdir)).message
+
+
+def test_what_is_there_already_is_not_sent_again(workdir: Path) -> None:
+    link = FakeLink()
+    prepare(link, a_run(workdir), "a", now=at_last)
+    link.asked.clear()
+    prepare(link, a_run(workdir), "a", now=at_last)
+    assert link.verbs() == ["runs", "probe", "code", "highest"]
+
+
+def test_without_a_checkpoint_nothing_is_asked_of_it(workdir: Path) -> None:
+    link = FakeLink()
+    link.probe["checkpoint_writable"] = False
+    event = prepare(link, a_run(workdir, checkpoint=None), "a", now=at_last)
+    assert isinstance(event, HostPrepared)
+    assert event.facts.highest_generation == 0
+    assert "highest" not in link.verbs()
+    assert link.asked[1]["checkpoint_dir"] is None
+    assert "dir" not in link.asked[0]
+
+
+def test_a_checkpoint_directory_that_cannot_be_written_is_refused_with_the_reason(workdir: Path) -> None:
+    link = FakeLink()
+    link.probe.update(checkpoint_writable=False, checkpoint_why="Read-only file system")
+    problem = refused(link, a_run(workdir))
+    assert problem.message == (
+        "a: the checkpoint directory /shared/t cannot be written: Read-only file system"
+    )
+    assert link.verbs() == ["runs", "probe"], "nothing is pushed to a host that cannot serve"
+
+
+TWO_GPUS: dict[str, Any] = {"gpus": ["GPU-a", "GPU-b"]}
+
+
+def taken(gpu: int, user: str | None) -> dict[str, Any]:
+    return {"gpus_in_use": [{"gpu": gpu, "pid": 4242, "user": user, "name": "python3"}]}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told", "said"),
+    [
+        ((0, 1), {**TWO_GPUS, **taken(1, "ana")}, "GPU 1 by pid 4242 of ana (python3)"),
+        ((1,), {**TWO_GPUS, **taken(1, None)}, "pid 4242 of a user who cannot be seen"),
+        ((0, 2), TWO_GPUS, "the run is to have GPU 2, and its driver shows 2, counted from 0"),
+    ],
+)
+@pytest.mark.fault(22, 23)
+def test_a_gpu_that_is_in_use_or_missing_is_refused(
+    workdir: Path, gpus: tuple[int, ...], told: dict[str, Any], said: str
+) -> None:
+    link = FakeLink()
+    link.probe.update(told)
+    problem = refused(link, on_gpus(a_run(workdir), gpus))
+    assert said in problem.message
+    assert problem.message.startswith("a: ")
+    assert problem.exit_code == 6
+    assert link.verbs() == ["runs", "probe"]
+
+
+@pytest.mark.parametrize(
+    "told", [{**TWO_GPUS, **taken(1, "ana")}, {"gpus": None}, {"gpus": ["GPU-a"], "gpus_in_use": []}]
+)
+def test_the_gpus_that_the_run_does_not_have_are_nobodys_business(
+    workdir: Path, told: dict[str, Any]
+) -> None:
+    link = FakeLink()
+    link.probe.update(told)
+    assert isinstance(prepare(link, on_gpus(a_run(workdir), (0,)), "a", now=at_last), HostPrepared)
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("gpus", [(0, 1), ()])
+def test_a_host_without_a_gpu_is_refused_where_the_spec_says_that_it_has_some(
+    workdir: Path, gpus: tuple[int, ...]
+) -> None:
+    link = FakeLink()
+    link.probe.update(gpus=None, gpus_why="there is no nvidia-smi and no device of a GPU")
+    run = on_gpus(a_run(workdir), gpus)
+    (host,) = run.plan.hosts
+    run = replace(run, plan=replace(run.plan, hosts=(replace(host, gpus=(0, 1)),)))
+    problem = refused(link, run)
+    assert problem.message == (
+        "a: the spec says that it has the GPUs 0, 1, and it has none: there is no nvidia-smi and no device of a GPU"
+    )
+    assert "remove `gpus`" in (problem.hint or "")
+    assert problem.exit_code == 6
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize(
+    ("strategy", "script", "runtime", "why"),
+    [
+        ("multi_worker_mirrored", "import steps\n", True, "multi_worker_mirrored needs it"),
+        ("parameter_server", "import tensorflow as tf\n", True, "the script imports it"),
+        ("processes", "import tensorflow as tf\n", True, "the script imports it"),
+        ("processes", "import helpers\n", True, "the script imports it"),
+        ("processes", "import torch\n", True, None),
+        ("processes", "try:\n    import tensorflow\nexcept ImportError:\n    pass\n", True, None),
+        ("single", "import keras\n", True, None),
+        ("multi_worker_mirrored", "import subprocess\n", False, None),
+        ("multi_worker_mirrored", "import tensorflow\n", False, "the script imports it"),
+        ("single", "def broken(\n", True, None),
+    ],
+)
+def test_a_python_without_tensorflow_is_refused_where_the_training_needs_it(
+    workdir: Path, strategy: str, script: str, runtime: bool, why: str | None
+) -> None:
+    (workdir / "train.py").write_text(script)
+    (workdir / "helpers.py").write_text("import tensorflow as tf\n")
+    link = FakeLink()
+    link.probe["versions"] = {"tensorflow": None, "keras": None, "tf_keras": None, "numpy": None}
+    run = a_run(workdir)
+    run = replace(run, plan=replace(run.plan, strategy=strategy, runtime=runtime))
+    if why is None:
+        assert isinstance(prepare(link, run, "a", now=at_last), HostPrepared)
+        return
+    problem = refused(link, run)
+    assert problem.message == f"a: python3 has no TensorFlow, and {why}"
+    assert (problem.hint or "").startswith("on a: `python3 -m pip install 'tensorflow'`; ")
+    assert problem.exit_code == 6
+    elsewhere = replace(run, plan=replace(run.plan, env={"PYTHONPATH": "/opt/tf"}))
+    assert isinstance(prepare(link, elsewhere, "a", now=at_last), HostPrepared), "it may be there"
+
+
+def on_gpus(run: Run, gpus: tuple[int, ...]) -> Run:
+    """Return the run, with those GPUs for its task."""
+    (task,) = run.plan.tasks
+    return replace(run, plan=replace(run.plan, tasks=(replace(task, gpus=gpus),)))
+
+
+def test_software_that_cannot_train_the_script_is_refused_before_the_push(workdir: Path) -> None:
+    link = FakeLink()
+    link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
+    problem = refused(link, a_run(workdir))
+    assert problem.code == "keras"
+    assert problem.message.startswith("a: ")
+    assert link.verbs() == ["runs", "probe"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["from steps import train\ntrain()\n", "from parts.steps import train\n", "from parts import steps\n"],
+)
+def test_a_fit_in_a_module_beside_the_script_is_found(workdir: Path, script: str) -> None:
+    (workdir / "train.py").write_text(script)
+    (workdir / "parts").mkdir()
+    (workdir / "parts" / "__init__.py").write_text("")
+    for place in (workdir, workdir / "parts"):
+        (place / "steps.py").write_text("def train():\n    model.fit(x)\n")
+    link = FakeLink()
+    link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
+    assert refused(link, a_run(workdir)).code == "keras"
+
+
+def test_a_transparent_script_can_only_fit_wherever_it_does(workdir: Path) -> None:
+    (workdir / "train.py").write_text("import experiments\n")
+    link = FakeLink()
+    link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
+    run = a_run(workdir)
+    plan = replace(run.plan, options=replace(run.plan.options, transparent=True))
+    assert refused(link, replace(run, plan=plan)).code == "keras"
+
+
+@pytest.mark.parametrize(
+    ("own", "hosts", "said"),
+    [
+        ({"address": "127.0.1.1", "why": None}, ["a", "b"], "resolves to 127.0.1.1: gloo, by which horovod"),
+        (
+            {"address": None, "why": "Name or service not known"},
+            ["a"],
+            "no such place: Name or service not known",
+        ),
+        ({"address": "127.0.1.1", "why": None}, ["a"], None),
+        ({"address": "10.0.0.1", "why": None}, ["a", "b"], None),
+    ],
+)
+def test_a_host_that_knows_itself_as_loopback_breaks_gloos_ring(
+    workdir: Path, own: dict[str, Any], hosts: list[str], said: str | None
+) -> None:
+    link = FakeLink()
+    link.probe["own_name"] = {"name": "gpu-a", **own}
+    plan = replace(make_plan(hosts, checkpoint=True), workdir=str(workdir), strategy="horovod")
+    run = new_run("t-1", plan, epoch=4, at=0.0)
+    if said is None:
+        assert isinstance(prepare(link, run, "a", now=at_last), HostPrepared)
+    else:
+        problem = refused(link, run)
+        assert (problem.code, said in problem.message) == ("own-name", True), problem
+        assert "/etc/hosts" in (problem.hint or "")
+    mirrored = replace(plan, strategy="multi_worker_mirrored")
+    assert isinstance(
+        prepare(link, new_run("t-1", mirrored, epoch=4, at=0.0), "a", now=at_last), HostPrepared
+    )
+
+
+@pytest.mark.parametrize("changes", [{"runtime": False}, {"script": "empty"}])
+def test_keras_is_nobodys_business_where_fit_is_not_used(workdir: Path, changes: dict[str, Any]) -> None:
+    link = FakeLink()
+    link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
+    assert isinstance(prepare(link, a_run(workdir, **changes), "a", now=at_last), HostPrepared)
+
+
+def test_what_the_host_refuses_names_the_host_once(workdir: Path) -> None:
+    link = FakeLink()
+    link.refuse["code"] = Problem("no-space", "no space left for the code", "free some")
+    assert refused(link, a_run(workdir)) == Problem("no-space", "a: no space left for the code", "free some")
+    link.refuse["code"] = Problem("no-space", "a: no space left for the code")
+    assert refused(link, a_run(workdir)).message == "a: no space left for the code"
+
+
+def test_a_tree_that_changes_all_the_time_is_given_up(workdir: Path) -> None:
+    class Forgetful(FakeLink):
+        def on_blob(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+            return {"damaged": True}
+
+    link = Forgetful()
+    assert refused(link, a_run(workdir)).code == "code-changes"
+    assert link.verbs().count("code") == 4
+
+
+def test_a_file_that_changes_after_another_host_was_pushed_is_pushed_as_it_is_now(workdir: Path) -> None:
+    run = a_run(workdir)
+    assert isinstance(prepare(FakeLink(), run, "a", now=at_last), HostPrepared)
+    (workdir / "train.py").write_text("model.fit(y)\n")
+    event = prepare(FakeLink(), run, "a", now=at_last)
+    assert isinstance(event, HostPrepared)
+    assert event.facts.code == digest_of(codetree.manifest(str(workdir)))
+
+
+def test_the_hosts_of_a_run_share_one_look_at_the_working_directory(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    survey = codetree.survey
+
+    def look(directory: str) -> codetree.Survey:
+        looks.append(directory)
+        return survey(directory)
+
+    monkeypatch.setattr(codetree, "survey", look)
+    run = a_run(workdir)
+    prepared = [prepare(FakeLink(), run, "a", now=at_last) for _ in range(3)]
+    assert all(isinstance(event, HostPrepared) for event in prepared)
+    assert len(looks) == 1
+
+
+def test_a_broken_link_is_nobodys_fault_and_passes_through(workdir: Path) -> None:
+    link = FakeLink()
+    link.broken = True
+    with pytest.raises(LinkDown):
+        prepare(link, a_run(workdir), "a", now=at_last)
+
+
+def test_a_run_goes_on_with_the_code_that_it_began_with(workdir: Path) -> None:
+    began = replace(a_run(workdir), code=digest_of(codetree.manifest(str(workdir))))
+    same = prepare(FakeLink(), began, "a", now=at_last)
+    assert isinstance(same, HostPrepared)
+    assert same.facts.code == began.code
+    (workdir / "train.py").write_text("model.fit(y)\n")
+    link = FakeLink()
+    changed = prepare(link, began, "a", now=at_last)
+    assert isinstance(changed, HostPrepared)
+    assert changed.facts.code == began.code
+    assert link.verbs() == ["runs", "probe", "highest"]
+
+
+def test_a_workdir_that_is_gone_stops_only_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    gone = a_run(tmp_path / "gone")
+    with pytest.raises(OSError):
+        prepare(FakeLink(), gone, "a", now=at_last)
+    with pytest.raises(SpecError):
+        prepare(FakeLink(), replace(gone, plan=replace(gone.plan, runtime=False)), "a", now=at_last)
+    event = prepare(FakeLink(), replace(gone, code="c0de"), "a", now=at_last)
+    assert isinstance(event, HostPrepared)
+    assert event.facts.code == "c0de"
+
+
+def test_a_spare_that_comes_after_the_code_has_changed_cannot_have_it(workdir: Path) -> None:
+    run = a_run(workdir)
+    late = replace(run, code="0" * 64, hosts=(replace(run.hosts[0], untouched=True),))
+    problem = refused(FakeLink(), late)
+    assert problem.code == "code-changed"
+    assert "has changed since the run began, and this spare has not got its code" in problem.message
+    (workdir / "train.py").unlink()
+    assert isinstance(prepare(FakeLink(), replace(run, code="0" * 64), "a", now=at_last), HostPrepared)

@@ -1,0 +1,185 @@
+"""The way to a host: the spec first, then ssh_config, and nothing that we cannot judge."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.errors import HostUnfit
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh.config import Route, read_config, route
+
+
+def lookup_of(**names: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
+    return dict(names)
+
+
+def route_to(home: Path, host: HostPlan, names: Mapping[str, Mapping[str, object]]) -> Route:
+    return route(host, lambda name: names.get(name, {"hostname": name}), home)
+
+
+class TestRead:
+    def test_includes_stand_in_their_place_and_the_block_goes_on(self, tmp_path: Path) -> None:
+        ssh = tmp_path / ".ssh"
+        ssh.mkdir()
+        (ssh / "config").write_text("Host gpu-*\n  Include sub/*\n  User ml\nHost b\n  Port 1\n")
+        (ssh / "sub").mkdir()
+        (ssh / "sub/1").write_text("Host gpu-a\n  Port 2222\n")
+        (ssh / "sub/2").write_text("# nothing\n\nPort=2223\n")
+        read = read_config([ssh / "config", tmp_path / "absent"], tmp_path)
+        assert read.text.splitlines() == [
+            "Host *",
+            "Host gpu-*",
+            "Host gpu-a",
+            "Port 2222",
+            "Port=2223",
+            "Host gpu-*",
+            "User ml",
+            "Host b",
+            "Port 1",
+            "Host *",
+        ]
+        assert read.warnings == ()
+        assert ssh / "sub" in read.sources
+        assert tmp_path / "absent" in read.sources
+
+    def test_a_file_that_includes_itself_ends(self, tmp_path: Path) -> None:
+        config = tmp_path / "config"
+        config.write_text(f"Include {config}\n")
+        read = read_config([config], tmp_path)
+        assert "Includes deep" in read.warnings[0]
+
+    @pytest.mark.parametrize(
+        "line", ['Match exec "touch x"', "Match host a exec true", "Match tagged x", "Match host", 'Host "a']
+    )
+    def test_a_block_that_cannot_be_judged_is_for_nobody(self, tmp_path: Path, line: str) -> None:
+        config = tmp_path / "config"
+        config.write_text(f"{line}\n  Port 1\nMatch host a user b\n  Port 2\n")
+        read = read_config([config], tmp_path)
+        assert line not in read.text.splitlines()
+        assert "Match host a user b\nPort 2" in read.text
+        assert [warning.split(": ")[0] for warning in read.warnings] == [f"{config}:1"]
+
+    def test_a_line_that_is_none_and_a_directory(self, tmp_path: Path) -> None:
+        config = tmp_path / "config"
+        config.write_text("Port\nUser ml\n")
+        read = read_config([config, tmp_path], tmp_path)
+        assert "User ml" in read.text
+        assert len(read.warnings) == 2
+
+
+class TestRoute:
+    def test_a_bare_name(self, tmp_path: Path) -> None:
+        found = route_to(tmp_path, HostPlan("gpu-a"), {})
+        assert found.bastion is None
+        hop = found.target
+        assert (hop.address, hop.port, hop.user) == ("gpu-a", 22, getpass.getuser())
+        assert hop.known_hosts[0] == tmp_path / ".ssh/known_hosts"
+        assert tmp_path / ".ssh/id_ed25519" in hop.identity_files
+        assert not hop.identity_explicit
+
+    def test_ssh_config_is_honoured(self, tmp_path: Path) -> None:
+        names = lookup_of(
+            a={
+                "hostname": "10.0.0.1",
+                "port": "2222",
+                "user": "ml",
+                "identityfile": ["~/.ssh/x", "/y"],
+                "identitiesonly": "yes",
+                "userknownhostsfile": "~/k none",
+                "hostkeyalias": "Alias",
+            }
+        )
+        hop = route_to(tmp_path, HostPlan("gpu-a", address="a"), names).target
+        assert (hop.address, hop.port, hop.user, hop.key_name) == ("10.0.0.1", 2222, "ml", "alias")
+        assert hop.identity_files == (tmp_path / ".ssh/x", Path("/y"))
+        assert hop.identities_only
+        assert hop.known_hosts == (tmp_path / "k",)
+
+    def test_what_it_says_of_trust_and_algorithms_is_honoured(self, tmp_path: Path) -> None:
+        names = lookup_of(
+            a={
+                "hostname": "10.0.0.1",
+                "globalknownhostsfile": "/k1 ~/k2",
+                "revokedhostkeys": "~/revoked /etc/revoked",
+                "ciphers": "aes256-ctr",
+                "pubkeyacceptedkeytypes": "ssh-ed25519",
+            },
+            b={"pubkeyacceptedkeytypes": "ssh-rsa", "pubkeyacceptedalgorithms": "ssh-ed25519"},
+        )
+        hop = route_to(tmp_path, HostPlan("gpu-a", address="a", known_hosts="/spec"), names).target
+        assert hop.known_hosts == (Path("/spec"),)
+        assert hop.system_known_hosts == (Path("/k1"), tmp_path / "k2")
+        assert hop.revoked_keys == (tmp_path / "revoked", Path("/etc/revoked"))
+        assert hop.algorithms == {"ciphers": "aes256-ctr", "pubkeyacceptedalgorithms": "ssh-ed25519"}
+        assert route_to(tmp_path, HostPlan("b"), names).target.algorithms == {
+            "pubkeyacceptedalgorithms": "ssh-ed25519"
+        }
+        plain = route_to(tmp_path, HostPlan("c"), names).target
+        assert plain.system_known_hosts[0] == Path("/etc/ssh/ssh_known_hosts")
+        assert plain.revoked_keys == ()
+
+    def test_the_spec_wins(self, tmp_path: Path) -> None:
+        names = lookup_of(a={"hostname": "10.0.0.1", "port": "2222", "user": "no", "identityfile": ["/no"]})
+        host = HostPlan(
+            "gpu-a",
+            address="a",
+            user="ml",
+            port=23,
+            identity_file="~/key",
+            known_hosts="~/known",
+            proxy_jump="none",
+        )
+        hop = route_to(tmp_path, host, names).target
+        assert (hop.address, hop.port, hop.user, hop.key_name) == ("10.0.0.1", 23, "ml", "[10.0.0.1]:23")
+        assert hop.identity_files == (tmp_path / "key",)
+        assert hop.known_hosts == (tmp_path / "known",)
+
+    @pytest.mark.parametrize(
+        ("jump", "expected"),
+        [
+            ("gate", ("192.0.2.9", 2200, "jumper")),
+            ("me@gate:23", ("192.0.2.9", 23, "me")),
+            ("192.0.2.8", ("192.0.2.8", 22, "ml")),
+            ("me@[::1]:23", ("::1", 23, "me")),
+            ("ssh://me@b:23", ("b", 23, "me")),
+        ],
+    )
+    def test_the_bastion(self, tmp_path: Path, jump: str, expected: tuple[str, int, str]) -> None:
+        names = lookup_of(gate={"hostname": "192.0.2.9", "port": "2200", "user": "jumper"})
+        found = route_to(tmp_path, HostPlan("gpu-a", user="ml", proxy_jump=jump), names)
+        assert found.bastion is not None
+        assert (found.bastion.address, found.bastion.port, found.bastion.user) == expected
+        assert [hop.bastion for hop in found.hops] == [True, False]
+
+    def test_a_wildcard_does_not_make_the_bastion_its_own_bastion(self, tmp_path: Path) -> None:
+        names = lookup_of(
+            gate={"hostname": "gate", "proxyjump": "gate"}, a={"hostname": "a", "proxyjump": "gate"}
+        )
+        assert route_to(tmp_path, HostPlan("gate"), names).bastion is None
+        assert route_to(tmp_path, HostPlan("a"), names).bastion is not None
+
+    @pytest.mark.parametrize(
+        ("host", "why"),
+        [
+            (HostPlan("h", proxy_jump="a,b"), "several bastions"),
+            (HostPlan("h", proxy_jump="a b:x:y"), "no bastion"),
+            (HostPlan("h", proxy_jump="-oProxyCommand=touch x"), "no address"),
+            (HostPlan("h", address="ml@a"), "no address"),
+            (HostPlan("h", address="-oProxyCommand=x"), "no address"),
+            (HostPlan("p"), "ProxyCommand"),
+        ],
+    )
+    def test_ways_that_are_not_gone(self, tmp_path: Path, host: HostPlan, why: str) -> None:
+        names = lookup_of(p={"hostname": "p", "proxycommand": "nc %h %p"})
+        with pytest.raises(HostUnfit, match=why) as refused:
+            route_to(tmp_path, host, names)
+        assert refused.value.hint
+
+    def test_a_proxy_command_gives_way_to_the_spec(self, tmp_path: Path) -> None:
+        names = lookup_of(p={"hostname": "p", "proxycommand": "nc %h %p"})
+        assert route_to(tmp_path, HostPlan("p", proxy_jump="none"), names).bastion is None
+        assert route_to(tmp_path, HostPlan("p", proxy_jump="gate"), names).bastion is not None

@@ -1,0 +1,136 @@
+"""Which count of OOM kills is taken for a process: that of its memory group, or the whole host's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.host.system.oom import OomKills
+
+PID = 42
+
+
+class Machine:
+    """A host's files in /proc and /sys/fs/cgroup, with the lines that a kernel writes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.proc = directory / "proc"
+        self.groups = directory / "cgroup"
+        (self.proc / str(PID)).mkdir(parents=True)
+        self.groups.mkdir()
+        self.on_host(0)
+
+    def on_host(self, kills: int) -> None:
+        (self.proc / "vmstat").write_text(f"nr_free_pages 1\noom_kill {kills}\nzswpin 0\n")
+
+    def member_of(self, *lines: str) -> None:
+        (self.proc / str(PID) / "cgroup").write_text("".join(f"{line}\n" for line in lines))
+
+    def v1(self, path: str, kills: int) -> None:
+        self._write(
+            f"memory{path}/memory.oom_control", f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n"
+        )
+
+    def v2(self, path: str, kills: int) -> None:
+        self._write(f"{path}/memory.events.local", f"low 0\noom 1\noom_kill {kills}\noom_group_kill 0\n")
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.groups / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def kills(self) -> OomKills:
+        return OomKills(str(self.proc), str(self.groups))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def sampled(machine: Machine, times: int = 2) -> OomKills:
+    kills = machine.kills()
+    for _ in range(times):
+        kills.sample(PID)
+    return kills
+
+
+@pytest.mark.parametrize(
+    ("version", "group", "lines"),
+    [
+        pytest.param("v1", "/user/a", ("9:name=systemd:/", "4:cpu,memory:/user/a", "0::/"), id="v1"),
+        pytest.param("v2", "/user.slice/a.scope", ("0::/user.slice/a.scope",), id="v2"),
+        pytest.param(
+            "v2", "/user.slice", ("0::/user.slice/a.scope/below",), id="nearest-parent-with-controller"
+        ),
+        pytest.param("v2", "/", ("0::/",), id="root-of-a-container"),
+        pytest.param("v2", "/", ("0::/user.slice/a.scope",), id="below-the-root-of-a-container"),
+    ],
+)
+def test_a_kill_elsewhere_on_the_host_does_not_count(
+    machine: Machine, version: str, group: str, lines: tuple[str, ...]
+) -> None:
+    count = {"v1": machine.v1, "v2": machine.v2}[version]
+    (machine.groups / "user.slice/a.scope/below").mkdir(parents=True)
+    machine.member_of(*lines)
+    count(group, 3)
+    kills = sampled(machine)
+    machine.on_host(2)
+    assert kills.recent() == 0
+    count(group, 4)
+    assert kills.recent() == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        ("no colon",),
+        ("0::/",),
+        ("0::/of/another/namespace",),
+        ("4:memory:/of/another/namespace",),
+    ],
+)
+def test_where_the_group_is_not_known_the_whole_host_counts(machine: Machine, lines: tuple[str, ...]) -> None:
+    if lines:
+        machine.member_of(*lines)
+    if lines != ("0::/",):
+        machine.v2("/", 0)  # the mount's root is not the group of a path that does not exist
+    kills = sampled(machine)
+    machine.on_host(1)
+    assert kills.recent() == 1
+
+
+def test_a_group_that_was_found_only_once_is_not_believed(machine: Machine) -> None:
+    """Its launcher moves the task into another group within the first second, and it is killed there."""
+    machine.member_of("0::/login")
+    machine.v2("/login", 0)
+    kills = sampled(machine, times=1)
+    machine.on_host(1)
+    assert kills.recent() == 1
+    kills = sampled(machine, times=2)
+    machine.member_of("0::/limited")
+    machine.v2("/limited", 0)
+    kills.sample(PID)
+    machine.on_host(2)
+    assert kills.recent() == 1
+
+
+def test_a_group_whose_count_is_gone_leaves_the_whole_host(machine: Machine) -> None:
+    machine.member_of("0::/login")
+    machine.v2("/login", 0)
+    kills = sampled(machine)
+    machine.on_host(1)
+    (machine.groups / "login/memory.events.local").unlink()
+    assert kills.recent() == 1
+
+
+def test_a_kill_before_the_last_two_samples_is_not_recent(machine: Machine) -> None:
+    machine.member_of("0::/login")
+    machine.v2("/login", 1)
+    machine.on_host(1)
+    assert sampled(machine).recent() == 0
+    (machine.proc / "vmstat").unlink()
+    (machine.groups / "login/memory.events.local").unlink()
+    assert sampled(machine).recent() == 0, "nothing is counted where no file tells it"

@@ -1,0 +1,96 @@
+"""What a pod's entry decides: the exit code, when a position stands still, and when a run is given up."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.host.pod import outcome
+from orchestrator.host.pod.outcome import PEERS, STALL, TERM, Pace
+from orchestrator.host.pod.settings import Settings, Unfit
+from orchestrator.host.shim.report import blank_task
+from orchestrator.protocol import pod
+from orchestrator.protocol.reports import Task
+
+
+def ended(code: int | None = None, signal: int | None = None, cause: str = "script", kind: str = "") -> Task:
+    task = cast("Any", blank_task({"task": "worker:0", "generation": 1}))
+    task["global_step"] = 40
+    task["exit"] = {
+        "code": code,
+        "signal": signal,
+        "cause": cause,
+        "last_lines": ["ValueError: no"],
+        "ended_at": 1.0,
+    }
+    if kind:
+        task["error"] = {"kind": kind, "message": "no such module"}
+    return cast("Task", task)
+
+
+@pytest.mark.parametrize(
+    ("task", "stopped", "code", "counts"),
+    [
+        (ended(0), TERM, pod.DONE, False),
+        (ended(42), TERM, pod.SAVED, False),
+        (ended(143), TERM, pod.STOPPED, False),
+        (ended(143), STALL, pod.STALLED, True),
+        (ended(143), PEERS, pod.SUPERSEDED, False),
+        (ended(1), None, 1, True),
+        (ended(7), None, 7, True),
+        (ended(64), None, 1, True),  # a script's own 64 is not ours
+        (ended(143), None, 1, True),  # nobody asked it to end
+        (ended(1, kind="import"), None, pod.HOPELESS, True),
+        (ended(1, kind="exception"), None, 1, True),
+        (ended(None, cause="start-failed"), None, pod.HOPELESS, True),
+        (ended(None, 9, cause="oom"), None, 137, True),
+        (ended(None, 11, cause="signal"), None, 139, True),
+    ],
+)
+def test_the_exit_code_says_what_follows(task: Task, stopped: str | None, code: int, counts: bool) -> None:
+    found = outcome.of(task, stopped)
+    assert (found.code, found.counts) == (code, counts)
+
+
+def test_a_standstill_is_judged_by_the_pace_so_far() -> None:
+    pace = Pace({"stall_after_s": None, "stall_floor_s": 60.0, "stall_factor": 10.0})
+    assert pace.standstill_s(1000.0) is None  # before the first step nothing is known
+    for step, at in ((1, 0.0), (2, 20.0), (3, 30.0)):
+        pace.heard(step, at)
+    assert pace.limit_s() == 200.0
+    assert pace.standstill_s(229.0) is None
+    assert pace.standstill_s(231.0) == 201.0
+
+
+def test_failures_without_a_newer_checkpoint_end_the_run() -> None:
+    failed = {"sentence": "worker:1 failed at step 7"}
+    before: dict[str, Any] = {"count": 0, "mark": "", "saved_at": 10.0}
+    assert outcome.give_up(before, failed, 20.0, 5)[0] == 0  # a newer checkpoint clears the count
+    count, mark, why = outcome.give_up(before, failed, 10.0, 5)
+    assert (count, mark, why) == (1, "worker:1 failed at step 7", None)
+    assert "twice" in (outcome.give_up({**before, "count": 1, "mark": mark}, failed, 10.0, 5)[2] or "")
+    other = {**before, "count": 4, "mark": "another"}
+    assert "5 failures" in (outcome.give_up(other, failed, 10.0, 5)[2] or "")
+    assert outcome.give_up(other, None, 10.0, 5) == (4, "", None)  # a drained node is nobody's fault
+
+
+def test_a_pod_finds_its_task_by_type_and_index() -> None:
+    tasks = {name: {"wiring": {"P": "a:@PORT@"}} for name in ("chief:0", "worker:0", "worker:1")}
+    document = {
+        "name": "m",
+        "chief": "chief:0",
+        "by_index": list(tasks),
+        "tasks": tasks,
+        "python": "python3",
+        "script": "t.py",
+        "ports": [20000, 20009],
+        "timing": {},
+    }
+    typed = Settings(document, {pod.TYPE: "worker", pod.INDEX: "1", pod.SET: "abcdefghij", pod.ATTEMPT: "3"})
+    assert (typed.task, typed.is_chief, typed.attempt, typed.run) == ("worker:1", False, 3, "m-abcdefgh")
+    assert Settings(document, {pod.INDEX: "0"}).is_chief
+    assert (typed.wiring(3), typed.wiring(14)) == ({"P": "a:20003"}, {"P": "a:20004"})
+    for environ in ({}, {pod.INDEX: "7"}, {pod.TYPE: "ps", pod.INDEX: "0"}):
+        with pytest.raises(Unfit):
+            Settings(document, environ)

@@ -1,0 +1,91 @@
+"""What a host says of itself: where a library would listen, which packages a task finds, which GPUs are there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from orchestrator.host.agent import gpus
+from orchestrator.host.agent.probe import own_name
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_the_address_of_a_name_is_one_that_can_be_listened_on(address: str) -> None:
+    assert own_name(address) == {"name": address, "address": address, "why": None}
+
+
+def test_an_address_of_another_machine_is_none() -> None:
+    found = own_name("192.0.2.77")
+    assert found["address"] is None
+    assert (found["why"] or "").startswith("it resolves to 192.0.2.77: ")
+
+
+def versions(python: Path, environ: dict[str, str]) -> dict[str, str | None]:
+    """Return what the isolated probe of an interpreter finds."""
+    code = (
+        f"import sys; sys.path.append({str(ROOT)!r}); import json\n"
+        "from orchestrator.host.agent import probe\n"
+        "print(json.dumps({n: probe._version(n, names, probe._installed()) for n, names in probe._PACKAGES.items()}))"
+    )
+    told = subprocess.run([python, "-I", "-c", code], env=environ, capture_output=True, text=True, check=True)
+    found: dict[str, str | None] = json.loads(told.stdout)
+    return found
+
+
+def test_packages_are_found_where_a_task_finds_them(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    python = tmp_path / "bare" / "bin" / "python"
+    assert set(versions(python, {}).values()) == {None}
+    by_hand = tmp_path / "by-hand" / "tensorflow"
+    by_hand.mkdir(parents=True)
+    (by_hand / "__init__.py").write_text("raise SystemExit('a probe imports no TensorFlow')")
+    there = versions(python, {"PYTHONPATH": str(by_hand.parent)})
+    assert there["tensorflow"] == "unknown", "it has no metadata, and can be imported"
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    user_site = tmp_path / "home" / ".local" / "lib" / f"python{minor}" / "site-packages"
+    (user_site / "tensorflow_cpu-2.20.0.dist-info").mkdir(parents=True)
+    (user_site / "tensorflow_cpu-2.20.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tensorflow-cpu\nVersion: 2.20.0\n"
+    )
+    home = {"HOME": str(tmp_path / "home")}
+    assert versions(Path(sys.base_prefix) / "bin" / "python3", home)["tensorflow"] == "2.20.0"
+    assert versions(python, home)["tensorflow"] is None, "a virtual environment does not see the user's"
+    config = tmp_path / "bare" / "pyvenv.cfg"
+    config.write_text(config.read_text().replace("packages = false", "packages = true"))
+    assert versions(python, home)["tensorflow"] == "2.20.0"
+
+
+@pytest.mark.parametrize(
+    ("tool", "found"),
+    [
+        ("echo GPU-1; echo GPU-2", (["GPU-1", "GPU-2"], None)),
+        ("echo 'NVIDIA-SMI has failed'; exit 9", (None, "nvidia-smi says: NVIDIA-SMI has failed")),
+        ("exit 9", (None, "nvidia-smi fails (9)")),
+        ("exit 0", ([], None)),
+        (None, (None, "there is no nvidia-smi and no device of a GPU")),
+    ],
+)
+def test_the_gpus_are_those_of_the_driver_or_it_is_said_why_there_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str | None, found: tuple[list[str] | None, str]
+) -> None:
+    if tool is not None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{tool}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpus, "_OTHER_DRIVERS", ())
+    assert gpus.present() == found
+
+
+def test_a_driver_without_its_tool_is_no_proof_of_no_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpus, "_OTHER_DRIVERS", (str(tmp_path),))
+    assert gpus.present() == (None, None)

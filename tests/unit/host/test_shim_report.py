@@ -1,0 +1,291 @@
+"""What a shim makes of its runtime's words, and how a report stays within a frame and within the protocol."""
+
+from __future__ import annotations
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.host.agent import main as agent_main
+from orchestrator.host.agent import state as agent_state
+from orchestrator.host.shim.connections import AgentLink
+from orchestrator.host.shim.report import CUTS, TRIMMED, Progress, blank_task, cut, ended_task
+from orchestrator.protocol.channel import JSON_BYTES_MAX, Decoder, encode
+from orchestrator.protocol.check import check_of
+from orchestrator.protocol.limits import LAST_LINE_CHARS_MAX, LAST_LINES_MAX, METRICS_MAX, STEP_MAX
+from orchestrator.protocol.reports import HostSample, Report, Task
+from tests.protocol_values import valid
+
+
+def said(progress: Progress, at: float, *, attached: bool = True) -> Task:
+    """Return the TASK, as far as its runtime tells."""
+    task = blank_task({"task": "worker:0", "generation": 1})
+    progress.put_into(task, at, attached=attached)
+    return task
+
+
+def test_a_step_grows_old_until_the_next_and_saying_it_again_makes_it_no_newer() -> None:
+    progress = Progress()
+    assert said(progress, 9.0)["step_age_s"] is None
+    progress.heard({"step": 1}, 10.0)
+    progress.heard({"step": 1}, 11.0)
+    assert said(progress, 12.0)["step_age_s"] == 2.0
+    progress.heard({"step": 2, "age_s": 0.25}, 12.5)
+    assert said(progress, 13.0)["step_age_s"] == 0.75
+    progress.heard({"step": 3, "age_s": "long ago"}, 14.0)
+    assert said(progress, 14.0)["step_age_s"] == 0.0
+
+
+def test_a_runtime_that_beats_grows_old_and_any_word_is_a_sign_of_life() -> None:
+    progress = Progress()
+    progress.heard({"step": 1}, 10.0)
+    assert said(progress, 12.0)["runtime_age_s"] is None, (
+        "it has never beaten: nothing can be said of its silence"
+    )
+    assert progress.heard({"heartbeat": {}}, 13.0) == "", "no report of its own"
+    assert said(progress, 15.5)["runtime_age_s"] == 2.5
+    progress.heard({"step": 2}, 16.0)
+    assert said(progress, 16.25)["runtime_age_s"] == 0.25
+    assert said(progress, 90.0, attached=False)["runtime_age_s"] is None, "it is not silent, it has left"
+
+
+def test_shares_are_taken_where_they_are_shares() -> None:
+    progress = Progress()
+    progress.heard({"step": 1, "input_share": 0.25, "peers_share": 1}, 10.0)
+    assert (said(progress, 10.0)["input_share"], said(progress, 10.0)["peers_share"]) == (0.25, 1.0)
+    progress.heard({"step": 2, "input_share": 1.5, "peers_share": True}, 11.0)
+    assert (said(progress, 11.0)["input_share"], said(progress, 11.0)["peers_share"]) == (None, None)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3000),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=200), inner, max_size=3),
+    max_leaves=8,
+)
+lines = st.fixed_dictionaries(
+    {},
+    optional={
+        "step": anything,
+        "age_s": anything,
+        "epoch": anything,
+        "metrics": st.dictionaries(st.text(max_size=200), anything, max_size=100) | anything,
+        "say": anything | st.fixed_dictionaries({"kind": anything, "message": anything}),
+        "error": anything,
+        "heartbeat": anything,
+        "ready": anything,
+    },
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(lines, max_size=30))
+def test_whatever_a_script_says_its_host_is_not_taken_for_a_liar(said_lines: list[dict[str, Any]]) -> None:
+    progress = Progress()
+    for at, line in enumerate(said_lines):
+        progress.heard(json.loads(json.dumps(line)), float(at))
+    ((frame, _),) = Decoder().feed(encode({"report": said(progress, 1000.0)}))
+    assert check_of(Task)(frame["report"]) is not None
+
+
+def test_metrics_without_end_are_bounded_and_it_is_said_once() -> None:
+    progress = Progress()
+    for step in range(1000):
+        progress.heard({"step": step, "metrics": {"loss": 1.0, f"layer-{step}": 2.0}}, float(step))
+    assert len(progress.metrics) == METRICS_MAX
+    progress.heard({"step": 1000, "metrics": {"loss": 9.0, "huge": 10**400}}, 1000.0)
+    assert progress.metrics["loss"] == 9.0
+    assert [one["kind"] for one in progress.said] == ["metrics-dropped"]
+
+
+def test_the_first_step_that_was_not_finite_is_remembered_and_its_number_before_that_is_not_shown() -> None:
+    progress = Progress()
+    progress.heard({"step": 1, "metrics": {"loss": 0.5}}, 1.0)
+    progress.heard(
+        {"step": 2, "metrics": {}, "nonfinite": {"loss": "nan", "x" * 500: "inf", "no": "NaN"}}, 2.0
+    )
+    progress.heard({"step": 3, "metrics": {}, "nonfinite": {"loss": "inf"}}, 3.0)
+    task = blank_task({})
+    progress.put_into(task, 3.0)
+    assert task["nonfinite"]["loss"] == {"step": 2, "value": "nan"}
+    assert (len(task["nonfinite"]), task["metrics"]["loss"]) == (2, None)
+    for name in range(1000):
+        progress.heard({"step": 4, "nonfinite": {f"layer-{name}": "nan"}}, 4.0)
+    assert len(progress.nonfinite) <= METRICS_MAX
+    progress.heard({"step": 5, "nonfinite": ["loss"]}, 5.0)
+
+
+def test_numbers_that_json_cannot_hold_are_no_numbers() -> None:
+    progress = Progress()
+    values = json.loads('{"nan": NaN, "inf": 1e999, "big": 1' + "0" * 400 + ', "yes": true, "ok": 2}')
+    progress.heard({"step": 1, "epoch": True, "metrics": values}, 0.0)
+    assert progress.metrics == {"nan": None, "inf": None, "big": None, "ok": 2.0}
+    assert progress.epoch is None
+    assert progress.heard({"step": STEP_MAX + 1}, 1.0) == "soon", "it is said"
+    assert progress.heard({"step": -1}, 1.0) == ""
+    assert progress.global_step == 1
+
+
+def long_task(index: int = 0, chars: int = 5000) -> Task:
+    """Return a task of which everything is too long."""
+    task = ended_task(
+        blank_task({"task": f"worker:{index}", "generation": 1}),
+        "script",
+        swept="marker",
+        ended_at=1.7e9,
+        left=[{"pid": 7, "why": "D state"}] * 5000,
+        code=1,
+        last_lines=[f"{number} " + "\x1b" * chars for number in range(50)],
+    )
+    task["metrics"] = {f"metric-{number}-" + "x" * 500: 1.0 for number in range(5000)}
+    task["said"] = [{"kind": "k", "message": f"{number} " + "é" * chars} for number in range(50)]
+    task["error"] = {"kind": "exception", "message": "x" * chars}
+    return task
+
+
+def test_what_fits_is_not_touched() -> None:
+    task: Task = valid(Task)
+    task["exit"] = None
+    assert cut(task, 1) is task
+
+
+def test_what_is_too_long_is_cut_to_what_the_protocol_takes_and_says_so() -> None:
+    task = long_task()
+    shown = cut(task, 1)
+    check_of(Task)(json.loads(json.dumps(shown)))
+    assert shown["said"][-1] == TRIMMED
+    ended = shown["exit"]
+    assert ended is not None
+    assert len(ended["last_lines"]) == LAST_LINES_MAX
+    assert {len(line) for line in ended["last_lines"]} == {LAST_LINE_CHARS_MAX}
+    assert ended["last_lines"][-1].startswith("49 "), "the last of them stay"
+    assert task["said"][0]["message"].startswith("0 "), "the original is whole"
+    assert cut(shown, 1) is shown, "what was cut once is not cut again"
+    assert len(encode({"report": cut(task, CUTS)})) < 4000
+    assert [one["kind"] for one in cut(shown, CUTS)["said"]] == ["report-trimmed"]
+
+
+HOST: HostSample = valid(HostSample)
+
+
+def test_a_report_of_many_tasks_fits_into_a_frame_with_each_of_them() -> None:
+    tasks = [told for i in range(20) if (told := agent_state.of(long_task(i), f"worker:{i}", 1)) is not None]
+    report: Report = {"host": HOST, "runs": {"t-1": tasks}}
+    frame = agent_main._frame(report)
+    assert len(frame) <= JSON_BYTES_MAX + 8
+    ((message, _),) = Decoder().feed(frame)
+    told = check_of(Report)(message["report"])["runs"]["t-1"]
+    assert [task["task"] for task in told] == [f"worker:{i}" for i in range(20)]
+    assert all(task["said"][-1] == TRIMMED for task in told)
+    assert all(task["exit"]["code"] == 1 for task in told)
+
+
+def test_what_cannot_be_read_of_a_task_leaves_it_as_it_was_known() -> None:
+    whole: Task = {**blank_task({"task": "worker:0", "generation": 1}), "phase": "running"}
+    assert agent_state.of(whole, "worker:3", 7) == {**whole, "task": "worker:3", "generation": 7}
+    broken: list[Any] = [
+        None,
+        {},
+        {"phase": "exited"},
+        {"phase": "exited", "exit": []},
+        {"phase": "unknown"},
+        5,
+    ]
+    broken += [{**whole, "said": [5]}, {**whole, "error": "x"}, {**whole, "exit": {}}]
+    assert [agent_state.of(told, "worker:0", 1) for told in broken] == [None] * len(broken)
+
+
+def receive(sock: socket.socket) -> list[dict[str, Any]]:
+    """All frames that have come, up to the end."""
+    decoder, found = Decoder(), []
+    while data := sock.recv(1 << 20):
+        found += [message for message, _ in decoder.feed(data)]
+    return found
+
+
+def test_a_shim_survives_what_it_has_to_say() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+    link = AgentLink(ours, 0.0)
+    reader = ThreadPoolExecutor(1)
+    with theirs:
+        heard = reader.submit(receive, theirs)
+        link.say_last(long_task(), 20.0)
+        ours.close()
+        (frame,) = heard.result(20.0)
+    assert check_of(Task)(frame["report"])["said"][-1] == TRIMMED
+
+
+@pytest.mark.parametrize("chars", [10, 5 << 20])
+def test_an_answer_that_no_frame_holds_is_an_error(chars: int) -> None:
+    ours, theirs = socket.socketpair()
+    link = AgentLink(ours, 0.0)
+    with theirs:
+        link.reply(1, {"ok": {"stacks": "x" * chars, "by": "runtime"}})
+        ours.close()
+        (reply,) = receive(theirs)
+    assert (reply["reply"], "ok" in reply) == (1, chars == 10)
+    if chars > 10:
+        assert reply["error"]["code"] == "too-large"
+
+
+@pytest.mark.parametrize("bad", [-1, 10**16, "5", 1.5, None, True])
+def test_a_position_that_is_none_is_said_once(bad: Any) -> None:
+    progress = Progress()
+    assert progress.heard({"step": bad}, 1.0) == "soon"
+    assert progress.heard({"step": bad}, 2.0) == ""
+    assert progress.global_step is None
+    (said,) = progress.said
+    assert said["kind"] == "progress-lost"
+    progress.heard({"step": 7}, 3.0)
+    assert progress.global_step == 7
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({"step": 141, "stride": 0}, {"step": 141, "stride": 0}),
+        ({"step": -1, "stride": 0}, None),
+        ({"step": 141}, None),
+        ("141", None),
+    ],
+)
+def test_where_training_began_is_kept_as_it_was_said_first(told: object, kept: object) -> None:
+    progress = Progress()
+    progress.heard({"step": 150, "began": told}, 1.0)
+    assert progress.began == kept
+    progress.heard({"step": 160, "began": {"step": 159, "stride": 0}}, 2.0)
+    assert progress.began == (kept or {"step": 159, "stride": 0})
+
+
+def test_how_often_it_saves_is_taken_only_as_it_should_be() -> None:
+    progress = Progress()
+    saving: dict[str, Any] = {
+        "every_steps": 7,
+        "failure_s": 60.0,
+        "why": "share",
+        "every_s": 2.5,
+        "cost_s": 0.02,
+    }
+    progress.heard({"step": 1, "saving": saving}, 1.0)
+    assert said(progress, 1.0)["saving"] == {**saving}
+    wrong: list[Any] = [[], {}, {**saving, "every_steps": -1}, {**saving, "failure_s": float("nan")}]
+    for told in [*wrong, {**saving, "failure_s": "x"}]:
+        progress.heard({"step": 2, "saving": told}, 2.0)
+        assert said(progress, 2.0)["saving"] == {**saving}
+    progress.heard({"step": 3, "saving": {**saving, "cost_s": -1.0, "every_s": True, "why": "x" * 1000}}, 3.0)
+    assert said(progress, 3.0)["saving"] == {"every_steps": 7, "failure_s": 60.0, "why": "x" * 64}
+
+
+def test_when_training_began_is_known_only_where_it_is_exact() -> None:
+    exact = Progress()
+    exact.heard({"step": 40, "began": {"step": 40, "stride": 0}}, 10.0)
+    exact.heard({"step": 41, "began": {"step": 40, "stride": 0}}, 12.0)
+    assert said(exact, 13.0)["began_age_s"] == 3.0
+    inexact = Progress()
+    inexact.heard({"step": 41, "began": {"step": 40, "stride": 1}}, 10.0)
+    assert said(inexact, 13.0)["began_age_s"] is None

@@ -1,0 +1,321 @@
+"""The sentence of each phase, word for word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core.causes import Cause
+from orchestrator.core.ends import Exit, FirstCause
+from orchestrator.core.plan import TaskId
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.host import Facts, Host, HostState, Link
+from orchestrator.core.state.phase_states import Intent, Phase, Swept
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import Progress, Task, TaskPhase
+from orchestrator.reporting.describe import reason, sentence
+from tests.unit.core.phases import in_phase
+from tests.unit.core.transcript import make_plan
+
+NOW = 1000.0
+FACTS = Facts(python="3.11.2")
+UP = {"link": Link.CONNECTED, "since_at": 100.0, "heard_at": 999.0, "facts": FACTS}
+DOWN = {"link": Link.UNREACHABLE, "since_at": 975.0, "heard_at": 960.0, "facts": FACTS}
+
+
+def run_in(
+    phase: Phase,
+    *,
+    hosts: tuple[dict[str, Any], dict[str, Any]] = (UP, UP),
+    tasks: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
+    checkpoint: bool = False,
+    own: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Run:
+    run = new_run("t", make_plan(["a", "b"], checkpoint=checkpoint), epoch=1, at=0.0)
+    made: tuple[Host, ...] = tuple(replace(h, **hosts[i]) for i, h in enumerate(run.hosts))
+    told: tuple[Task, ...] = tuple(replace(t, **tasks[i]) for i, t in enumerate(run.tasks))
+    return replace(in_phase(run, phase, **(own or {})), hosts=made, tasks=told, since_at=990.0, **changes)
+
+
+def task(phase: TaskPhase, step: int | None = None, pid: int | None = 7) -> dict[str, Any]:
+    return {"phase": phase, "pid": pid, "progress": Progress(global_step=step)}
+
+
+STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (
+            run_in(Phase.PENDING, hosts=(UP, {"since_at": 0.0}), own={"deadline_at": 1180.0}),
+            "1/2 hosts are ready; waiting for b (connecting); gives up in 3 min",
+        ),
+        (
+            run_in(
+                Phase.PENDING,
+                hosts=({**UP, "facts": None, "since_at": 996.0}, {"problem": "b: connection refused"}),
+            ),
+            "0/2 hosts are ready; waiting for a (being checked and given the code, for 4 s), "
+            "b (b: connection refused, for 16 min 40 s)",
+        ),
+        (
+            run_in(
+                Phase.RENDEZVOUS,
+                tasks=(task(READY), task(STARTING)),
+                hosts=(UP, DOWN),
+                own={"deadline_at": 1060.0},
+            ),
+            "1/2 tasks have joined, 1 min left; waiting for worker:1 on b (host unreachable, last heard 40 s ago)",
+        ),
+        (
+            run_in(
+                Phase.RENDEZVOUS,
+                tasks=(task(STARTING), task(STARTING, pid=None)),
+                hosts=(UP, UP),
+                own={"deadline_at": 1060.0},
+            ),
+            "0/2 tasks have joined, 1 min left; waiting for worker:0 on a (pid 7 is importing), "
+            "worker:1 on b (no process yet)",
+        ),
+        (
+            run_in(
+                Phase.RENDEZVOUS,
+                tasks=(task(READY), task(STARTING)),
+                hosts=(UP, {**DOWN, "link": Link.CONNECTING, "heard_at": None}),
+                own={"deadline_at": 1060.0},
+            ),
+            "1/2 tasks have joined, 1 min left; waiting for worker:1 on b (host unreachable, last heard never)",
+        ),
+        (
+            run_in(
+                Phase.RENDEZVOUS,
+                tasks=(task(READY), task(READY)),
+                checkpoint=True,
+                own={"deadline_at": 1060.0},
+            ),
+            "2/2 tasks have joined; verifying and copying the newest checkpoint, 1 min left",
+        ),
+        (
+            run_in(Phase.RENDEZVOUS, tasks=(task(READY), task(READY)), checkpoint=True, seed=Seed(0)),
+            "2/2 tasks have joined",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING, 120), task(RUNNING, 120))),
+            "step 120",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING), task(RUNNING))),
+            "released 10 s ago; no task has reported a step yet",
+        ),
+        (
+            run_in(
+                Phase.RUNNING,
+                hosts=(UP, DOWN),
+                tasks=(task(RUNNING, 120), task(RUNNING)),
+                own={"progress_at": 998.0},
+            ),
+            "step 120; b unreachable for 40 s; the other tasks make progress",
+        ),
+        (
+            run_in(
+                Phase.RUNNING,
+                hosts=(UP, DOWN),
+                tasks=(task(RUNNING), task(RUNNING)),
+                own={"progress_at": 900.0},
+            ),
+            "before the first step; b unreachable for 40 s; no task makes progress",
+        ),
+        (
+            run_in(
+                Phase.RUNNING,
+                hosts=(UP, {"link": Link.CONNECTING}),
+                tasks=(task(RUNNING, 120), task(RUNNING, 120)),
+            ),
+            "step 120; taking up the tasks on b",
+        ),
+        (
+            run_in(
+                Phase.RUNNING,
+                tasks=(
+                    task(RUNNING, 120),
+                    {"phase": TaskPhase.EXITED, "exit": Exit(cause=Cause.FINISHED, code=0)},
+                ),
+            ),
+            "step 120; worker:1 on b finished; the other tasks continue",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING, 120), task(RUNNING, 120)), replacements={"b": None}),
+            "step 120; 1 of 2 workers: the global batch is 1/2 of what it was; grows back at a checkpoint once b or a "
+            "spare is ready",
+        ),
+        (
+            run_in(
+                Phase.RUNNING,
+                hosts=(UP, {**UP, "state": HostState.DRAINED, "state_why": "by the user"}),
+                tasks=(task(RUNNING, 120), task(RUNNING, 120)),
+                checkpoint=True,
+            ),
+            "step 120; moves off b (drained) at the next checkpoint",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF,
+                hosts=(UP, {**UP, "state": HostState.DRAINED, "state_why": "by the user"}),
+                reason="it ended",
+            ),
+            "it ended; waiting for b (drained: by the user); starts again when it is back",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF,
+                hosts=(UP, {**UP, "state": HostState.STUCK, "state_why": "pid 7 of old-1 cannot be killed"}),
+                reason="it ended",
+            ),
+            "it ended; waiting for b (stuck: pid 7 of old-1 cannot be killed; it goes when what it waits for "
+            "answers (a disk, a network file system, a GPU), or when somebody ends it who may; else reboot the host); "
+            "starts again when it is back",
+        ),
+        (
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED), task(RUNNING)),
+                own={"intent": Intent.RESTART},
+                reason="worker:0 on a was killed by SIGKILL",
+            ),
+            "worker:0 on a was killed by SIGKILL; waiting for worker:1 on b to end, then restart",
+        ),
+        (
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED), task(TaskPhase.LOST)),
+                own={"intent": Intent.KILL, "proof": {"a": Swept()}},
+                reason="killed by the user",
+            ),
+            "killed by the user; checking b for leftover processes, then KILLED",
+        ),
+        (
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED),) * 2,
+                own={"intent": Intent.SUCCEED},
+                reason="done",
+            ),
+            "done; checking a, b for leftover processes, then done",
+        ),
+        (
+            run_in(
+                Phase.STOPPING, tasks=(task(TaskPhase.EXITED),) * 2, own={"intent": Intent.FAIL}, reason="bad"
+            ),
+            "bad; checking a, b for leftover processes, then FAILED",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF, reason="it failed", generation=2, generation_last=2, own={"start_at": 1004.0}
+            ),
+            "it failed; generation 3 starts in 4 s",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF,
+                reason="it failed",
+                hosts=({**DOWN, "problem": "a: no route to host"}, {**UP, "facts": None}),
+            ),
+            "it failed; waiting for a (a: no route to host, for 25 s), "
+            "b (being checked and given the code, for 15 min); starts again when it is back",
+        ),
+        (
+            run_in(Phase.BACKOFF, reason="it failed", hosts=(UP, DOWN)),
+            "it failed; waiting for b (unreachable, for 25 s); starts again when it is back",
+        ),
+        (
+            run_in(Phase.BACKOFF, reason="it failed", tasks=(task(RUNNING), task(TaskPhase.EXITED))),
+            "it failed; waiting for the old tasks to end",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF,
+                reason="worker:0 failed",
+                hosts=({**UP, "dir_free_bytes": 12 << 20, "dir_low_at": 960.0}, UP),
+                own={"start_at": 1290.0, "full_host": "a", "needed_bytes": 64 << 20},
+            ),
+            "no space in the checkpoint directory on a for 40 s; 12 MiB free, 64 MiB needed; "
+            "resumes by itself when there is room",
+        ),
+        (
+            run_in(Phase.BACKOFF, reason="worker:0 failed", own={"start_at": 1290.0, "full_host": "b"}),
+            "no space in the checkpoint directory on b for 10 s; what is free is not known, more is needed; "
+            "resumes by itself when there is room, tries again in 4 min 50 s",
+        ),
+        (
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED),) * 2,
+                checkpoint=True,
+                own={"intent": Intent.RESTART},
+                reason="worker:0 failed",
+                first_cause=FirstCause(TaskId("worker", 0), 0, Cause.DISK, "worker:0 failed"),
+            ),
+            "worker:0 failed; waiting to see whether the checkpoint directory has room, then restart",
+        ),
+        (run_in(Phase.FAILED, reason="worker:0 failed"), "worker:0 failed"),
+    ],
+)
+def test_sentence(run: Run, expected: str) -> None:
+    assert sentence(run, now=NOW) == expected
+
+
+def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
+    drained = {**UP, "state": HostState.DRAINED}
+    told = (
+        task(RUNNING, 120),
+        {**task(TaskPhase.WAITING, pid=None), "id": TaskId("worker", 0), "start_at": 5.0},
+    )
+    run = run_in(Phase.RUNNING, hosts=(UP, drained), tasks=({**told[0], "id": TaskId("chief", 0)}, told[1]))
+    run = replace(run, plan=replace(run.plan, strategy="parameter_server"))
+    assert sentence(run, now=NOW) == (
+        "step 120; moves off b (drained) at the next restart; worker:0 on b has ended and restarts after the move"
+    )
+
+
+FOUND = FirstCause(TaskId("worker", 0), 1, Cause.OOM, "it died")
+
+
+@pytest.mark.parametrize(
+    ("run", "begins_with", "rest"),
+    [
+        (run_in(Phase.RUNNING, tasks=(task(RUNNING, 120), task(RUNNING, 119))), "global_step", ""),
+        (
+            run_in(
+                Phase.RUNNING,
+                tasks=(task(RUNNING, 120), task(RUNNING, 119)),
+                hosts=(UP, {**UP, "link": Link.CONNECTING}),
+            ),
+            "global_step",
+            "taking up the tasks on b",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF, reason="it died", reason_rest="", first_cause=FOUND, own={"start_at": 1003.0}
+            ),
+            "first_cause",
+            "generation 1 starts in 3 s",
+        ),
+        (
+            run_in(Phase.FAILED, reason="it died; given up", reason_rest="given up", first_cause=FOUND),
+            "first_cause",
+            "given up",
+        ),
+        (run_in(Phase.FAILED, reason="no Python", first_cause=FOUND), None, "no Python"),
+    ],
+)
+def test_what_the_reason_begins_with_is_told_apart_from_the_rest(
+    run: Run, begins_with: str | None, rest: str
+) -> None:
+    told = reason(run, now=NOW)
+    assert (told.begins_with, told.rest) == (begins_with, rest)
+    assert told.sentence == sentence(run, now=NOW)
+    assert told.sentence.endswith(rest)

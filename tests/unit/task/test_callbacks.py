@@ -1,0 +1,123 @@
+"""The callback that `fit` is given, on a Keras whose model may only be read between two epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.task.keras.callbacks import reporter
+from orchestrator.task.link import Link
+from orchestrator.task.progress import Progress
+
+
+class Told(Progress):
+    """A progress that is always due, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(Link(None), interval_s=0.0)
+        self.steps: list[tuple[int, int | None]] = []
+        self.began_at: list[int] = []
+
+    def began(self, step: int) -> None:
+        self.began_at.append(step)
+
+    def report(self, step: int, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
+        self.steps.append((step, epoch))
+        self.metrics = dict(metrics)
+
+
+class Callback:
+    """What Keras's own is on JAX: to look at the model brings its state back, amid a step."""
+
+    def __init__(self) -> None:
+        self.iterations = 0
+        self.looks = 0
+
+    @property
+    def model(self) -> SimpleNamespace:
+        self.looks += 1
+        return SimpleNamespace(optimizer=SimpleNamespace(iterations=self.iterations))
+
+
+def epoch(callback: Any, number: int, batches: list[int]) -> int:
+    """One epoch, each batch with the number that Keras gives it; how often the model was read within it."""
+    callback.on_epoch_begin(number)
+    before = callback.looks
+    for batch in batches:
+        callback.on_train_batch_end(batch, {"loss": 1.0})
+    looks = callback.looks - before
+    callback.iterations += batches[-1] + 1
+    callback.on_epoch_end(number)
+    return int(looks)
+
+
+def test_within_an_epoch_batches_are_counted_from_what_the_optimizer_had_at_its_begin() -> None:
+    told = Told()
+    callback = reporter(Callback, told, batches=True, counted=True)
+    callback.iterations = 56  # restored from a checkpoint
+    callback.on_train_begin()
+    assert [epoch(callback, 2, [0, 1, 2]), epoch(callback, 3, [1, 2])] == [0, 0]
+    assert told.began_at[0] == 56
+    assert told.steps == [(56, 0), (57, 2), (58, 2), (59, 2), (59, 2), (61, 3), (62, 3), (62, 3)]
+
+
+def test_elsewhere_the_optimizer_itself_is_asked() -> None:
+    told = Told()
+    callback = reporter(Callback, told, batches=True)
+    assert epoch(callback, 0, [0, 1]) == 2
+    assert [step for step, _ in told.steps] == [0, 0, 2]
+    assert told.metrics == {}, "of the epoch's end"
+
+
+def test_a_model_whose_position_cannot_be_read_is_said_to_be_so(capsys: pytest.CaptureFixture[str]) -> None:
+    class Unreadable(Callback):
+        @property
+        def model(self) -> SimpleNamespace:
+            raise RuntimeError("iterations is on a lost device")
+
+    callback = reporter(Unreadable, Progress(Link(None), interval_s=0.0), batches=True, counted=False)
+    for batch in range(3):
+        callback.on_train_batch_end(batch, {"loss": 1.0})
+    said = "a position of the training cannot be reported (RuntimeError: iterations is on a lost device)"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def fit(
+    params: dict[str, Any], epochs: list[list[int]], *, begin: int = 0, first: int = 0
+) -> list[int | None]:
+    """Return the step at which the training was said to end: at the begin and at the end of each epoch."""
+    told = Told()
+    callback = reporter(Callback, told, batches=True)
+    callback.params, callback.iterations = params, begin
+    said: list[int | None] = []
+    for number, batches in enumerate(epochs, first):
+        callback.on_epoch_begin(number)
+        said.append(told.total)
+        callback.iterations += len(batches)
+        callback.on_epoch_end(number)
+        said.append(told.total)
+    assert told.epochs == params.get("epochs")
+    return said
+
+
+def test_a_fit_says_where_it_ends() -> None:
+    assert fit({"epochs": 3, "steps": 2}, [[0, 1]] * 3) == [6] * 6
+
+
+def test_a_data_set_of_unknown_size_has_shown_it_after_an_epoch() -> None:
+    assert fit({"epochs": 2, "steps": None}, [[0, 1, 2]] * 2) == [None, 6, None, 6]
+
+
+def test_a_fit_that_goes_on_amid_an_epoch_knows_its_end_after_it() -> None:
+    assert fit({"epochs": 3, "steps": 4}, [[2, 3], [0, 1, 2, 3]], begin=6, first=1) == [14, 12, 12, 12]
+
+
+def test_a_model_of_two_optimizers_counts_both() -> None:
+    assert fit({"epochs": 2, "steps": 1}, [[0, 0], [0, 0]])[1] == 4
+
+
+def test_a_loop_that_gives_no_numbers_ends_nowhere() -> None:
+    assert fit({}, [[0]]) == [None, None]

@@ -1,0 +1,260 @@
+"""What of `transparent: true` needs no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.both.script import Script
+from orchestrator.task.link import Link
+from orchestrator.task.transparent import backup as transparent_backup
+from orchestrator.task.transparent import data as transparent_data
+from orchestrator.task.transparent import main as transparent
+from orchestrator.task.transparent import replay as transparent_replay
+from orchestrator.task.transparent.backup import Position
+from orchestrator.task.transparent.files import Scratch, summary_dir
+from orchestrator.task.transparent.replay import Course
+from orchestrator.task.transparent.said import Said
+
+
+def tf_config(kind: str, index: int, *jobs: str) -> str:
+    return json.dumps(
+        {"cluster": {job: ["a:1", "b:1"] for job in jobs}, "task": {"type": kind, "index": index}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "chief"),
+    [
+        (None, True),
+        ("{}", True),
+        (tf_config("worker", 0, "worker"), True),
+        (tf_config("worker", 1, "worker"), False),
+        (tf_config("chief", 0, "chief", "worker"), True),
+        (tf_config("worker", 0, "chief", "worker"), False),
+        (tf_config("evaluator", 0, "worker"), False),
+    ],
+)
+def test_one_process_saves(config: str | None, chief: bool) -> None:
+    assert transparent.is_chief(config) is chief
+
+
+@pytest.mark.parametrize(
+    ("source", "library"),
+    [
+        ("import keras\n", "keras"),
+        ("import tensorflow as tf\n", "keras"),
+        ("import tf_keras\n", "tf_keras"),
+    ],
+)
+def test_the_keras_is_the_one_that_the_script_names(tmp_path: Path, source: str, library: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert transparent.library_of(Script(str(tmp_path / "train.py")).imports()) == library
+
+
+def test_generators_without_a_seed_are_equal_on_all_workers_and_differ_from_each_other(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("numpy")
+    script = tmp_path / "draw.py"
+    script.write_text(
+        "import numpy as np\n"
+        "from orchestrator.task.transparent.main import equal_generators\n"
+        "equal_generators()\n"
+        "print([np.random.default_rng().random(), np.random.default_rng(None).random(),"
+        " np.random.default_rng(7).random()])\n"
+    )
+    root = str(Path(transparent.__file__).parents[2])
+    first, second = (
+        subprocess.run(
+            [sys.executable, script], env={**os.environ, "PYTHONPATH": root}, capture_output=True, check=True
+        ).stdout
+        for _ in range(2)
+    )
+    assert first == second
+    drawn = json.loads(first)
+    assert drawn[0] != drawn[1]
+    import numpy as np
+
+    assert drawn[2] == np.random.default_rng(7).random()  # the script's own seed
+
+
+@pytest.mark.parametrize(
+    ("files", "policy", "why"),
+    [
+        (4, "FILE", "2 for each worker"),
+        (2, "FILE", "1 for each worker"),
+        (5, "DATA", "5 files cannot be shared evenly by 2 workers"),
+        (1, "DATA", "1 file cannot be shared evenly by 2 workers"),
+        (None, "DATA", "it is not of files"),
+    ],
+)
+def test_files_are_shared_whole_only_where_each_worker_gets_as_many(
+    files: int | None, policy: str, why: str
+) -> None:
+    chosen, sentence = transparent_data.choice(files, 2)
+    assert chosen == policy
+    assert f"shared by {policy}" in sentence
+    assert sentence.endswith(why)
+
+
+def test_a_data_set_that_cannot_be_looked_into_is_not_called_one_without_files() -> None:
+    class Opaque:
+        def _as_serialized_graph(self) -> Any:
+            raise NotImplementedError("pyfunc_3 is stateful")
+
+    told = "tf.data is shared by DATA, each worker takes its part of each batch: whether it is of files cannot be told"
+    assert transparent_data.choice_for(Opaque(), 2) == (
+        "DATA",
+        f"{told} (NotImplementedError: pyfunc_3 is stateful)",
+    )
+
+
+def test_each_thing_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(Link(None))
+    said("batch", "it is global")
+    said("batch", "it is global")
+    assert capsys.readouterr().err == "orch: it is global\n"
+
+
+def test_what_is_written_elsewhere_is_read_from_there(tmp_path: Path) -> None:
+    scratch = Scratch(str(tmp_path / "own"))
+    path = tmp_path / "shared" / "model.keras"
+    assert scratch.to_read(str(path)) == str(path)
+    double = scratch.to_write(path)
+    assert double.startswith(str(tmp_path / "own"))
+    Path(double).write_text("weights")
+    assert scratch.to_read(path) == double
+    assert scratch.to_write(double) == double
+    assert Path(scratch.to_write("s3://bucket/model.keras")).parent.is_dir()
+    assert not path.parent.exists()
+
+
+def test_what_the_generations_before_have_written_is_read_after_a_restart(tmp_path: Path) -> None:
+    def scratch(number: int) -> Scratch:
+        own = tmp_path / f"gen-{number:06d}" / "scratch"
+        own.mkdir(parents=True, exist_ok=True)
+        return Scratch(str(own))
+
+    path = "best.weights.h5"
+    for number in (1, 2):
+        Path(scratch(number).to_write(path)).write_text(f"of generation {number}")
+    assert Path(scratch(3).to_read(path)).read_text() == "of generation 2"
+    assert scratch(3).to_read("other.h5") == "other.h5"
+    third = scratch(3)
+    Path(third.to_write(path)).write_text("its own")
+    assert Path(third.to_read(path)).read_text() == "its own"
+    assert Path(scratch(2).to_read(path)).read_text() == "of generation 2", (
+        "a later one is none of its business"
+    )
+
+
+def test_a_file_that_is_newer_than_an_older_generations_is_read_itself(tmp_path: Path) -> None:
+    def scratch(generation: int) -> Scratch:
+        return Scratch(str(tmp_path / "worker-1" / f"gen-{generation:06d}" / "scratch"))
+
+    path = tmp_path / "shared.h5"
+    written = Path(scratch(1).to_write(path))
+    written.write_text("of generation 1, on this host")
+    path.write_text("the chief's, of generation 2")
+    os.utime(written, (1_000, 1_000))
+    assert scratch(3).to_read(path) == path
+
+
+def test_what_is_in_the_tasks_own_directory_stays(tmp_path: Path) -> None:
+    path = str(tmp_path / "own" / "ckpt.weights.h5")
+    assert Scratch(str(tmp_path / "own")).to_write(path) == path
+
+
+def test_tensorboard_writes_below_the_tasks_log_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    top = str(tmp_path / "gen/logs")
+    assert summary_dir("./logs/fit", top) == f"{top}/logs/fit"
+    assert summary_dir(tmp_path / "logs", top) == f"{top}/logs"
+    assert summary_dir("/tmp/logs", top) == f"{top}/tmp/logs"
+    assert summary_dir(f"{top}/train", top) == f"{top}/train"
+    assert summary_dir("gs://bucket/logs", top) == "gs://bucket/logs"
+
+
+def test_a_position_survives_its_file() -> None:
+    position = Position(3, 7)
+    position.history = {"loss": [1.5, 1.0, 0.5]}
+    position.history_epochs = [0, 1, 2]
+    position.callbacks = {"EarlyStopping": {"wait": 2, "best": 0.5}}
+    assert vars(Position.from_json(position.as_json())) == vars(position)
+
+
+class Keras3Iterator:
+    """The part of Keras 3's TFEpochIterator that counts: iterators are made by it, and never shared by epochs."""
+
+    def __init__(self, epochs: list[list[str]], steps_per_epoch: int | None = None) -> None:
+        self.data = iter(epochs)
+        self.steps_per_epoch = steps_per_epoch
+        self.num_batches = steps_per_epoch or len(epochs[0])
+        self._current: Any = None
+
+    def _enumerate_iterator(self) -> Any:
+        if self._current is None or not self.steps_per_epoch:
+            self._current = iter(next(self.data))
+        for step in range(self.num_batches):
+            yield step, step, self._current
+
+
+class Trainer:
+    def _maybe_symbolic_build(self) -> None: ...
+
+
+def trained(iterator: Any) -> list[str]:
+    return [next(batches) for _, _, batches in iterator._enumerate_iterator()]
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 3])
+def test_a_resumed_epoch_trains_what_the_interrupted_one_had_left(steps_per_epoch: int | None) -> None:
+    epochs = [["a1", "a2", "a3"], ["b1", "b2", "b3"], ["c1", "c2", "c3"]]
+    if steps_per_epoch:
+        epochs = [[batch for epoch in epochs for batch in epoch]]
+
+    class Iterator(Keras3Iterator):
+        pass
+
+    transparent_replay.build_without_data(Trainer)
+    transparent_replay.install_keras3(Iterator)
+    with Course(0) as course:
+        iterator = Iterator(epochs, steps_per_epoch)
+        Iterator([["validation"]])
+        course.leap(1, 2)
+        assert trained(iterator) == ["b3"]
+        assert trained(iterator) == ["c1", "c2", "c3"]
+        assert course.steps == 3
+    assert Course.current is None
+
+
+def test_a_kill_in_the_middle_of_a_save_leaves_the_backup_before_it(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    import numpy as np
+
+    from orchestrator.checkpoints import verify
+
+    directory = transparent_backup.folder(str(tmp_path), 0)
+    values = {"model/00000": np.ones((3, 2), "float32"), "optimizer/iterations": np.int32(40)}
+    assert transparent_backup.read(directory) is None
+    transparent_backup.write(directory, values, Position(2, 8))
+    # What a kill leaves of the next one: the new file, half written, where it is built.
+    written = Path(directory, transparent_backup.NAME).read_bytes()
+    Path(directory, "saving_temp", transparent_backup.NAME).write_bytes(written[: len(written) // 2])
+    found = verify(str(tmp_path))
+    assert found["checkpoint"]["global_step"] == 40
+    assert found["rejected"] == []
+    again = transparent_backup.read(directory)
+    assert again is not None
+    assert (again[1].epoch, again[1].batch) == (2, 8)
+    assert again[0]["model/00000"].tolist() == [[1.0, 1.0]] * 3
+    assert os.listdir(directory)

@@ -1,0 +1,142 @@
+"""The rooms of the house: the first folder says on which machine a line runs, and what it may know.
+
+Every import counts, also within functions and for types. A room that is not in the table is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from tests.unit.test_imports import imports
+
+PACKAGE = Path(orchestrator.__file__).parent
+
+ROOMS: dict[str, set[str]] = {
+    # decides
+    "core": set(),
+    # for people, and pure
+    "reporting": {"core"},
+    # the wire, and what head and hosts have in common
+    "protocol": set(),
+    "both": set(),
+    "checkpoints": {"protocol", "both"},
+    # the three machines: none of them is in the others' sets
+    "head": {"core", "reporting", "protocol", "both", "checkpoints", "spec"},
+    "host": {"protocol", "both", "checkpoints"},
+    "task": {"protocol", "both"},
+    # people's files
+    "spec": {"core", "reporting", "protocol"},
+    # people and programs, on the head node
+    "client": {"core", "reporting", "protocol", "both", "spec", "head"},
+    "page": {"core", "reporting", "client", "head"},
+    "cli": {"core", "reporting", "protocol", "both", "spec", "head", "client", "page"},
+    # doors: what scripts import, and what the archive on a host starts with
+    "runtime": {"task"},
+    "keras": {"task"},
+    "bundle_main": {"host", "task", "checkpoints"},
+}
+
+ONLY_PYTHON = {
+    "core",
+    "reporting",
+    "protocol",
+    "both",
+    "checkpoints",
+    "host",
+    "task",
+    "runtime",
+    "keras",
+    "bundle_main",
+}
+"""Rooms that need nothing but Python: what they import of a library is there by chance, and asked for when needed."""
+
+PURE = {"core", "reporting"}
+TOUCHES = {"os", "time", "datetime", "random", "threading", "socket", "subprocess", "logging", "pathlib"}
+
+ONE_ROOM = {"paramiko": "head.reach.ssh", "fabric": "head.reach.ssh"}
+"""Libraries that only one room knows."""
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def known(package: Path) -> dict[tuple[str, str], str]:
+    """Return by (room, room that it imports): one import as an example."""
+    return {
+        (room(module), room(other)): f"{module} imports {other}"
+        for module, others in imports(package).items()
+        for other in others
+        if "." in module and "." in other and room(module) != room(other)
+    }
+
+
+def test_each_room_knows_only_what_its_machine_may_know() -> None:
+    assert {here for here, _ in known(PACKAGE)} <= ROOMS.keys()
+    assert [example for (here, other), example in known(PACKAGE).items() if other not in ROOMS[here]] == []
+
+
+def test_the_table_allows_no_more_than_is_used() -> None:
+    used = known(PACKAGE).keys()
+    rooms = {
+        path.stem if path.is_file() else path.name for path in PACKAGE.iterdir() if path.name[0] not in "._"
+    }
+    assert ROOMS.keys() == rooms - {"py", "py.typed"}
+    assert [
+        (here, other) for here, others in ROOMS.items() for other in others if (here, other) not in used
+    ] == []
+
+
+def outside(path: Path) -> set[str]:
+    """Return the libraries that a file imports, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module.partition(".")[0])
+    return names - {"orchestrator"}
+
+
+def files(rooms: set[str]) -> list[Path]:
+    return [
+        path
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).with_suffix("").parts[0] in rooms
+    ]
+
+
+def at_import(path: Path) -> set[str]:
+    """Return the libraries without which a file cannot be imported."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module.partition(".")[0])
+    return names - {"orchestrator"}
+
+
+def test_hosts_need_nothing_but_python() -> None:
+    assert {
+        str(path.relative_to(PACKAGE)): missing
+        for path in files(ONLY_PYTHON)
+        if (missing := at_import(path) - sys.stdlib_module_names - {"__future__"})
+    } == {}
+
+
+def test_what_decides_touches_nothing() -> None:
+    assert {str(path): touched for path in files(PURE) if (touched := outside(path) & TOUCHES)} == {}
+
+
+@pytest.mark.parametrize("library", ONE_ROOM)
+def test_a_library_is_known_in_one_room(library: str) -> None:
+    here = PACKAGE.joinpath(*ONE_ROOM[library].split("."))
+    knowing = [path for path in PACKAGE.rglob("*.py") if library in outside(path)]
+    assert knowing
+    assert [str(path) for path in knowing if here not in path.parents] == []

@@ -11,7 +11,7 @@ import signal as _signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
     from typing import Any
 
 BOOT_VARIABLE = "ORCH_BOOT_ID"
@@ -148,9 +148,11 @@ def command(pid: int) -> str:
 
 
 def marked(
-    run: str, generation_max: int, *, host_dir: str | None = None, task: str | None = None
+    run: str, generations: Container[int], *, host_dir: str | None = None, task: str | None = None
 ) -> list[Identity]:
-    """Return our user's processes whose environment says that they belong to the run, up to that generation.
+    """Return our user's processes whose environment says that they belong to these generations of the run.
+
+    A generation's number alone says nothing of the others: below a standby's lives the generation that trains.
 
     With `host_dir`, ORCH_HOST_DIR must match too, since two hosts of a test may share a kernel. With `task`, only
     that task's processes are returned. This process itself is never among them.
@@ -169,7 +171,7 @@ def marked(
         if any(environ.get(name) != value for name, value in wanted.items()):
             continue
         generation = environ.get(b"ORCH_GENERATION", b"")
-        if generation.isdigit() and int(generation) <= generation_max:
+        if generation.isdigit() and int(generation) in generations:
             who = identity(pid)
             if who is not None:
                 found.append(who)

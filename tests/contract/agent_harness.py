@@ -186,7 +186,7 @@ def clean(host_dir: Path) -> None:
 
     give_up_at = time.monotonic() + 10
     while time.monotonic() < give_up_at:
-        found = process.marked(RUN, 1 << 30, host_dir=str(host_dir))
+        found = process.marked(RUN, range(1 << 30), host_dir=str(host_dir))
         for start in host_dir.glob("runs/*/tasks/*/*/shim.json"):
             who = shim_record.shim_identity(str(start.parent))
             if who is not None and process.alive(who):

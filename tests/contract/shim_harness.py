@@ -189,7 +189,7 @@ class Host:
 
     def clean(self) -> None:
         """Kill what the test has left, by identity."""
-        found = process.marked("demo-1", 10**6, host_dir=str(self.path))
+        found = process.marked("demo-1", range(10**6), host_dir=str(self.path))
         for who in [*self.identities, *found]:
             process.signal(who, signal.SIGKILL)
         errors = self.generation_dir / "shim.err"

@@ -193,10 +193,10 @@ def test_a_sweep_leaves_nothing_and_spares_the_newer(connect: Connect) -> None:
     host_dir = agent.hello["host_dir"]
     swept = agent.ok("sweep", generation_max=1)
     assert (swept["left"], swept["ports_busy"]) == ([], [])
-    assert process.marked(RUN, 1, host_dir=host_dir) == []
-    assert process.marked(RUN, 2, host_dir=host_dir) != []
+    assert process.marked(RUN, {1}, host_dir=host_dir) == []
+    assert process.marked(RUN, {2}, host_dir=host_dir) != []
     agent.ok("sweep", generation_max=2)
-    assert process.marked(RUN, 2, host_dir=host_dir) == []
+    assert process.marked(RUN, {2}, host_dir=host_dir) == []
 
 
 @pytest.mark.fault(7)
@@ -439,7 +439,7 @@ def test_secrets_are_on_no_disk_and_in_no_argv(connect: Connect, host_dir: Path)
     for file in host_dir.rglob("*"):
         if file.is_file():
             assert b"hush-hush-hush" not in file.read_bytes(), file
-    for who in process.marked(RUN, 1, host_dir=str(host_dir)):
+    for who in process.marked(RUN, {1}, host_dir=str(host_dir)):
         assert b"hush-hush-hush" not in Path(f"/proc/{who.pid}/cmdline").read_bytes()
     assert "hush-hush-hush" not in json.dumps(agent.reports)
 

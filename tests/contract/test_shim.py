@@ -233,6 +233,46 @@ def test_no_grandchild_survives(host: Host, tmp_path: Path, ends: str, grouped: 
     assert all(map(gone, pids))
 
 
+@pytest.mark.parametrize("ends", ["by itself", "by order", "with its shim", "before its release"])
+@pytest.mark.parametrize("grouped", [True, False], ids=["cgroup", "no cgroup"])
+@pytest.mark.fault(83)
+def test_the_end_of_a_standby_touches_nothing_of_the_generation_that_trains(
+    host: Host, ends: str, grouped: bool
+) -> None:
+    if grouped and not cgroup.usable():
+        pytest.skip("the control groups of this host are not ours to use; the case without them runs")
+    marker = {"ORCH_RUN": "demo-1", "ORCH_TASK": "worker:0", "ORCH_HOST_DIR": str(host.path)}
+    trains = subprocess.Popen(
+        [sys.executable, "-c", FOREVER], env={**marker, "ORCH_GENERATION": "1"}, stdout=subprocess.DEVNULL
+    )
+    try:
+        until(
+            lambda: len(process.marked("demo-1", {1}, host_dir=str(host.path))) == 1,
+            "generation 1 lives",
+        )
+        script = "print('begun')\n" if ends == "by itself" else FOREVER
+        if ends == "before its release":
+            host.start(UNDER_RUNTIME + script, cgroup=grouped, hold=True)
+            agent = host.agent()
+            agent.until_phase("ready")
+        else:
+            agent = host.run(script, cgroup=grouped)
+        if ends == "with its shim":
+            process.signal(host.identities[0], signal.SIGKILL)
+            last = until(lambda: main.recover(str(host.generation_dir)), "the agent finds it dead")
+        else:
+            if ends != "by itself":
+                agent.order("stop", grace_s=0)
+            last = agent.until_closed()
+            assert last["exit"]["swept"] == ("cgroup" if grouped else "marker")
+        assert last["exit"]["left"] == []
+        assert process.marked("demo-1", {2}, host_dir=str(host.path)) == []
+        assert trains.poll() is None, "generation 1 trains on"
+    finally:
+        trains.kill()
+        trains.wait()
+
+
 @pytest.mark.fault(4)
 def test_the_task_dies_with_its_shim_and_the_agent_finds_out(host: Host) -> None:
     agent = host.run(FOREVER, ports=[0])

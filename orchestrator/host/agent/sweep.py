@@ -52,7 +52,7 @@ def sweep(
             known.append(process.Identity.from_json(shim["task"]))
             if not shim.get("cgroup"):
                 by = "marker"  # that task had no control group, even if later ones have
-    left = shim_sweep.sweep(host_dir, run, generation_max, groups=groups, known=known)
+    left = shim_sweep.sweep(host_dir, run, range(generation_max + 1), groups=groups, known=known)
     if release is not None and not left:
         import contextlib
 

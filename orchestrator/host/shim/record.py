@@ -242,7 +242,7 @@ def _sweep_task(start: dict[str, Any], shim: dict[str, Any]) -> tuple[SweptBy, l
     left = sweep(
         host_dir,
         run,
-        generation,
+        {generation},
         task=task,
         groups=[group] if group is not None else [],
         known=[known] if known is not None else [],

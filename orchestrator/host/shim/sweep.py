@@ -14,7 +14,7 @@ from orchestrator.host.system import cgroup, unkillable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from orchestrator.protocol.reports import Left
 
@@ -49,14 +49,14 @@ def name_left(found: Iterable[process.Identity]) -> list[Left]:
 def sweep(
     host_dir: str,
     run: str,
-    generation_max: int,
+    generations: Container[int],
     *,
     task: str | None = None,
     groups: Iterable[cgroup.Cgroup] = (),
     known: Iterable[process.Identity] = (),
     bound_s: float = BOUND_S,
 ) -> list[Left]:
-    """Kill every process of the run on this host up to that generation. Return those that are left, with reasons.
+    """Kill every process of these generations of the run on this host. Return those that are left, with reasons.
 
     It waits at most `bound_s`; what is left then is remembered on the host. `known` are recorded identities, for
     processes whose environment cannot be read.
@@ -66,7 +66,7 @@ def sweep(
     while True:
         for group in groups:
             group.kill()
-        found = set(process.marked(run, generation_max, host_dir=host_dir, task=task))
+        found = set(process.marked(run, generations, host_dir=host_dir, task=task))
         found.update(who for who in known if process.alive(who))
         for group in groups:
             found.update(who for who in map(process.identity, group.pids()) if who is not None)

@@ -122,7 +122,7 @@ class TaskProcess:
             found.update(who for who in map(process.identity, self._group.pids()) if who is not None)
         else:
             found.update(
-                process.marked(self._run, self._generation, host_dir=self._host_dir, task=self._task)
+                process.marked(self._run, {self._generation}, host_dir=self._host_dir, task=self._task)
             )
         return found
 

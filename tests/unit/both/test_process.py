@@ -102,10 +102,10 @@ def test_the_sweep_finds_what_is_marked_and_nothing_else(start: Start) -> None:
     start(ORCH_RUN=run + "0", ORCH_HOST_DIR="/a", ORCH_TASK="worker:0", ORCH_GENERATION="1")
     sibling = known(start(**{**mark, "ORCH_TASK": "worker:1"}, ORCH_GENERATION="2"))
     elsewhere = known(start(**{**mark, "ORCH_HOST_DIR": "/b"}, ORCH_GENERATION="2"))
-    assert set(process.marked(run, 2)) == {old, current, sibling, elsewhere}
-    assert set(process.marked(run, 2, host_dir="/a")) == {old, current, sibling}
-    assert set(process.marked(run, 1, host_dir="/a")) == {old}
-    assert set(process.marked(run, 2, host_dir="/a", task="worker:0")) == {old, current}
+    assert set(process.marked(run, range(3))) == {old, current, sibling, elsewhere}
+    assert set(process.marked(run, range(3), host_dir="/a")) == {old, current, sibling}
+    assert set(process.marked(run, {1}, host_dir="/a")) == {old}
+    assert set(process.marked(run, {2}, host_dir="/a", task="worker:0")) == {current}
 
 
 def test_descendants_are_all_below(start: Start) -> None:

@@ -85,7 +85,7 @@ def test_a_thread_that_waits_in_the_kernel_is_named_after_its_main_thread_has_di
     (group / "tasks").write_text(str(thread))
     (group / "freezer.state").write_text("FROZEN")
     try:
-        (left,) = sweep.sweep(str(tmp_path), RUN, 1, known=[who], bound_s=0.2)
+        (left,) = sweep.sweep(str(tmp_path), RUN, {1}, known=[who], bound_s=0.2)
         until_zombie(child.pid)
         assert left["pid"] == child.pid
         assert left["why"].startswith("D state: it waits in the kernel")
@@ -129,7 +129,7 @@ def test_what_is_remembered_is_one_process_of_one_boot(
 def test_a_sweep_tries_again_to_kill_what_was_left(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
     who, _ = known(child)
     unkillable.remember(str(tmp_path), RUN, [who])
-    assert sweep.sweep(str(tmp_path), RUN, 1) == [], "it has no marker, and its identity is known"
+    assert sweep.sweep(str(tmp_path), RUN, {1}) == [], "it has no marker, and its identity is known"
     assert child.wait() == -signal.SIGKILL
 
 
@@ -160,7 +160,7 @@ def test_a_process_that_became_another_users_is_left_and_says_whose_it_is(
         os.chmod(host_dir, 0o777)
         (left,), (told,) = as_nobody(
             lambda: (
-                sweep.sweep(host_dir, RUN, 1, known=[who], bound_s=0.1),
+                sweep.sweep(host_dir, RUN, {1}, known=[who], bound_s=0.1),
                 unkillable.known(host_dir),
             )
         )

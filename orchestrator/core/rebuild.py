@@ -5,6 +5,10 @@ plan, budget, checkpoint, what the hosts are. What has changed since, the tasks'
 which port, in which generation. The rebuilt run is adopted as any run of a journal is; what its tasks have become
 meanwhile is learned then.
 
+A record comes from a host, which may speak of itself and of what runs there, and of nothing else. So hosts, routes,
+working directory, script, environment and whatever else a plan says come from a person's spec, or from the head's own
+copy of the plan: `vouched_for` puts that plan in the place of the record's, or says what does not fit.
+
 The newest record may be of an older generation than the shims: its coordinator died before it had given the next one.
 The newest generation that any shim of the gang proves is the run's. What is older is a remainder, which is stopped when
 its host reports it; a task of which that generation shows nothing is taken for lost, and the gang begins again.
@@ -22,7 +26,7 @@ from orchestrator.core.hosts import slots
 from orchestrator.core.launching.placement import has_room
 from orchestrator.core.phases.running import next_verification
 from orchestrator.core.phases.starting import is_seeded
-from orchestrator.core.plan import TaskId
+from orchestrator.core.plan import Plan, TaskId
 from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Instant, rebased
@@ -45,6 +49,57 @@ def newest(records: Iterable[tuple[tuple[int, int], Run]]) -> Run | None:
         for number, (version, run) in enumerate(records)
     ]
     return max(ranked, key=lambda entry: entry[:5])[5] if ranked else None
+
+
+class NotVouched(ValueError):
+    """A record does not fit the plan that a person gave: in a sentence, what."""
+
+
+def vouched_for(record: Run, plan: Plan) -> Run:
+    """Return the record's run under a plan that does not come from a host.
+
+    Of the record remain the run's id, generations, budgets and positions, and which task is on which host. What its
+    hosts were found to have is asked of them again, and so is the code, which is that of the plan's working directory.
+
+    Raises:
+        NotVouched: the record has tasks or hosts that the plan does not have.
+    """
+    ids = {task.id for task in plan.tasks}
+    names = {host.name for host in plan.hosts}
+    if (record.plan.name, record.plan.strategy) != (plan.name, plan.strategy):
+        raise NotVouched(f"it is {record.plan.name} under {record.plan.strategy}")
+    if strange := sorted({task.id for task in record.plan.tasks} ^ ids):
+        raise NotVouched(f"they differ in {', '.join(map(str, strange[:_NAMED_MAX]))}")
+    placed = {task.host for task in record.tasks} | {host.name for host in record.hosts}
+    if strangers := sorted(
+        (placed | set(record.replacements) | set(filter(None, record.replacements.values()))) - names
+    ):
+        raise NotVouched(f"it has no host {', '.join(strangers[:_NAMED_MAX])}")
+    homes = {task.id: task.host for task in plan.tasks}
+    if moved := [task for task in record.plan.tasks if homes[task.id] != task.host]:
+        raise NotVouched(f"it has {moved[0].id} on {homes[moved[0].id]}, and the record on {moved[0].host}")
+    if not record.replacements and (
+        away := [task for task in record.tasks if homes.get(task.id) != task.host]
+    ):
+        raise NotVouched(f"the record has {away[0].id} on {away[0].host}, and no host left out or replaced")
+    return replace(
+        record,
+        plan=plan,
+        hosts=tuple(replace(host, facts=None) for host in record.hosts),
+        checkpoint=record.checkpoint if record.checkpoint and _is_inside(record.checkpoint.path) else None,
+        seed=record.seed if record.seed and _is_inside(record.seed.path) else None,
+        code="",
+        owner=None,
+    )
+
+
+_NAMED_MAX = 3
+"""How many tasks or hosts a sentence names."""
+
+
+def _is_inside(path: str) -> bool:
+    """Return whether a path of a checkpoint stays below the directory of the checkpoints."""
+    return not path.startswith("/") and ".." not in path.split("/")
 
 
 def proven(record: Run, told: Told) -> int:

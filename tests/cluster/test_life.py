@@ -10,14 +10,19 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import orchestrator
 from orchestrator import __version__
+from orchestrator.core.state.run import Run
 from orchestrator.head.journal.format import VERSION
-from tests.cluster.cluster import Cluster
+from orchestrator.head.journal.states import dump_run, read_run, unpacked
+from tests.cluster.cluster import Cluster, wait_until
 
 PACKAGE = Path(orchestrator.__file__).parent
 
@@ -131,6 +136,89 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
 
 @pytest.mark.fault(38)
 @pytest.mark.lab
+@pytest.mark.fault(89)
+def test_an_effect_that_fails_on_the_head_touches_no_run_and_no_later_start(local_cluster: Cluster) -> None:
+    """At the end of a run its secrets cannot be removed: a directory stands in the place of the file."""
+    cluster = local_cluster
+    token = cluster.directory / "token"
+    token.write_text("hunter2-hunter2")
+    token.chmod(0o600)
+    secret = cluster.spec("--steps", "100000", name="secret", secrets={"TOKEN": str(token)})
+    run_id = cluster.ok("up", secret).strip()
+    cluster.ok("up", cluster.spec("--steps", "100000", ports="21000-21099", checkpoint=False))
+    cluster.wait_step(5)
+    file = cluster.directory / "state" / "secrets" / f"{run_id}.json"
+    file.unlink()
+    (file / "in-the-way").mkdir(parents=True)
+    cluster.ok("kill", "secret")
+
+    def failed() -> list[dict[str, Any]]:
+        shown: list[dict[str, Any]] = json.loads(cluster.ok("coordinator", "status", "--json"))["effects"]
+        return shown
+
+    wait_until(lambda: bool(failed()), "the failed effect is shown")
+    (shown,) = failed()
+    assert (shown["effect"], shown["run"]) == ("remove its secrets", run_id)
+    said = f"{run_id}: could not remove its secrets: [Errno 21] Is a directory: '{file}'"
+    assert said in shown["sentence"]
+    assert said in cluster.ok("coordinator", "status")
+    before = cluster.run()
+    assert before["phase"] == "RUNNING"
+    cluster.kill_coordinator()
+    cluster.ok("coordinator", "start")
+    after = cluster.wait_step(before["global_step"] + 5)
+    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+    wait_until(lambda: bool(failed()), "the next coordinator finds it, too")
+    (file / "in-the-way").rmdir()
+    file.rmdir()
+    file.touch()
+    wait_until(lambda: not failed(), "it is tried again", timeout=30)
+    assert not file.exists()
+
+
+@pytest.mark.fault(80)
+def test_a_hosts_record_decides_nothing_that_the_head_starts_contacts_or_pushes(
+    local_cluster: Cluster,
+) -> None:
+    """The host has edited its record: another script and working directory, another host of the head's own."""
+    cluster = local_cluster
+    spec = cluster.spec("--steps", "100000")
+    run_id = cluster.ok("up", spec).strip()
+    cluster.wait(lambda run: run["checkpoint"] is not None)
+    lose_the_journal(cluster)
+    evil = cluster.directory / "evil"
+    evil.mkdir()
+    (evil / "train.py").write_text(f"open({str(evil / 'ran')!r}, 'w').close()\n")
+    (record,) = cluster.directory.rglob("record.json")
+
+    def edited(change: Callable[[Run], Run]) -> None:
+        kept = json.loads(record.read_text())
+        run = read_run(unpacked(kept["state"]))
+        kept.update(state=dump_run(change(run)), revision=1 << 40)
+        record.write_text(json.dumps(kept))
+
+    def with_another_host(run: Run) -> Run:
+        more = replace(run.plan.hosts[0], name="intruder", address="203.0.113.9")
+        plan = replace(run.plan, hosts=(*run.plan.hosts, more))
+        return replace(run, plan=plan, hosts=(*run.hosts, replace(run.hosts[0], name="intruder")))
+
+    genuine = record.read_text()
+    edited(with_another_host)
+    (shown,) = json.loads(cluster.ok("recover", "--hosts", spec, "--yes", "--json"))["runs"]
+    assert (shown["recovered"], shown["lives_on"]) == (False, ["here"])
+    assert "it has no host intruder" in shown["why"]
+    assert {told["phase"] for told in shown["told"]} == {"running"}
+    record.write_text(genuine)
+    edited(lambda run: replace(run, plan=replace(run.plan, workdir=str(evil), args=("--evil",))))
+    (taken,) = json.loads(cluster.ok("recover", "--hosts", spec, "--yes", "--json"))["runs"]
+    assert taken["recovered"]
+    before = cluster.wait(lambda run: run["phase"] == "RUNNING" and run["global_step"])
+    os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
+    cluster.wait(lambda run: run["restarts"] == 1 and run["phase"] == "RUNNING" and run["global_step"])
+    assert not (evil / "ran").exists(), "what started anew is the script of the person's spec"
+    cluster.ok("kill", run_id)
+
+
 def test_a_damaged_journal_is_put_aside_and_rebuilt_over_ssh(cluster: Cluster) -> None:
     spec = cluster.spec()
     cluster.ok("up", spec)

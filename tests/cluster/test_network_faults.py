@@ -128,6 +128,23 @@ def test_row_32_when_most_hosts_vanish_it_is_the_head_that_is_cut_off(
     assert cluster.events(kind="stopping") == []
 
 
+@pytest.mark.fault(87)
+def test_row_87_a_head_that_was_paused_blames_nobody(cluster: Cluster) -> None:
+    """A suspended laptop, a paused container, a machine that swaps: the coordinator goes on after `lost_after`."""
+    cluster.ok("up", cluster.spec("--lockstep", tasks=3, timing=QUICK))
+    before = cluster.wait_step(20)
+    pid = cluster.coordinator_pid
+    for _ in range(3):
+        freeze(pid)
+        time.sleep(7.0)  # more than twice lost_after: the fault is the time that passes
+        os.kill(pid, signal.SIGCONT)
+        cluster.wait_step(cluster.run()["global_step"] + 20)
+    after = cluster.run()
+    assert (after["restarts"], after["phase"]) == (0, "RUNNING")
+    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+    assert cluster.events(kind="host-lost") == cluster.events(kind="stopping") == []
+
+
 def host_lives(run: dict[str, Any]) -> bool:
     return Path(f"/proc/{run['tasks'][0]['pid']}").exists()
 

@@ -41,16 +41,18 @@ class Request:
 
 def look(request: Request, session: Session) -> tuple[Search, list[tuple[Plan, Mapping[str, str]]]]:
     """Query the hosts, and repeat that for a while as long as some run still looks driven."""
-    from orchestrator.head.hosts.recovery import search
+    from orchestrator.head.hosts.recovery import Trusted, search
+    from orchestrator.head.records import plan_copies
 
     plans = plans_of(request.files)
-    hosts = [host for plan, _ in plans for host in plan.hosts]
-    if not hosts:
+    copies = {run_id: plan for run_id, plan in plan_copies.of_runs(session.paths).items() if plan is not None}
+    trusted = Trusted(tuple(plan for plan, _ in plans), copies)
+    if not trusted.plans:
         raise UsageError("no hosts to query", hint="name a cluster spec: `orch recover --hosts cluster.yaml`")
     ask = asker(session)
     give_up_at = session.now() + _FAREWELL_S
     while True:
-        found = search(ask, hosts, timeout_s=TIMEOUT_S, at=time.monotonic())
+        found = search(ask, trusted, timeout_s=TIMEOUT_S, at=time.monotonic())
         if not any(one.watched_on for one in found.found.values()) or session.now() >= give_up_at:
             return found, plans
         session.pause(_LOOK_AGAIN_S)
@@ -270,6 +272,10 @@ def command(
     as_json: bool,
 ) -> int:
     """Rebuild a lost or damaged journal from the records on the hosts, and adopt the runs that are alive.
+
+    What is contacted, pushed and started comes from the specs that you name and from this machine's own copies of
+    plans; the hosts' records only say what runs there. A run whose record does not fit its
+    spec is shown, and not adopted.
 
     No task is restarted, unless a task of its group is missing; that is shown before you confirm. Runs of which no
     task is alive are listed with how they ended. A journal that cannot be read is renamed, not removed. The values of

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,7 @@ from orchestrator.head.effects import telemetry
 from orchestrator.head.effects.historian import Historian
 from orchestrator.head.effects.left_files import LeftFiles
 from orchestrator.head.effects.messenger import Messenger, Place
+from orchestrator.head.effects.subscribers import Effect, Effects
 from orchestrator.head.effects.tracer import Tracer
 from orchestrator.head.hosts import host_requests
 from orchestrator.head.journal.journal import Journal, now_utc
@@ -53,7 +54,7 @@ from orchestrator.head.node import disk
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.node.secrets import Secrets
 from orchestrator.head.reach.transport import Transport
-from orchestrator.head.records import log_pages, run_series
+from orchestrator.head.records import log_pages, plan_copies, run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer import outputs, tensorboard
@@ -94,6 +95,7 @@ class Coordinator:
             lambda: self.loop.complaint,
             self._notice_failed,
         )
+        self._effects = Effects(self._following())
         self._executor = Executor(
             transports,
             partial(bundle.load, paths.state_dir),
@@ -114,7 +116,8 @@ class Coordinator:
         self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
         self._forget_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
-        self._secrets.keep_only([*active, *(one.run_id for one in self._set_aside)])
+        going_on = [*active, *(one.run_id for one in self._set_aside)]
+        self._effects.post("remove what ended runs left", "", partial(self._keep_only, going_on))
         for run in self.loop.runs.values():
             if run.phase.is_terminal:
                 self._messenger.ended(run.run_id)
@@ -123,12 +126,14 @@ class Coordinator:
             if not run.phase.is_terminal:
                 self._left_files.await_end(run.run_id)
                 self._look_after_gone(run)
+        self._effects.start()
         self._historian.start()
         self._messenger.start()
         self._tracer.start()
 
     def close(self) -> None:
         """End the links and close the journal; tasks go on."""
+        self._effects.close(wait_s=2)
         self._historian.close()
         self._messenger.close()
         self._tracer.close()
@@ -153,6 +158,7 @@ class Coordinator:
             "warning": self._warnings(),
             "runs": active,
             "hosts": self._executor.hosts,
+            "effects": self._effects.document(),
         }
 
     def _warnings(self) -> str | None:
@@ -161,6 +167,7 @@ class Coordinator:
         stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
         aside = [f"{one.sentence}; {conflicts.WAY_BACK}" for one in self._set_aside]
         own = [told for told in (self._warning, self._tracer.problem) if told]
+        own += [str(one["sentence"]) for one in self._effects.document()]
         return "; ".join([*own, *aside, *stopped]) or None
 
     def status(self, name: str | None) -> dict[str, Any]:
@@ -237,6 +244,7 @@ class Coordinator:
         try:
             with disk.told_to_people(directory):
                 os.makedirs(directory, mode=0o700, exist_ok=True)
+                plan_copies.keep(self.paths, run_id, plan)
                 self._secrets.save(run_id, secrets)
                 self._messenger.save(run_id, recipients)
                 self.loop.submit(run)
@@ -245,6 +253,7 @@ class Coordinator:
                 self._secrets.remove(run_id)
                 self._messenger.ended(run_id)
                 with contextlib.suppress(OSError):
+                    plan_copies.remove(self.paths, run_id)
                     os.rmdir(directory)
         self._executor.open(run, [host.name for host in run.hosts])
         self._look_after_gone(run)
@@ -415,24 +424,56 @@ class Coordinator:
             self.loop.post(run_id, NoticeFailed(time.monotonic(), recipient, problem))
 
     def _changed(self, before: Run, after: Run) -> None:
-        """Tell the followers of a run its new state, and keep what must be readable without a coordinator."""
-        if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
-            self._historian.ended(before)
-        if after.first_cause != before.first_cause:
-            self._logs.put_first_cause(after.run_id, status.first_cause(after))
+        """Announce what has changed. Whatever fails in what follows touches no decision."""
+        self._effects.changed(before, after)
         self._executor.changed(before, after)
-        self._tracer.changed(before, after)
         if after.phase.is_terminal and not before.phase.is_terminal:
-            self._secrets.remove(after.run_id)
-            self._messenger.ended(after.run_id)
             self._forget_old()
+
+    def _keep_only(self, run_ids: Collection[str]) -> None:
+        """Remove secrets and plans of all other runs: a coordinator may have died right after their end."""
+        self._secrets.keep_only(run_ids)
+        for run_id in plan_copies.of_runs(self.paths).keys() - set(run_ids):
+            plan_copies.remove(self.paths, run_id)
+
+    def _following(self) -> list[Effect]:
+        """Return what follows a change of a run: what people read, and what must not stay."""
+
+        def at_the_end(remove: Callable[[str], None]) -> Callable[[Run, Run], None]:
+            def changed(before: Run, after: Run) -> None:
+                if after.phase.is_terminal and not before.phase.is_terminal:
+                    remove(after.run_id)
+
+            return changed
+
+        def first_cause(before: Run, after: Run) -> None:
+            if after.first_cause != before.first_cause:
+                self._logs.put_first_cause(after.run_id, status.first_cause(after))
+
+        def last_figures(before: Run, after: Run) -> None:
+            if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
+                self._historian.ended(before)
+
+        def its_plan(run_id: str) -> None:
+            plan_copies.remove(self.paths, run_id)
+
+        return [
+            Effect("keep its last figures", last_figures, lambda run_id: self._historian.forget([run_id])),
+            Effect("put down its first cause", first_cause),
+            Effect("trace it", self._tracer.changed),
+            Effect("remove its secrets", at_the_end(self._secrets.remove)),
+            Effect("remove its recipients", at_the_end(self._messenger.ended)),
+            Effect("remove its copy of the plan", at_the_end(its_plan)),
+            Effect(
+                "forget the files that it left", forgotten=lambda run_id: self._left_files.forget([run_id])
+            ),
+        ]
 
     def _forget_old(self) -> None:
         """Remove old runs, so that the journal stays bounded."""
         try:
             forgotten = self.journal.prune()
             self.loop.forget(forgotten)
-            self._left_files.forget(list(forgotten))
-            self._historian.forget(forgotten)
+            self._effects.forget(forgotten)
         except JournalError as e:
             log.warning("old runs are kept for now: %s", e)

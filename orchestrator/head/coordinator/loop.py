@@ -18,6 +18,7 @@ import queue
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 from orchestrator.core import decide
@@ -41,6 +42,12 @@ from orchestrator.head.journal.journal import Journal
 from orchestrator.head.journal.states import Kept
 
 log = logging.getLogger(__name__)
+
+AWAKE_S = 2.0
+"""While a run goes on, the loop wakes at least so often."""
+
+ABSENT_S = 3.0
+"""If it wakes later than that, this process did not run: it was stopped, or the machine swapped, or a disk hung."""
 
 EVENTS_OF_A_TURN_MAX = 100
 """A person's command waits for one turn at most."""
@@ -105,6 +112,8 @@ class Loop:
         self._backlog = Backlog()
         self.complaint: str | None = None
         """Why the journal takes nothing; None while it does."""
+        self._awake_at = now()
+        """When the loop last ran."""
         self.ending = False
         """Whether the loop was told to stop."""
         self.seq = 0
@@ -149,7 +158,7 @@ class Loop:
 
     def take_up(self, kept: Sequence[Kept], epoch: int, owner: Owner | None = None) -> None:
         """Go on with the runs of the journal, as a new epoch."""
-        now = self._now()
+        now = self._awake_at = self._now()
         self.runs = {k.run.run_id: rebased(k.run, now - k.written_at) for k in kept}
         self._due.clear()
         for run in list(self.runs.values()):
@@ -203,12 +212,33 @@ class Loop:
                 item = self._inbox.get_nowait()
         except queue.Empty:
             pass
+        self._excuse_absence()
         self._take(posted)
         if asked is not None:
             asked.answer()
         if posted or not is_over:
             self._tick()
         return not is_over
+
+    def _excuse_absence(self) -> None:
+        """Move all waits by the time that this process did not run: stopped, paused, swapping, or stuck at a disk.
+
+        What hosts said meanwhile is not read yet, so none of them is silent for it.
+        """
+        now = self._now()
+        away_s, self._awake_at = now - self._awake_at - AWAKE_S, now
+        going_on = self._going_on()
+        if away_s <= ABSENT_S or not going_on:
+            return
+        log.warning("this coordinator did not run for %.0f s; no host is judged for that time", away_s)
+        self.runs = {**self.runs, **{run.run_id: stood_still(run, away_s, now) for run in going_on}}
+        self._due.clear()
+
+    def _going_on(self) -> list[Run]:
+        """Return the runs about which something is to be decided."""
+        return [
+            run for run in self.runs.values() if not run.phase.is_terminal and run.run_id not in self.halted
+        ]
 
     def decide(self, run_id: str, event: Event) -> None:
         """Take one turn for a person: step, persist, execute.
@@ -282,10 +312,20 @@ class Loop:
             if isinstance(note, Note):
                 whose = f" {note.task}" if note.task else ""
                 log.info("%s %s%s: %s", after.run_id, note.kind.value, whose, note.message)
-        self._changed(before, after)
+        self._guarded(after.run_id, "tell what has changed", lambda: self._changed(before, after))
         for action in actions:
             if not isinstance(action, Note):
-                self._execute(after, action)
+                self._guarded(after.run_id, "carry out an action", partial(self._execute, after, action))
+
+    def _guarded(self, run_id: str, what: str, call: Callable[[], None]) -> None:
+        """Do what follows a decision. A fault in it must not end the thread that decides about all runs.
+
+        An order that was not given is outstanding, and is given when its host reports the next time that it is up.
+        """
+        try:
+            call()
+        except Exception:
+            log.exception("%s: could not %s", run_id, what)
 
     def _halt(self, run: Run, event: Event, error: Exception) -> None:
         """Decide nothing about the run any more, and say why, with the events that led to it."""
@@ -346,11 +386,16 @@ class Loop:
         return True
 
     def sleep_s(self) -> float | None:
-        """Until the next deadline; while the journal cannot be written, until it is tried again."""
+        """Until the next deadline; while the journal cannot be written, until it is tried again.
+
+        While a run goes on it is never longer than AWAKE_S, so that the loop knows when it did not run itself.
+        """
         if self._backlog.retry_at is not None:
             return max(0.0, self._backlog.retry_at - self._now())
         due: list[float] = [at for run in self.runs.values() if (at := self._due_at(run)) is not None]
         due += [at] if (at := self._unread.due_at()) is not None else []
+        if self._going_on():
+            due.append(self._now() + AWAKE_S)
         return max(0.0, min(due) - self._now()) if due else None
 
     def _due_at(self, run: Run) -> Deadline | None:

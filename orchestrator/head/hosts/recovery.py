@@ -10,7 +10,7 @@ from orchestrator.core.actions import Note
 from orchestrator.core.diagnosis.cause import how
 from orchestrator.core.events import Submitted, TaskReport
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.plan import HostPlan, TaskId
+from orchestrator.core.plan import HostPlan, Plan, TaskId
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import duration, listed
 from orchestrator.head.hosts import host_records as records
@@ -27,6 +27,26 @@ one another while only that host was connected."""
 
 _NAMED_MAX = 3
 """How many tasks of a dead run are described; the rest are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """The plans that do not come from a host. They alone say what is contacted, pushed and started."""
+
+    specs: tuple[Plan, ...] = ()
+    """Of the cluster specs that a person named."""
+    copies: Mapping[str, Plan] = field(default_factory=dict)
+    """By run id: the head's own copies, of runs that it began and whose end it does not know."""
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """All of them."""
+        return (*self.specs, *self.copies.values())
+
+    def plan_of(self, run_id: str, name: str) -> Plan | None:
+        """Return the plan of a run: the head's own copy, else the spec of its name; None where there is neither."""
+        of_name = (plan for plan in self.specs if plan.name == name and run_id.startswith(f"{name}-"))
+        return self.copies.get(run_id) or next(of_name, None)
 
 
 @dataclass(slots=True)
@@ -76,25 +96,14 @@ class Search:
     """When the runs were rebuilt."""
 
 
-def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: float) -> Search:
-    """Ask these hosts, and then all other hosts of the unfinished runs that are found."""
-    answers: dict[HostPlan, Answer[KnownRuns]] = {}
-    wanted = {host.connection: host for host in hosts}
-    look = orders.runs(records=True)
-    found: dict[str, Found] = {}
-    while wanted:
-        for answer in asker.ask([(host, [look]) for host in wanted.values()], timeout_s=timeout_s):
-            answers[answer.host.connection] = answer
-        found = _found(answers.values(), at)
-        wanted = {
-            key: host
-            for one in found.values()
-            if (record := one.record) is not None and not record.phase.is_terminal
-            for host in _hosts(record)
-            if (key := host.connection) not in answers
-        }
+def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Search:
+    """Ask the hosts of the plans that do not come from a host. What a record names beside them is not contacted."""
+    wanted = {host.connection: host for plan in trusted.plans for host in plan.hosts}
+    asked = asker.ask([(host, [orders.runs(records=True)]) for host in wanted.values()], timeout_s=timeout_s)
+    answers = {answer.host.connection: answer for answer in asked}
+    found = _found(answers.values(), at)
     for one in found.values():
-        _judge(one, answers, at)
+        _judge(one, trusted, answers, at)
     heard = [reply.ok["runs"] for answer in answers.values() for reply in answer.replies if reply.ok]
     epoch = max((run["epoch"] for runs in heard for run in runs), default=0)
     if any(answer.unheard is not None for answer in answers.values()):
@@ -102,9 +111,13 @@ def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: flo
     return Search(list(answers.values()), found, epoch, at)
 
 
-def _hosts(run: Run) -> list[HostPlan]:
-    """Return all hosts that may have tasks of the run, with its spares: a spare may have joined after the record."""
-    return [run.plan.host(host.name) for host in run.hosts]
+def _heard(run: Run, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> list[HostPlan]:
+    """Return the hosts of a run that answered, with its spares: a spare may have joined after the record.
+
+    The run's plan is one that was vouched for, so each of its hosts was asked.
+    """
+    hosts = [run.plan.host(host.name) for host in run.hosts]
+    return [host for host in hosts if answers[host.connection].unheard is None]
 
 
 def _found(answers: Iterable[Answer[KnownRuns]], at: float) -> dict[str, Found]:
@@ -126,11 +139,11 @@ def _add(one: Found, host: HostPlan, told: KnownRun, at: float) -> None:
         one.lives_on.add(host.name)
     one.told[host.connection] = tuple(wire.task_report(task, at=at) for task in told["tasks"])
     record = records.read(told["record"])
-    if record is not None:
+    if record is not None and record[-1].run_id == one.run_id:
         one.records.append(record)
 
 
-def _judge(one: Found, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
+def _judge(one: Found, trusted: Trusted, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
     """Rebuild a run, or say why it is not recovered."""
     record = one.record
     if record is not None and record.phase.is_terminal:
@@ -141,17 +154,34 @@ def _judge(one: Found, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float)
                 f"; what is left of it lives on {listed(sorted(one.lives_on))}, and `orch gc` removes it"
             )
     elif not one.lives_on:
-        one.why = f"nothing of it lives{_silent_of(record, answers)}: {_ends(one, at)}"
+        one.why = f"nothing of it lives{_silent(answers)}: {_ends(one, at)}"
     elif record is None:
         one.why = "no host keeps a record of it that this orch understands"
     else:
-        _rebuild(one, record, answers, at)
+        _rebuild(one, record, trusted, answers, at)
 
 
-def _rebuild(one: Found, record: Run, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
+def _rebuild(
+    one: Found, record: Run, trusted: Trusted, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float
+) -> None:
     written_at = next(at for _, at, run in one.records if run is record)
-    spoke = [host for host in _hosts(record) if answers[host.connection].unheard is None]
-    told = {host.name: one.told.get(host.connection, ()) for host in spoke}
+    end_it = f"`orch gc --even-alive {one.run_id}` ends what lives of it on {listed(sorted(one.lives_on))}"
+    plan = trusted.plan_of(one.run_id, record.plan.name)
+    if plan is None:
+        one.why = (
+            f"no spec of {record.plan.name} was named, and a host's record decides nothing here; "
+            f"`--hosts FILE` with the spec that it was started from adopts it, {end_it}"
+        )
+        return
+    try:
+        record = rebuild.vouched_for(record, plan)
+    except rebuild.NotVouched as e:
+        one.why = (
+            f"the record on its host does not fit the spec of {plan.name}: {e}; nothing that only the record says is "
+            f"started or contacted; the spec that it was started from adopts it, {end_it}"
+        )
+        return
+    told = {host.name: one.told.get(host.connection, ()) for host in _heard(record, answers)}
     missing = rebuild.unaccounted(record, told)
     if missing:
         one.why = f"{', '.join(missing)} did not answer, and it is not known what runs there"
@@ -160,9 +190,8 @@ def _rebuild(one: Found, record: Run, answers: Mapping[HostPlan, Answer[KnownRun
     one.phase = one.run.phase.value
 
 
-def _silent_of(record: Run | None, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> str:
-    hosts = _hosts(record) if record is not None else []
-    silent = [host.name for host in hosts if answers[host.connection].unheard is not None]
+def _silent(answers: Mapping[HostPlan, Answer[KnownRuns]]) -> str:
+    silent = [answer.host.name for answer in answers.values() if answer.unheard is not None]
     return f" on the hosts that answered ({listed(sorted(silent))} did not)" if silent else ""
 
 

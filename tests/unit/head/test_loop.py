@@ -33,7 +33,7 @@ from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress
 from orchestrator.head.coordinator.backlog import JOURNAL_RETRY_S
 from orchestrator.head.coordinator.halts import STORY_MAX
-from orchestrator.head.coordinator.loop import Loop, _Asked
+from orchestrator.head.coordinator.loop import AWAKE_S, Loop, _Asked
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.node import disk
 from tests.unit.core.phases import in_phase
@@ -103,6 +103,13 @@ class Rig:
         """Something that concerns no run wakes the loop."""
         self.loop.post("nobody", HostUp(self.now, "a", "boot"))
         self.play()
+
+    def wait(self, s: float) -> None:
+        """Let the time pass in which nobody says anything, while the loop wakes as it does."""
+        until = self.now + s
+        while self.now < until:
+            self.now = min(until, self.now + min(AWAKE_S, self.loop.sleep_s() or AWAKE_S) + 0.001)
+            self.loop.turn(0.0)
 
     def is_in(self, phase: Phase) -> bool:
         return self.run.phase is phase
@@ -253,15 +260,42 @@ def test_the_disk_is_not_tried_more_often_than_it_should_be(rig: Rig) -> None:
 def test_a_deadline_that_comes_while_the_disk_is_full_waits_for_it(rig: Rig) -> None:
     rig.come_to_rendezvous()
     rig.journal.full = True
-    rig.now += 11.0  # the host is silent
-    rig.tick()
-    rig.tick()
+    rig.wait(10.5)  # the host is silent
     assert rig.story == ["refused Ticked"]
     rig.journal.full = False
     rig.now += JOURNAL_RETRY_S
     rig.tick()
     assert rig.story == ["refused Ticked", "kept Ticked"]
     assert rig.run.hosts[0].link.value == "UNREACHABLE"
+
+
+def test_nobody_is_given_up_for_the_time_in_which_this_process_did_not_run(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was stopped; what its hosts said meanwhile is read only now, or not yet."""
+    rig.come_to_rendezvous()
+    rig.play(rig.report(phase="ready"))
+    assert rig.is_in(Phase.RUNNING)
+    rig.now += 10 * rig.run.plan.timing.lost_after_s
+    rig.tick()
+    rig.wait(rig.run.plan.timing.unreachable_after_s - 2 * AWAKE_S)
+    assert rig.run.hosts[0].link.value == "CONNECTED"
+    assert "this coordinator did not run for 598 s; no host is judged for that time" in caplog.text
+    rig.wait(2 * rig.run.plan.timing.lost_after_s)
+    assert rig.run.hosts[0].link.value == "UNREACHABLE", "its own silence counts"
+
+
+def test_what_fails_after_a_decision_does_not_end_the_thread_that_decides(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(13, "not ours", "/state/secrets/t.json")
+
+    rig.loop._changed = rig.loop._execute = fails
+    rig.come_to_rendezvous()
+    assert rig.is_in(Phase.RENDEZVOUS)
+    assert "could not tell what has changed" in caplog.text
+    assert "could not carry out an action" in caplog.text
 
 
 def test_nobody_is_given_up_for_the_time_in_which_the_disk_was_full(rig: Rig) -> None:

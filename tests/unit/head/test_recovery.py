@@ -10,13 +10,15 @@ from typing import TypeVar
 
 import pytest
 
+from orchestrator.core import rebuild
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
+from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import HostState
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import TaskPhase
-from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD, Found, search, write
+from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD, Found, Trusted, search, write
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.journal.states import dump_run
 from orchestrator.head.links import edge
@@ -106,13 +108,16 @@ def remembered(task: str, phase: TaskPhaseName = "running", *, of: Run | None = 
     }
 
 
-def found(hosts: Hosts, *asked: HostPlan) -> Found:
-    return search(hosts, asked, timeout_s=1.0, at=1000.0).found[RUN]
+SPEC = Trusted((PLAN,))
+
+
+def found(hosts: Hosts, trusted: Trusted = SPEC) -> Found:
+    return search(hosts, trusted, timeout_s=1.0, at=1000.0).found[RUN]
 
 
 def test_one_living_task_is_enough_and_the_others_ends_are_known() -> None:
     hosts = Hosts(a=[remembered("worker:0", "exited", of=record())], b=[remembered("worker:1", of=record())])
-    one = found(hosts, A, B)
+    one = found(hosts)
     assert (one.why, one.phase, one.lives_on) == (None, "RUNNING", {"b"})
     assert one.run is not None
     assert [task.pid for task in one.run.tasks] == [70, 71]
@@ -124,7 +129,7 @@ def test_row_64_a_host_that_answers_with_an_error_counts_as_unheard() -> None:
     hosts.refuses = {"b"}
     unknown = replace(record(), tasks=tuple(replace(t, pid=None) for t in record().tasks))
     hosts.remembered["a"][0]["record"] = remembered("worker:0", of=unknown)["record"]
-    searched = search(hosts, [A, B], timeout_s=1.0, at=1000.0)
+    searched = search(hosts, SPEC, timeout_s=1.0, at=1000.0)
     assert searched.epoch == 4 + EPOCHS_UNHEARD
     assert [str(answer.unheard) for answer in searched.answers] == [
         "None",
@@ -141,7 +146,7 @@ def test_a_drain_that_was_undone_does_not_come_back() -> None:
     old, new = remembered("worker:0", of=drained), remembered("worker:1", of=was)
     old["record"], new["record"] = {**old["record"], "revision": 7}, {**new["record"], "revision": 8}
     for hosts in (Hosts(a=[old], b=[new]), Hosts(a=[new], b=[old])):
-        one = found(hosts, A, B)
+        one = found(hosts)
         assert one.run is not None
         assert [host.state for host in one.run.hosts] == [HostState.OPEN] * 2
 
@@ -149,14 +154,14 @@ def test_a_drain_that_was_undone_does_not_come_back() -> None:
 def test_a_run_of_which_nothing_lives_is_told_with_its_ends() -> None:
     of = record()
     hosts = Hosts(a=[remembered("worker:0", "exited", of=of)], b=[remembered("worker:1", "exited", of=of)])
-    one = found(hosts, A, B)
+    one = found(hosts)
     assert one.run is None
     assert one.why == (
         "nothing of it lives: 3 min ago worker:0 on a failed with exit code 1: ValueError: x; "
         "3 min ago worker:1 on b failed with exit code 1: ValueError: x. "
         "`orch up` with its spec begins it again, from its last checkpoint where it has one"
     )
-    away = found(Hosts(a=[remembered("worker:0", "exited", of=of)]), A)
+    away = found(Hosts(a=[remembered("worker:0", "exited", of=of)]))
     assert away.why is not None
     assert away.why.startswith(
         "nothing of it lives on the hosts that answered (b did not): 3 min ago worker:0 on a failed"
@@ -164,7 +169,7 @@ def test_a_run_of_which_nothing_lives_is_told_with_its_ends() -> None:
 
 
 def test_a_run_without_tasks_or_record_is_told_too() -> None:
-    one = found(Hosts(a=[{**remembered("worker:0", "exited"), "tasks": []}]), A)
+    one = found(Hosts(a=[{**remembered("worker:0", "exited"), "tasks": []}], b=[]))
     assert one.why is not None
     assert one.why.startswith("nothing of it lives: it has no task there")
 
@@ -173,7 +178,7 @@ def test_the_rest_of_a_run_that_has_ended_does_not_bring_it_back() -> None:
     hosts = Hosts(
         a=[remembered("worker:0", "exited", of=record(Phase.KILLED))], b=[remembered("worker:1", of=record())]
     )
-    one = found(hosts, A, B)
+    one = found(hosts)
     assert (one.run, one.phase) == (None, "KILLED")
     assert (
         one.why
@@ -181,19 +186,87 @@ def test_the_rest_of_a_run_that_has_ended_does_not_bring_it_back() -> None:
     )
 
 
-def test_hosts_that_the_newest_record_names_are_asked_too_unless_the_run_has_ended() -> None:
-    living = Hosts(a=[remembered("worker:0", of=record())], b=[remembered("worker:1", of=record())])
-    assert found(living, A).run is not None
-    assert living.asked == ["a", "b"]
-    ended = Hosts(a=[remembered("worker:0", "exited", of=record(Phase.SUCCEEDED))])
-    assert found(ended, A).phase == "SUCCEEDED"
-    assert ended.asked == ["a"]
+HOSTILE = {
+    "a transport": lambda plan: replace(plan, hosts=tuple(replace(h, transport="local") for h in plan.hosts)),
+    "a route": lambda plan: replace(plan, hosts=tuple(replace(h, address="evil") for h in plan.hosts)),
+    "known hosts": lambda plan: replace(plan, hosts=tuple(replace(h, known_hosts="/x") for h in plan.hosts)),
+    "a python": lambda plan: replace(plan, hosts=tuple(replace(h, python="/tmp/evil") for h in plan.hosts)),
+    "a working directory": lambda plan: replace(plan, workdir="/root/.ssh"),
+    "a script": lambda plan: replace(plan, script="/tmp/evil.py", args=("--steal",)),
+    "an environment": lambda plan: replace(plan, env={"PYTHONPATH": "/tmp/evil"}),
+}
+
+
+@pytest.mark.fault(80)
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_a_record_says_of_the_plan_is_not_taken(what: str) -> None:
+    told = replace(record(), plan=HOSTILE[what](PLAN))
+    hosts = Hosts(a=[remembered("worker:0", of=told)], b=[remembered("worker:1", of=told)])
+    one = found(hosts)
+    assert hosts.asked == ["a", "b"], "nobody else is contacted"
+    assert one.run is not None
+    assert one.run.plan == PLAN
+
+
+@pytest.mark.fault(80)
+def test_hosts_and_tasks_that_only_a_record_names_are_not_contacted_and_not_adopted() -> None:
+    third = make_plan(["a", "b", "c"], checkpoint=True)
+    here = replace(third.hosts[2], transport="local")
+    told = replace(
+        new_run(RUN, replace(third, hosts=(*third.hosts[:2], here)), epoch=4, at=0.0), generation=1
+    )
+    told = in_phase(replace(told, generation_last=1), Phase.RUNNING)
+    hosts = Hosts(a=[remembered("worker:0", of=told)], b=[remembered("worker:1", of=told)], c=[])
+    one = found(hosts)
+    assert hosts.asked == ["a", "b"]
+    assert one.run is None
+    assert one.why == (
+        "the record on its host does not fit the spec of t: they differ in worker:2; nothing that only the record says "
+        "is started or contacted; the spec that it was started from adopts it, "
+        f"`orch gc --even-alive {RUN}` ends what lives of it on a, b"
+    )
+    spare = replace(record(), hosts=(*record().hosts, replace(record().hosts[0], name="c")))
+    with pytest.raises(rebuild.NotVouched, match="it has no host c"):
+        rebuild.vouched_for(spare, PLAN)
+
+
+@pytest.mark.fault(80)
+def test_without_a_spec_of_its_name_a_run_is_shown_and_not_adopted() -> None:
+    other = Trusted((replace(PLAN, name="u"),))
+    one = found(Hosts(a=[remembered("worker:0", of=record())], b=[]), other)
+    assert (one.run, one.lives_on) == (None, {"a"})
+    assert one.why == (
+        "no spec of t was named, and a host's record decides nothing here; `--hosts FILE` with the spec that it was "
+        f"started from adopts it, `orch gc --even-alive {RUN}` ends what lives of it on a"
+    )
+
+
+@pytest.mark.fault(80)
+def test_a_record_under_another_runs_name_or_with_paths_that_lead_elsewhere_says_nothing() -> None:
+    foreign = replace(record(), run_id="u-20260101-000000")
+    one = found(Hosts(a=[remembered("worker:0", of=foreign)], b=[]))
+    assert (one.run, one.why) == (None, "no host keeps a record of it that this orch understands")
+    seeds = [
+        Seed(1, 5, "x", path) for path in ("/home/me/.ssh/id_ed25519", "gen-000001/../../x", "gen-000001/x")
+    ]
+    taken = [rebuild.vouched_for(replace(record(), seed=seed), PLAN).seed for seed in seeds]
+    assert taken == [None, None, seeds[2]]
+
+
+def test_the_heads_own_copy_of_a_plan_is_the_runs() -> None:
+    hosts = Hosts(a=[remembered("worker:0", of=record())], b=[remembered("worker:1", of=record())])
+    changed = replace(PLAN, args=("--changed",))
+    one = found(hosts, Trusted((changed,), {RUN: PLAN}))
+    assert one.run is not None
+    assert one.run.plan.args == PLAN.args
 
 
 def test_a_host_is_known_by_its_address_whatever_another_spec_calls_it() -> None:
-    elsewhere = replace(B, name="a")  # the name of another host of the run
+    elsewhere = replace(
+        PLAN, name="u", hosts=(A, replace(B, name="a"))
+    )  # the name of another host of the run
     hosts = Hosts(a=[remembered("worker:0", of=record())], b=[remembered("worker:1", of=record())])
-    one = found(hosts, A, elsewhere)
+    one = found(hosts, Trusted((PLAN, elsewhere)))
     assert one.run is not None
     assert [(task.id.index, task.host, task.pid) for task in one.run.tasks] == [(0, "a", 70), (1, "b", 71)]
 
@@ -201,12 +274,12 @@ def test_a_host_is_known_by_its_address_whatever_another_spec_calls_it() -> None
 def test_a_host_that_may_hold_a_task_of_the_newest_generation_is_named() -> None:
     newer = remembered("worker:0", of=record())
     newer["tasks"][0]["generation"] = 2
-    one = found(Hosts(a=[newer]), A)
+    one = found(Hosts(a=[newer]))
     assert (one.run, one.why) == (None, "b did not answer, and it is not known what runs there")
 
 
 def test_a_host_that_is_silent_may_have_obeyed_a_later_coordinator(tmp_path: Path) -> None:
-    looked = search(Hosts(a=[remembered("worker:0", of=record())]), [A], timeout_s=1.0, at=1000.0)
+    looked = search(Hosts(a=[remembered("worker:0", of=record())]), SPEC, timeout_s=1.0, at=1000.0)
     assert looked.found[RUN].run is not None
     journal = Journal(str(tmp_path / "journal.db"))
     write(journal, list(looked.found.values()), epoch=looked.epoch, at=looked.at)
@@ -218,7 +291,7 @@ def test_a_host_that_is_silent_may_have_obeyed_a_later_coordinator(tmp_path: Pat
 
 def test_the_time_that_a_person_took_to_agree_is_nobodys(tmp_path: Path) -> None:
     hosts = Hosts(a=[remembered("worker:0", of=record())], b=[remembered("worker:1", of=record())])
-    looked = search(hosts, [A], timeout_s=1.0, at=1000.0)
+    looked = search(hosts, SPEC, timeout_s=1.0, at=1000.0)
     journal = Journal(str(tmp_path / "journal.db"))
     write(journal, list(looked.found.values()), epoch=looked.epoch, at=looked.at)
     (kept,) = journal.runs()

@@ -1,0 +1,153 @@
+"""What follows a change of a run and decides nothing: a list of effects, each of which may fail alone.
+
+They run in a thread of their own, in the order of the changes. An effect that fails is logged, shown by `orch
+coordinator status`, and tried again until it succeeds. No decision waits for it, and nothing else depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from orchestrator.core.state.run import Run
+from orchestrator.core.words import duration
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 10.0
+"""How long a failed effect waits until it is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One subscriber. Both calls may be repeated without harm."""
+
+    name: str
+    """For people: what did not happen, such as `remove its secrets`."""
+    changed: Callable[[Run, Run], None] | None = None
+    """Called with a run before and after its phase, generation or first cause has changed."""
+    forgotten: Callable[[str], None] | None = None
+    """Called with the id of a run that the journal has dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An effect that did not happen yet."""
+
+    name: str
+    run_id: str
+    call: Callable[[], None]
+    error: str
+    since_at: float
+    tries: int = 1
+
+    def sentence(self, now: float) -> str:
+        """Say what did not happen, why, and what follows."""
+        of = f"{self.run_id}: " if self.run_id else ""
+        return (
+            f"{of}could not {self.name}: {self.error}; it is tried again every {RETRY_S:.0f} s, for "
+            f"{duration(now - self.since_at)} now, and no run is touched by it"
+        )
+
+
+class Effects:
+    """The subscribers and their thread. `changed` and `forget` may be called by any thread, and do not block."""
+
+    def __init__(self, effects: Sequence[Effect], now: Callable[[], float] = time.monotonic) -> None:
+        self._effects = tuple(effects)
+        self._now = now
+        self._waiting: queue.SimpleQueue[tuple[str, str, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._failed: dict[tuple[str, str], Failure] = {}
+        self._retry_at: float | None = None
+        self._thread = threading.Thread(target=self._work, name="effects", daemon=True)
+
+    def start(self) -> None:
+        """Begin. What was announced before is done first."""
+        self._thread.start()
+
+    def close(self, *, wait_s: float) -> None:
+        """Do what is waiting, try again what failed, and end; wait for that so long at most."""
+        self._waiting.put(None)
+        if self._thread.is_alive():
+            self._thread.join(wait_s)
+
+    def changed(self, before: Run, after: Run) -> None:
+        """Announce a change. One that only moves numbers concerns nobody."""
+        if (before.phase, before.generation, before.first_cause) == (
+            after.phase,
+            after.generation,
+            after.first_cause,
+        ):
+            return
+        for effect in self._effects:
+            if effect.changed is not None:
+                self.post(effect.name, after.run_id, partial(effect.changed, before, after))
+
+    def forget(self, run_ids: Collection[str]) -> None:
+        """Announce runs that the journal has dropped."""
+        for run_id in run_ids:
+            for effect in self._effects:
+                if effect.forgotten is not None:
+                    self.post(effect.name, run_id, partial(effect.forgotten, run_id))
+
+    def post(self, name: str, run_id: str, call: Callable[[], None]) -> None:
+        """Announce a single effect."""
+        self._waiting.put((name, run_id, call))
+
+    def document(self) -> list[dict[str, Any]]:
+        """Return what has failed and not happened yet, for `orch coordinator status`."""
+        now = self._now()
+        return [
+            {
+                "effect": one.name,
+                "run": one.run_id,
+                "error": one.error,
+                "age_s": round(now - one.since_at, 1),
+                "tries": one.tries,
+                "sentence": one.sentence(now),
+            }
+            for one in list(self._failed.values())
+        ]
+
+    # -- the thread ----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            wait_s = None if self._retry_at is None else max(0.0, self._retry_at - self._now())
+            try:
+                announced = self._waiting.get(timeout=wait_s)
+            except queue.Empty:
+                self.try_again()
+                continue
+            if announced is None:
+                self.try_again()
+                return
+            self._do(*announced)
+
+    def try_again(self) -> None:
+        """Try again what has failed."""
+        self._retry_at = None
+        for one in list(self._failed.values()):
+            self._do(one.name, one.run_id, one.call)
+
+    def _do(self, name: str, run_id: str, call: Callable[[], None]) -> None:
+        known = self._failed.get((name, run_id))
+        try:
+            call()
+        except Exception as e:
+            said = str(e) if isinstance(e, OSError) else f"{type(e).__name__}: {e}"
+            if known is None or known.error != said:
+                log.exception("%s: could not %s; it is tried again", run_id, name)
+            began = Failure(name, run_id, call, said, self._now()) if known is None else known
+            tries = 1 if known is None else known.tries + 1
+            self._failed[name, run_id] = replace(began, call=call, error=said, tries=tries)
+            self._retry_at = self._retry_at or self._now() + RETRY_S
+            return
+        if self._failed.pop((name, run_id), None) is not None:
+            log.info("%s: could %s at last", run_id, name)

@@ -136,6 +136,47 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
 
 @pytest.mark.fault(38)
 @pytest.mark.lab
+@pytest.mark.fault(81)
+def test_one_flipped_bit_of_the_log_is_never_no_runs_and_never_a_second_gang(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    spec = cluster.spec("--steps", "100000")
+    run_id = cluster.ok("up", spec).strip()
+    before = cluster.wait_step(5)
+    cluster.kill_coordinator()
+    log = cluster.directory / "state" / "journal.db-wal"
+    data = bytearray(log.read_bytes())
+    data[40] ^= 1
+    log.write_bytes(data)
+    for command in (["up", spec], ["coordinator", "start"], ["gc"]):
+        refused = cluster.orch(*command)
+        assert refused.returncode != 0, command
+        assert "is damaged: the last" in refused.stderr, command
+        assert "orch recover" in refused.stderr, command
+    done = json.loads(cluster.ok("recover", "--yes", "--json"))
+    assert [(run["run_id"], run["recovered"]) for run in done["runs"]] == [(run_id, True)], (
+        "from its own copy"
+    )
+    after = cluster.wait_step(before["global_step"] + 5)
+    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+
+
+@pytest.mark.fault(81)
+def test_a_journal_without_a_run_that_was_begun_here_is_refused(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    spec = cluster.spec("--steps", "100000")
+    run_id = cluster.ok("up", spec).strip()
+    cluster.wait_step(5)
+    cluster.kill_coordinator()
+    for file in (cluster.directory / "state").glob("journal.db*"):
+        file.unlink()
+    refused = cluster.orch("up", spec)
+    assert refused.returncode != 0
+    assert f"it does not have {run_id}, which was begun on this head node" in refused.stderr
+    assert "orch recover" in refused.stderr
+    cluster.ok("recover", "--yes")
+    assert cluster.run()["run_id"] == run_id
+
+
 @pytest.mark.fault(89)
 def test_an_effect_that_fails_on_the_head_touches_no_run_and_no_later_start(local_cluster: Cluster) -> None:
     """At the end of a run its secrets cannot be removed: a directory stands in the place of the file."""

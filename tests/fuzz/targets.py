@@ -34,6 +34,7 @@ from orchestrator.core.state.run import Run
 from orchestrator.head.coordinator import status
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.journal.states import contents_of, dump_run
+from orchestrator.head.journal.values import checksum
 from orchestrator.head.links import bootstrap
 from orchestrator.head.links.edge import WireError
 from orchestrator.head.links.link import HostLink, Pace, Watch
@@ -205,7 +206,8 @@ def states(draw: st.DrawFn) -> Any:
 
 def take_state(text: str) -> None:
     """Take up a run as the next coordinator does, and show it; or set it aside."""
-    found = contents_of([("t-1", "t", text, "2026-01-01", None, 1.0, None)], lambda _run, _seq: [])
+    row = ("t-1", "t", "2026-01-01", None, 1.0, text, None, None)
+    found = contents_of([(*row, checksum(row))], lambda _run, _seq: [])
     for kept in found.kept:
         run = rebased(kept.run, 5.0)
         assert [run.plan.host(host.name) for host in run.hosts]
@@ -238,7 +240,7 @@ def _edited(data: bytes, changes: list[tuple[float, int]], cut: float | None) ->
 
 
 def take_journal(found: Any) -> None:
-    """Open a journal whose file was damaged, and read all of it."""
+    """Open a journal whose file was damaged: it is refused, or says what was changed, or reads as before."""
     with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
         path = os.path.join(directory, "journal.db")
         Path(path).write_bytes(_edited(_journal(), *found))
@@ -248,7 +250,10 @@ def take_journal(found: Any) -> None:
             return
         try:
             with contextlib.suppress(JournalError):
-                journal.contents()
+                contents = journal.contents()
+                aside = {one.run_id for one in contents.unreadable}
+                kept = {one.run.run_id: one.run for one in contents.kept}
+                assert kept == {run.run_id: run for run in _runs() if run.run_id not in aside}
                 journal.events()
                 journal.prune()
         finally:

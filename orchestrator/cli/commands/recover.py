@@ -45,8 +45,7 @@ def look(request: Request, session: Session) -> tuple[Search, list[tuple[Plan, M
     from orchestrator.head.records import plan_copies
 
     plans = plans_of(request.files)
-    copies = {run_id: plan for run_id, plan in plan_copies.of_runs(session.paths).items() if plan is not None}
-    trusted = Trusted(tuple(plan for plan, _ in plans), copies)
+    trusted = Trusted(tuple(plan for plan, _ in plans), plan_copies.of_lost(session.paths))
     if not trusted.plans:
         raise UsageError("no hosts to query", hint="name a cluster spec: `orch recover --hosts cluster.yaml`")
     ask = asker(session)
@@ -122,6 +121,7 @@ def rebuild(
     from orchestrator.head.coordinator.succession import take_lock
     from orchestrator.head.hosts.recovery import write
     from orchestrator.head.journal.journal import Journal, put_aside
+    from orchestrator.head.records import plan_copies
 
     session.paths.ensure()
     lock = take_lock(session.paths)
@@ -132,6 +132,10 @@ def rebuild(
             write(journal, chosen, epoch=search.epoch, at=search.at)
             for run_id in give_up:
                 journal.write_off(run_id)
+            known = {one.run.run_id for one in journal.contents().kept}
+            known |= {one.run_id for one in journal.contents().unreadable}
+            for run_id in plan_copies.of_runs(session.paths).keys() - known:
+                plan_copies.set_aside(session.paths, run_id)
         finally:
             journal.close()
     finally:

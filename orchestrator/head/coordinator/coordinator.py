@@ -45,6 +45,7 @@ from orchestrator.head.effects.messenger import Messenger, Place
 from orchestrator.head.effects.subscribers import Effect, Effects
 from orchestrator.head.effects.tracer import Tracer
 from orchestrator.head.hosts import host_requests
+from orchestrator.head.journal.format import damaged
 from orchestrator.head.journal.journal import Journal, now_utc
 from orchestrator.head.journal.states import Unreadable
 from orchestrator.head.links.conversation import Asks
@@ -111,6 +112,7 @@ class Coordinator:
         for one in self.journal.contents().unreadable:
             log.error("%s", one.sentence)
         self._set_aside = self.journal.contents().set_aside
+        self._refuse_lost()
         for one in self._set_aside:
             self.journal.note_set_aside(one)
         self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
@@ -130,6 +132,16 @@ class Coordinator:
         self._historian.start()
         self._messenger.start()
         self._tracer.start()
+
+    def _refuse_lost(self) -> None:
+        """Raise JournalError where a run was begun here that the journal does not have: it lacks what was written."""
+        contents = self.journal.contents()
+        known = {one.run.run_id for one in contents.kept} | {one.run_id for one in contents.unreadable}
+        lost = sorted(plan_copies.of_runs(self.paths).keys() - known)
+        if lost:
+            raise damaged(
+                self.paths.journal, f"it does not have {', '.join(lost)}, which was begun on this head node"
+            )
 
     def close(self) -> None:
         """End the links and close the journal; tasks go on."""
@@ -244,7 +256,6 @@ class Coordinator:
         try:
             with disk.told_to_people(directory):
                 os.makedirs(directory, mode=0o700, exist_ok=True)
-                plan_copies.keep(self.paths, run_id, plan)
                 self._secrets.save(run_id, secrets)
                 self._messenger.save(run_id, recipients)
                 self.loop.submit(run)
@@ -253,8 +264,11 @@ class Coordinator:
                 self._secrets.remove(run_id)
                 self._messenger.ended(run_id)
                 with contextlib.suppress(OSError):
-                    plan_copies.remove(self.paths, run_id)
                     os.rmdir(directory)
+        # After the journal has it, so that each copy is of a run that was begun; before any host is asked.
+        self._effects.post(
+            "keep a copy of its plan", run_id, partial(plan_copies.keep, self.paths, run_id, plan)
+        )
         self._executor.open(run, [host.name for host in run.hosts])
         self._look_after_gone(run)
         return self.loop.runs[run_id], True

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from orchestrator.core.state.run import Run
-from orchestrator.head.journal.migration import migrated_text
 from orchestrator.head.journal.values import adapter
 from orchestrator.head.journal.wholeness import why_not_whole
 
@@ -96,14 +95,14 @@ def state_after(state: str, entries: Iterable[tuple[bytes | None, bytes | None]]
     """Return the state that a text holds, as the entries that were written since have changed it.
 
     Args:
-        state: JSON of a run, of 0.1.0 too.
+        state: JSON of a run.
         entries: of each, how the state had changed before its event, and how its event changed it.
 
     ValueError where that is no run that this program understands.
     """
     parts = [_unpacked(packed) for entry in entries for packed in entry if packed is not None]
     if not parts:
-        return _whole(adapter(Run).validate_json(migrated_text(state)))
+        return _whole(adapter(Run).validate_json(state))
     known = json.loads(state)
     try:
         fits = all(_apply(known, told["changed"]) for told in parts)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from orchestrator.core.decision import Decision
 from orchestrator.core.events import Event
-from orchestrator.head.journal.values import adapter
+from orchestrator.head.journal.values import adapter, checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class Outcome:
 
 _EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
-ROWS = "SELECT seq, time, type, event, changes, outcome FROM journal WHERE run_id = ? ORDER BY seq"
+ROWS = "SELECT seq, time, run_id, type, event, changes, outcome, after, sum FROM journal WHERE run_id = ? ORDER BY seq"
 """What `entry_of` reads."""
-
-ROWS_BEFORE_V3 = ROWS.replace("changes, outcome", "NULL, NULL")
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """Read a row of the journal."""
-    seq, time, type_, event, packed, outcome = row
+    """Read a row of the journal. One that the disk has changed is none that this program understands, and says so."""
+    seq, time, _, type_, event, packed, outcome, _, total = row
+    if checksum(row[1:-1]) != total:
+        return Entry(seq, time, f"{type_} (changed on the disk: its checksum is wrong)", None, None, None)
     try:
         known = adapter(_EVENTS[type_]).validate_json(event)
     except (KeyError, ValueError):

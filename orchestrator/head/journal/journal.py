@@ -26,12 +26,13 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.run import Run
 from orchestrator.head.journal import format as journal_format
+from orchestrator.head.journal import witness
 from orchestrator.head.journal.changes import changes
 from orchestrator.head.journal.entries import ROWS, Entry, Outcome, entry_of
-from orchestrator.head.journal.format import VERSION, damaged, error_of, meta, version_of
+from orchestrator.head.journal.format import VERSION, damaged, error_of, meta
 from orchestrator.head.journal.states import COLUMNS, SINCE, Contents, Kept, Unreadable, contents_of
 from orchestrator.head.journal.transaction import Part, Transaction
-from orchestrator.head.journal.values import dump
+from orchestrator.head.journal.values import checksum, dump
 from orchestrator.head.node.disk import NO_SPACE, full_error
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ Runs that go on are kept whatever their number, and so are ended ones of which a
 
 _ALL = f"SELECT {COLUMNS} FROM runs ORDER BY rowid"
 _INSERT_EVENT = (
-    "INSERT INTO events (time, run_id, name, kind, task, generation, message, data) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO events (time, run_id, name, kind, task, generation, message, data, sum) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _NEWEST_ENDED = "SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT ?"
 
@@ -73,15 +74,18 @@ class Journal:
         """What ends the transaction that several commits share; None where each has its own."""
         self._has_begun = False
         try:
+            seen = witness.read(path)
             if not os.path.exists(path):
-                self._create()
+                self._create(seen)
             # SQLite would take the file for a new journal, and all runs would be forgotten
             if os.stat(path).st_size == 0:
                 raise damaged(path, "it is empty")
             self._db = _connect(path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            self._check()
+            self._check(seen)
+            self._witness = witness.Witness(path)
+            self._write_witness()
         except sqlite3.Error as e:
             raise error_of(path, e) from e
         except UnicodeDecodeError as e:  # SQLite's own complaint about a damaged schema quotes it
@@ -89,10 +93,12 @@ class Journal:
         except OSError as e:
             raise full_error(path) if e.errno in NO_SPACE else _unusable(path, e) from e
 
-    def _create(self) -> None:
+    def _create(self, seen: witness.Marks | None) -> None:
         """Whole or not at all: made beside its place, and renamed."""
         if os.path.exists(self.path + "-wal"):
             raise damaged(self.path, "it is gone, and its -wal file is there, which belongs to no other")
+        if seen is not None:
+            raise damaged(self.path, f"it is gone, and {seen.entry} entries were written into it")
         making = self.path + ".new"
         # 0600 from the first byte on: the plan holds paths and host names.
         os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
@@ -107,24 +113,26 @@ class Journal:
             db.close()
         durable.place(making, self.path)
 
-    def _check(self) -> None:
-        result = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    def _check(self, seen: witness.Marks | None) -> None:
+        result = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if result != "ok":
             raise damaged(self.path, result)
-        version = version_of(self._db, self.path)
-        if version < VERSION:
-            backup = journal_format.back_up(self._db, self.path)
-            with self._transaction():
-                journal_format.migrate(self._db, version)
-            log.warning(
-                "the journal was of version %s and is now of %s; before: %s", version, VERSION, backup
-            )
+        journal_format.check_meta(self._db, self.path)
+        behind = witness.why_behind(self.path, self._db, seen)
+        if behind is not None:
+            raise damaged(self.path, behind)
+
+    def _write_witness(self) -> None:
+        try:
+            self._witness.write(witness.marks_of(self._db))
+        except OSError as e:  # a full disk: the journal has what was committed
+            log.warning("%s%s cannot be written: %s", self.path, witness.SUFFIX, e)
 
     def _error(self, error: sqlite3.Error) -> JournalError:
         return error_of(self.path, error)
 
     def _transaction(self) -> Transaction:
-        return Transaction(self._db, self._error)
+        return Transaction(self._db, self._error, self._write_witness)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -153,6 +161,7 @@ class Journal:
     def close(self) -> None:
         """Fold the write-ahead log back and close."""
         self._db.close()
+        self._witness.close()
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -168,6 +177,7 @@ class Journal:
         """Return the id by which hosts know whose runs these are. It is drawn once, and lost with the journal."""
         with self._transaction():
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('owner', ?)", (os.urandom(16).hex(),))
+            journal_format.sign(self._db)
         return meta(self._db, self.path, "owner")
 
     def raise_epoch(self, at_least: int) -> None:
@@ -175,6 +185,7 @@ class Journal:
         with self._transaction():
             epoch = max(at_least, int(meta(self._db, self.path, "epoch")))
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+            journal_format.sign(self._db)
 
     def commit(
         self,
@@ -198,21 +209,22 @@ class Journal:
         after = changes(before, run) if grown and not run.phase.is_terminal else None
         is_whole = not grown or run.phase.is_terminal
         with self._writing():
+            entry = (
+                time,
+                run.run_id,
+                type(event).__name__,
+                dump(type(event), event),
+                found,
+                outcome.to_json() if outcome is not None else None,
+                after,
+            )
             seq = self._db.execute(
-                "INSERT INTO journal (time, run_id, type, event, changes, outcome, after) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    time,
-                    run.run_id,
-                    type(event).__name__,
-                    dump(type(event), event),
-                    found,
-                    outcome.to_json() if outcome is not None else None,
-                    after,
-                ),
+                "INSERT INTO journal (time, run_id, type, event, changes, outcome, after, sum) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*entry, checksum(entry)),
             ).lastrowid
             state_bytes = self._put_state(run, event, time, seq) if is_whole else 0
-            self._db.executemany(_INSERT_EVENT, [_row(time, run, note) for note in notes])
+            self._db.executemany(_INSERT_EVENT, [_summed(_row(time, run, note)) for note in notes])
         if last is None or is_whole:
             self._last[run.run_id] = _Written(run, state_bytes, 0)
         else:
@@ -221,23 +233,17 @@ class Journal:
 
     def _put_state(self, run: Run, event: Event, time: str, seq: int | None) -> int:
         """Write the state whole, and return its size. What follows needs only say what it changes."""
-        ended = run.phase.is_terminal
         state = dump(Run, run)
+        known = self._db.execute("SELECT created, ended, ended_seq FROM runs WHERE run_id = ?", (run.run_id,))
+        created, ended, ended_seq = known.fetchone() or (time, None, None)
+        if run.phase.is_terminal and ended is None:
+            ended, ended_seq = time, seq
+        row = (run.run_id, run.plan.name, created, ended, float(event.at), state, ended_seq, seq)
         self._db.execute(
-            "INSERT INTO runs (run_id, name, created, ended, written_at, state, ended_seq, state_seq) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
+            f"INSERT INTO runs ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
             "state = excluded.state, state_seq = excluded.state_seq, written_at = excluded.written_at, "
-            "ended = coalesce(ended, excluded.ended), ended_seq = coalesce(ended_seq, excluded.ended_seq)",
-            (
-                run.run_id,
-                run.plan.name,
-                time,
-                time if ended else None,
-                event.at,
-                state,
-                seq if ended else None,
-                seq,
-            ),
+            "ended = excluded.ended, ended_seq = excluded.ended_seq, sum = excluded.sum",
+            (*row, checksum(row)),
         )
         return len(state)
 
@@ -245,7 +251,7 @@ class Journal:
         """Add an event that says so of a run, whose state is left as it is."""
         note = (NoteKind.RUN_SET_ASIDE.value, None, 0, one.sentence, json.dumps({"why": one.why}))
         with self._transaction():
-            self._db.execute(_INSERT_EVENT, (self._clock(), one.run_id, one.name, *note))
+            self._db.execute(_INSERT_EVENT, _summed((self._clock(), one.run_id, one.name, *note)))
 
     def write_off(self, run_id: str) -> None:
         """Count a run as ended that cannot be read and of which nothing lives. Its state is left as it is."""
@@ -307,12 +313,11 @@ class Journal:
     def events(self, *, name: str | None = None, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """Return what `orch events` shows, in order: the events of one run (by its name or id), or of all."""
         rows = self._read(
-            "SELECT seq, time, run_id, kind, task, generation, message, data FROM events "
+            "SELECT seq, time, run_id, name, kind, task, generation, message, data, sum FROM events "
             "WHERE seq > ? AND (? IS NULL OR name = ? OR run_id = ?) ORDER BY seq LIMIT ?",
             (after, name, name, name, limit),
         )
-        keys = ("seq", "time", "run", "kind", "task", "generation", "message")
-        return [{**dict(zip(keys, row[:7], strict=True)), "data": json.loads(row[7])} for row in rows]
+        return [_shown(*row) for row in rows]
 
     def first_causes(self, run_id: str) -> list[dict[str, Any]]:
         """Return what ended the run's generations and its individually restarted tasks, oldest first."""
@@ -333,7 +338,7 @@ def put_aside(path: str) -> str | None:
     target = f"{path}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     moved = None
     # The log last: a journal without its log is whole but old; a log without its journal is refused.
-    for suffix in ("", "-shm", "-wal"):
+    for suffix in ("", "-shm", "-wal", witness.SUFFIX):
         if os.path.exists(path + suffix):
             durable.place(path + suffix, target + suffix)
             moved = target
@@ -354,6 +359,19 @@ def _unusable(path: str, error: OSError) -> JournalError:
 def now_utc() -> str:
     """ISO 8601 in UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _summed(row: tuple[object, ...]) -> tuple[object, ...]:
+    return (*row, checksum(row))
+
+
+def _shown(seq: int, *row: Any) -> dict[str, Any]:
+    """Return an event as `orch events` shows it; one that the disk has changed says so."""
+    time, run, _, kind, task, generation, message, data, total = row
+    if checksum(row[:-1]) != total:
+        message, data = f"(this event was changed on the disk: its checksum is wrong) {message}", "{}"
+    shown = {"seq": seq, "time": time, "run": run, "kind": kind, "task": task, "generation": generation}
+    return {**shown, "message": message, "data": json.loads(data)}
 
 
 def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from orchestrator.core.errors import UsageError
-from orchestrator.head.journal.entries import ROWS, ROWS_BEFORE_V3, Entry, entry_of
-from orchestrator.head.journal.format import VERSION, error_of, version_of
-from orchestrator.head.journal.states import COLUMNS, COLUMNS_BEFORE_V4, SINCE, Contents, contents_of
+from orchestrator.head.journal import witness
+from orchestrator.head.journal.entries import ROWS, Entry, entry_of
+from orchestrator.head.journal.format import check_meta, damaged, error_of
+from orchestrator.head.journal.states import COLUMNS, SINCE, Contents, contents_of
 
 
 def peek(path: str) -> Contents:
@@ -21,13 +22,15 @@ def peek(path: str) -> Contents:
     """
     if not os.path.exists(path):
         return Contents()
+    seen = witness.read(path)
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
-            columns = COLUMNS if version_of(db, path) == VERSION else COLUMNS_BEFORE_V4
-            rows = db.execute(f"SELECT {columns} FROM runs ORDER BY rowid").fetchall()
-            known = contents_of(
-                rows, lambda *of: db.execute(SINCE, of).fetchall() if of[1] is not None else []
-            )
+            check_meta(db, path)
+            behind = witness.why_behind(path, db, seen)
+            if behind is not None:
+                raise damaged(path, behind)
+            rows = db.execute(f"SELECT {COLUMNS} FROM runs ORDER BY rowid").fetchall()
+            known = contents_of(rows, lambda *of: db.execute(SINCE, of).fetchall())
             owner = db.execute("SELECT value FROM meta WHERE key = 'owner'").fetchone()
     except sqlite3.Error as e:
         raise error_of(path, e) from e
@@ -37,13 +40,13 @@ def peek(path: str) -> Contents:
 def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
     """Return the id and the entries of a run: of that id, or the newest of that name.
 
-    Changes nothing, as `peek`, and reads journals of older versions too. UsageError where there is no such run.
+    Changes nothing, as `peek`. UsageError where there is no such run.
     """
     if not os.path.exists(path):
         raise UsageError(f"there is no journal: {path}")
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
-            query = ROWS if version_of(db, path) >= 3 else ROWS_BEFORE_V3
+            check_meta(db, path)
             known = db.execute("SELECT run_id, name FROM runs ORDER BY rowid").fetchall()
             found = [run_id for run_id, of in known if name in (run_id, of)]
             if not found:
@@ -51,6 +54,6 @@ def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
                 raise UsageError(
                     f"the journal has no run {name!r}", hint=f"it has: {names}" if names else None
                 )
-            return found[-1], [entry_of(row) for row in db.execute(query, (found[-1],))]
+            return found[-1], [entry_of(row) for row in db.execute(ROWS, (found[-1],))]
     except sqlite3.Error as e:
         raise error_of(path, e) from e

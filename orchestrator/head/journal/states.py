@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 
 from orchestrator.core.state.run import Run
 from orchestrator.head.journal.changes import state_after
-from orchestrator.head.journal.values import dump
+from orchestrator.head.journal.values import checksum, dump
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +60,39 @@ class Contents:
         return tuple(one for one in self.unreadable if one.ended is None)
 
 
-COLUMNS = "run_id, name, state, created, ended, written_at, state_seq"
-"""The columns of the table of runs, in the order of `contents_of`."""
-
-COLUMNS_BEFORE_V4 = COLUMNS.replace("state_seq", "NULL")
+COLUMNS = "run_id, name, created, ended, written_at, state, ended_seq, state_seq, sum"
+"""The columns of the table of runs, in the order of `contents_of` and of their checksum."""
 
 SINCE = (
-    "SELECT json_extract(event, '$.at'), changes, after FROM journal "
+    "SELECT time, run_id, type, event, changes, outcome, after, sum FROM journal "
     "WHERE run_id = ? AND seq > coalesce(?, 1 << 62) ORDER BY seq"
 )
-"""The entries that were written since a state: when, how it had changed before, and how their events changed it."""
+"""The entries that were written since a state."""
 
 
 def contents_of(rows: Iterable[Sequence[Any]], since: Callable[[str, int | None], Sequence[Any]]) -> Contents:
     """Read rows of the table of runs. `since` reads by `SINCE`."""
     kept: list[Kept] = []
     unreadable: list[Unreadable] = []
-    for run_id, name, state, created, ended, written_at, state_seq in rows:
+    for row in rows:
+        run_id, name, created, ended, written_at, state, _, state_seq, _ = row
         try:
+            check_sum(row)
             entries = since(run_id, state_seq)
-            run = state_after(state, [entry[1:] for entry in entries])
-            kept.append(Kept(run, created, ended, entries[-1][0] if entries else written_at))
+            for entry in entries:
+                check_sum(entry)
+            run = state_after(state, [(changes, after) for *_, changes, _, after, _ in entries])
+            at = json.loads(entries[-1][3])["at"] if entries else written_at
+            kept.append(Kept(run, created, ended, at))
         except ValueError as e:
             unreadable.append(Unreadable(run_id, name, ended, _in_short(e)))
     return Contents(tuple(kept), tuple(unreadable))
+
+
+def check_sum(row: Sequence[Any]) -> None:
+    """Raise ValueError where a row of the journal is not as it was written: its last value is its checksum."""
+    if checksum(row[:-1]) != row[-1]:
+        raise ValueError("its checksum is wrong: the disk gives other bytes than were written")
 
 
 def _in_short(error: ValueError) -> str:
@@ -129,5 +139,5 @@ def unpacked(state: str) -> str:
 
 
 def read_run(state: str) -> Run:
-    """Read what `dump_run` has written, of 0.1.0 too. ValueError where it is no run that this program understands."""
+    """Read what `dump_run` has written. ValueError where it is no run that this program understands."""
     return state_after(state, ())

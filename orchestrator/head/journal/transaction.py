@@ -30,9 +30,16 @@ class Transaction:
     What SQLite complains of comes out as JournalError.
     """
 
-    def __init__(self, db: sqlite3.Connection, told: Callable[[sqlite3.Error], JournalError]) -> None:
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        told: Callable[[sqlite3.Error], JournalError],
+        committed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare it; `committed` is called once it is on the disk."""
         self._db = db
         self._told = told
+        self._committed = committed
 
     def __enter__(self) -> None:
         try:
@@ -44,10 +51,11 @@ class Transaction:
         if error is None:
             try:
                 self._db.execute("COMMIT")
-                return
             except sqlite3.Error as e:
                 self._rollback()
                 raise self._told(e) from e
+            self._committed()
+            return
         self._rollback()
         if isinstance(error, sqlite3.Error):
             raise self._told(error) from error

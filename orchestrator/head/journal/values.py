@@ -1,7 +1,9 @@
-"""Values of the core as JSON."""
+"""Values of the core as JSON, and the checksum of a row."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -19,3 +21,12 @@ def adapter(type_: type[Any]) -> TypeAdapter[Any]:
 def dump(type_: type[Any], value: object) -> str:
     """Return a value as JSON."""
     return adapter(type_).dump_json(value).decode()
+
+
+def checksum(values: Iterable[object]) -> int:
+    """Return the checksum of a row's values. SQLite has none: a flipped bit in a text reads like another text."""
+    total = 0
+    for value in values:
+        part = value if isinstance(value, bytes) else repr(value).encode()
+        total = zlib.crc32(part, zlib.crc32(b"%d " % len(part), total))
+    return total

@@ -15,6 +15,7 @@ from orchestrator.core.plan import Plan
 from orchestrator.head.node.paths import Paths
 
 _NAME = "plan.json"
+_ASIDE = ".lost"
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
@@ -25,17 +26,32 @@ def keep(paths: Paths, run_id: str, plan: Plan) -> None:
 
 def remove(paths: Paths, run_id: str) -> None:
     """Remove the copy of a run that has ended. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path(paths, run_id))
+    for suffix in ("", _ASIDE):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_path(paths, run_id) + suffix)
 
 
 def of_runs(paths: Paths) -> dict[str, Plan | None]:
-    """Return by run id the plans that are there; None for one that cannot be read."""
+    """Return by run id the plans of runs that may go on; None for one that cannot be read."""
+    return {name: _read(_path(paths, name)) for name in _runs(paths) if os.path.exists(_path(paths, name))}
+
+
+def set_aside(paths: Paths, run_id: str) -> None:
+    """Keep the copy for `orch recover` only: a person knows that the journal does not have the run. Raises OSError."""
+    os.replace(_path(paths, run_id), _path(paths, run_id) + _ASIDE)
+
+
+def of_lost(paths: Paths) -> dict[str, Plan]:
+    """Return by run id the plans that can be read, also of runs that were set aside."""
+    found = {name: _read(_path(paths, name)) or _read(_path(paths, name) + _ASIDE) for name in _runs(paths)}
+    return {name: plan for name, plan in found.items() if plan is not None}
+
+
+def _runs(paths: Paths) -> list[str]:
     try:
-        names = sorted(os.listdir(paths.runs))
+        return sorted(os.listdir(paths.runs))
     except FileNotFoundError:
-        return {}
-    return {name: _read(_path(paths, name)) for name in names if os.path.exists(_path(paths, name))}
+        return []
 
 
 def _path(paths: Paths, run_id: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from pathlib import Path
@@ -15,8 +14,6 @@ from orchestrator.core.actions import Action
 from orchestrator.core.state.run import Run
 from tests.unit.cli.desk import Desk
 from tests.unit.head.recording import RUN, Head
-
-OLD = Path(__file__).resolve().parents[2] / "fixtures" / "journal_0_1_0" / "journal.db.gz"
 
 
 @pytest.fixture
@@ -89,19 +86,6 @@ def test_as_json_each_entry_is_a_line(desk: Desk, monkeypatch: pytest.MonkeyPatc
     assert last["not_played"] is None
     assert last["recorded"]["phase"] == last["decided"]["phase"] == "RUNNING -> STOPPING"
     assert last["recorded"]["orders"] == last["decided"]["orders"][::-1]
-
-
-def test_a_journal_of_0_1_0_is_shown_and_not_played(desk: Desk) -> None:
-    Path(desk.paths.journal).write_bytes(gzip.decompress(OLD.read_bytes()))
-    for name in ("-wal", "-shm"):
-        Path(desk.paths.journal + name).unlink(missing_ok=True)
-    assert desk("replay", "backoff") == 0
-    assert "HostReported host=n worker:0=exited" in desk.put_out
-    assert (
-        "not played: an older orch wrote it, which did not keep what its heartbeats changed" in desk.put_out
-    )
-    assert "0 events played" in desk.said
-    assert not os.path.exists(f"{desk.paths.journal}.before-v3"), "it is only read"
 
 
 def test_a_run_that_is_not_known(desk: Desk) -> None:

@@ -152,7 +152,10 @@ def test_what_cannot_be_read_is_said_and_the_next_whole_state_goes_on(path: Path
         db.execute("UPDATE journal SET event = '{}' WHERE seq = ?", (killed,))
         db.execute("UPDATE journal SET type = 'OfTomorrow' WHERE seq = ?", (killed - 1,))
     *_, unknown, unreadable, after, epoch = played(path)
-    assert unknown.why_not == "this orch does not understand this OfTomorrow"
+    assert (
+        unknown.why_not
+        == "this orch does not understand this OfTomorrow (changed on the disk: its checksum is wrong)"
+    )
     assert unreadable.why_not == after.why_not == f"{killed - 1} could not be played"
     assert epoch.outcome is not None
 

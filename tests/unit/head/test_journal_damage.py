@@ -1,0 +1,220 @@
+"""Whatever byte of a journal's files is changed, cut off or zeroed: it is noticed, or the reading is the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.actions import Note
+from orchestrator.core.decision import Decision
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import Submitted, Ticked
+from orchestrator.core.notes import NoteKind
+from orchestrator.head.journal import witness
+from orchestrator.head.journal.entries import Outcome
+from orchestrator.head.journal.journal import Journal
+from orchestrator.head.journal.reading import peek
+from tests.unit.head.test_journal import a_run
+
+FILES = ("", "-wal", "-shm")
+
+WRITER = """
+import sys, time
+from tests.unit.head.test_journal_damage import write
+journal = write(sys.argv[1])
+print("written", flush=True)
+time.sleep(60)
+"""
+
+
+def write(path: str) -> Journal:
+    """Write three runs with entries and events, as a coordinator does; the last entries lie in the log alone."""
+    journal = Journal(path)
+    journal.take_epoch()
+    journal.owner_id()
+    for number in range(3):
+        run = a_run(f"t-20260101-00000{number}")
+        journal.commit(run, Submitted(1.0), [Note(NoteKind.WARNING, "w" * 300)])
+        for step in range(8):
+            after = replace(run, reason=f"step {step}", best_step=step)
+            journal.commit(
+                after,
+                Ticked(2.0),
+                [Note(NoteKind.WARNING, "x")],
+                before=run,
+                outcome=Outcome(Decision("RUNNING")),
+            )
+            run = after
+        if number == 1:
+            with contextlib.closing(sqlite3.connect(path)) as db:
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    return journal
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that a coordinator leaves which was killed with SIGKILL."""
+    directory = tmp_path_factory.mktemp("killed")
+    path = str(directory / "journal.db")
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "written\n"
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.wait()
+    assert all(os.path.getsize(path + suffix) > 1000 for suffix in FILES)
+    return directory
+
+
+def copied(killed: Path, tmp_path: Path, number: int) -> str:
+    directory = tmp_path / str(number)
+    shutil.copytree(killed, directory)
+    return str(directory / "journal.db")
+
+
+def all_of_it(path: str) -> Any:
+    """Return all that is read from a journal; JournalError where it is refused."""
+    opened = Journal(path)
+    try:
+        contents = opened.contents()
+        entries = {one.run.run_id: opened.entries(one.run.run_id) for one in contents.kept}
+        return contents, opened.events(), entries, opened.take_epoch(), opened.owner_id()
+    finally:
+        opened.close()
+
+
+def is_noticed(found: Any, undamaged: Any) -> bool:
+    """Return whether a reading that was not refused says what was damaged: a run set aside, an event, an entry."""
+    contents, events, entries, epoch, owner = found
+    lost = [one for of_run in entries.values() for one in of_run if "its checksum is wrong" in one.type]
+    was, events_before, _, epoch_before, owner_before = undamaged
+    aside = {one.run_id for one in contents.unreadable}
+    said = {event["seq"] for event in events if "its checksum is wrong" in event["message"]}
+    return (
+        (epoch, owner) == (epoch_before, owner_before)
+        and [one for one in was.kept if one.run.run_id not in aside] == list(contents.kept)
+        and len(contents.unreadable) + len(contents.kept) == len(was.kept)
+        and [e for e in events_before if e["seq"] not in said] == [e for e in events if e["seq"] not in said]
+        and bool(aside or said or lost)
+    )
+
+
+def flip(data: bytearray, at: int, chance: random.Random) -> None:
+    data[at] ^= 1 << chance.randrange(8)
+
+
+def zero(data: bytearray, at: int, chance: random.Random) -> None:
+    length = chance.choice((16, 512, 4096))
+    data[at : at + length] = bytes(len(data[at : at + length]))
+
+
+def cut(data: bytearray, at: int, _: random.Random) -> None:
+    del data[at:]
+
+
+@pytest.mark.fault(81)
+@pytest.mark.parametrize("suffix", FILES)
+@pytest.mark.parametrize("damage", [flip, zero, cut])
+def test_no_damage_of_the_files_of_a_killed_coordinator_goes_unseen(
+    killed: Path, tmp_path: Path, suffix: str, damage: object
+) -> None:
+    undamaged = all_of_it(copied(killed, tmp_path, 0))
+    chance = random.Random(f"{suffix} {damage}")
+    unseen: list[int] = []
+    refused, unhelpful = 0, list[str]()
+    for number in range(1, 101):
+        path = copied(killed, tmp_path, number)
+        data = bytearray(Path(path + suffix).read_bytes())
+        at = chance.randrange(len(data))
+        damage(data, at, chance)  # type: ignore[operator]
+        Path(path + suffix).write_bytes(data)
+        try:
+            found = all_of_it(path)
+        except JournalError as e:
+            refused += 1
+            unhelpful += [e.message] if not e.hint else []
+            continue
+        finally:
+            shutil.rmtree(os.path.dirname(path))
+        if found != undamaged and not is_noticed(found, undamaged):
+            unseen.append(at)
+    assert (unseen, unhelpful) == ([], [])
+    assert refused > 0 or suffix == "-shm"
+
+
+@pytest.mark.fault(81)
+def test_one_bit_of_the_log_is_not_no_runs(killed: Path, tmp_path: Path) -> None:
+    path = copied(killed, tmp_path, 0)
+    data = bytearray(Path(path + "-wal").read_bytes())
+    data[40] ^= 1
+    Path(path + "-wal").write_bytes(data)
+    for read in (Journal, peek):
+        with pytest.raises(
+            JournalError, match=r"is damaged: the last \d+ entries and \d+ events that were written"
+        ):
+            read(path)
+
+
+@pytest.mark.parametrize("gone", ["", "-wal"])
+def test_a_file_that_is_gone_is_not_no_runs(killed: Path, tmp_path: Path, gone: str) -> None:
+    path = copied(killed, tmp_path, 0)
+    os.unlink(path + gone)
+    with pytest.raises(JournalError, match="is damaged"):
+        Journal(path)
+
+
+def test_the_file_beside_it_is_older_after_a_power_cut_and_then_says_nothing(
+    killed: Path, tmp_path: Path
+) -> None:
+    path = copied(killed, tmp_path, 0)
+    seen = witness.read(path)
+    assert seen is not None
+    older = witness.Witness(path)
+    older.write(seen._replace(entry=seen.entry - 5))
+    older.close()
+    Journal(path).close()
+    assert witness.read(path) == seen
+    for damaged in (b"", b"1 2", b"9 9 9 9", b"\xff" * 64):
+        Path(path + witness.SUFFIX).write_bytes(damaged)
+        assert witness.read(path) is None
+        Journal(path).close()
+        assert witness.read(path) == seen
+
+
+def test_each_transaction_is_on_the_disk_before_it_returns(tmp_path: Path) -> None:
+    """SIGKILL cannot show it: only a power cut would."""
+    journal = write(str(tmp_path / "journal.db"))
+    ((full,),) = (journal._db.execute("PRAGMA synchronous").fetchall(),)
+    ((mode,),) = (journal._db.execute("PRAGMA journal_mode").fetchall(),)
+    journal.close()
+    assert (full, mode) == ((2,), ("wal",))
+
+
+def test_what_a_failed_transaction_would_have_written_is_written_by_the_next(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "journal.db"))
+    run = a_run()
+    journal.commit(run, Submitted(1.0), [])
+    after = replace(run, reason="b")
+
+    def fails() -> None:
+        with journal.together():
+            journal.commit(after, Ticked(2.0), [], before=run, outcome=Outcome(Decision("RUNNING")))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+    last = replace(after, best_step=7)
+    journal.commit(last, Ticked(3.0), [], before=after, outcome=Outcome(Decision("RUNNING")))
+    (kept,) = journal.contents().kept
+    journal.close()
+    assert kept.run == last

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 USAGE = (
     "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
     "[--claim JSON --host-dir DIR] [--only DIR] | snapshot ROOT DIR [PATH] | copy SRC DST "
-    "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT"
+    "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT | rm ROOT WHAT"
 )
 
-ABOUT = ("list", "read", "pin", "unpin", "rollback")
+ABOUT = ("list", "read", "pin", "unpin", "rollback", "rm")
 """The verbs behind `orch ckpt`, which people use; see `inventory`."""
 
 
@@ -161,7 +161,8 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
         )
     if verb == "snapshot" and len(rest) in (2, 3):
         return lambda: _snapshot(*map(os.path.abspath, rest))
-    counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1, "pin": 2, "unpin": 2, "rollback": 2}
+    counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1}
+    counts |= {"pin": 2, "unpin": 2, "rollback": 2, "rm": 2}
     if verb not in counts or len(rest) != counts[verb]:
         raise ValueError(f"{verb} with {len(rest)} arguments is nothing known")
     path = os.path.abspath(rest[0])
@@ -185,9 +186,13 @@ def _about(verb: str, root: str, rest: list[str]) -> dict[str, Any]:
 
     if verb in ("list", "read"):
         return inventory.listed(root, read=verb == "read")
-    return {"pin": inventory.pin, "unpin": inventory.unpin, "rollback": inventory.rollback}[verb](
-        root, rest[0]
-    )
+    does = {
+        "pin": inventory.pin,
+        "unpin": inventory.unpin,
+        "rollback": inventory.rollback,
+        "rm": inventory.rm,
+    }
+    return does[verb](root, rest[0])
 
 
 def _options(words: list[str]) -> dict[str, str]:

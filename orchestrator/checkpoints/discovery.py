@@ -75,10 +75,8 @@ def find(directory: str, *, is_root: bool = False) -> Found:
     stamped: dict[tuple[str, str, str], list[tuple[Unit, str | None]]] = {}
     for folder, folders, files in os.walk(directory, onerror=_forgive if is_root else _complain):
         folders.sort()
-        if is_root and folder == directory:
-            folders[:] = [
-                name for name in folders if not name.startswith(places.PREFIX) and name != places.OWN
-            ]
+        if is_root:
+            folders[:] = [name for name in folders if not _is_of_a_run(os.path.join(folder, name))]
         here = Found(directory)
         _prune(folder, folders, here)
         there = _regular(folder, sorted(files), here)
@@ -103,6 +101,15 @@ def find(directory: str, *, is_root: bool = False) -> Found:
         _take_as_unknown(directory, found)
     found.units.sort(key=Unit.order, reverse=True)
     return found
+
+
+def _is_of_a_run(folder: str) -> bool:
+    """Return whether a folder is ours, or the checkpoint directory of another run, as of the trials of `orch scale`."""
+    name = os.path.basename(folder)
+    is_ours = name == places.OWN or (
+        name.startswith(places.PREFIX) and name[len(places.PREFIX) :].isdecimal()
+    )
+    return is_ours or os.path.isdir(places.own_dir(folder))
 
 
 def _prune(folder: str, folders: list[str], found: Found) -> None:

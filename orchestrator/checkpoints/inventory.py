@@ -187,6 +187,46 @@ def unpin(root: str, what: str) -> dict[str, Any]:
     return {"checkpoint": entry.to_json() | {"pinned": False}}
 
 
+SET_ASIDE = "set-aside"
+"""What `rm` calls all that is set aside."""
+
+
+def rm(root: str, what: str) -> dict[str, Any]:
+    """Remove a generation with all that it saved, or all that is set aside. Pinned copies stay.
+
+    Raises:
+        SeedError: there is no such generation, or it is what a restart would start from.
+    """
+    digits = what.removeprefix(places.PREFIX)
+    with places.locked(root):
+        entries = [entry for entry in _entries(root) if not _is_copied(entry)]
+        newest = next((entry for entry in entries if entry.counts and entry.unit.rank == IS_CHECKPOINT), None)
+        there = places.generations(root)
+        if what == SET_ASIDE:
+            chosen = [chapter.generation or 0 for chapter in lineage.set_aside(root)]
+        elif digits != what and digits.isdecimal() and int(digits) in there:
+            chosen = [int(digits)]
+        else:
+            raise SeedError(
+                "no-such-checkpoint",
+                f"there is no generation {what!r} in {root}",
+                f"gen-N, or {SET_ASIDE}; there are: {', '.join(f'gen-{number}' for number in there) or 'none'}",
+            )
+        needed = {there[0]} if there else set()
+        if newest is not None and newest.chapter.generation is not None:
+            needed.add(newest.chapter.generation)
+        if refused := sorted(needed & set(chosen)):
+            raise SeedError(
+                "needed",
+                f"generation {refused[0]} is what the next start goes on from",
+                "`orch ckpt rollback` chooses another checkpoint to start from; then this one can be removed",
+            )
+        count = sum(entry.unit.bytes for entry in entries if entry.chapter.generation in chosen)
+        for generation in chosen:
+            places.remove(root, places.directory_of(root, generation))
+    return {"removed": chosen, "bytes": count}
+
+
 def rollback(root: str, what: str) -> dict[str, Any]:
     """Make the next generation start from that checkpoint: pin it, and set aside everything newer."""
     with places.locked(root):

@@ -91,9 +91,16 @@ def history(root: str) -> list[Chapter]:
     return [chapter for chapter in chapters(root) if not chapter.is_aside]
 
 
-def went_back_from(root: str) -> set[int]:
-    """Return the generations that a person rolled back; they are never removed."""
-    return {int(name) for name in _read(root)["generations"]}
+def set_aside(root: str) -> list[Chapter]:
+    """Return the generations that are set aside, newest first: rolled back, or left behind by a start from scratch.
+
+    They are kept until a person removes them.
+    """
+    return [
+        chapter
+        for chapter in chapters(root)
+        if chapter.is_aside and chapter.generation is not None and not (chapter.is_pin or chapter.is_snapshot)
+    ]
 
 
 def go_back(root: str, generation: int, saved_at: float) -> list[int]:

@@ -7,6 +7,7 @@ because a process left over from the generation before may still be writing to t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -89,9 +90,8 @@ def seed(
             )
         chapters = [Chapter(root, only, None)] if only else lineage.history(root)
         answer = _make(root, generation, [] if from_scratch else chapters, by)
-        if keep is not None:
-            _forget(root, keep, answer["source"])
-    return answer
+        removed = _forget(root, keep, answer["source"]) if keep is not None else []
+    return {**answer, "removed": removed} if removed else answer
 
 
 def _refuse_anothers(root: str, claim: Claim) -> None:
@@ -138,6 +138,7 @@ def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any
             "rejected": rejected,
             "highest_generation": generation,
             "from_scratch": not chapters,
+            "aside": _kept_aside(root) if not chapters else None,
             "by": by,
         }
         finish(building, target, answer)
@@ -302,16 +303,38 @@ def finish(building: str, target: str, answer: dict[str, Any]) -> None:
     durable.place(building, target)
 
 
-def _forget(root: str, keep: int, source: str | None) -> None:
-    """Remove the generations that are older than the newest `keep`.
+def _kept_aside(root: str) -> dict[str, Any]:
+    """Return what a start from scratch leaves behind: it is set aside, and only a person removes it."""
+    generations, steps, count = [], [], 0
+    for chapter in lineage.chapters(root):
+        if chapter.generation is None or chapter.is_pin or chapter.is_snapshot:
+            continue
+        units = chapter.contents().units
+        if units:
+            generations.append(chapter.generation)
+        for unit in units:
+            with contextlib.suppress(Torn):
+                unit.peek()
+            steps += [unit.global_step] if unit.global_step is not None else []
+            count += unit.bytes
+    return {"generations": generations, "global_step": max(steps, default=None), "bytes": count}
+
+
+def _forget(root: str, keep: int, source: str | None) -> list[int]:
+    """Remove the generations that are older than the newest `keep`, and return which.
 
     The generation that the last good checkpoint came from always stays; where that is unknown, nothing is removed.
-    Generations that a person rolled back stay too. Pinned copies are in another directory.
+    What is set aside stays until a person removes it, and so does a generation that began from scratch: it says where
+    the history begins, and without it what is older would count again. Pinned copies are in another directory.
     """
     if source is None:
-        return
-    aside = lineage.went_back_from(root)
+        return []
+    aside = {chapter.generation for chapter in lineage.set_aside(root)}
+    removed = []
     for generation in [number for number in generations(root) if number not in aside][max(1, keep) :]:
         directory = directory_of(root, generation)
-        if not os.path.join(source, "").startswith(os.path.join(directory, "")):
+        begins = (marker_of(directory) or {}).get("from_scratch")
+        if not begins and not os.path.join(source, "").startswith(os.path.join(directory, "")):
             places.remove(root, directory)
+            removed.append(generation)
+    return removed

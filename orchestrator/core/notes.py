@@ -172,6 +172,11 @@ class NoteKind(Enum):
         is_routine=True,
     )
     CHECKPOINT_REJECTED = Row("checkpoint-rejected", "A checkpoint does not read whole.", is_routine=True)
+    CHECKPOINTS_REMOVED = Row(
+        "checkpoints-removed",
+        "Generations beyond `keep` were removed at a start; which are in `data`.",
+        is_routine=True,
+    )
     CHECKPOINT_REMOVED = Row("checkpoint-removed", "The script removed its checkpoint at its end.")
     RESUMED = Row(
         "resumed", "A generation starts from a checkpoint; `global_step` and `steps_lost` are in `data`."

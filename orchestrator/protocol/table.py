@@ -169,7 +169,7 @@ CHECKPOINTS = Verb(
     orders.Checkpoints,
     orders.CheckpointsAnswer,
     "coordinator.checkpoint_requests",
-    "Lists, reads, pins, unpins or rolls back checkpoints, for a person.",
+    "Lists, reads, pins, unpins, rolls back or removes checkpoints, for a person.",
 )
 START = Verb(
     "start",

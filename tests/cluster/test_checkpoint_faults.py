@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +49,35 @@ def test_row_42_nothing_readable_is_never_step_0_in_silence(cluster: Cluster) ->
         cluster.orch("up", cluster.spec("--steps", "30"), "--wait", "--from-scratch", timeout=60).returncode
         == 0
     )
+
+
+@pytest.mark.fault(82)
+def test_row_82_what_was_trained_before_a_start_from_scratch_is_kept_and_said(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    spec = cluster.spec("--steps", "100000", checkpoint={"keep": 1}, restart={"backoff": "0.1s"})
+    cluster.ok("up", spec)
+    cluster.wait(lambda run: run["checkpoint"] is not None)
+    cluster.ok("kill", "t")
+    cluster.ok("up", spec, "--from-scratch")
+    cluster.wait(lambda run: run["checkpoint"] is not None)
+    (said,) = cluster.events(kind="from-start")[-1:]
+    assert "from scratch; " in said["message"]
+    assert " of before are kept in gen-1 (" in said["message"]
+    for restart in (1, 2, 3):
+        step = cluster.run()["checkpoint"]["global_step"]
+        os.kill(cluster.run()["tasks"][1]["pid"], signal.SIGKILL)
+        cluster.wait(lambda run, n=restart: run["restarts"] == n and run["phase"] == "RUNNING")
+        cluster.wait(lambda run, was=step: run["checkpoint"]["global_step"] > was)
+    assert {"gen-000001", "gen-000002"} <= set(os.listdir(cluster.directory / "ckpt"))
+    assert cluster.events(kind="checkpoints-removed")
+    listed = json.loads(cluster.ok("ckpt", "ls", "--json"))["checkpoints"]
+    assert {one["generation"] for one in listed if one["set_aside"]} == {1}
+    refused = cluster.orch("ckpt", "rm", f"gen-{cluster.run()['generation']}", "--yes")
+    assert refused.returncode != 0
+    assert "is what the next start goes on from" in refused.stderr
+    assert "removed gen-1; " in cluster.ok("ckpt", "rm", "set-aside", "--yes")
+    assert not (cluster.directory / "ckpt" / "gen-000001").exists()
+    cluster.ok("kill", "t")
 
 
 @pytest.mark.fault(43)

@@ -1,4 +1,4 @@
-"""`orch ckpt`: list and verify the checkpoints of a run, pin one, and roll back to one."""
+"""`orch ckpt`: list and verify the checkpoints of a run, pin one, roll back to one, and remove old ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import Group
+from orchestrator.cli.host_queries import confirm, is_interactive
 from orchestrator.cli.run_choice import complete_checkpoint, find_or_newest, run_and, run_argument, runs_of
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import OrchestratorError, Refused
 from orchestrator.core.words import counted, duration, size
 
 _TIMEOUT_S = 660.0
@@ -111,7 +112,7 @@ def _writing(answer: Document) -> list[str]:
     ],
 )
 def command() -> None:
-    """List, verify, pin and roll back the checkpoints of a run.
+    """List, verify, pin, roll back and remove the checkpoints of a run.
 
     A CHECKPOINT is named by its global step (120), its generation (gen-5), or its NAME in `orch ckpt ls`. Without the
     name of a run: the active run, else the newest.
@@ -237,6 +238,53 @@ def unpin(session: Session, name: str | None, checkpoint: str, as_json: bool) ->
     return _pinned("unpin", session, name, checkpoint, as_json=as_json)
 
 
+@command.command(
+    examples=[
+        ("orch ckpt rm gen-1", "Remove generation 1 of the active run, else of the newest"),
+        (
+            "orch ckpt rm mnist set-aside --yes",
+            "Remove all that is set aside of the run mnist, and do not ask",
+        ),
+    ]
+)
+@run_and("checkpoint", complete_checkpoint)
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: bool) -> int:
+    """Remove a generation.
+
+    With all that it saved, or all that is set aside.
+
+    CHECKPOINT is gen-N or `set-aside`. What the next start would go on from is never removed, and pinned copies stay:
+    `orch ckpt unpin` removes those. What a rollback or a start from scratch has set aside is kept until this command.
+    """
+    found = run(Request("list", name), session)
+    chosen = [one for one in found["checkpoints"] if _is_meant(one, checkpoint)]
+    generations = sorted({int(one["generation"]) for one in chosen})
+    if chosen and not yes:
+        which = ", ".join(f"gen-{number}" for number in generations)
+        if not is_interactive(session):
+            raise Refused("no terminal to confirm on; nothing was removed", hint="add --yes")
+        total = size(sum(int(one["bytes"]) for one in chosen))
+        if not confirm(session, f"{found['run_id']}: remove {which} in {found['dir']}, {total}?"):
+            raise Refused("not confirmed; nothing was removed")
+    answer = run(Request("rm", str(found["run_id"]), checkpoint), session)
+    if as_json:
+        session.put_json({"schema": 1, **answer})
+        return 0
+    which = ", ".join(f"gen-{number}" for number in answer["removed"]) or "nothing"
+    session.put(f"{answer['run_id']}: removed {which}; {size(answer['bytes'])} are free again")
+    return 0
+
+
+def _is_meant(found: Document, what: str) -> bool:
+    if what == "set-aside":
+        return bool(found["set_aside"]) and found["generation"] is not None
+    digits = what.removeprefix("gen-")
+    return digits != what and digits.isdecimal() and int(digits) == found["generation"]
+
+
 def _pinned(verb: str, session: Session, name: str | None, checkpoint: str, *, as_json: bool) -> int:
     answer = run(Request(verb, name, checkpoint), session)
     if as_json:
@@ -258,3 +306,9 @@ def _show(answer: Document, session: Session, *, as_json: bool) -> None:
     )
     if found:
         session.put(listing(answer, session))
+    aside = [one for one in found if one["set_aside"]]
+    if aside:
+        total = size(sum(int(one["bytes"]) for one in aside))
+        session.say(
+            f"Set aside: {counted(len(aside), 'checkpoint')}, {total}, kept until `orch ckpt rm set-aside`"
+        )

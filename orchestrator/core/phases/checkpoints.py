@@ -13,11 +13,11 @@ from orchestrator.core.phases.reschedule import at_checkpoint
 from orchestrator.core.phases.running import verification_ended
 from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.state.budget import Budget
-from orchestrator.core.state.checkpoint import Checkpoint
+from orchestrator.core.state.checkpoint import Checkpoint, Seed
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
-from orchestrator.core.words import counted
+from orchestrator.core.words import counted, size
 
 NOTHING_SAVED_AFTER_S = 600.0
 """How long a run trains until it is said that it has saved nothing."""
@@ -50,11 +50,19 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
     progress = seed.global_step if seed.verified else None
     turn.set(seed=seed, budget=restart.cleared(run.budget, progress), from_scratch=False)
+    if seed.removed:
+        which = ", ".join(f"gen-{number}" for number in seed.removed)
+        keep = run.plan.checkpoint.keep if run.plan.checkpoint is not None else 0
+        turn.note(
+            NoteKind.CHECKPOINTS_REMOVED,
+            f"removed {which}: the newest {counted(keep, 'generation')} are kept (`checkpoint: {{keep: {keep}}}`)",
+            generations=seed.removed,
+        )
     lost = _steps_lost(run, 0 if seed.source is None else seed.global_step)
     turn.set(reached_step=0 if seed.source is None else seed.global_step)
     if seed.source is None:
         reached = f"; {_lost(lost)}" if lost else ""
-        sentence = f"no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
+        sentence = f"{_why_step_0(seed)}: generation {seed.generation} starts at step 0{reached}"
         turn.note(
             NoteKind.FROM_START, sentence, None, steps_lost=lost, **previous_end.say_done(turn, sentence)
         )
@@ -80,6 +88,24 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
         None,
         **facts,
         **previous_end.say_done(turn, sentence),
+    )
+
+
+def _why_step_0(seed: Seed) -> str:
+    if not seed.from_scratch:
+        return "no checkpoint yet"
+    if seed.aside is None:
+        return "from scratch"
+    steps = (
+        f"{counted(seed.aside.global_step, 'step')} of before"
+        if seed.aside.global_step
+        else "what was before"
+    )
+    where = ", ".join(f"gen-{number}" for number in seed.aside.generations[:3])
+    where += " and older" if len(seed.aside.generations) > 3 else ""
+    return (
+        f"from scratch; {steps} {'is' if seed.aside.global_step in (None, 0, 1) else 'are'} kept in {where} "
+        f"({size(seed.aside.bytes)}) until `orch ckpt rm` removes it"
     )
 
 

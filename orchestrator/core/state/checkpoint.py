@@ -35,6 +35,15 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Aside:
+    """What a start from scratch has set aside: kept until a person removes it."""
+
+    generations: tuple[int, ...]
+    global_step: int | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Seed:
     """What a generation starts from."""
 
@@ -51,3 +60,7 @@ class Seed:
     """False: nothing could read it, and it seems complete."""
     from_scratch: bool = False
     """A person wanted step 0 (`--from-scratch`)."""
+    aside: Aside | None = None
+    """Then: what was trained before."""
+    removed: tuple[int, ...] = ()
+    """The generations beyond `keep` that were removed for it."""

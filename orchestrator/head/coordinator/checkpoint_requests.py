@@ -114,6 +114,8 @@ def _rank(found: dict[str, Any]) -> tuple[bool, bool]:
 def _check_whole(host: str, verb: str, answer: CheckpointsAnswer) -> None:
     """HostError for an answer to another question than this one."""
     wanted = ("dir", "checkpoints") if verb in ("list", "read") else ("checkpoint",)
+    if verb == "rm":
+        wanted = ("removed", "bytes")
     if verb == "rollback":
         wanted = (*wanted, "set_aside")
     missing = [name for name in wanted if name not in answer]
@@ -134,6 +136,8 @@ def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
     """Where the head carries checkpoints: say which it holds (`pulled`), and go back with the host."""
     if verb == "rollback":
         store.go_back(float(answer["checkpoint"]["saved_at"]))
+    if verb == "rm":
+        store.remove(answer["removed"])
     for found in answer.get("checkpoints") or []:
         found["pulled"] = store.holds(found["global_step"], float(found["saved_at"]))
 

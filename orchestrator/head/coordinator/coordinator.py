@@ -390,7 +390,7 @@ class Coordinator:
             return self._executor.lease(run, one.host, bring)
 
     def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
-        """List or read the checkpoints of a run, pin or unpin one, or go back to one. It blocks."""
+        """List or read the checkpoints of a run, pin, unpin or remove one, or go back to one. It blocks."""
         run = self.find(name)
         if verb == "rollback":
             conflicts.refuse_rollback(run, self.loop.runs.values(), restart=restart)

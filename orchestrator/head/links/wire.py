@@ -10,7 +10,7 @@ from orchestrator.core.ends import Exit
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
 from orchestrator.core.plan import TaskId
 from orchestrator.core.saving import Saving
-from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.checkpoint import Aside, Seed
 from orchestrator.core.state.host import GpuLoad, Leaving, Unkillable
 from orchestrator.core.state.phase_states import Swept
 from orchestrator.core.state.run import Problem
@@ -204,7 +204,15 @@ def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
         path=ok["path"],
         rejected=_rejected(ok["rejected"]),
         copy=copy,
+        aside=_aside(ok.get("aside")),
+        removed=tuple(ok.get("removed") or ()),
     )
+
+
+def _aside(told: orders.KeptAside | None) -> Aside | None:
+    if told is None or not told["generations"]:
+        return None
+    return Aside(tuple(told["generations"]), told["global_step"], told["bytes"])
 
 
 def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float) -> CheckpointVerified:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from typing import Any, cast
@@ -149,18 +149,28 @@ class CheckpointStore:
                 found += [manifest] if manifest else []
         return found
 
+    def remove(self, generations: Collection[int]) -> None:
+        """Remove the snapshots of generations that a person has removed."""
+        for kind in ("", _ASIDE):
+            for manifest in self._load(kind):
+                if manifest["generation"] in generations:
+                    os.unlink(os.path.join(self._manifests, f"{manifest['digest']}{kind}.json"))
+        self._forget(set())
+
     def make_room(self, manifest: Manifest) -> None:
         """Remove what is left of snapshots that never were complete, except for this one, which is to be pulled."""
         self._forget({chunk for _, _, _, made_of in manifest["files"] for chunk in made_of})
 
     def _forget(self, used: set[str]) -> None:
-        """Remove the manifests beyond `keep`, of each kind, and the chunks that no manifest uses, nor is `used`."""
-        for kind in ("", _ASIDE):
-            manifests = sorted(self._load(kind), key=_age, reverse=True)
-            for manifest in manifests[: self._keep]:
-                used.update(chunk for _, _, _, made_of in manifest["files"] for chunk in made_of)
-            for manifest in manifests[self._keep :]:
-                os.unlink(os.path.join(self._manifests, f"{manifest['digest']}{kind}.json"))
+        """Remove the manifests beyond `keep`, and the chunks that no manifest uses, nor is `used`.
+
+        What was set aside stays until a person removes it.
+        """
+        manifests = sorted(self._load(""), key=_age, reverse=True)
+        for manifest in [*manifests[: self._keep], *self._load(_ASIDE)]:
+            used.update(chunk for _, _, _, made_of in manifest["files"] for chunk in made_of)
+        for manifest in manifests[self._keep :]:
+            os.unlink(os.path.join(self._manifests, f"{manifest['digest']}.json"))
         for name in names_in(self._chunks):
             if name.removesuffix(".part") not in used:
                 with contextlib.suppress(FileNotFoundError):

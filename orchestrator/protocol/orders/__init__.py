@@ -19,6 +19,7 @@ from orchestrator.protocol.orders.checkpoints import CheckpointsAnswer as Checkp
 from orchestrator.protocol.orders.checkpoints import Chunk as Chunk
 from orchestrator.protocol.orders.checkpoints import Highest as Highest
 from orchestrator.protocol.orders.checkpoints import HighestGeneration as HighestGeneration
+from orchestrator.protocol.orders.checkpoints import KeptAside as KeptAside
 from orchestrator.protocol.orders.checkpoints import Manifest as Manifest
 from orchestrator.protocol.orders.checkpoints import Receive as Receive
 from orchestrator.protocol.orders.checkpoints import Received as Received

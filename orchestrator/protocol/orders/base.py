@@ -5,7 +5,7 @@ from typing import Literal, TypedDict
 FILES_MAX = 100_000
 """The most entries of any list. For most lists, the limit of the frame comes first."""
 
-CheckpointsDo = Literal["list", "read", "pin", "unpin", "rollback"]
+CheckpointsDo = Literal["list", "read", "pin", "unpin", "rollback", "rm"]
 
 Place = Literal["logs", "work"]
 """Where a task writes files: into ORCH_LOG_DIR of a generation, or into its working directory."""

@@ -50,6 +50,15 @@ class Seed(OfRun):
     """The digest of the only snapshot that may be used."""
 
 
+class KeptAside(TypedDict):
+    """What a start from scratch has set aside. It is kept until a person removes it."""
+
+    generations: Annotated[list[Generation], Length(FILES_MAX)]
+    global_step: SavedStep | None
+    """The highest; null if it is not known."""
+    bytes: Count
+
+
 class Seeded(TypedDict):
     """The checkpoint from which the generation starts."""
 
@@ -62,6 +71,10 @@ class Seeded(TypedDict):
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
     highest_generation: NotRequired[Generation]
     from_scratch: NotRequired[bool]
+    aside: NotRequired[KeptAside | None]
+    """After a start from scratch, what was trained before."""
+    removed: NotRequired[Annotated[list[Generation], Length(FILES_MAX)]]
+    """The generations beyond `keep` that were removed."""
     by: NotRequired[AnyJson]
     """The whole reply is also stored in the directory, and repeated if the order is."""
 
@@ -154,7 +167,7 @@ class Checkpoints(OfRun):
     dir: str
     python: str
     what: str | None
-    """A step, `gen-N`, or a name from the list; null for `list` and `read`."""
+    """A step, `gen-N`, or a name from the list; for `rm` `gen-N` or `set-aside`; null for `list` and `read`."""
 
 
 class Checkpoint(TypedDict):
@@ -186,7 +199,7 @@ class Checkpoint(TypedDict):
 
 
 class CheckpointsAnswer(TypedDict, total=False):
-    """The reply has the first two fields for `list` and `read`, and the others for `pin`, `unpin` and `rollback`."""
+    """The reply has the first two fields for `list` and `read`, and the others for what else is asked."""
 
     dir: Path
     checkpoints: Annotated[list[Checkpoint], Length(FILES_MAX)]
@@ -194,6 +207,10 @@ class CheckpointsAnswer(TypedDict, total=False):
     checkpoint: Checkpoint
     set_aside: Annotated[list[Generation], Length(FILES_MAX)]
     """For `rollback`: the generations that are ignored from now on."""
+    removed: Annotated[list[Generation], Length(FILES_MAX)]
+    """For `rm`: the generations that were removed."""
+    bytes: Count
+    """For `rm`: how much that was."""
     path: Path
     already: bool
 

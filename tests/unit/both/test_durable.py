@@ -103,7 +103,7 @@ OTHERS = {
     "host/system/hostlog.py": "rotates segments of a log that is never synced",
     "host/system/codestore.py": "renames a directory away to remove it; syncs a blob before its rename",
     "head/records/checkpoint_store.py": "syncs a chunk that it has appended to",
-    "head/journal/format.py": "syncs what SQLite has copied",
+    "head/records/plan_copies.py": "gives a copy another name, which a power cut may take back",
     "checkpoints/share.py": "moves a token into place unless another host was first",
     "host/shim/record.py": "writes into room that was kept for a full disk",
     "host/agent/probe.py": "tries what a disk can do",

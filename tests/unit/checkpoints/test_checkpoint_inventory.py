@@ -25,7 +25,7 @@ from orchestrator.checkpoints import (
 )
 from orchestrator.checkpoints.places import SeedError
 from tests.contract.small_disk import mounted
-from tests.unit.checkpoints.test_checkpoints import answer_of, flip, generation, truncate
+from tests.unit.checkpoints.test_checkpoints import FIXTURES, answer_of, flip, generation, truncate
 
 BY = {"run": "t-1", "host": "gpu-a", "task": "worker:0"}
 
@@ -462,3 +462,63 @@ def test_a_token_stays_while_its_run_may_ask_for_it(tmp_path: Path) -> None:
     (home / "share-t-0").symlink_to("nowhere")  # as one that another host removes between the two looks
     assert share.token(str(tmp_path), "t-4")
     assert sorted(os.listdir(home)) == ["share-t-0", "share-t-3", "share-t-4"]
+
+
+# A start from scratch, and what a person removes
+
+
+def saved(root: Path, number: int) -> None:
+    """Let a generation save what the next one starts from."""
+    source = root / f"gen-{number:06d}"
+    shutil.rmtree(source / "manager", ignore_errors=True)
+    shutil.copytree(FIXTURES / "manager", source / "manager")
+
+
+@pytest.mark.fault(82)
+def test_what_was_trained_before_a_start_from_scratch_stays_until_a_person_removes_it(tmp_path: Path) -> None:
+    generation(tmp_path, 1, "manager")
+    seeded(tmp_path, 2, keep=1)
+    shutil.rmtree(tmp_path / "gen-000001")  # its source; retention itself never removes that
+    answer = seeded(tmp_path, 3, keep=1, from_scratch=True)
+    assert (answer["source"], answer["aside"]["generations"], answer["aside"]["global_step"]) == (
+        None,
+        [2],
+        32,
+    )
+    assert answer["aside"]["bytes"] > 100_000
+    removed = []
+    for number in range(4, 12):
+        saved(tmp_path, number - 1)
+        removed += seeded(tmp_path, number, keep=1).get("removed", [])
+    assert (tmp_path / "gen-000002").exists(), "what was trained before"
+    assert (tmp_path / "gen-000003").exists(), "where the history begins"
+    assert removed == [4, 5, 6, 7, 8, 9]
+    assert set(names(tmp_path, set_aside=True)) == {
+        "gen-000002/manager/ckpt-1",
+        "gen-000002/manager/ckpt-2",
+    }
+    with pytest.raises(SeedError, match="generation 11 is what the next start goes on from"):
+        inventory.rm(str(tmp_path), "gen-11")
+    gone = inventory.rm(str(tmp_path), "set-aside")
+    assert (gone["removed"], gone["bytes"] > 100_000) == ([2], True)
+    assert not (tmp_path / "gen-000002").exists()
+    assert inventory.rm(str(tmp_path), "set-aside") == {"removed": [], "bytes": 0}
+    assert inventory.rm(str(tmp_path), "gen-3")["removed"] == [3]
+    with pytest.raises(SeedError, match="there is no generation 'gen-3'"):
+        inventory.rm(str(tmp_path), "gen-3")
+
+
+@pytest.mark.fault(93)
+def test_the_checkpoints_of_another_run_below_the_directory_are_never_taken(tmp_path: Path) -> None:
+    """`orch scale` trains in directories of its own below that of the run."""
+    trial = tmp_path / "scale" / "2"
+    trial.mkdir(parents=True)
+    generation(trial, 1, "manager")
+    seeded(trial, 2)
+    assert seeded(tmp_path, 1)["source"] is None
+    assert names(tmp_path) == []
+    mine = tmp_path / "old"
+    mine.mkdir()
+    generation(mine, 1, "manager")
+    (mine / "gen-000001").rename(mine / "manager-of-before")
+    assert seeded(tmp_path, 2)["source"] is not None, "a person's own, from before there was orch, is adopted"

@@ -49,7 +49,10 @@ def test_the_list_is_data_and_its_headline_talk(orch: Desk, api: FakeApi) -> Non
         checkpoint(140, whole=None, verified_at=None, writing=True),
     )
     assert orch("ckpt", "ls") == 0
-    assert orch.said == "mnist-1: 4 checkpoints in /shared/mnist on gpu-a\n"
+    assert orch.said == (
+        "mnist-1: 4 checkpoints in /shared/mnist on gpu-a\n"
+        "Set aside: 1 checkpoint, 5.0 MiB, kept until `orch ckpt rm set-aside`\n"
+    )
     rows = [line.split() for line in orch.put_out.splitlines()]
     assert rows[0][:4] == ["GEN", "STEP", "SIZE", "SAVED"]
     assert " ".join(rows[1]) == (
@@ -135,3 +138,16 @@ def test_pins_and_bad_input(orch: Desk, api: FakeApi) -> None:
     api.runs = []
     assert orch("ckpt", "ls") == 1
     assert orch.said.endswith("error: there are no runs yet\nhint: `orch up FILE` starts one\n")
+
+
+def test_what_is_removed_is_named_with_its_size_and_asked_for(orch: Desk, api: FakeApi) -> None:
+    api.runs = [run_document(name="mnist", run_id="mnist-1")]
+    api.checkpoints = answer(checkpoint(), checkpoint(generation=4, name="gen-000004/ckpt-9", set_aside=True))
+    for wanted in ("gen-4", "set-aside"):
+        assert orch("ckpt", "rm", "mnist", wanted) == 6
+        assert "no terminal to confirm on; nothing was removed" in orch.said
+    assert api.posted == []
+    api.checkpoints = {**api.checkpoints, "removed": [4], "bytes": 5 << 20}
+    assert orch("ckpt", "rm", "mnist", "set-aside", "--yes") == 0
+    assert api.posted == [("/v1/runs/mnist-1/checkpoints/rm", {"checkpoint": "set-aside", "restart": False})]
+    assert orch.put_out == "mnist-1: removed gen-4; 5.0 MiB are free again\n"

@@ -63,6 +63,32 @@ def test_what_a_script_leaves_is_told_and_fetched_also_after_the_end(
     ]
 
 
+@pytest.mark.fault(95)
+def test_whatever_a_task_leaves_the_rest_is_listed_and_fetched(cluster: Cluster, tmp_path: Path) -> None:
+    spec = cluster.spec(script="leaves_odd_files.py", checkpoint=False, outputs=["*.csv"])
+    done = cluster.orch("up", spec, "--wait")
+    assert done.returncode == 0, done.stderr
+    directory = Path(cluster.run()["outputs"]["directory"])
+    assert (directory / "worker-0/worker-1/out.csv").read_text() == "worker:0"
+    assert (directory / "worker-1/out.csv").read_text() == "worker:1"
+    rows = cluster.ok("fetch", "t", "--list").splitlines()
+    assert [row.split()[0] for row in rows[1:]] == [
+        r"a.csv\nmodel.keras",
+        "sparse",
+        "worker-0/worker-1/out.csv",
+        "worker-1/out.csv",
+    ]
+    to = tmp_path / "fetched"
+    fetched = cluster.orch("fetch", "t", "--to", str(to))
+    assert fetched.returncode == 1
+    assert "worker:0 says that this file has 4.0 TiB" in fetched.stderr
+    assert {str(path.relative_to(to)) for path in to.rglob("*") if path.is_file()} == {
+        "a.csv\nmodel.keras",
+        "worker-0/worker-1/out.csv",
+        "worker-1/out.csv",
+    }
+
+
 def test_a_host_that_is_away_is_named_and_the_rest_is_fetched(cluster: Cluster, tmp_path: Path) -> None:
     cluster.ok("up", cluster.spec(script="leaves_files.py", checkpoint=False), "--wait")
     away = lab_of(cluster).hosts[1]

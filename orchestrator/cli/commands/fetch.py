@@ -13,6 +13,7 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import complete_run, complete_task, find_or_newest, name_and_task, runs_of
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
+from orchestrator.cli.show.terminal import one_line
 from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly
 from orchestrator.core.words import counted, listed, size
 from orchestrator.head.api.client import Client
@@ -41,21 +42,16 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     chosen = find_or_newest(runs_of(client), request.name)
     found = look(client, chosen, request)
     directory = os.path.abspath(request.directory or os.path.join(_own(chosen), str(chosen["run_id"])))
-    for host, why in found["unreached"].items():
-        session.warn(f"{host}: not reached, so what its tasks left is missing: {why}")
-    for host, count in found["left_out"].items():
-        session.warn(
-            f"{host}: {counted(count, 'file')} left out: links, names with control characters, and what is "
-            "beyond the bounds of a list"
-        )
-    if found["hidden"]:
-        session.say(f"{counted(found['hidden'], 'hidden file')} left out; a PATTERN brings them")
+    _tell_missing(found, session)
     if request.directory is None and found["files"]:
         from orchestrator.head.transfer.outputs import own_directory
 
         own_directory(os.path.dirname(directory))
     bringer = _Bringer(client, chosen, directory, session, sum(file["bytes"] for file in found["files"]))
-    files = [bringer.bring(file, replace=request.force) for file in found["files"]]
+    by_size = sorted(found["files"], key=lambda file: int(file["bytes"]))  # a large one holds up no other
+    files = sorted(
+        (bringer.bring(file, replace=request.force) for file in by_size), key=lambda file: str(file["to"])
+    )
     return {
         "schema": 1,
         "run_id": chosen["run_id"],
@@ -72,6 +68,19 @@ def look(client: Client, chosen: Mapping[str, Any], request: Request) -> dict[st
     """Return the coordinator's list of what was left, as far as it was asked for."""
     body = {"patterns": list(request.patterns), "task": request.task}
     return client.post(f"/v1/runs/{chosen['run_id']}/outputs", body, timeout_s=_TIMEOUT_S)
+
+
+def _tell_missing(found: Mapping[str, Any], session: Session) -> None:
+    """Say what the list lacks."""
+    for host, why in found["unreached"].items():
+        session.warn(f"{host}: not reached, so what its tasks left is missing: {why}")
+    for host, count in found["left_out"].items():
+        session.warn(
+            f"{host}: {counted(count, 'file')} left out: links, names with control characters, and what is "
+            "beyond the bounds of a list"
+        )
+    if found["hidden"]:
+        session.say(f"{counted(found['hidden'], 'hidden file')} left out; a PATTERN brings them")
 
 
 def _own(chosen: Mapping[str, Any]) -> str:
@@ -93,7 +102,10 @@ class _Bringer:
     def bring(self, file: Mapping[str, Any], *, replace: bool) -> dict[str, Any]:
         """Bring one file. Return its entry with `state`, `sha256` and, of one that did not come, `why`."""
         body: dict[str, Any] = {"file": file, "directory": self._directory, "replace": replace}
-        entry = {**file, "state": "failed", "sha256": None, "why": None}
+        entry = {**file, "state": "failed", "sha256": None}
+        if file.get("why"):
+            self._session.warn(one_line(f"{file['to']}: {file['why']}"))
+            return entry
         try:
             while True:
                 part = self._client.post(self._path, body, timeout_s=_TIMEOUT_S)
@@ -104,7 +116,7 @@ class _Bringer:
         except OrchestratorError as e:
             if e.code in ("usage", "coordinator-unreachable", "internal"):
                 raise  # the next file would meet the same error
-            self._session.warn(str(e))
+            self._session.warn(one_line(str(e)))
             entry["why"] = str(e)
         else:
             entry |= {"state": part["state"], "sha256": part["sha256"]}
@@ -121,7 +133,7 @@ def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
     """Raise the error that the command ends with, if it did not bring all that was asked for."""
     by_state: dict[str, list[str]] = {}
     for file in document["files"]:
-        by_state.setdefault(file["state"], []).append(file["to"])
+        by_state.setdefault(file["state"], []).append(one_line(file["to"]))
     failed, differ = by_state.get("failed", []), by_state.get("differs", [])
     if failed:
         raise OrchestratorError(
@@ -148,12 +160,13 @@ def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
 def _show(document: Mapping[str, Any], session: Session) -> None:
     files = document["files"]
     if not files:
-        session.say(f"{document['run_id']}: nothing to fetch")
+        _say_nothing(document, (), session)
         return
     rows = [["FILE", "SIZE", "TASK", "HOST", ""]]
     words = {"fetched": "fetched", "here": "was here", "differs": "differs", "failed": "failed"}
     rows += [
-        [file["to"], size(file["bytes"]), file["task"], file["host"], words[file["state"]]] for file in files
+        [one_line(file["to"]), size(file["bytes"]), file["task"], file["host"], words[file["state"]]]
+        for file in files
     ]
     session.say("\n".join(table(rows, session.paint_err, right=frozenset({"SIZE"}))))
     session.put(document["directory"])
@@ -168,11 +181,21 @@ def _list(request: Request, session: Session, *, as_json: bool) -> int:
         session.put_json({"schema": 1, **found})
         return 0
     rows = [["FILE", "SIZE", "TASK", "HOST"]]
-    rows += [[file["to"], size(file["bytes"]), file["task"], file["host"]] for file in found["files"]]
-    session.put("\n".join(table(rows, session.paint, right=frozenset({"SIZE"}))))
-    for host, why in found["unreached"].items():
-        session.warn(f"{host}: not reached: {why}")
+    rows += [
+        [one_line(file["to"]), size(file["bytes"]), file["task"], file["host"]] for file in found["files"]
+    ]
+    if found["files"]:
+        session.put("\n".join(table(rows, session.paint, right=frozenset({"SIZE"}))))
+    else:
+        _say_nothing(found, request.patterns, session)
+    _tell_missing(found, session)
     return 0
+
+
+def _say_nothing(found: Mapping[str, Any], patterns: Sequence[str], session: Session) -> None:
+    """Say that there is nothing to fetch."""
+    who = "its tasks have left no file" + (f" that matches {listed(list(patterns))}" if patterns else "")
+    session.say(f"{found['run_id']}: nothing to fetch: {who} in their working directories")
 
 
 @click.command(

@@ -39,6 +39,15 @@ def inert(text: str) -> str:
     return f"{shown}\x1b[0m" if colours and colours[-1] not in ("\x1b[0m", "\x1b[m") else shown
 
 
+def one_line(text: str) -> str:
+    """Return the text on one line, such as a file's name: ends of lines and tabs as `\\n` and `\\t`.
+
+    >>> one_line("a\\nb")
+    'a\\\\nb'
+    """
+    return re.sub("[\t-\r\u0085\u2028\u2029]", lambda found: escaped(found[0]), text)
+
+
 def escaped(character: str) -> str:
     """Return a control character as Python writes it."""
     return character.encode("unicode_escape").decode("ascii")

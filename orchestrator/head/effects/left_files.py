@@ -15,7 +15,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
-from orchestrator.core.words import listed
+from orchestrator.core.words import counted, listed
 from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.transfer import files, outputs
@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 
 FILE = "outputs.json"
 """The file with the list, in a run's directory on the head node."""
+
+
+PROBLEMS_MAX = 5
+"""How many files of a host that did not come are named."""
 
 
 class Left(TypedDict):
@@ -42,7 +46,7 @@ class OfHost(TypedDict):
     """The files that were found on one host, and what went wrong there."""
 
     tasks: list[Left]
-    problem: str | None
+    problems: list[str]
 
 
 class LeftFiles:
@@ -80,13 +84,13 @@ class LeftFiles:
             return any(of == run_id for of, _ in self._under_way)
 
     def _end(self, link: Asks | None, run: Run, host: str) -> None:
-        found: OfHost = {"tasks": [], "problem": None}
+        found: OfHost = {"tasks": [], "problems": []}
         try:
             if link is None:
                 raise LinkDown(f"{host} is not connected")
             self._look(link, run, host, found)
         except (LinkDown, OrderRefused, OrchestratorError, OSError) as e:
-            found["problem"] = f"{host}: {e}"
+            found["problems"] = [f"{host}: {e}"]
             log.warning("%s: what was left on %s: %s", run.run_id, host, e)
         with self._lock:
             known = self._of(run.run_id)
@@ -107,7 +111,7 @@ class LeftFiles:
         pending = run.run_id in self._awaited and not expected <= known.keys()
         directory = self._directory(run)
         tasks = [left for host in known.values() for left in host["tasks"]]
-        problems = [host["problem"] for host in known.values() if host["problem"]]
+        problems = [problem for host in known.values() for problem in host["problems"]]
         if directory and known and not (pending or problems or any(left["fetched"] for left in tasks)):
             problems.append(f"no file that `outputs` names was left: {listed(run.plan.outputs)}")
         return {"pending": pending, "directory": directory, "tasks": tasks, "problems": problems}
@@ -136,14 +140,25 @@ class LeftFiles:
             [Output(host, file, outputs.destination(run, file, alone=False)) for file in listed],
             run.plan.outputs,
         )
-        outputs.check(run, wanted)
+        beyond = outputs.beyond_limit(run, wanted)
+        problems = [f"{host}: {output.to}: {beyond[output.to]}" for output in wanted if output.to in beyond]
         if wanted:
             outputs.own_directory(os.path.dirname(directory))
-        for output in wanted:
-            state = outputs.bring_whole(link, run, output, directory)
+        for output in sorted(wanted, key=lambda one: one.file["bytes"]):
+            if output.to in beyond:
+                continue
+            try:
+                state = outputs.bring_whole(link, run, output, directory)
+            except (OrderRefused, OSError) as e:  # of this file: the others come
+                problems.append(f"{host}: {output.to}: {e}")
+                continue
             if state == "differs":
-                raise OrchestratorError(f"{output.to} is in {directory} with another content")
+                problems.append(f"{output.to} is in {directory} with another content")
+                continue
             by_task[output.file["task"]]["fetched"] += 1
+        found["problems"] = problems[:PROBLEMS_MAX]
+        if len(problems) > PROBLEMS_MAX:
+            found["problems"].append(f"{host}: and {counted(len(problems) - PROBLEMS_MAX, 'file')} more")
 
     def _directory(self, run: Run) -> str | None:
         """Return where `run.outputs` goes; None where it names nothing, or a person ended the run."""

@@ -37,12 +37,12 @@ def listing(
     own = {str(task.id): task.generation for task in run.tasks if task.host == host}
     # All generations share one working directory, so the run's generation is named: the newest that the host knows may
     # be a standby's.
-    listed = [
-        file
+    listed = {
+        (file["task"], file["place"], file["place"] == "logs" and file["generation"], file["path"]): file
         for file in answer["files"]
         if file["task"] in own and (file["place"] == "work" or file["generation"] <= own[file["task"]])
-    ]
-    return listed, answer["left_out"]
+    }
+    return [*listed.values()], answer["left_out"]
 
 
 def digest(link: Asks, run: Run, file: TaskFile) -> FileDigest:

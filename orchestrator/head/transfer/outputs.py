@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from pathspec import GitIgnoreSpec
 
 from orchestrator.both import durable
-from orchestrator.core.errors import ConnectFailed, HostError, OrchestratorError, Refused, UsageError
+from orchestrator.core.errors import ConnectFailed, HostError, OrchestratorError, UsageError
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.words import size
@@ -46,7 +46,7 @@ class Output(NamedTuple):
     host: str
     file: TaskFile
     to: str
-    """Where it belongs below the directory that a person has named."""
+    """Where it belongs below the directory that a person has named. No two files of a run have the same."""
 
 
 class Found(NamedTuple):
@@ -105,10 +105,10 @@ def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -
     """Return the document of what a run has left, as far as the patterns name it. It blocks."""
     found = look(run, lease, task=_task_of(run, task))
     wanted, hidden = chosen(found.outputs, patterns)
-    check(run, wanted)
+    beyond = beyond_limit(run, wanted)
     return {
         "run_id": run.run_id,
-        "files": [{"host": one.host, "to": one.to, **one.file} for one in wanted],
+        "files": [{"host": one.host, "to": one.to, **one.file, "why": beyond.get(one.to)} for one in wanted],
         "hidden": hidden,
         "left_out": found.left_out,
         "unreached": found.unreached,
@@ -132,12 +132,18 @@ def _listing(link: Asks, run: Run, host: str) -> tuple[list[TaskFile], int]:
 def destination(run: Run, file: TaskFile, *, alone: bool) -> str:
     """Return where a file belongs: the chief's at the top, those of another task in a directory of its name.
 
+    What the chief has in a directory of a task's name lies in a directory of the chief's own name, so that no two files
+    of a run ever belong at one place, whatever the others have left.
+
     Args:
         run: the run.
         file: one of its files.
         alone: only this task's files are wanted: they belong at the top.
     """
-    if alone or file["task"] == str(run.plan.chief):
+    if alone:
+        return file["path"]
+    taken = {files.task_name(str(task.id)) for task in run.tasks}
+    if file["task"] == str(run.plan.chief) and file["path"].split("/")[0] not in taken:
         return file["path"]
     return f"{files.task_name(file['task'])}/{file['path']}"
 
@@ -159,24 +165,18 @@ def chosen(outputs: Iterable[Output], patterns: Sequence[str]) -> tuple[list[Out
     return [output for output in found if spec.match_file(output.file["path"])], 0
 
 
-def check(run: Run, outputs: Iterable[Output]) -> None:
-    """Raise Refused where the files cannot be brought: more than the limit, or two of one name."""
-    limit, by_task, seen = run.plan.output_bytes_max, dict[str, int](), dict[str, str]()
-    for output in outputs:
+def beyond_limit(run: Run, wanted: Iterable[Output]) -> dict[str, str]:
+    """Return why files are not brought, by where they belong: of each task, the largest, beyond its limit."""
+    limit, by_task, beyond = run.plan.output_bytes_max, dict[str, int](), dict[str, str]()
+    for output in sorted(wanted, key=lambda one: one.file["bytes"]):
         task = output.file["task"]
         by_task[task] = by_task.get(task, 0) + output.file["bytes"]
-        if output.to in seen:
-            raise Refused(
-                f"{seen[output.to]} and {task} have both left what would be {output.to}",
-                hint="fetch one task after another: --task",
+        if by_task[task] > limit:
+            beyond[output.to] = (
+                f"{task} says that this file has {size(output.file['bytes'])}: with it, more than run.output_limit "
+                f"({size(limit)}) would come of that task"
             )
-        seen[output.to] = task
-    for task, count in by_task.items():
-        if count > limit:
-            raise Refused(
-                f"{task} says that it has left {size(count)}, and run.output_limit is {size(limit)}",
-                hint="name some of the files, as patterns",
-            )
+    return beyond
 
 
 def bring(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
     Found = tuple[str, os.stat_result | None]
+    Candidate = tuple[str, int, str, str, int | None]
 
 _MARK = "tfevents"
 _PLUGINS = "plugins" + os.sep
@@ -53,7 +54,7 @@ def listing(host_dir: str, run: str, of: str) -> dict[str, Any]:
     controls = re.compile(CONTROLS).search
     files: list[dict[str, Any]] = []
     left_out = chars = 0
-    for task, generation, place, path, size in _candidates(host_dir, run, of):
+    for task, generation, place, path, size in _in_turn(_candidates(host_dir, run, of)):
         if of == "summaries" and not (_MARK in os.path.basename(path) or _PLUGINS in path):
             continue
         chars += len(path)
@@ -63,20 +64,38 @@ def listing(host_dir: str, run: str, of: str) -> dict[str, Any]:
             left_out += of == "outputs" or size is not None
             continue
         files.append({"task": task, "generation": generation, "place": place, "path": path, "bytes": size})
+    files.sort(key=lambda file: (file["task"], file["generation"], file["place"], file["path"]))
     return {"files": files, "left_out": left_out}
 
 
-def _candidates(host_dir: str, run: str, of: str) -> Iterator[tuple[str, int, str, str, int | None]]:
-    """Yield (task, generation, place, path, size). The size of what is no regular file is None."""
+def _candidates(host_dir: str, run: str, of: str) -> list[Iterator[Candidate]]:
+    """Return what lies at each place: (task, generation, place, path, size). No regular file has the size None."""
+
+    def lying(task: str, generation: int, place: str, found: Iterator[Found]) -> Iterator[Candidate]:
+        for path, status in found:
+            yield task, generation, place, path, None if status is None else status.st_size
+
     newest: dict[str, int] = {}
+    places = []
     for task, generation, directory in sorted(generations(host_dir, run)):
         newest[task] = generation
         if of == "summaries":
-            for path, found in workdir.regular(log_dir(directory), others=True):
-                yield task, generation, "logs", path, None if found is None else found.st_size
+            logs = workdir.regular(log_dir(directory), others=True)
+            places.append(lying(task, generation, "logs", logs))
     for task, generation in sorted(newest.items()):
-        for path, found in workdir.left(host_dir, run, task):
-            yield task, generation, "work", path, None if found is None else found.st_size
+        places.append(lying(task, generation, "work", workdir.left(host_dir, run, task)))
+    return places
+
+
+def _in_turn(places: list[Iterator[Candidate]]) -> Iterator[Candidate]:
+    """Yield one of each place in turn: a task with more files than are listed leaves room for the others'."""
+    while places:
+        for place in places[:]:
+            one = next(place, None)
+            if one is None:
+                places.remove(place)
+            else:
+                yield one
 
 
 def read(host_dir: str, wish: dict[str, Any], offset: int, bytes_max: int) -> bytes:

@@ -85,6 +85,43 @@ def test_a_list_fetches_nothing(orch: Desk, api: FakeApi) -> None:
     assert all(not path.endswith("/fetch") for path, _ in api.posted)
 
 
+@pytest.mark.fault(95)
+@pytest.mark.parametrize("words", [("--list",), ("--to", "/somewhere")])
+def test_the_name_of_a_file_forges_no_row(orch: Desk, api: FakeApi, words: tuple[str, ...]) -> None:
+    forged = "a.csv\nmodel.keras   1 GiB  worker:0  gpu-b\t\u2028"
+    api.outputs = listed(file(forged))
+    api.parts = [part("fetched")]
+    assert orch("fetch", "mnist", *words) == 0
+    rows = (orch.put_out if "--list" in words else orch.said).splitlines()
+    assert len([row for row in rows if "gpu-b" in row]) == 1
+    assert any(r"a.csv\nmodel.keras   1 GiB  worker:0  gpu-b\t\u2028  " in row for row in rows)
+
+
+@pytest.mark.fault(95)
+def test_what_is_beyond_the_limit_is_named_and_all_else_comes(orch: Desk, api: FakeApi) -> None:
+    api.outputs = listed({**file("sparse", 4 << 40), "why": "it is too large"}, file("z.csv"), file("a.csv"))
+    api.parts = [part("fetched"), part("fetched")]
+    assert orch("fetch", "mnist", "--to", "/somewhere", "--json") == 1
+    told = json.loads(orch.put_out)["files"]
+    assert [(one["to"], one["state"]) for one in told] == [
+        ("a.csv", "fetched"),
+        ("sparse", "failed"),
+        ("z.csv", "fetched"),
+    ]
+    assert "sparse: it is too large" in orch.said
+    assert "1 file did not come: sparse" in orch.said
+
+
+def test_a_list_of_nothing_says_so(orch: Desk, api: FakeApi) -> None:
+    api.outputs = listed(hidden=2)
+    assert orch("fetch", "mnist", "--list") == 0
+    assert orch.put_out == ""
+    assert "mnist-1: nothing to fetch: its tasks have left no file in their working directories" in orch.said
+    assert "2 hidden files left out; a PATTERN brings them" in orch.said
+    assert orch("fetch", "mnist", "*.csv", "--list") == 0
+    assert "its tasks have left no file that matches *.csv in" in orch.said
+
+
 def test_a_pattern_that_matches_nothing_is_an_error(orch: Desk, api: FakeApi) -> None:
     api.outputs = listed()
     assert orch("fetch", "mnist", "model.keras", "--to", "/somewhere") == 1

@@ -49,6 +49,33 @@ def test_what_the_spec_names_is_fetched_and_known_to_the_next_coordinator(run: R
     assert known(run, left_files(tmp_path)) == told
 
 
+@pytest.mark.fault(95)
+def test_a_file_that_cannot_be_fetched_holds_up_no_other(run: Run, tmp_path: Path) -> None:
+    every = replace(run, plan=replace(run.plan, outputs=("*",)))
+    host = Host({"a": b"1", "sparse": b"2", "mine": b"3", "d": b"4", "d/x": b"5", "z": b"6"})
+    host.told_bytes["sparse"] = 4 << 40
+    there = tmp_path / "t-outputs" / "t-1"
+    there.mkdir(parents=True)
+    (there / "mine").write_bytes(b"of a person")
+    kept = left_files(tmp_path)
+    kept.end(host, every, "a")
+    assert {path.name: path.read_bytes() for path in there.iterdir()} == {
+        "a": b"1",
+        "mine": b"of a person",
+        "d": b"4",
+        "z": b"6",
+    }
+    told = known(every, kept)
+    assert [problem.split(":")[:2] for problem in told["problems"]] == [  # type: ignore[attr-defined]
+        ["a", " sparse"],
+        [f"mine is in {there} with another content"],
+        ["a", " d/x"],
+    ]
+    assert told["tasks"] == [
+        {"task": "worker:0", "host": "a", "files": 6, "bytes": 5 + (4 << 40), "fetched": 3}
+    ]
+
+
 def test_that_nothing_of_what_the_spec_names_was_left_is_a_problem(run: Run, tmp_path: Path) -> None:
     kept = left_files(tmp_path)
     kept.end(Host({"notes.txt": b"1"}), run, "a")

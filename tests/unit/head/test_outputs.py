@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.errors import Refused, UsageError
+from orchestrator.core.errors import UsageError
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.links.conversation import Answer, Asks, LinkDown, OrderRefused
@@ -198,15 +198,39 @@ def test_patterns_are_those_of_gitignore(run: Run) -> None:
     assert ([one.to for one in plain], hidden) == (["a.csv", "deep/b.csv", "model.keras", "plots/x.png"], 2)
 
 
-def test_a_task_gives_no_more_than_its_limit_and_no_name_twice(run: Run) -> None:
-    host = Host({"model.keras": b"1", "worker-1/x": b"1"})
-    small = replace(run, plan=replace(run.plan, output_bytes_max=1000))
-    host.told_bytes["model.keras"] = 1 << 50
-    with pytest.raises(Refused, match="says that it has left"):
-        outputs.check(small, outputs.look(small, leases(a=host, b=Host({}))).outputs)
-    twice = leases(a=Host({"worker-1/x": b"1"}), b=Host({"x": b"2"}, task="worker:1"))
-    with pytest.raises(Refused, match="have both left"):
-        outputs.check(run, outputs.look(run, twice).outputs)
+@pytest.mark.fault(95)
+def test_a_task_that_leaves_more_than_its_limit_holds_up_no_other_file(run: Run) -> None:
+    host, other = Host({"model.keras": b"1", "sparse": b"1"}), Host({"x": b"2"}, task="worker:1")
+    host.told_bytes["sparse"] = 4 << 40
+    found = outputs.listed(run, leases(a=host, b=other), [], None)
+    told = {file["to"]: file["why"] for file in found["files"]}
+    assert (told["model.keras"], told["worker-1/x"]) == (None, None)
+    assert told["sparse"] == (
+        "worker:0 says that this file has 4.0 TiB: with it, more than run.output_limit (100 GiB) would come of "
+        "that task"
+    )
+
+
+@pytest.mark.fault(95)
+def test_no_two_files_of_a_run_belong_at_one_place(run: Run) -> None:
+    names = ["x", "worker-1/x", "worker-0/x", "worker-0/worker-1/x", "worker-1", "worker-2/x"]
+    chief, other = Host(dict.fromkeys(names, b"1")), Host(dict.fromkeys(names, b"2"), task="worker:1")
+    found = outputs.look(run, leases(a=chief, b=other)).outputs
+    assert len({one.to for one in found}) == len(found) == 2 * len(names)
+    to = {(one.file["task"], one.file["path"]): one.to for one in found}
+    assert to["worker:0", "worker-1/x"] == "worker-0/worker-1/x"
+    assert to["worker:1", "x"] == "worker-1/x"
+    assert to["worker:0", "worker-2/x"] == "worker-2/x"  # no task of this run
+
+
+def test_a_host_that_names_a_file_twice_has_left_it_once(run: Run) -> None:
+    class Twice(Host):
+        def ask(self, order: Order[Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[Any]:
+            answer = super().ask(order, blob, timeout_s=timeout_s)
+            return Answer({**answer.ok, "files": 2 * answer.ok["files"]}, b"")
+
+    found = outputs.look(run, leases(a=Twice({"x": b"1"}), b=Host({})))
+    assert [one.to for one in found.outputs] == ["x"]
 
 
 def test_a_task_that_is_none_is_named(run: Run) -> None:

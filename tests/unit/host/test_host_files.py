@@ -171,6 +171,25 @@ def test_tensorboards_files_below_the_working_directory_are_found_too(tmp_path: 
     ]
 
 
+@pytest.mark.fault(95)
+def test_a_task_with_more_files_than_are_listed_leaves_room_for_the_other_tasks(
+    tmp_path: Path, work: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(files.log_dir(generation_dir(str(tmp_path), RUN, "worker:1", 2))).mkdir(parents=True)
+    other = Path(workdir.prepare(str(tmp_path), RUN, "worker:1", str(tree)))
+    for number in range(9):
+        (work / f"{number}.csv").write_bytes(b"1")
+    (other / "model.keras").write_bytes(b"weights")
+    monkeypatch.setattr(files, "FILES_MAX", 3)
+    found = files.listing(str(tmp_path), RUN, "outputs")
+    assert [(file["task"], file["path"]) for file in found["files"]] == [
+        ("worker:0", "0.csv"),
+        ("worker:0", "1.csv"),
+        ("worker:1", "model.keras"),
+    ]
+    assert found["left_out"] == 7
+
+
 def test_a_listing_is_bounded(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(9):
         (work / f"{number}.csv").write_bytes(b"1")

@@ -12,10 +12,6 @@ the ratio of forty pairs of their blocks. Blocks are short, and each way is the 
 machine gets slower and faster within seconds. A size is measured until the 95 % interval is narrower than ± 1 % and
 does not hold the limit, or with so many samples as there is time for; `--long` has patience.
 
-A step of 5 ms may take less under orch than by hand. The two timestamps around the fetch of a batch, from which status
-knows how long a step waits for its input, let TensorFlow run the operations of the graph in another order. In about
-half of the processes that order is some 5 % faster on two cores, and in the others it makes no difference.
-
 Then the shares: further tasks under orch, each with one thing switched off or on, take turns with a first one. The one
 without heartbeats has one a minute, the one without callbacks has no runtime, the one without a log writes to
 /dev/null, and the one that is followed has an `orch logs --follow` that reads it. A last one has nothing switched: it

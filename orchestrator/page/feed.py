@@ -32,7 +32,7 @@ _PARTS = ("tasks", "hosts")
 _NUMBERS = frozenset(
     {
         *("global_step", "steps_per_s", "cpu_percent", "memory_percent", "rss_bytes", "log_bytes"),
-        *("log_dropped_bytes", "input_share", "peers_share", "heartbeat_time", "heard_time", "gpus"),
+        *("log_dropped_bytes", "heartbeat_time", "heard_time", "gpus"),
     }
 )
 """Measurements of a task or host, which change with every heartbeat."""

@@ -82,7 +82,6 @@ Number = Annotated[float, Range(-1e308, 1e308)]
 Percent = Annotated[float, Range(-1e6, 1e6)]
 """100 is one core, so a task may have thousands. Below 0 for a moment after a child process has ended."""
 Pace = Annotated[float, Range(0, 1e18)]
-Share = Annotated[float, Range(0, 1)]
 Seconds = Annotated[float, Range(0, SPAN_MAX_S)]
 UnixTime = Annotated[float, Range(-6e10, 2.5e11)]
 """From the year 69 to 9892: dates that Python can show."""

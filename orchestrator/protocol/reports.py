@@ -24,7 +24,6 @@ from orchestrator.protocol.bounds import (
     RunId,
     Seconds,
     Sentence,
-    Share,
     Step,
     TaskName,
     Text,
@@ -143,10 +142,6 @@ class Task(TypedDict):
     """Of each metric that was not finite: when first."""
     steps_per_s: NotRequired[Pace | None]
     cpu_percent: NotRequired[Percent | None]
-    input_share: NotRequired[Share | None]
-    """The share of the time that its step waits for the next batch, of late; null: not measured."""
-    peers_share: NotRequired[Share | None]
-    """The same of collectives: it waits for the other workers, and for what they send."""
     rss_bytes: NotRequired[Count | None]
     peak_rss_bytes: NotRequired[Count | None]
     log_bytes: NotRequired[Count]

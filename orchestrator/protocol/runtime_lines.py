@@ -2,7 +2,7 @@
 
 from typing import NotRequired, TypedDict
 
-from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Share, Stacks, Step
+from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Stacks, Step
 from orchestrator.protocol.reports import Began, NotFinite, Said, Saving
 
 
@@ -35,10 +35,6 @@ class StepLine(TypedDict):
     nonfinite: NotRequired[dict[MetricName, NotFinite]]
     """The metrics of this step for which JSON has no number."""
     steps_per_s: NotRequired[Pace]
-    input_share: NotRequired[Share]
-    """The share of the last seconds in which the step waited for the next batch."""
-    peers_share: NotRequired[Share]
-    """The same in collectives."""
 
 
 class SayLine(TypedDict):

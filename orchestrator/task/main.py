@@ -17,7 +17,6 @@ from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
 from orchestrator.task.standby import Manners
 from orchestrator.task.strategies import part
 from orchestrator.task.tracebacks import last_line, print_as_python_would
-from orchestrator.task.waits import Waits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         error = manners.imports(lambda: _warm_up(imports), imports.named)
         if error is not None:
             return _failed(link, "import", error, script.path)
-        _wait_at_gate(link, orders, wanted, progress)
+        _wait_at_gate(link, orders, progress)
         manners.released()
         heartbeat.begin(link, progress)
     else:
@@ -109,14 +108,11 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
     return 0
 
 
-def _wait_at_gate(link: Link, orders: Orders, wanted: Mapping[str, Any], progress: Progress) -> None:
+def _wait_at_gate(link: Link, orders: Orders, progress: Progress) -> None:
     """Report ready, wait for the release, and take the environment that it brings."""
     from orchestrator.task.keras import hooks
 
     hooks.install(link, progress)
-    waits = Waits()
-    hooks.when_imported(waits.patches(wanted))
-    progress.shares = waits.shares
     this_task.progress = progress
     link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
     os.environ.update(orders.wait_for_release())

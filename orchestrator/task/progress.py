@@ -46,8 +46,6 @@ class Progress:
         """Where training began, and how many steps that may be off; sent with each step."""
         self._first: int | None = None
         """The first step that was reported."""
-        self.shares: Callable[[], Mapping[str, float]] | None = None
-        """Returns which shares of the time the task waits, by their names in a report."""
         self.count_steps: Callable[[], int] | None = None
         """Counts the steps of a script in the place of its optimizers, which may be several, one after the other."""
 
@@ -142,8 +140,6 @@ class Progress:
         pace = self._measure(int(step))
         if pace is not None:
             message["steps_per_s"] = round(pace, 4)
-        for name, share in (self.shares() if self.shares is not None else {}).items():
-            message[name] = share  # type: ignore[literal-required]
         self._link.send(message)
 
     def _measure(self, step: int) -> float | None:

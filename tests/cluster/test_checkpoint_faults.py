@@ -7,7 +7,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,12 @@ def test_row_42_nothing_readable_is_never_step_0_in_silence(cluster: Cluster) ->
     )
 
 
+def is_back(restarts: int, step: int, run: dict[str, Any]) -> bool:
+    """Return whether it trains after so many restarts, and has saved beyond that step."""
+    saved: bool = run["checkpoint"]["global_step"] > step
+    return saved and run["restarts"] == restarts and run["phase"] == "RUNNING"
+
+
 @pytest.mark.fault(82)
 def test_row_82_what_was_trained_before_a_start_from_scratch_is_kept_and_said(local_cluster: Cluster) -> None:
     cluster = local_cluster
@@ -66,8 +74,7 @@ def test_row_82_what_was_trained_before_a_start_from_scratch_is_kept_and_said(lo
     for restart in (1, 2, 3):
         step = cluster.run()["checkpoint"]["global_step"]
         os.kill(cluster.run()["tasks"][1]["pid"], signal.SIGKILL)
-        cluster.wait(lambda run, n=restart: run["restarts"] == n and run["phase"] == "RUNNING")
-        cluster.wait(lambda run, was=step: run["checkpoint"]["global_step"] > was)
+        cluster.wait(partial(is_back, restart, step))
     assert {"gen-000001", "gen-000002"} <= set(os.listdir(cluster.directory / "ckpt"))
     assert cluster.events(kind="checkpoints-removed")
     listed = json.loads(cluster.ok("ckpt", "ls", "--json"))["checkpoints"]

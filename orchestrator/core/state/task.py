@@ -72,10 +72,6 @@ class Progress:
     """Where the script's training began in this generation; None until that can be told."""
     began_stride: int = 0
     """How inexact that is: so many steps lie between two reports of the script; 0 where it is exact."""
-    input_share: float | None = None
-    """The share of the time that it waits for its next batch; None where that is not measured."""
-    peers_share: float | None = None
-    """The same of collectives, in which it waits for the other workers."""
     began_age_s: float | None = None
     """Since it began, when the shim spoke; None where that is not known exactly."""
     nonfinite: Mapping[str, tuple[int, str]] = field(default_factory=dict)

@@ -133,8 +133,6 @@ def _progress(told: reports.Task) -> Progress:
         steps_per_s=told.get("steps_per_s"),
         cpu_percent=told.get("cpu_percent"),
         rss_bytes=told.get("rss_bytes"),
-        input_share=told.get("input_share"),
-        peers_share=told.get("peers_share"),
         log_bytes=told.get("log_bytes", 0),
         log_dropped_bytes=told.get("log_dropped_bytes", 0),
         heartbeat_age_s=told.get("heartbeat_age_s", 0.0),

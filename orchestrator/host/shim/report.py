@@ -81,8 +81,6 @@ def blank_task(start: dict[str, Any]) -> Task:
         "epoch": None,
         "steps_total": None,
         "epochs": None,
-        "input_share": None,
-        "peers_share": None,
         "metrics": {},
         "nonfinite": {},
         "steps_per_s": None,
@@ -141,8 +139,6 @@ class Progress:
         self.epoch: int | None = None
         self.steps_total: int | None = None
         self.epochs: int | None = None
-        self.input_share: float | None = None
-        self.peers_share: float | None = None
         self.metrics: dict[str, float | None] = {}
         self.nonfinite: dict[str, NonFinite] = {}
         self.error: Said | None = None
@@ -194,8 +190,6 @@ class Progress:
         total, epochs = message.get("total"), message.get("epochs")
         self.steps_total = total if _is_step(total) else self.steps_total
         self.epochs = epochs if _is_step(epochs) else self.epochs
-        self.input_share = _share(message.get("input_share"))
-        self.peers_share = _share(message.get("peers_share"))
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
             self._measure(name[:METRIC_CHARS_MAX], value)
         odd = message.get("nonfinite")
@@ -238,8 +232,6 @@ class Progress:
         task["epoch"] = self.epoch
         task["steps_total"] = self.steps_total
         task["epochs"] = self.epochs
-        task["input_share"] = self.input_share
-        task["peers_share"] = self.peers_share
         task["metrics"] = dict(self.metrics)
         task["nonfinite"] = dict(self.nonfinite)
         task["step_age_s"] = None if self.moved_at is None else round(at - self.moved_at, 3)
@@ -309,11 +301,6 @@ def _finite(value: float) -> float | None:
     except OverflowError:
         return None
     return number if number - number == 0 else None
-
-
-def _share(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value <= 1 else None
 
 
 def _age_s(message: dict[str, Any]) -> float:

@@ -270,16 +270,18 @@ class Transcript:
     def _report(self, at: float, host: str, changes: list[str]) -> ev.HostReported:
         """`worker:0=running,step=5` changes what the host says of a task from now on; `-worker:0` forgets it.
 
-        `worker:0+` is the one of its standby. `memory=96` is told once.
+        `worker:0+` is the one of its standby. `memory=96` and `cpu=95` are told once.
         """
         assert self.run is not None
-        known, memory_percent = self.reports[host], None
+        known, memory_percent, cpu_percent = self.reports[host], None, None
         for change in changes:
             name, _, told = change.partition("=")
             if change.startswith("-"):
                 known.pop(change[1:], None)
             elif name == "memory":
                 memory_percent = float(told)
+            elif name == "cpu":
+                cpu_percent = float(told)
             elif name.startswith("gpu"):  # gpu1=79, an Xid; gpu1=gone: what has gone wrong there, from now on
                 fault = int(name[3:]), None if told == "gone" else int(told)
                 self.gpu_faults[host] = (*self.gpu_faults.get(host, ()), fault)
@@ -292,6 +294,7 @@ class Transcript:
             at,
             host,
             tuple(known.values()),
+            cpu_percent=cpu_percent,
             memory_percent=memory_percent,
             memory_available_bytes=self.available_bytes,
             unkillable=self.unkillable.get(host, ()),
@@ -338,8 +341,6 @@ class Transcript:
                 runtime_age_s=silent_s,
                 began_step=int(options["began"]) if "began" in options else None,
                 began_stride=int(options.get("stride", 0)),
-                input_share=float(options["input"]) if "input" in options else None,
-                peers_share=float(options["peers"]) if "peers" in options else None,
             ),
             exit=ended,
         )

@@ -54,14 +54,6 @@ def test_a_runtime_that_beats_grows_old_and_any_word_is_a_sign_of_life() -> None
     assert said(progress, 90.0, attached=False)["runtime_age_s"] is None, "it is not silent, it has left"
 
 
-def test_shares_are_taken_where_they_are_shares() -> None:
-    progress = Progress()
-    progress.heard({"step": 1, "input_share": 0.25, "peers_share": 1}, 10.0)
-    assert (said(progress, 10.0)["input_share"], said(progress, 10.0)["peers_share"]) == (0.25, 1.0)
-    progress.heard({"step": 2, "input_share": 1.5, "peers_share": True}, 11.0)
-    assert (said(progress, 11.0)["input_share"], said(progress, 11.0)["peers_share"]) == (None, None)
-
-
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3000),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=200), inner, max_size=3),

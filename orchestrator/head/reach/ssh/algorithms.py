@@ -9,8 +9,6 @@ from typing import Any
 
 import paramiko
 
-from orchestrator.head.reach.ssh.packets import Packets
-
 CERTIFICATE = "-cert-v01@openssh.com"
 """Behind the name of an algorithm: that of a certificate over such a key."""
 
@@ -93,7 +91,7 @@ class Transport(paramiko.Transport):
     """A connection that offers `algorithms` and nothing else."""
 
     def __init__(self, sock: Any, found: Algorithms) -> None:
-        super().__init__(sock, packetizer_class=Packets)
+        super().__init__(sock)
         self.algorithms = found
 
     @property

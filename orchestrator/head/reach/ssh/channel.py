@@ -12,14 +12,12 @@ import fabric
 import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
-from orchestrator.head.reach.ssh.packets import Packets, send
-from orchestrator.head.reach.ssh.read_ahead import MOST_BYTES
 from orchestrator.head.reach.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Tail, Take
 
 log = logging.getLogger(__name__)
 
-_FED_BYTES = MOST_BYTES
-"""Taken out of paramiko's buffer at once: as much as is read of a connection at once."""
+_FED_BYTES = 1 << 18
+"""Taken out of paramiko's buffer at once."""
 
 _KEYS_S = 30.0
 """How long paramiko waits for an exchange of keys."""
@@ -30,27 +28,18 @@ class Arriving(BufferedPipe):  # type: ignore[type-arg]  # only its stub is gene
 
     def __init__(self) -> None:
         super().__init__()
-        self._buffer = bytearray()
-        """In place of paramiko's array, which copies each byte four times."""
         self.has_new = False
         """Whether something has come since this was last made False."""
+        self.arrived: Callable[[], object] = lambda: None
+        """Called once something has come."""
         self.ended: Callable[[], object] = lambda: None
         """Called while the session's lock is held."""
-
-    def _buffer_frombytes(self, data: bytes) -> None:
-        self._buffer += data
-
-    def _buffer_tobytes(self, limit: int | None = None) -> bytes | bytearray:
-        if limit is None:  # paramiko then empties the buffer, which may as well be another one
-            taken, self._buffer = self._buffer, bytearray()
-            return taken
-        with memoryview(self._buffer) as held:
-            return bytes(held[:limit])
 
     def feed(self, data: bytes | str) -> None:
         """Take a packet's content."""
         super().feed(data)
         self.has_new = True
+        self.arrived()
 
     def close(self) -> None:
         """Take note that nothing more comes."""
@@ -83,9 +72,6 @@ class SshChannel:
             stream.ended = self._over
             self._streams.append(stream)
         assert session.transport is not None
-        packets = session.transport.packetizer
-        assert isinstance(packets, Packets)  # the transport made them
-        self._source = packets.source
         self._clear_to_send = session.transport.clear_to_send
         self._take: Take | None = None
         """Who is fed; None while read() is used."""
@@ -122,14 +108,12 @@ class SshChannel:
 
     def feed(self, take: Take) -> None:
         self._take = take
-        self._source.about_to_wait = self._arrived
+        for stream in self._streams:
+            stream.arrived = self._arrived
         self._feed_on()
 
     def _arrived(self) -> None:
-        """Feed what has come, in paramiko's thread. To wake another for it cost as much as the rest of a heartbeat.
-
-        Not packet by packet: of a checkpoint some eight of them come at once, and each would be taken on its own.
-        """
+        """Feed what has come, in paramiko's thread. To wake another for it cost as much as the rest of a heartbeat."""
         if self._is_late or not any(stream.has_new for stream in self._streams):
             return
         if self._clear_to_send.is_set():
@@ -198,14 +182,7 @@ class SshChannel:
 
     def write(self, data: bytes) -> None:
         try:
-            rest = memoryview(data)
-            while rest:
-                sent = send(self._session, rest)
-                if not sent:
-                    raise ChannelClosed("the connection is closed")
-                rest = rest[sent:]
-        except ChannelClosed:
-            raise
+            self._session.sendall(data)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise ChannelClosed("the connection is closed") from error
 

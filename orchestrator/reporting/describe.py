@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
 from orchestrator.core.phases import leaving, room
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
-from orchestrator.core.phases.stopping import to_prove
+from orchestrator.core.phases.stopping import NOTHING_SEEN, to_prove
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import (
@@ -24,6 +26,8 @@ from orchestrator.core.state.phase_states import (
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.words import duration, listed
+
+NOTHING_LEFT = ", but no step, checkpoint or output was seen: look at its log whether it trained at all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,15 @@ def reason(run: Run, *, now: Instant) -> Reason:
             return _after_the_reason(run, _backoff(run, backoff, now))
         case Ended():
             return _after_the_reason(run, _gone(run))
+
+
+def add_outputs(shown: dict[str, Any], outputs: Mapping[str, Any] | None) -> None:
+    """Let the reason of an ended run that made no step say whether it left files, once that is known."""
+    if outputs is None or outputs["pending"] or (outputs["problems"] and not outputs["tasks"]):
+        return
+    told = "" if outputs["tasks"] else NOTHING_LEFT
+    for key in ("reason", "reason_rest"):
+        shown[key] = shown[key].replace(NOTHING_SEEN, told)
 
 
 def sentence(run: Run, *, now: Instant) -> str:

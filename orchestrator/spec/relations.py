@@ -10,6 +10,7 @@ import os
 
 from pydantic import BaseModel
 
+from orchestrator.spec import not_python
 from orchestrator.spec.diagnostics import Loc, Said
 from orchestrator.spec.durations import as_written
 from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
@@ -162,6 +163,8 @@ def _files(parts: Parts) -> Said:
             )
         elif not os.path.isfile(script):
             yield ("run", "script"), f"no such file in workdir ({workdir}): {run.script}"
+        elif (what := not_python.why(script, runtime=run.runtime)) is not None:
+            yield ("run", "script"), f"{run.script} {what}"
 
 
 def _checkpoint(parts: Parts) -> Said:

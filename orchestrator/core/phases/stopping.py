@@ -326,6 +326,10 @@ def _give_up_on(turn: Turn, task: Task) -> None:
         _say_done(turn, f"given up: {sentence}")
 
 
+NOTHING_SEEN = ", but no step or checkpoint was seen"
+"""What is said of a success that nothing but the exit code shows. What it left on its hosts is not known here."""
+
+
 def _conclude(turn: Turn) -> None:
     """End the run, with what is to be said of it."""
     final_verification.without_answer(turn)
@@ -340,6 +344,8 @@ def _conclude(turn: Turn) -> None:
         turn.set(warnings=(*run.warnings, *warnings), first_cause=None)
         step = run.global_step
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
+        if run.best_step is None and step is None and run.checkpoint is None:
+            reason += NOTHING_SEEN
         for warning in warnings:
             turn.note(NoteKind.WARNING, warning)
     elif hosts_leave(run):

@@ -61,6 +61,7 @@ from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer import outputs, tensorboard
 from orchestrator.head.transfer.logcopy import LogCopier
 from orchestrator.head.transfer.outputs import Output, Part
+from orchestrator.reporting import describe
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +196,7 @@ class Coordinator:
         )
         for run, shown in zip(runs, document["runs"], strict=True):
             shown["outputs"] = self._left_files.document(run)
+            describe.add_outputs(shown, shown["outputs"])
         return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
 
     def history(self, name: str) -> dict[str, Any]:
@@ -362,7 +364,9 @@ class Coordinator:
         found: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
         account = self._accounts.of(run.run_id)
         now = time.monotonic()
-        return status.why_document(run, found, now=now, halted=self.loop.halted, account=account)
+        shown = status.why_document(run, found, now=now, halted=self.loop.halted, account=account)
+        describe.add_outputs(shown, self._left_files.document(run))
+        return shown
 
     def stacks(self, name: str) -> dict[str, str]:
         """Return, by task, the stack of the run's task, or why there is none."""

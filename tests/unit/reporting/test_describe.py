@@ -9,12 +9,14 @@ import pytest
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit, FirstCause
+from orchestrator.core.phases.stopping import NOTHING_SEEN
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, Host, HostState, Link
 from orchestrator.core.state.phase_states import Intent, Phase, Swept
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress, Task, TaskPhase
+from orchestrator.reporting import describe
 from orchestrator.reporting.describe import reason, sentence
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -319,3 +321,31 @@ def test_what_the_reason_begins_with_is_told_apart_from_the_rest(
     assert (told.begins_with, told.rest) == (begins_with, rest)
     assert told.sentence == sentence(run, now=NOW)
     assert told.sentence.endswith(rest)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        (None, "exit code 0, but no step or checkpoint was seen"),
+        ({"pending": True, "problems": [], "tasks": []}, "exit code 0, but no step or checkpoint was seen"),
+        (
+            {"pending": False, "problems": ["b: away"], "tasks": []},
+            "exit code 0, but no step or checkpoint was seen",
+        ),
+        (
+            {"pending": False, "problems": [], "tasks": []},
+            "exit code 0, but no step, checkpoint or output was seen: look at its log whether it trained at all",
+        ),
+        ({"pending": False, "problems": [], "tasks": [{"files": 1}]}, "exit code 0"),
+    ],
+)
+def test_a_success_that_nothing_shows_is_said_to_be_one(
+    outputs: dict[str, Any] | None, expected: str
+) -> None:
+    sentence = f"worker:0 ended with exit code 0{NOTHING_SEEN}"
+    shown = {"reason": sentence, "reason_rest": sentence}
+    describe.add_outputs(shown, outputs)
+    assert shown == {
+        "reason": f"worker:0 ended with {expected}",
+        "reason_rest": f"worker:0 ended with {expected}",
+    }

@@ -331,6 +331,65 @@ def test_what_cannot_go_together_is_said_at_the_closest_place(folder: Path, case
     assert diagnostics(folder, content) == expected
 
 
+NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+NO_PYTHON = {
+    "train.ipynb": (
+        NOTEBOOK.encode(),
+        "is a notebook, which Python would read as one value and run none of its cells; "
+        "`jupyter nbconvert --to script train.ipynb` makes a script of it",
+    ),
+    "notebook.py": (
+        NOTEBOOK.encode(),
+        "is a notebook, which Python would read as one value and run none of its cells; "
+        "`jupyter nbconvert --to script notebook.py` makes a script of it",
+    ),
+    "model.json": (b'{"class_name": "Model"}', "is JSON, and not a Python script; name the .py file"),
+    "run.sh": (
+        b"python train.py\n",
+        "is a shell script; name the Python script that it starts, with `args` and `env` of the spec",
+    ),
+    "start": (
+        b"#!/usr/bin/env bash\nset -e\npython train.py\n",
+        "is a shell script; name the Python script that it starts, with `args` and `env` of the spec",
+    ),
+    "saved.keras": (
+        b"PK\x03\x04\0\0",
+        "is a binary file, and not the source of a Python script; name the .py file",
+    ),
+    "notes.txt": (b"train for 3 epochs\n", "is not a Python script; name the .py file"),
+}
+
+
+@pytest.mark.parametrize("name", NO_PYTHON)
+def test_a_script_that_is_no_python_is_refused_with_the_way_out(folder: Path, name: str) -> None:
+    content, expected = NO_PYTHON[name]
+    (folder / name).write_bytes(content)
+    assert diagnostics(folder, changed("train.py", name)) == [f"8:11: run.script: {name} {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train", "#!/usr/bin/env python3\nprint(1)\n"),
+        ("both", '#!/bin/sh\n""":"\nexec python3 "$0"\n"""\nprint(1)\n'),
+        ("newer.py", "type X[T] = in the grammar of a later Python\n"),
+        ("empty.py", ""),
+        ("list.py", "[print(1)]\n"),
+    ],
+)
+def test_a_script_that_a_host_may_run_is_taken(folder: Path, name: str, content: str) -> None:
+    (folder / name).write_text(content)
+    assert diagnostics(folder, changed("train.py", name)) == []
+
+
+def test_without_the_runtime_python_runs_its_own_archives(folder: Path) -> None:
+    (folder / "app.pyz").write_bytes(b"PK\x03\x04\0\0")
+    assert (
+        diagnostics(folder, changed("train.py", "app.pyz").replace("  tasks:", "  runtime: off\n  tasks:"))
+        == []
+    )
+
+
 def test_a_script_that_is_a_symlink_out_of_the_tree_is_refused(folder: Path) -> None:
     (folder / "out.py").symlink_to(sys.executable)
     assert diagnostics(folder, changed("train.py", "out.py")) == [

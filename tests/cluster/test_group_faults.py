@@ -169,3 +169,18 @@ for port in range(20000, 20064, 2):
 print("taken", flush=True)
 time.sleep(60)
 """
+
+
+@pytest.mark.fault(86)
+def test_row_86_a_rank_that_fails_before_the_chief_ends_with_0_is_a_failure(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    spec = cluster.spec(
+        script="rank_fails.py", strategy="processes", checkpoint=False, restart={"without_progress_max": 1}
+    )
+    done = cluster.orch("up", spec, "--wait", timeout=60)
+    assert done.returncode == 1, done.stdout
+    assert cluster.run()["phase"] == "FAILED"
+    why = cluster.ok("why", "t")
+    assert "worker:1" in why
+    assert "cannot open /data/shard-1" in why
+    assert "after the chief's exit 0" not in why

@@ -94,6 +94,28 @@ def first_of(tasks: Sequence[Task]) -> Task | None:
     return min(culprits, key=lambda t: (t.exit.at if t.exit else 0.0, t.id), default=None)
 
 
+def failed_before_its_chief(run: Run, tasks: Sequence[Task]) -> Task | None:
+    """Return the training task that failed before the chief ended with 0, the first of several; None where none did.
+
+    Times decide, by the hosts' clocks as carried over, and not whose report came first. One that had reached the
+    chief's last step has trained to the end, and fell as processes sometimes do when they end together.
+    """
+    chief = run.task(run.chief)
+    if chief.exit is None:
+        return None
+    last = chief.progress.global_step
+    failed = [
+        task
+        for task in tasks
+        if task.exit is not None
+        and not task.exit.ordered
+        and task.exit.cause.row.blame not in (Blame.NOBODY, Blame.PEER)
+        and task.exit.at < chief.exit.at
+        and (last is None or (task.progress.global_step or 0) < last)
+    ]
+    return first_of(failed)
+
+
 def first_cause(run: Run) -> FirstCause | None:
     """Why this generation ended; None where no task ended badly by itself."""
     task = first_of(run.tasks)

@@ -78,7 +78,8 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
     run = turn.run
     chief = run.task(run.chief)
     first = cause.first_of(sharing)
-    if chief.exit is not None and chief.exit.cause is Cause.FINISHED:
+    is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
+    if is_done and cause.failed_before_its_chief(run, gang(run)) is None:
         _reap(turn, chief)
         return
     if first is None or first.exit is None:

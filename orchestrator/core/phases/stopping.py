@@ -15,6 +15,7 @@ from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, restart, room, standby
 from orchestrator.core.plan import TaskId
+from orchestrator.core.restart_scope import gang
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Deadline, is_due
 from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase, Stopping
@@ -158,14 +159,18 @@ def advance_stopping(turn: Turn) -> None:
 
 
 def _settle_intent(turn: Turn) -> None:
-    """Let the chief's exit 0 decide, even if the report of another's failure came first."""
+    """Let the chief's exit 0 decide, unless a training task had failed before it, whoever was heard first."""
     run = turn.run
     chief = run.task(run.chief)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
     is_gentle = run.intent is Intent.RESCHEDULE or hosts_leave(run)
     if is_gentle and chief.exit is not None and chief.exit.ordered:
         is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
-    if (run.intent is Intent.RESTART or is_gentle) and is_done:
+    failed = cause.failed_before_its_chief(run, gang(run)) if is_done else None
+    if failed is not None and failed.exit is not None and run.intent is Intent.SUCCEED:
+        turn.set(reason=f"{failed.id} on {failed.host} {cause.how(failed.exit)}", reason_rest=None)
+        turn.set_phase(intent=intent_after(failed.exit.cause))
+    if (run.intent is Intent.RESTART or is_gentle) and is_done and failed is None:
         turn.set_phase(intent=Intent.SUCCEED)
     if run.intent is Intent.RESCHEDULE:
         if run.first_cause is not None:
@@ -330,6 +335,12 @@ NOTHING_SEEN = ", but no step or checkpoint was seen"
 """What is said of a success that nothing but the exit code shows. What it left on its hosts is not known here."""
 
 
+def _when(ended: Exit, run: Run) -> str:
+    chief = run.task(run.chief).exit
+    is_after = chief is not None and ended.at >= chief.at
+    return "after the chief's exit 0" if is_after else "as the run ended, after its last step"
+
+
 def _conclude(turn: Turn) -> None:
     """End the run, with what is to be said of it."""
     final_verification.without_answer(turn)
@@ -339,7 +350,7 @@ def _conclude(turn: Turn) -> None:
     if stopping.intent is Intent.SUCCEED:
         late = [t for t in run.tasks if t.exit and t.exit.cause.row.blame is not Blame.NOBODY]
         warnings = tuple(
-            f"{t.id} on {t.host} {cause.how(t.exit)}, after the chief's exit 0" for t in late if t.exit
+            f"{t.id} on {t.host} {cause.how(t.exit)}, {_when(t.exit, run)}" for t in late if t.exit
         )
         turn.set(warnings=(*run.warnings, *warnings), first_cause=None)
         step = run.global_step

@@ -10,6 +10,9 @@ import os
 
 from pydantic import BaseModel
 
+from orchestrator.core.launching import wiring
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.protocol import wired
 from orchestrator.spec import not_python
 from orchestrator.spec.diagnostics import Loc, Said
 from orchestrator.spec.durations import as_written
@@ -192,12 +195,27 @@ def _checkpoint(parts: Parts) -> Said:
             yield loc, "lies inside workdir, and would be pushed with the code; choose a directory outside it"
 
 
+_GIVEN: dict[wiring.Wiring, tuple[str, ...]] = {
+    wiring.ranks: wired.RANKS,
+    wiring.horovod_ranks: (*wired.RANKS, *wired.HOROVOD),
+}
+"""What a strategy gives at the release, by its wiring: it would go over what the spec says, without a word."""
+
+
 def _env(parts: Parts) -> Said:
+    row = STRATEGIES.get(parts.run.value.strategy) if parts.run.good("strategy") else None
+    given = _GIVEN.get(row.wiring, ()) if row is not None else ()
+
+    def diagnostic(name: str) -> str | None:
+        if row is not None and name in given:
+            return f"{name} is set by orch for each task of `strategy: {row.name}`, and cannot be set here"
+        return env_name_diagnostic(name)
+
     for name in parts.env:
-        if said := env_name_diagnostic(name):
+        if said := diagnostic(name):
             yield ("run", "env", name), said
     for name, written in parts.secrets.items():
-        if said := env_name_diagnostic(name):
+        if said := diagnostic(name):
             yield ("run", "secrets", name), said
         elif name in parts.env:
             yield ("run", "secrets", name), f"{name} stands in env too; keep one"

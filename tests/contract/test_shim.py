@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator.both import process
-from orchestrator.host.shim import main
+from orchestrator.host.shim import main, record
 from orchestrator.host.shim.loop import SAMPLE_S
 from orchestrator.host.system import cgroup
 from orchestrator.host.system.oom import OomKills
@@ -289,6 +289,36 @@ def test_the_task_dies_with_its_shim_and_the_agent_finds_out(host: Host) -> None
     assert last["log_bytes"] == (host.generation_dir / "log").stat().st_size
     again = recovered(host)
     assert again["exit"]["ago_s"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "ended_at", "ago_s"),
+    [
+        (None, 0.0, "as long as this boot"),
+        ("another", 0.0, None),  # the clock of another boot says nothing of this one's
+        ("another", 1e9, None),
+        (None, 1e9, 0.0),  # never in the future
+        (None, "long ago", None),
+        (None, None, None),
+    ],
+)
+def test_how_long_ago_an_end_was_is_told_by_the_clock_of_its_own_boot(
+    host: Host, boot_id: str | None, ended_at: object, ago_s: object
+) -> None:
+    exit_record = {
+        "boot_id": boot_id or process.boot_id(),
+        "ended_monotonic_s": ended_at,
+        "task": {"exit": {"cause": "finished", "ago_s": 7.0}},
+    }
+    (host.generation_dir / "exit.json").write_text(json.dumps(exit_record))
+    found = record.read_exit(str(host.generation_dir))
+    assert found is not None
+    assert found["exit"] is not None
+    told = found["exit"]["ago_s"]
+    if isinstance(ago_s, str):
+        assert told == pytest.approx(time.monotonic(), abs=5)
+    else:
+        assert told == ago_s
 
 
 @pytest.mark.fault(6)

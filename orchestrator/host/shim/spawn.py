@@ -13,6 +13,7 @@ import signal
 from orchestrator.both import process
 from orchestrator.host.system import workdir
 from orchestrator.host.system.cgroup import Cgroup
+from orchestrator.protocol import wired
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +41,13 @@ def task_env(
     generation_dir: str,
 ) -> dict[str, str]:
     """Return the environment: that of the login, of the order and of the release, the secrets, and the marker."""
-    # A task of another run may have started the agent (tests do that), and its marker must not be inherited.
-    env = {name: value for name, value in inherited.items() if not name.startswith("ORCH_")}
+    # A task of another run may have started the agent (tests do that), and its marker must not be inherited; nor what
+    # a login file has left of another launcher: TensorFlow would wait for the peers of a stale TF_CONFIG.
+    env = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("ORCH_") and name not in wired.ALL
+    }
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update({str(name): str(value) for name, value in start["env"].items()})
     env.update(release_env)

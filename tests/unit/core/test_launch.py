@@ -24,6 +24,8 @@ from orchestrator.core.launching.environment import (
 from orchestrator.core.launching.horovod import slots
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, TaskId, TaskPlan
 from orchestrator.core.state.run import new_run
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.protocol import wired
 from orchestrator.reporting import launch_document
 
 
@@ -186,9 +188,20 @@ def test_a_script_is_told_of_how_many_replicas_some_may_be_missing() -> None:
     assert "replicas_planned" not in runtime_options(plan)
 
 
-def test_keras_2_is_said_to_tensorflow() -> None:
-    plan = replace(plan_of(W0, W1), options=Options(keras=2))
-    assert environment(plan, "x-1", 1, W1, 0, None)["TF_USE_LEGACY_KERAS"] == "1"
+@pytest.mark.parametrize(("keras", "expected"), [(2, "1"), (3, None), (None, None)])
+def test_only_keras_2_is_said_to_tensorflow(keras: int | None, expected: str | None) -> None:
+    plan = replace(plan_of(W0, W1), options=Options(keras=keras))
+    assert environment(plan, "x-1", 1, W1, 0, None).get("TF_USE_LEGACY_KERAS") == expected
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_a_strategy_gives_is_known_to_those_who_keep_it_from_others(strategy: str) -> None:
+    hosts = [TaskPlan(TaskId("worker", i), f"h{i}") for i in range(2)]
+    plan = replace(plan_of(W0, W1), strategy=strategy, tasks=tuple(hosts))
+    addresses = {task.id: f"10.0.0.{i}:2000{i}" for i, task in enumerate(plan.tasks)}
+    given = wiring(plan, addresses, W1)
+    users = {"HOROVOD_CPU_OPERATIONS"}  # a user may choose it
+    assert {name for name in given if not name.startswith("ORCH_")} - users <= wired.ALL
 
 
 def test_processes_are_wired_by_rank() -> None:

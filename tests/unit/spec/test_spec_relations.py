@@ -174,6 +174,13 @@ RELATIONS = {
         run("workdir: nowhere"),
         ["10:12: run.workdir: no such directory: FOLDER/nowhere"],
     ),
+    "a rank under a strategy that gives it": (
+        run("env: {RANK: '0', HOROVOD_RANK: '0'}").replace("multi_worker_mirrored", "processes"),
+        [
+            "10:15: run.env.RANK: RANK is set by orch for each task of `strategy: processes`, and cannot be set here"
+        ],
+    ),
+    "a rank under a strategy that gives none": (run("env: {RANK: '0', WORLD_SIZE: '1'}"), []),
     "script is missing": (
         changed("train.py", "trian.py"),
         ["8:11: run.script: no such file in workdir (FOLDER): trian.py"],

@@ -39,7 +39,7 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
     plan, _ = load_plan(file)
     wishes = pod_wishes_of(file)
     _check(file, plan)
-    survey(plan.workdir).check(plan.script, plan.push_bytes_max)
+    survey(plan.workdir, plan.withheld).check(plan.script, plan.push_bytes_max)
     cluster = find(environment.environ, wishes.context, wishes.namespace)
     digest = hosts.digest(hosts.pod_manifests(plan, wishes, b"", ""))
     state_dir = environment.paths.state_dir

@@ -42,7 +42,7 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
 
     wish, plan, secrets = wish_and_plan(file)
     _check(plan)
-    survey(plan.workdir).check(plan.script, plan.push_bytes_max)
+    survey(plan.workdir, plan.withheld).check(plan.script, plan.push_bytes_max)
     state_dir = job.directory(environment.paths.state_dir, plan.name)
     before = job.read(state_dir)
     if before is not None and job.end_of(before) is None:

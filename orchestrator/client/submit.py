@@ -87,7 +87,7 @@ def survey_code(file: str, plan: Plan, client: Client) -> Survey | None:
     from orchestrator.spec.load import located
 
     try:
-        seen = survey(plan.workdir)
+        seen = survey(plan.workdir, plan.withheld)
         seen.check(plan.script, plan.push_bytes_max)
     except SpecError as e:
         if _is_running(client, plan.name):

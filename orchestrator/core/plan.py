@@ -216,6 +216,8 @@ class Plan:
     workdir: str = "."
     """Absolute, on the head node; its content is pushed to every host."""
     push_bytes_max: int = PUSH_BYTES_MAX
+    withheld: tuple[str, ...] = ()
+    """Files below workdir that hold secrets of the spec: they are never pushed."""
     log_bytes_max: int = LOG_BYTES_MAX
     """How much of one task's logs is copied to the head node."""
     summary_bytes_max: int = SUMMARY_BYTES_MAX

@@ -30,7 +30,7 @@ from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts,
 from orchestrator.spec.recipient_files import urls
 from orchestrator.spec.recipients import services
 from orchestrator.spec.sbatch import Wish
-from orchestrator.spec.secrets import secret_names, secret_values
+from orchestrator.spec.secrets import secret_files, secret_names, secret_values
 
 
 def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
@@ -43,7 +43,10 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
     file = Path(path).absolute()
     plan = plan_spec(spec, file.parent)
     hosts = tuple(replace(host, spec=str(file)) for host in plan.hosts)
-    return replace(plan, hosts=hosts), secret_values(spec, file.parent)
+    top = os.path.join(plan.workdir, "")
+    inside = [found for found in secret_files(spec, file.parent, file) if found.startswith(top)]
+    withheld = tuple(found.removeprefix(top) for found in inside)
+    return replace(plan, hosts=hosts, withheld=withheld), secret_values(spec, file.parent)
 
 
 def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.executable) -> Plan:

@@ -21,7 +21,7 @@ from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute
 from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.sbatch import why_not
-from orchestrator.spec.secrets import read_secret
+from orchestrator.spec.secrets import has_password, read_secret
 from orchestrator.spec.task_relations import task_relations
 
 _SSH_KEYS = ("address", "user", "port", "identity_file", "known_hosts", "proxy_jump")
@@ -40,6 +40,7 @@ def relations(parts: Parts) -> Said:
         _files,
         _checkpoint,
         _env,
+        _args,
         _notify,
     ):
         yield from check(parts)
@@ -224,6 +225,19 @@ def _env(parts: Parts) -> Said:
                 read_secret(written, parts.base_dir)
             except ValueError as error:
                 yield ("run", "secrets", name), str(error)
+
+
+def _args(parts: Parts) -> Said:
+    """Refuse a password in an argument: whoever is on a host reads it in `ps`."""
+    if not parts.run.good("args"):
+        return
+    for number, text in enumerate(parts.run.value.args):
+        if has_password(text):
+            yield (
+                ("run", "args", number),
+                "a URL with a password: everybody on a host reads a command line; put it into `secrets`, whose "
+                "variable the script reads",
+            )
 
 
 def _notify(parts: Parts) -> Said:

@@ -3,42 +3,91 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+from itertools import pairwise
 from pathlib import Path
 
 from orchestrator.core.errors import SpecError
+from orchestrator.spec.forms import RecipientFile
 from orchestrator.spec.models import ClusterSpec
 
 SECRET_BYTES_MAX = 64 * 1024
 
-_WORDS = (
-    ("SECRET",),
-    ("SECRETS",),
-    ("PASSWORD",),
-    ("PASSWD",),
-    ("TOKEN",),
-    ("APIKEY",),
-    ("API", "KEY"),
-    ("ACCESS", "KEY"),
-    ("PRIVATE", "KEY"),
-    ("CREDENTIAL",),
-    ("CREDENTIALS",),
+_WORDS = frozenset(
+    {
+        "SECRET",
+        "SECRETS",
+        "PASS",
+        "PASSWORD",
+        "PASSWD",
+        "PASSPHRASE",
+        "PW",
+        "PWD",
+        "TOKEN",
+        "TOKENS",
+        "APIKEY",
+    }
+    | {
+        "CREDENTIAL",
+        "CREDENTIALS",
+        "CRED",
+        "CREDS",
+        "BEARER",
+        "COOKIE",
+        "COOKIES",
+        "DSN",
+        "WEBHOOK",
+        "WEBHOOKS",
+    }
+    | {"AUTH", "AUTHORIZATION"}
+)
+_ENDINGS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "APIKEY", "CREDENTIALS", "PWD", "AUTH", "AUTHTOKEN")
+_BEGINNINGS = ("PGPASS", "APIKEY", "WEBHOOK")
+_PAIRS = frozenset(
+    {("API", "KEY"), ("ACCESS", "KEY"), ("PRIVATE", "KEY"), ("SIGNING", "KEY"), ("ENCRYPTION", "KEY")}
 )
 
+_PLACES = frozenset({"PWD", "OLDPWD"})
+"""The shell's own, which say where it is."""
 
-def looks_secret(name: str) -> bool:
-    """Return whether the value of an environment variable of that name must never be shown.
+_PASSWORD_IN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s:@]*:[^/?#\s@]+@")
+"""`scheme://user:password@`: whatever follows, it opens something."""
+
+
+def looks_secret(name: str, value: str = "") -> bool:
+    """Return whether the value of an environment variable must never be shown: its name says so, or the value itself.
 
     >>> looks_secret("HF_TOKEN"), looks_secret("TOKENIZERS_PARALLELISM")
     (True, False)
+    >>> looks_secret("DATABASE_URL", "postgres://me:pw@db/x"), looks_secret("DATABASE_URL", "postgres://db/x")
+    (True, False)
     """
-    words = name.upper().split("_")
-    return any(tuple(words[at : at + len(secret)]) == secret for secret in _WORDS for at in range(len(words)))
+    whole = name.upper()
+    words = whole.split("_")
+    if has_password(value):
+        return True
+    if whole in _PLACES:
+        return False
+    return (
+        not _WORDS.isdisjoint(words)
+        or not _PAIRS.isdisjoint(pairwise(words))
+        or any(word.endswith(_ENDINGS) or word.startswith(_BEGINNINGS) for word in words)
+    )
+
+
+def has_password(text: str) -> bool:
+    """Return whether a URL with a password stands in a text."""
+    return _PASSWORD_IN_URL.search(text) is not None
 
 
 def secret_names(spec: ClusterSpec) -> tuple[str, ...]:
     """Return the names of the variables whose values are kept apart from the plan."""
-    return tuple(sorted({*spec.run.secrets, *(name for name in spec.run.env if looks_secret(name))}))
+    return tuple(
+        sorted(
+            {*spec.run.secrets, *(name for name, value in spec.run.env.items() if looks_secret(name, value))}
+        )
+    )
 
 
 def secret_values(spec: ClusterSpec, base_dir: Path = Path()) -> dict[str, str]:
@@ -47,13 +96,29 @@ def secret_values(spec: ClusterSpec, base_dir: Path = Path()) -> dict[str, str]:
     Raises:
         SpecError: a file cannot be read; it has changed since `load_spec` checked it.
     """
-    values = {name: value for name, value in spec.run.env.items() if looks_secret(name)}
+    values = {name: value for name, value in spec.run.env.items() if looks_secret(name, value)}
     for name, written in spec.run.secrets.items():
         try:
             values[name] = read_secret(written, base_dir)
         except ValueError as error:
             raise SpecError(f"run.secrets.{name}: {error}") from None
     return values
+
+
+def secret_files(spec: ClusterSpec, base_dir: Path, file: Path | None) -> tuple[str, ...]:
+    """Return the files that hold secrets of the run, absolute: none of them is ever pushed, wherever it lies.
+
+    Those that `secrets` and `notify` name; and the spec itself, if a secret stands in it.
+    """
+    named = [*spec.run.secrets.values()]
+    inline = any(looks_secret(name, value) for name, value in spec.run.env.items())
+    if spec.run.notify is not None:
+        named += [to.path for to in spec.run.notify.to if isinstance(to, RecipientFile)]
+        inline = inline or any(not isinstance(to, RecipientFile) for to in spec.run.notify.to)
+    found = {os.path.realpath(base_dir / os.path.expanduser(path)) for path in named}
+    if inline and file is not None:
+        found.add(os.path.realpath(file))
+    return tuple(sorted(found))
 
 
 def read_secret(written: str, base_dir: Path) -> str:

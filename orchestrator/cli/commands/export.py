@@ -190,7 +190,7 @@ def _code(file: str, plan: Plan) -> bytes:
 
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for entry in manifest(plan.workdir, plan.script, plan.push_bytes_max):
+        for entry in manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld):
             info = zipfile.ZipInfo(entry.path, _ZIP_TIME)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = entry.mode << 16

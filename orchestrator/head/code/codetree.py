@@ -9,6 +9,7 @@ import hashlib
 import os
 import stat
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -98,6 +99,8 @@ class Survey:
                 else f"{len(secrets)} files that look like secrets"
             )
             said.append(f"left out {look}: {listed(secrets)}; name them in {ORCH_FILE} with ! to push them")
+        if named := [path for path, why in self.left_out if why == "named"]:
+            said.append(f"never pushed, since secrets of the spec stand in them: {listed(named)}")
         if ignored:
             said.append(
                 f"left out what {GIT_FILE} names: {listed(ignored)}; name it in {ORCH_FILE} with ! to push it"
@@ -117,6 +120,7 @@ class Survey:
 
 _REASONS: dict[Why, str] = {
     "secret": "this looks like a secret:",
+    "named": "secrets of the spec stand in",
     "cache": "this is of this machine only:",
     ".gitignore": f"{GIT_FILE} names",
     ".orchignore": f"{ORCH_FILE} names",
@@ -131,8 +135,12 @@ _keys: dict[str, tuple[_Stamp, bool]] = {}
 """As `_hashes`: whether the file is a private key."""
 
 
-def survey(workdir: str) -> Survey:
+def survey(workdir: str, withheld: Collection[str] = ()) -> Survey:
     """Look what of a working directory is pushed. Symlinks that stay in the tree count as what they point to.
+
+    Args:
+        workdir: the directory.
+        withheld: files in it that are never pushed, whatever else names them: those that hold secrets of the spec.
 
     Raises:
         SpecError: one for all that is wrong: symlinks that leave the tree or lead nowhere, sockets and devices,
@@ -141,7 +149,7 @@ def survey(workdir: str) -> Survey:
     root = os.path.realpath(workdir)
     if not os.path.isdir(root):
         raise SpecError(f"workdir: {workdir} is no directory", hint="workdir is relative to the cluster spec")
-    walk = _Walk(root)
+    walk = _Walk(root, withheld)
     walk.directory("", root, (root,))
     if walk.diagnostics:
         more = len(walk.diagnostics) - _DIAGNOSTICS_SHOWN
@@ -150,13 +158,15 @@ def survey(workdir: str) -> Survey:
     return Survey(workdir, tuple(sorted(walk.found)), tuple(walk.left_out))
 
 
-def manifest(workdir: str, script: str = "", limit_bytes: int = PUSH_BYTES_MAX) -> list[CodeFile]:
+def manifest(
+    workdir: str, script: str = "", limit_bytes: int = PUSH_BYTES_MAX, withheld: Collection[str] = ()
+) -> list[CodeFile]:
     """Return every file to push, sorted by path.
 
     Raises:
         SpecError: as `survey` and `Survey.check` do.
     """
-    seen = survey(workdir)
+    seen = survey(workdir, withheld)
     seen.check(script, limit_bytes)
     files = []
     for found in seen.found:
@@ -173,9 +183,10 @@ def manifest(workdir: str, script: str = "", limit_bytes: int = PUSH_BYTES_MAX) 
 class _Walk:
     """Goes through a directory; symlinks are followed within the root, and never around in a circle."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, withheld: Collection[str]) -> None:
         self._root = root
         self._rules = Rules(root)
+        self._withheld = {os.path.join(root, path) for path in withheld}
         self.found: list[_Found] = []
         self.left_out: list[tuple[str, Why]] = []
         self.diagnostics: list[str] = []
@@ -206,6 +217,9 @@ class _Walk:
             self.diagnostics.append(f"workdir: the name {path!r} is not UTF-8")
             return
         real = os.path.realpath(absolute)
+        if real in self._withheld:
+            self.left_out.append((path, "named"))
+            return
         if is_link and real != self._root and not real.startswith(self._root + os.sep):
             target = os.readlink(absolute)
             self.diagnostics.append(f"workdir: the symlink {path} leaves the tree: it points to {target}")

@@ -18,7 +18,7 @@ from orchestrator.core.errors import SpecError
 ORCH_FILE = ".orchignore"
 GIT_FILE = ".gitignore"
 
-Why = Literal["secret", "cache", ".gitignore", ".orchignore"]
+Why = Literal["secret", "named", "cache", ".gitignore", ".orchignore"]
 """Why an entry is left out."""
 
 SECRETS = (

@@ -197,7 +197,7 @@ def _tree(run: Run, *, fresh: bool) -> list[codetree.CodeFile]:
     plan = run.plan
     return _SHARED.of(
         (run.run_id, plan.workdir, "tree"),
-        lambda: codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max),
+        lambda: codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld),
         fresh=fresh,
     )
 

@@ -380,7 +380,7 @@ def test_the_hosts_of_a_run_share_one_look_at_the_working_directory(
     looks: list[str] = []
     survey = codetree.survey
 
-    def look(directory: str) -> codetree.Survey:
+    def look(directory: str, _withheld: object = ()) -> codetree.Survey:
         looks.append(directory)
         return survey(directory)
 

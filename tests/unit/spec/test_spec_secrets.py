@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import SpecError
+from orchestrator.head.code import codetree
 from orchestrator.spec.load import load_spec
 from orchestrator.spec.plan import load_plan
 from orchestrator.spec.secrets import looks_secret, secret_names, secret_values
@@ -49,6 +50,18 @@ def write_secret(folder: Path, content: bytes = SECRET.encode() + b"\n", mode: i
         "SSH_PRIVATE_KEY",
         "GOOGLE_APPLICATION_CREDENTIALS",
         "CREDENTIAL",
+        "SSH_KEY_PASSPHRASE",
+        "PGPASSWORD",
+        "PGPASSFILE",
+        "MYSQL_PWD",
+        "AWS_CREDS",
+        "GH_BEARER",
+        "SESSION_COOKIE",
+        "SENTRY_DSN",
+        "SLACK_WEBHOOK_URL",
+        "BASIC_AUTH",
+        "DB_PASS",
+        "apikey2",
     ],
 )
 def test_names_that_look_secret(name: str) -> None:
@@ -56,10 +69,74 @@ def test_names_that_look_secret(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["TOKENIZERS_PARALLELISM", "API_URL", "KEY", "PRIVATE", "SECRETARY", "KEYBOARD_API", "PATH"]
+    "name",
+    [
+        "TOKENIZERS_PARALLELISM",
+        "API_URL",
+        "KEY",
+        "PRIVATE",
+        "SECRETARY",
+        "KEYBOARD_API",
+        "PATH",
+        "PWD",
+        "OLDPWD",
+        "AUTHOR",
+    ],
 )
 def test_names_that_do_not(name: str) -> None:
     assert not looks_secret(name)
+
+
+@pytest.mark.fault(49)
+@pytest.mark.parametrize(
+    ("value", "secret"),
+    [
+        ("postgres://me:pw@db.lab/x", True),
+        ("tracking at https://user:p%40ss@mlflow.lab:5000 and more", True),
+        ("postgresql+psycopg2://u:@db/x", False),
+        ("https://mlflow.lab:5000/a@b", False),
+        ("me@lab", False),
+        ("s3://bucket/key:1@2", False),
+    ],
+)
+def test_a_password_in_a_url_is_secret_whatever_the_variable_is_called(
+    tmp_path: Path, value: str, secret: bool
+) -> None:
+    assert looks_secret("DATABASE_URL", value) is secret
+    spec = tmp_path / "cluster.yaml"
+    text = "version: 1\nname: t\nhosts: [{name: here, transport: local}]\nrun:\n  strategy: single\n  script: t.py\n"
+    spec.write_text(text + f"  env: {{DATABASE_URL: {json.dumps(value)}}}\n")
+    (tmp_path / "t.py").touch()
+    plan, values = load_plan(spec)
+    assert (plan.secrets, plan.env) == ((("DATABASE_URL",), {}) if secret else ((), {"DATABASE_URL": value}))
+    assert plan.withheld == (("cluster.yaml",) if secret else ())
+    assert values == ({"DATABASE_URL": value} if secret else {})
+    spec.write_text(text + f"  args: [--db, {json.dumps(value)}]\n")
+    if secret:
+        with pytest.raises(SpecError, match=r"run\.args\[1\]: a URL with a password"):
+            load_plan(spec)
+    else:
+        assert load_plan(spec)[0].args == ("--db", value)
+
+
+@pytest.mark.fault(49)
+def test_files_that_the_spec_names_as_secret_are_never_pushed(tmp_path: Path) -> None:
+    for name in ("token.txt", "channel", "t.py"):
+        (tmp_path / name).write_text("json://localhost/x\n")
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "link.txt").symlink_to("token.txt")
+    (tmp_path / ".orchignore").write_text("!token.txt\n!link.txt\n")
+    spec = tmp_path / "cluster.yaml"
+    spec.write_text(
+        "version: 1\nname: t\nhosts: [{name: here, transport: local}]\nrun:\n  strategy: single\n  script: t.py\n"
+        "  secrets: {W: token.txt}\n  notify: {to: [{file: channel}]}\n"
+    )
+    plan, _ = load_plan(spec)
+    assert plan.withheld == ("channel", "token.txt")
+    pushed = codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld)
+    assert [file.path for file in pushed] == [".orchignore", "cluster.yaml", "t.py"]
+    said = codetree.survey(plan.workdir, plan.withheld)
+    assert ("link.txt", "named") in said.left_out
 
 
 def test_secrets_travel_apart_from_the_plan(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ CONTENT = (
     "protocol/channel.py",
     "protocol/limits.py",
     "protocol/pod.py",
+    "protocol/wired.py",
     "task/**/*.py",
 )
 """The files that hosts need, and no more: every byte is pushed, and each import searches the archive's names."""

@@ -24,8 +24,10 @@ def parse_listen(text: str) -> tuple[str, int]:
     return str(ip), number
 
 
-def exposure(address: str) -> str | None:
-    """Return what others can do who reach that address; None where nobody but this machine's users does."""
+def exposure(address: str, *, with_token: bool) -> str | None:
+    """Return what others can do who reach that address; None where they can do nothing."""
+    if not with_token:
+        return f"whoever reaches {address} may read the names of runs and hosts, and how they do, and change nothing"
     if ipaddress.ip_address(address).is_loopback:
         return None
-    return f"whoever reaches {address} may read the names of runs and hosts, and how they do; nothing can be changed"
+    return f"the bearer token and the numbers go to {address} unencrypted: whoever listens on that network reads both"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import json
 import os
 import re
 import socket
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio.to_thread
-import uvicorn
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,6 +26,7 @@ from orchestrator.core.errors import (
     Refused,
     UsageError,
 )
+from orchestrator.head.api.bodies import bounded_body
 from orchestrator.page.feed import POLL_S, Feed
 from orchestrator.page.guard import METRICS, Guard, Keys, Tickets
 from orchestrator.page.source import Source
@@ -150,10 +150,10 @@ class Page:
         verb = request.path_params["verb"]
         if verb not in ACTIONS:
             raise HTTPException(404)
-        raw = await request.body()
-        if len(raw) > _BODY_BYTES_MAX:
+        raw = await bounded_body(request, _BODY_BYTES_MAX)
+        if raw is None:
             raise HTTPException(413)
-        body = await request.json() if raw else {}
+        body = json.loads(raw) if raw else {}
         run_id = await _thread(self._source.run_id, request.path_params["run"])
         return JSONResponse(await _thread(self._source.act, run_id, verb, body), status_code=202)
 
@@ -193,29 +193,6 @@ def listen(port: int) -> socket.socket:
             hint="`orch ui --port 0` takes a free one",
         ) from e
     return listener
-
-
-def serve(listener: socket.socket, app: Starlette) -> None:
-    """Answer until Ctrl-C or SIGTERM."""
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended by then, and raises it again
-        server(app).run(sockets=[listener])
-
-
-def server(app: Starlette) -> uvicorn.Server:
-    """Return the server. Its sockets are given to `run`."""
-    config = uvicorn.Config(
-        app,
-        log_level="critical",
-        access_log=False,
-        lifespan="off",
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        server_header=False,
-        limit_concurrency=200,
-        timeout_graceful_shutdown=1,
-    )
-    return uvicorn.Server(config)
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

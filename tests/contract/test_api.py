@@ -259,7 +259,11 @@ def test_the_coordinator_describes_itself(rig: Rig) -> None:
         ("POST", "/v1/runs", b"{}", 400, "usage", "this is no plan"),
         ("POST", "/v1/runs", b'{"plan": {"name": "t"}}', 400, "usage", "this is no plan"),
         ("POST", "/v1/runs", b"x" * (17 << 20), 400, "usage", "the request is too large"),
+        ("POST", "/v1/runs", b"[" * 200_000, 400, "usage", "the request is no JSON"),
+        ("POST", "/v1/runs", b'{"plan": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", 400, "usage", "no JSON"),
         ("GET", "/v1/events?after=x", None, 400, "usage", "after and wait_s are numbers"),
+        ("GET", "/v1/events?after=" + "9" * 23, None, 400, "usage", "after is a number of an event"),
+        ("GET", "/v1/events?after=" + "9" * 5000, None, 400, "usage", "after"),
         ("GET", "/v1/events?wait_s=nan", None, 400, "usage", "wait_s is a number"),
         ("GET", "/v1/nothing", None, 404, "usage", "GET /v1/nothing: Not Found"),
         ("GET", "/v1/runs", None, 405, "usage", "GET /v1/runs: Method Not Allowed"),
@@ -285,6 +289,15 @@ def test_a_fault_of_ours_is_an_error_of_that_shape_too(rig: Rig) -> None:
     assert status >= 400
     assert set(document["error"]) == {"code", "message", "hint", "exit_code"}
     assert rig.client.get("/v1/status")["runs"] == [], "and it goes on"
+
+
+def test_a_body_that_declares_to_be_too_large_is_refused_before_it_is_sent(rig: Rig) -> None:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(10)
+        caller.connect(rig.paths.socket)
+        caller.sendall(b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 800000000\r\n\r\n")
+        answer = caller.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 400")
 
 
 @pytest.mark.fault(54)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +17,7 @@ import pytest
 
 from orchestrator.head.node.bearer import token_file
 from orchestrator.head.node.paths import Paths
-from orchestrator.page import server
+from orchestrator.page import server, serving
 from orchestrator.page.guard import KEY_HEADER, TOKEN_LASTS_S, Keys
 from orchestrator.page.source import Source
 from tests.contract.fake_api import FakeApi, run_document
@@ -45,7 +48,7 @@ class Served:
         self.keys = Keys(self.port, bearer="for-prometheus")
         self.opened = 0
         app = server.application(Source(paths), self.keys, actions=actions, opened=self._opened)
-        self.server = server.server(app)
+        self.server = serving.server(app)
         self.thread = threading.Thread(target=self.server.run, args=([self.listener],), daemon=True)
 
     def _opened(self) -> None:
@@ -291,3 +294,21 @@ def test_the_bearer_token_is_drawn_once_and_is_the_users_alone(tmp_path: Path) -
     assert token_file(str(tmp_path)) == (token, path)
     Path(path).write_text("")
     assert token_file(str(tmp_path))[0] != ""
+
+
+@pytest.mark.fault(52)
+def test_two_hundred_half_open_connections_keep_nobody_out(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        silent = []
+        for _ in range(300):
+            one = socket.create_connection(("127.0.0.1", served.port), timeout=10)
+            one.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1")
+            silent.append(one)
+        try:
+            request = urllib.request.Request(f"http://127.0.0.1:{served.port}/")
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(request, timeout=10)
+            assert caught.value.code == 401, "it is answered, as any who has no cookie"
+        finally:
+            for one in silent:
+                one.close()

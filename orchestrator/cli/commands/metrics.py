@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,36 +45,42 @@ def registry(environment: Environment) -> CollectorRegistry:
     ],
 )
 @click.option("--listen", default=DEFAULT, show_default=True, metavar="ADDRESS:PORT", help="Where to listen.")
+@click.option("--no-token", is_flag=True, help="Ask for no bearer token: for whoever reaches the address.")
 @click.option("--once", is_flag=True, help="Print the metrics once, and serve nothing.")
 @click.pass_obj
-def command(session: Session, listen: str, once: bool) -> int:
+def command(session: Session, listen: str, no_token: bool, once: bool) -> int:
     """Serve the numbers of runs, tasks, hosts and GPUs to Prometheus, at /metrics.
 
+    Prometheus shows the bearer token of the file that is named at the start (`authorization: {credentials_file: …}`).
     Each scrape asks the coordinator. Where none answers, orch_coordinator_up is 0. `orch service install --metrics`
     runs it as a systemd unit. A Grafana board and alert rules are in docs/metrics.md.
     """
-    from prometheus_client import generate_latest, start_http_server
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+    from orchestrator.head.node.bearer import token_file
+    from orchestrator.page import metrics
+    from orchestrator.page.serving import serve
 
     if once:
         session.put(generate_latest(registry(session)).decode().rstrip("\n"))
         return 0
     address, port = parse_listen(listen)
-    if (seen := exposure(address)) is not None:
+    if (seen := exposure(address, with_token=not no_token)) is not None:
         session.warn(seen)
+    token, path = ("", "") if no_token else token_file(session.paths.state_dir)
     try:
-        server, thread = start_http_server(port, address, registry(session))
+        listener = socket.create_server(
+            (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+        )
     except OSError as e:
         raise OrchestratorError(
             f"cannot listen on {listen}: {e.strerror}", hint="choose another address or port with --listen"
         ) from e
     shown = f"[{address}]" if ":" in address else address
-    session.say(f"Serving http://{shown}:{server.server_port}/metrics; Ctrl-C ends")
+    whom = "to everybody who reaches it" if no_token else f"to whoever has the bearer token in {path}"
+    session.say(f"Serving http://{shown}:{listener.getsockname()[1]}/metrics {whom}; Ctrl-C ends")
     Notifier.from_environment(os.environ).ready()
-    try:
-        thread.join()
-    except KeyboardInterrupt:
-        session.say("Ended")
-    finally:
-        server.shutdown()
-        server.server_close()
+    made = registry(session)
+    serve(listener, metrics.application(lambda: generate_latest(made), CONTENT_TYPE_LATEST, token))
+    session.say("Ended")
     return 0

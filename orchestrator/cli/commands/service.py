@@ -15,6 +15,7 @@ from orchestrator.cli.listening import DEFAULT, exposure, parse_listen
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.head.node import metrics_unit
+from orchestrator.head.node.bearer import token_file
 from orchestrator.head.node.metrics_unit import MetricsUnit
 from orchestrator.head.node.systemd import UNIT, Systemd, Unit
 
@@ -87,7 +88,8 @@ def install_metrics(request: Request, session: Session, systemd: Systemd) -> dic
     """Write, enable and start the unit of `orch metrics`."""
     systemd.check()
     text = metrics_unit_of(request, session).text  # raises before anything is changed
-    seen = exposure(parse_listen(request.listen or DEFAULT)[0])
+    token_file(session.paths.state_dir)  # the unit may write nothing
+    seen = exposure(parse_listen(request.listen or DEFAULT)[0], with_token=True)
     if seen is not None:
         session.warn(seen)
     systemd.write(text)

@@ -39,7 +39,8 @@ def command(session: Session, port: int, open_: bool, actions: bool) -> int:
     # The web stack takes as long to import as all of the command line.
     from orchestrator.head.node.bearer import token_file
     from orchestrator.page.guard import LOGIN, METRICS, Keys
-    from orchestrator.page.server import application, listen, serve
+    from orchestrator.page.server import application, listen
+    from orchestrator.page.serving import serve
     from orchestrator.page.source import Source
 
     session.paths.check_socket_path()

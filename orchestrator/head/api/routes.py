@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -23,6 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from orchestrator.core.errors import OrchestratorError, Refused, UsageError
 from orchestrator.core.plan import Plan
 from orchestrator.core.state.run import Run
+from orchestrator.core.words import size
+from orchestrator.head.api.bodies import bounded_body
 from orchestrator.head.api.client import STATE_DIR_HEADER
 from orchestrator.head.coordinator.checkpoint_requests import VERBS
 from orchestrator.head.coordinator.status import run_document
@@ -168,10 +171,12 @@ class _Api:
         """Return events, and wait up to `wait_s` for a first one."""
         query = request.query_params
         try:
-            after = int(query.get("after", "0"))
+            after = int(query.get("after", "0")[:40])
             left_s = min(float(query.get("wait_s", "0")), WAIT_MAX_S)
         except ValueError as e:
             raise UsageError(f"after and wait_s are numbers: {e}") from e
+        if not 0 <= after < 1 << 63:
+            raise UsageError("after is a number of an event: `orch events --json` shows them as seq")
         if math.isnan(left_s):
             raise UsageError("wait_s is a number of seconds")
         seen = -1
@@ -220,12 +225,12 @@ def _host_state(run: Run, name: str) -> dict[str, Any]:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    raw = await request.body()
-    if len(raw) > BODY_BYTES_MAX:
-        raise UsageError("the request is too large")
+    raw = await bounded_body(request, BODY_BYTES_MAX)
+    if raw is None:
+        raise UsageError(f"the request is too large: {size(BODY_BYTES_MAX)} at most")
     try:
-        body = await request.json() if raw else {}
-    except ValueError as e:
+        body = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError) as e:
         raise UsageError(f"the request is no JSON: {e}") from e
     if not isinstance(body, dict):
         raise UsageError("the request is no JSON object")

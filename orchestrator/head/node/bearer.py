@@ -25,6 +25,7 @@ def token_file(state_dir: str) -> tuple[str, str]:
         return token, path
     token = secrets.token_urlsafe(32)
     try:
+        os.makedirs(state_dir, mode=0o700, exist_ok=True)
         durable.write(path, token.encode())
     except OSError as e:
         raise OrchestratorError(f"{path} cannot be written: {e.strerror}") from e

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import socket
 import subprocess
 import threading
+import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import generate_latest, start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
 
 import orchestrator
 from orchestrator.cli.commands.metrics import registry
 from orchestrator.cli.listening import parse_listen
 from orchestrator.client.exposition import METRICS_MAX, families
 from orchestrator.core.errors import UsageError
+from orchestrator.page import metrics
+from orchestrator.page.serving import server as serving_of
 from tests.contract.fake_api import FakeApi, run_document, task_document
 from tests.unit.cli.desk import Desk
 
@@ -106,16 +112,76 @@ def test_a_hostile_name_does_not_break_the_format(orch: Desk, api: FakeApi) -> N
 
 def test_it_is_served_over_http_and_a_coordinator_that_ends_is_told(orch: Desk, api: FakeApi) -> None:
     api.runs.append(run_document())
-    server, thread = start_http_server(0, "127.0.0.1", registry(orch))
-    url = f"http://127.0.0.1:{server.server_port}/metrics"
-    try:
-        assert b'orch_run_global_step{run="mnist"} 120.0' in urllib.request.urlopen(url).read()
+    made = registry(orch)
+    with serving(metrics.application(lambda: generate_latest(made), CONTENT_TYPE_LATEST, "t0ken")) as port:
+        assert b'orch_run_global_step{run="mnist"} 120.0' in scraped(port)
         api.close()
-        assert b"orch_coordinator_up 0.0" in urllib.request.urlopen(url).read()
+        assert b"orch_coordinator_up 0.0" in scraped(port)
+
+
+@contextlib.contextmanager
+def serving(app: Starlette) -> Iterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    made = serving_of(app)
+    thread = threading.Thread(target=lambda: made.run(sockets=[listener]))
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        made.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def scraped(port: int, **headers: str) -> bytes:
+    asked = {"Authorization": "Bearer t0ken", **headers}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=asked)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        content: bytes = answer.read()
+    return content
+
+
+@pytest.mark.fault(52)
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Authorization": ""}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example:9464"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+def test_other_users_and_web_pages_read_nothing(headers: dict[str, str], status: int) -> None:
+    with serving(metrics.application(lambda: b"orch 1", "text/plain", "t0ken")) as port:
+        assert (
+            scraped(port) == scraped(port, Host="localhost:9") == scraped(port, Host="[::1]:9") == b"orch 1"
+        )
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            scraped(port, **headers)
+        assert caught.value.code == status
+
+
+@pytest.mark.fault(52)
+def test_two_thousand_connections_that_say_nothing_cost_no_threads_and_keep_nobody_out() -> None:
+    with serving(metrics.application(lambda: b"orch 1", "text/plain", "t0ken")) as port:
+        assert scraped(port) == b"orch 1"
+        before = threading.active_count()
+        silent = []
+        for number in range(2000):
+            one = socket.create_connection(("127.0.0.1", port), timeout=10)
+            one.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127" if number % 2 else b"")
+            silent.append(one)
+        try:
+            assert scraped(port) == b"orch 1"
+            assert threading.active_count() <= before + 1
+            silent[0].settimeout(10)
+            with contextlib.suppress(ConnectionResetError):
+                assert silent[0].recv(1) == b"", "the oldest were closed"
+        finally:
+            for one in silent:
+                one.close()
 
 
 def test_once_prints_it_and_a_taken_port_is_said(orch: Desk, api: FakeApi) -> None:

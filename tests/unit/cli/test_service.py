@@ -136,7 +136,7 @@ def test_the_metrics_have_a_unit_of_their_own_and_no_coordinator_is_touched(
     assert document["unit"].endswith(f"/{metrics_unit.UNIT}")
     assert '"metrics" "--listen" "10.0.0.5:9464"' in Path(systemd.path).read_text()
     assert isinstance(session.err, StringIO)
-    assert "whoever reaches 10.0.0.5 may read" in session.err.getvalue()
+    assert "the bearer token and the numbers go to 10.0.0.5 unencrypted" in session.err.getvalue()
     assert asked(tmp_path)[1:3] == [
         f"systemctl --user enable {metrics_unit.UNIT}",
         f"systemctl --user restart {metrics_unit.UNIT}",

@@ -59,8 +59,8 @@ def why(environment: Environment, name: str | None) -> dict[str, Any]:
 
         logs = RunLogs(environment.paths.state_dir)
         run_id = known_run(logs, name)
-        state = "running" if is_not_running(e) else "answering"
-        environment.say(f"Coordinator not {state}; last recorded state")
+        away = "Coordinator not running" if is_not_running(e) else e.message[:1].upper() + e.message[1:]
+        environment.say(f"{away}; last recorded state")
         environment.hint(e.hint)
     return {
         "schema": 1,

@@ -12,7 +12,7 @@ import pytest
 
 import orchestrator
 from tests.cluster.cluster import Cluster, lab_of, steps_logged
-from tests.cluster.processes import agents, is_alive, parent
+from tests.cluster.processes import agents, freeze, is_alive, parent
 from tests.faults.times import FaultTimes
 
 pytestmark = pytest.mark.lab
@@ -130,3 +130,30 @@ def test_row_10_a_frozen_task_is_found_by_its_progress(cluster: Cluster, fault_t
     assert "fake_trainer.py" in stacks["data"]["stacks"]["worker:1"]
     assert stacks["task"] == after["first_cause"]["task"] == "worker:0", "the odd one is named"
     assert "worker:0 differs from the other tasks: its runtime does not answer" in stacks["message"]
+
+
+@pytest.mark.fault(90)
+def test_row_90_a_coordinator_that_does_not_answer_is_named_with_the_way_out(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    spec = cluster.spec("--steps", "100000")
+    cluster.ok("up", spec)
+    before = cluster.wait_step(5)
+    pid = cluster.coordinator_pid
+    freeze(pid)
+    try:
+        for command in (["status"], ["kill", "t"], ["up", spec], ["events"], ["why", "t"], ["ckpt", "ls"]):
+            began = time.monotonic()
+            refused = cluster.orch(*command)
+            took_s = time.monotonic() - began
+            # What was recorded last is shown, and said to be that.
+            assert refused.returncode == (0 if command[0] == "why" else 3), (command, refused.stderr)
+            assert (
+                f"he coordinator (pid {pid}) does not answer: it is stopped, and last wrote its journal"
+                in (refused.stderr)
+            ), command
+            assert f"`kill -CONT {pid}` lets it go on" in refused.stderr
+            assert took_s < 8, "five seconds, and what a busy machine needs to start Python"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    after = cluster.wait_step(before["global_step"] + 20)
+    assert (after["restarts"], after["phase"]) == (0, "RUNNING")

@@ -9,7 +9,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
+import select
 import socket
+import struct
+import time
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -19,6 +23,12 @@ from orchestrator.core.words import duration
 
 STATE_DIR_HEADER = "Orch-State-Dir"
 """The state directory that the client expects, percent-encoded. A coordinator with another one refuses."""
+
+LOOK_S = 3.0
+"""How long an answer may take until it is looked whether the coordinator runs at all."""
+
+PROBE_S = 1.0
+"""How long it may then take to answer that it does: on a busy machine its API answers within a fraction of that."""
 
 NOT_RUNNING_HINT = "start it with `orch coordinator start`; `orch up FILE` also does"
 
@@ -48,9 +58,64 @@ class Client:
         """Return a connection for one request."""
         return _UnixConnection(self.socket_path, patience_s)
 
+    def _await_answer(self, connection: http.client.HTTPConnection, patience_s: float) -> None:
+        """Wait until the answer begins. TimeoutError after `patience_s`, or once the coordinator answers nobody.
+
+        A request may take minutes, as one that reads checkpoints. Whether the coordinator runs at all is seen by asking
+        it something small meanwhile.
+        """
+        give_up_at = time.monotonic() + patience_s
+        while connection.sock is not None:
+            wait_s = min(LOOK_S, give_up_at - time.monotonic())
+            if wait_s <= 0:
+                raise TimeoutError
+            if select.select([connection.sock], [], [], wait_s)[0]:
+                return
+            if time.monotonic() < give_up_at:
+                self._look()
+
+    def _look(self) -> None:
+        """Ask what any coordinator answers at once. TimeoutError where it does not."""
+        connection = self._connection(PROBE_S)
+        try:
+            connection.request("GET", "/v1/alive")
+            connection.getresponse().read()
+        except TimeoutError:
+            raise
+        except (OSError, http.client.HTTPException):
+            return  # it ends, and so will the request
+        finally:
+            connection.close()
+
+    def _silent(self, connection: http.client.HTTPConnection, waited_s: float) -> CoordinatorUnreachable:
+        """Say which process does not answer, what is known of it, and the way out."""
+        pid = connection.pid if isinstance(connection, _UnixConnection) else None
+        who = f"the coordinator (pid {pid})" if pid else "the coordinator"
+        if pid and _state(pid) == "T":
+            return CoordinatorUnreachable(
+                f"{who} does not answer: it is stopped{self._last_written()}; tasks train on",
+                hint=f"`kill -CONT {pid}` lets it go on; no host is given up for the time in which it did not run",
+            )
+        waits = ", and waits in the kernel, perhaps for its disk" if pid and _state(pid) == "D" else ""
+        kill = f"`kill -9 {pid}`, then `orch coordinator start`" if pid else "`orch coordinator restart`"
+        return CoordinatorUnreachable(
+            f"{who} behind {self.socket_path} did not answer within {duration(waited_s)}{waits}{self._last_written()}",
+            hint=f"its log is coordinator.log in the state directory; {kill} takes its runs up, and touches no task",
+        )
+
+    def _last_written(self) -> str:
+        """Say when its journal was last written: since then at most it has done nothing."""
+        files = [os.path.join(self.state_dir or "", name) for name in ("journal.db-wal", "journal.db")]
+        times = [os.stat(file).st_mtime for file in files if self.state_dir and os.path.exists(file)]
+        return (
+            f", and last wrote its journal {duration(max(0.0, time.time() - max(times)))} ago"
+            if times
+            else ""
+        )
+
     def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float | None) -> dict[str, Any]:
         patience_s = self.timeout_s if timeout_s is None else timeout_s
-        connection = self._connection(patience_s)
+        connection, began = self._connection(patience_s), time.monotonic()
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self.state_dir is not None:
             headers[STATE_DIR_HEADER] = quote(self.state_dir)
@@ -58,13 +123,11 @@ class Client:
             # The server may answer and hang up before the whole request was sent. Its answer can still be read.
             with contextlib.suppress(BrokenPipeError):
                 connection.request(method, target, body, headers)
+            self._await_answer(connection, patience_s)
             response = connection.getresponse()
             status, content = response.status, response.read()
         except TimeoutError as e:
-            raise CoordinatorUnreachable(
-                f"the coordinator behind {self.socket_path} did not answer within {duration(patience_s)}",
-                hint="does it live? Its log is coordinator.log in the state directory",
-            ) from e
+            raise self._silent(connection, time.monotonic() - began) from e
         except (FileNotFoundError, ConnectionRefusedError) as e:
             raise CoordinatorUnreachable(
                 f"no coordinator is running behind {self.socket_path}", hint=NOT_RUNNING_HINT
@@ -87,6 +150,9 @@ class Client:
 class _UnixConnection(http.client.HTTPConnection):
     """An HTTP connection to a Unix socket."""
 
+    pid: int | None = None
+    """Whose the socket is, once it is connected."""
+
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path = path
@@ -94,8 +160,21 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect to the socket. http.client calls this on the first request."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
+        # Only a process that does not run leaves its queue full for so long.
+        self.sock.settimeout(min(self.timeout or LOOK_S, LOOK_S))
         self.sock.connect(self._path)
+        self.sock.settimeout(self.timeout)
+        credentials = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.pid = struct.unpack("3i", credentials)[0]
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process as the kernel calls it; empty where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
 
 
 def _document(status: int, content: bytes) -> dict[str, Any]:

@@ -138,6 +138,10 @@ class _Api:
         name = request.path_params["name"]
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.why, name))
 
+    async def alive(self, request: Request) -> JSONResponse:
+        """Say that this process runs: who waits long for another answer asks it."""
+        return JSONResponse({"pid": os.getpid()})
+
     async def checkpoints(self, request: Request) -> JSONResponse:
         """Answer `GET` with the list of checkpoints, and do what `POST …/VERB` asks."""
         name, verb = request.path_params["name"], request.path_params.get("verb", "list")
@@ -294,6 +298,7 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/outputs/fetch", api.output, methods=["POST"]),
         Route("/v1/runs/{name}/why", api.why),
         Route("/v1/runs/{name}/history", api.history),
+        Route("/v1/alive", api.alive),
         Route("/v1/runs/{name}/series", api.series),
         Route("/v1/runs/{name}/logs", api.log_lines),
         Route("/v1/runs/{name}/checkpoints", api.checkpoints),

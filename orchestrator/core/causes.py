@@ -78,6 +78,8 @@ class Cause(Enum):
         means="the host ran out of memory, and the kernel killed this process",
         advice="a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
     )
+    DIFFERENT = Row("different programs", repeats=True)
+    """The workers did not execute the same operations, so their collectives do not fit together."""
     GPU_OOM = Row("GPU out of memory", repeats=True)
     GPU = Row("GPU error", blame=Blame.HOST)
     NCCL = Row("NCCL", repeats=True)
@@ -159,7 +161,7 @@ class Cause(Enum):
         ends_the_run=True,
         is_found_first=True,
         disowns=True,
-        means="the script does not go on from the checkpoint that it was given",
+        means="the script does not restore from $ORCH_CHECKPOINT_DIR, or what it restores does not hold its position",
         advice="restore from $ORCH_CHECKPOINT_DIR in the script, or start over with `orch up --from-scratch`",
     )
     OWN_PLACE = Row(

@@ -17,6 +17,32 @@ def plain(text: str) -> str:
     return _CONTROL.sub(lambda found: "" if found[0].startswith("\x1b") else " ", text).strip()
 
 
+_FIGURES = (
+    (re.compile(r"(?<=/tmp/)[^\s/'\"]+"), "#"),
+    (re.compile(r"0[xX][0-9a-fA-F]+|\b(?=[a-f]*\d)[0-9a-f]{8,}\b"), "#"),
+    (
+        re.compile(
+            r"(?<![A-Za-z_])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b", re.IGNORECASE
+        ),
+        "#",
+    ),
+    (re.compile(r"\d+"), "#"),
+    (re.compile(r"[\s\[\](){},;]*#(?:(?:[\s\[\](){},;:]|\.\.\.)*#)*[\s\[\](){},;]*"), " # "),
+    (re.compile(r"\s+"), " "),
+)
+
+
+def without_figures(text: str) -> str:
+    """Return what an error is without the numbers, arrays, addresses and temporary names in it, which differ each time.
+
+    >>> without_figures("loss is -3.1e-05 at [[ 1.  2.]\\n [-3. nan]] of <Batch object at 0x7F3a>")
+    'loss is # at # of <Batch object at # >'
+    """
+    for pattern, put in _FIGURES:
+        text = pattern.sub(put, text)
+    return text.strip()
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun.
 

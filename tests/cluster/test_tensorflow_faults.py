@@ -297,3 +297,30 @@ def test_row_28_a_zombie_chief_removes_only_its_own_backup(
     os.kill(successor, signal.SIGCONT)
     assert ended(cluster, "SUCCEEDED")["restarts"] == 1
     assert resumed_at(cluster) > 0
+
+
+@pytest.mark.fault(91)
+def test_row_91_workers_that_run_different_programs_are_no_network_fault(cluster: Cluster) -> None:
+    cluster.ok("up", spec(cluster, "workers_part.py", checkpoint=False), timeout=120)
+    run = ended(cluster, "FAILED")
+    found = run["first_cause"]
+    assert found["cause"] == "different programs", found
+    assert "shape [6] and another one of [5]" in found["means"]
+    assert "without a seed" in found["advice"]
+    assert run["restarts"] == 1, "the same failure twice ends it"
+
+
+@pytest.mark.fault(92)
+def test_row_92_an_optimizer_that_was_changed_before_a_resume_is_said_to_be_that(cluster: Cluster) -> None:
+    one = {"strategy": "single"}
+    cluster.ok("up", spec(cluster, "changed_model.py", tasks=1, **one), timeout=120)
+    ended(cluster, "SUCCEEDED")
+    saved = digests(generation_directory(cluster, cluster.run()))
+    cluster.ok("up", spec(cluster, "changed_model.py", "--optimizer", "sgd", tasks=1, **one), timeout=120)
+    run = ended(cluster, "FAILED")
+    found = run["first_cause"]
+    assert found["cause"] == "resume-mismatch", found
+    assert found["sentence"].endswith("it did not go on from there")
+    assert "the model or the optimizer was changed" in found["means"]
+    assert len(saved) == 3
+    assert digests(cluster.directory / "ckpt/gen-000001") == saved, "nothing is removed"

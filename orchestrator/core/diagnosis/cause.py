@@ -18,7 +18,7 @@ from orchestrator.core.plan import TaskId
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
-from orchestrator.core.words import duration, plain, size
+from orchestrator.core.words import duration, plain, size, without_figures
 
 SAVED_CODE = 42
 """TensorFlow's PreemptionCheckpointHandler: "saved, start me again"."""
@@ -58,6 +58,8 @@ def how(ended: Exit) -> str:
     said = f": {in_short(ended.last_line)}" if ended.last_line else ""
     if ended.cause is Cause.OOM:
         return _out_of_memory(ended, said)
+    if said and not matching.is_error_known(ended):
+        said = f"; it printed last: {in_short(ended.last_line)}"  # which need not have to do with its end
     by_itself = "failed with exit code {code}{said}" if ended.signal is None else "crashed ({signal}){said}"
     words = ended.cause.row.how or by_itself
     return words.format(said=said, code=ended.code, signal=_signal_name(ended.signal))
@@ -220,11 +222,16 @@ def completed(run: Run, found: FirstCause) -> FirstCause:
     means, advice = found.means or means, found.advice or advice
     if first is not None and (told := gpu_faults.of_task(run, first)) is not None:
         means, advice = told
+    lines = found.last_lines
+    if found.cause is Cause.RESUME_MISMATCH and first is not None and first.exit is not None:
+        means, advice = matching.why_not_resumed(first.exit) or (means, advice)
+        lines = lines or first.exit.last_lines
     if first is not None and (injected := _injected(first, found.cause)) is not None:
         means, advice = f"injected by orch chaos: {injected.fault}", "nothing"
     return replace(
         found,
         host=host,
+        last_lines=lines,
         global_step=first.progress.global_step if first else None,
         means=means,
         advice=advice,
@@ -288,12 +295,9 @@ def as_data(found: FirstCause, downtime: Mapping[str, float | None] | None = Non
     }
 
 
-_VARIES = re.compile(r"0x[0-9a-f]+|\d+")
-
-
 def _common_line(ended: Exit) -> str:
-    """Return its last line without what differs between tasks and between times: numbers, addresses, its own paths."""
-    return _VARIES.sub("#", ended.last_line)
+    """Return its last line without what differs between tasks and between times: figures, and its own paths."""
+    return without_figures(ended.last_line)
 
 
 def failure(run: Run) -> str | None:

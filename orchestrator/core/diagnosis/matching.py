@@ -7,18 +7,27 @@ from collections.abc import Sequence
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis.old_scripts import OLD_SCRIPTS
-from orchestrator.core.diagnosis.signatures import SIGNATURES, Signature
+from orchestrator.core.diagnosis.signatures import SIGNATURES, WARNINGS, Signature
 from orchestrator.core.ends import Exit
 from orchestrator.core.words import plain
 
 _OWN_WORDS = re.compile(r"(?:builtins\.)?(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning))\b")
 _ENDS_A_TRACEBACK = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
+_LAST_WORDS = re.compile(
+    r"^Traceback \(most recent call last\)|^Fatal Python error|\bCheck failed:|^terminate called after"
+)
 _TENSORFLOWS = re.compile(
     r"errors_impl\.|XlaRuntimeError|RuntimeError|SystemError|InternalError|UnknownError|OpError"
 )
 
 
 _BY_KIND = {sign.kind: sign for sign in SIGNATURES if sign.kind}
+
+
+_ENDED_ITSELF = (
+    "no error of it is known: the script ended the process itself (`os._exit`, `sys.exit`), or a library did",
+    "look for a call of `os._exit` or `sys.exit`, and for what its log says above",
+)
 
 
 def signature_of(ended: Exit) -> tuple[Signature, dict[str, str]] | None:
@@ -50,6 +59,19 @@ def _last_exception(lines: Sequence[str]) -> str:
     return next((line for line in reversed(lines) if _ENDS_A_TRACEBACK.match(line)), "")
 
 
+def is_error_known(ended: Exit) -> bool:
+    """Whether the last line is an error that ended the process, by what the runtime told or by a traceback.
+
+    A process that ends itself (`os._exit`, exit() in a library) leaves none.
+    """
+    return bool(
+        ended.error
+        or _last_exception(ended.last_lines)
+        or any(_LAST_WORDS.search(line) for line in ended.last_lines)
+        or _search("\n".join(ended.last_lines), [sign for sign in SIGNATURES if not sign.in_the_error_only])
+    )
+
+
 def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
     """Return what an exit means and what a person can do about it."""
     found = signature_of(ended)
@@ -57,7 +79,16 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
     if found is not None and found[0].cause is ended.cause:
         sign, said = found
         return _filled(sign.means, sign.advice, {**said, **facts})
+    if ended.cause is Cause.SCRIPT and ended.code and not is_error_known(ended):
+        return _filled(*_ENDED_ITSELF, facts)
     return of_class(ended.cause, **facts)
+
+
+def why_not_resumed(ended: Exit) -> tuple[str, str] | None:
+    """Return what the framework printed of a checkpoint that does not fit, as meaning and advice; None if nothing."""
+    rows = [*WARNINGS, *(sign for sign in SIGNATURES if sign.cause is Cause.CHECKPOINT)]
+    found = _search("\n".join(ended.last_lines), rows)
+    return _filled(found[0].means, found[0].advice, found[1]) if found is not None else None
 
 
 def of_class(cause: Cause, *, host: str, python: str = "python") -> tuple[str, str]:

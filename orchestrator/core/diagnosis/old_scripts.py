@@ -113,6 +113,26 @@ OLD_SCRIPTS: tuple[Signature, ...] = (
         "Keras 3 saves and loads `.keras`, `.h5` and `.weights.h5` files only",
         "`model.save('model.keras')`; `model.export(directory)` for a SavedModel. " + _KERAS_2,
     ),
+    # Of Keras 1, and of Keras 2 before 2.13: today's tf_keras has them no more, so `keras: 2` would not help.
+    _row(
+        (
+            r"cannot import name 'np_utils'",
+            r"No module named '[\w.]*\.np_utils'",
+            r"has no attribute 'np_utils'",
+        ),
+        "Keras has no `np_utils` any more, nor has tf_keras",
+        "`from tensorflow.keras.utils import to_categorical`, and `to_categorical(…)` in the place of "
+        "`np_utils.to_categorical(…)`",
+    ),
+    _row(
+        (
+            r"has no attribute '(?P<name>(?:set_)?image_dim_)ordering'",
+            r"cannot import name '(?P<name>(?:set_)?image_dim_)ordering'",
+        ),
+        "`{name}ordering` is of Keras 1; neither Keras 3 nor tf_keras has it",
+        "`image_data_format()` and `set_image_data_format(…)`: 'channels_last' is what was 'tf', 'channels_first' what "
+        "was 'th'",
+    ),
     _row(
         (
             r"object has no attribute 'reset_states'",
@@ -124,7 +144,6 @@ OLD_SCRIPTS: tuple[Signature, ...] = (
             r"keras\.layers' has no attribute 'experimental'",
             r"No module named '(?:tensorflow\.)?keras\.layers\.(?:experimental|normalization|core|convolutional)",
             r"keras\.mixed_precision' has no attribute 'experimental'",
-            r"cannot import name 'np_utils' from 'keras\.utils'",
         ),
         _FOR_KERAS_2,
         _KERAS_2,

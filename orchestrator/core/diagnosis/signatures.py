@@ -38,6 +38,12 @@ class Signature:
         return next(filter(None, (_compiled(pattern).search(text) for pattern in self.patterns)), None)
 
 
+_SAME_PROGRAM = (
+    "all workers must build the same model and take the same steps. Usual reasons: a trial or a random choice drawn "
+    "without a seed that all share, a file (a checkpoint, a cache) that only some hosts have, a callback that stops by "
+    "the clock or by a worker's own metric, a branch on the task's index"
+)
+
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
         Cause.PORT,
@@ -82,6 +88,32 @@ SIGNATURES: tuple[Signature, ...] = (
         "the message names the place in the script, and the way out",
         kind="unsupported",
     ),
+    # Before the rows of followers: each worker prints these within "Collective ops is aborted by".
+    Signature(
+        Cause.DIFFERENT,
+        (
+            r"Shape mismatch in the collective instance (?P<n>\d+)\..*?expected shape (?P<a>\[[^\]]*\]) but another "
+            r"member in the group expected shape (?P<b>\[[^\]]*\])",
+        ),
+        "the workers ran different programs: they parted before collective {n}, where one had a tensor of shape {a} "
+        "and another one of {b}",
+        _SAME_PROGRAM,
+    ),
+    Signature(
+        Cause.DIFFERENT,
+        (
+            r"Collective instance (?P<n>\d+) expected type (?P<a>.+?),? but got type (?P<b>.+?)(?:$|[.;\n]| The error)",
+        ),
+        "the workers ran different programs: they parted before collective {n}, for which one had type {a} and "
+        "another {b}",
+        _SAME_PROGRAM,
+    ),
+    Signature(
+        Cause.DIFFERENT,
+        ("Shape mismatch in the collective instance", r"Collective instance \d+ expected type"),
+        "the workers ran different programs: their collectives do not fit together",
+        _SAME_PROGRAM,
+    ),
     # A follower may repeat its peer's error, but the task that failed first never prints this line.
     Signature(
         Cause.FOLLOWER,
@@ -108,9 +140,17 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.DISK,
-        ("No space left on device", r"\bENOSPC\b", r"errno = 28\b"),
-        "the disk it writes to is full; the last verified checkpoint is untouched",
-        "make room where the checkpoints or the script's files go (`df -h` there), or keep fewer (`checkpoint: keep`)",
+        ("No space left on device", r"\bENOSPC\b", r"\[Errno 28\]", r"errno = 28\b"),
+        "the disk it writes to is full, or has no inodes left for another file; the last verified checkpoint is "
+        "untouched",
+        "make room where the checkpoints or the script's files go (`df -h` and `df -i` there), or keep fewer "
+        "(`checkpoint: keep`)",
+    ),
+    Signature(
+        Cause.DISK,
+        ("No usable temporary directory found",),
+        "{host} has no directory for temporary files in which one can be made: the disk is full, or has no inodes left",
+        "`df -h /tmp` and `df -i /tmp` on {host}; or name another directory as `TMPDIR` under `env`",
     ),
     Signature(
         Cause.DISK,
@@ -335,6 +375,22 @@ SIGNATURES: tuple[Signature, ...] = (
         in_the_error_only=True,
     ),
     Signature(
+        Cause.DATA,
+        (r"CancelledError\b.*(?:function is cancelled|GetNext|Iterator)",),
+        "under a parameter server a step of another worker failed, mostly since that worker's data had ended, and this "
+        "one was cancelled",
+        "`Start cancelling closures due to error` in the chief's log names the first error; for OutOfRangeError "
+        "`repeat()` the data set that each worker makes, and let `steps_per_epoch` say where an epoch ends",
+        in_the_error_only=True,
+    ),
+    Signature(
+        Cause.SCRIPT,
+        ("Collective ops must be configured at program startup",),
+        "the strategy was made after TensorFlow had run something",
+        "make the strategy in the first lines of the script, before any tensor, data set, model or "
+        "`tf.config.list_logical_devices`; `transparent: true` does that for a script without a strategy",
+    ),
+    Signature(
         Cause.SCRIPT,
         (r"Attempt to convert a value \(PerReplica",),
         "Keras 3 does not work under MultiWorkerMirroredStrategy by itself, and the runtime's patch was not in place",
@@ -388,3 +444,15 @@ SIGNATURES: tuple[Signature, ...] = (
         in_the_error_only=True,
     ),
 )
+
+WARNINGS: tuple[Signature, ...] = (
+    Signature(
+        Cause.CHECKPOINT,
+        (r"Skipping variable loading for optimizer '(?P<name>[^']*)'",),
+        "the model or the optimizer was changed, or not built before it was loaded: Keras loaded the weights, and left "
+        "out the state of optimizer {name} with its count of steps, since the number of variables differs",
+        "if it was changed on purpose, start over with `orch up --from-scratch` or another checkpoint directory; if "
+        "not, `model.optimizer.build(model.trainable_variables)` before the weights are loaded",
+    ),
+)
+"""What a process prints and goes on. It decides only where a script did not go on from its checkpoint."""

@@ -119,7 +119,7 @@ def _resumed_wrongly(turn: Turn) -> bool:
         return False
     sentence = (
         f"resume-mismatch: {chief.id} was given the checkpoint of step {given} and reports step "
-        f"{chief.first_step}: the script does not restore from ORCH_CHECKPOINT_DIR"
+        f"{chief.first_step}: it did not go on from there"
     )
     hint = Cause.RESUME_MISMATCH.row.advice
     turn.set(problem=Problem(code="resume-mismatch", message=sentence, hint=hint))

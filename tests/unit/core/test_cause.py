@@ -70,6 +70,14 @@ def test_classify(ended: Exit, expected: Cause) -> None:
         ),
         (replace(SCRIPT, code=3), "failed with exit code 3"),
         (
+            replace(SCRIPT, code=3, last_lines=("Epoch 1/3", "all is well")),
+            "failed with exit code 3; it printed last: all is well",
+        ),
+        (
+            replace(SCRIPT, last_lines=("Traceback (most recent call last):", "MyFailure: x")),
+            "failed with exit code 1: MyFailure: x",
+        ),
+        (
             replace(SCRIPT, cause=Cause.FOLLOWER, error="UnavailableError"),
             "lost its peers: UnavailableError",
         ),
@@ -196,6 +204,47 @@ def test_where_nobody_had_gone_before_a_follower_it_was_the_network() -> None:
 )
 def test_its_words_in_short(line: str, expected: str) -> None:
     assert cause.in_short(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("loss is -3.1e-05", "loss is 12"),
+        ("loss is nan", "loss is inf"),
+        ("bad batch [ 1.  2. -3.]", "bad batch [10. 20. 30. 4.]"),
+        ("bad batch [[1 2]\n [3 4]]", "bad batch [[  1   2   3]\n [ -3   4 nan]]"),
+        (
+            "bad batch array([1, 2, ..., 5], dtype=float32)",
+            "bad batch array([7, 8, 9, ..., 5], dtype=float32)",
+        ),
+        ("<Batch object at 0x7F3A> is empty", "<Batch object at 0x55d1c0ffee> is empty"),
+        ("record   7 of   128", "record 1000 of 128"),
+        ("no such file '/tmp/tmpq3_x1/a.npy'", "no such file '/tmp/tmpzz8k/a.npy'"),
+        ("shard 3f2504e04f89 is damaged", "shard 0a1b2c3d4e5f is damaged"),
+    ],
+)
+def test_an_error_is_the_same_whatever_figures_it_holds(one: str, other: str) -> None:
+    first, again = (
+        cause.failure(run_of(replace(SCRIPT, error=f"ValueError: {said}"), None)) for said in (one, other)
+    )
+    assert first is not None
+    assert first == again
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("KeyError: 'accuracy'", "KeyError: 'loss'"),
+        ("ValueError: x is -1", "TypeError: x is -1"),
+        ("ValueError: x is nan", "ValueError: y is nan"),
+        ("ValueError: information", "ValueError: banana"),
+        ("ValueError: (x) is 1", "ValueError: (y) is 1"),
+    ],
+)
+def test_another_error_is_another_failure(one: str, other: str) -> None:
+    assert cause.failure(run_of(replace(SCRIPT, error=one), None)) != cause.failure(
+        run_of(replace(SCRIPT, error=other), None)
+    )
 
 
 def test_a_number_that_differs_makes_no_other_failure() -> None:

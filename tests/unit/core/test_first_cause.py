@@ -90,3 +90,18 @@ def test_an_end_long_after_a_fault_or_of_another_task_is_not_of_it(tmp_path: Pat
     newer = found_in(played(tmp_path, STARTED + "> 9 chaos kill worker:1\n" + KILLED + again))
     assert newer.generation == 2
     assert "chaos" not in newer.means
+
+
+def test_what_keras_printed_says_why_a_script_did_not_go_on_from_its_checkpoint(tmp_path: Path) -> None:
+    resumed = STARTED.replace("3 seeded nothing", "3 seeded 500").replace("step=51", "step=1")
+    ended = "> 6 report a worker:0=exited,cause=ordered,signal=9{}\n"
+    ended += "> 6 report b worker:1=exited,cause=ordered,signal=9\n"
+    unknown = found_in(played(tmp_path, resumed + ended.format("")))
+    assert unknown.cause is Cause.RESUME_MISMATCH
+    assert unknown.sentence.endswith("reports step 1: it did not go on from there")
+    assert "does not restore from $ORCH_CHECKPOINT_DIR, or" in unknown.means
+    says = ",says=Skipping_variable_loading_for_optimizer_'adam',_because_it_has"
+    changed = found_in(played(tmp_path, resumed + ended.format(says.replace(",_", "_"))))
+    assert changed.means.startswith("the model or the optimizer was changed")
+    assert "of optimizer adam" in changed.means
+    assert changed.last_lines == ("Skipping variable loading for optimizer 'adam' because it has",)

@@ -48,6 +48,42 @@ TEXTS: list[tuple[str, Cause, str]] = [
         Cause.SCRIPT,
         "XLA does not compile",
     ),
+    (  # as TensorFlow 2.21 raised it on both workers
+        f"{ERRORS}.InvalidArgumentError: Graph execution error: Collective ops is aborted by: Shape mismatch in the "
+        "collective instance 104. Op at device /job:worker/replica:0/task:1/device:CPU:0 expected shape [6] but "
+        "another member in the group expected shape [5]. This is likely due to different input shapes at different "
+        "members of the collective op. The error could be from a previous operation. Restart your program to reset.",
+        Cause.DIFFERENT,
+        "parted before collective 104, where one had a tensor of shape [6] and another one of [5]",
+    ),
+    (
+        f"{ERRORS}.InternalError: Collective ops is aborted by: Collective instance 100 expected type 0 and data_type "
+        "1 but got type 3 and data_type 1. The error could be from a previous operation. Restart your program to "
+        "reset.",
+        Cause.DIFFERENT,
+        "parted before collective 100, for which one had type 0 and data_type 1 and another 3 and data_type 1",
+    ),
+    (
+        f"{ERRORS}.InternalError: Shape mismatch in the collective instance",
+        Cause.DIFFERENT,
+        "their collectives do not fit together",
+    ),
+    (
+        "RuntimeError: Collective ops must be configured at program startup",
+        Cause.SCRIPT,
+        "the strategy was made after TensorFlow had run something",
+    ),
+    (
+        f"{ERRORS}.CancelledError: The corresponding function is cancelled. Please reschedule the function.",
+        Cause.DATA,
+        "mostly since that worker's data had ended",
+    ),
+    (
+        "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/w']",
+        Cause.DISK,
+        "has no inodes left",
+    ),
+    ("OSError: [Errno 28] No space left on device: '/w/model.keras'", Cause.DISK, "no inodes left"),
     (f"{ERRORS}.UnknownError: Could not start gRPC server", Cause.PORT, "took the task's port"),
     ("OSError: [Errno 98] Address already in use", Cause.PORT, "belongs to another"),
     (
@@ -321,7 +357,13 @@ OLD: list[tuple[str, str]] = [
     ("AttributeError: module 'keras.mixed_precision' has no attribute 'experimental'", "`keras: 2`"),
     (
         "ImportError: cannot import name 'np_utils' from 'keras.utils' (/opt/tf/keras/__init__.py)",
-        "`keras: 2`",
+        "import to_categorical",
+    ),
+    ("ModuleNotFoundError: No module named 'keras.utils.np_utils'", "import to_categorical"),
+    ("AttributeError: module 'keras.backend' has no attribute 'image_dim_ordering'", "image_data_format()"),
+    (
+        "AttributeError: module 'tf_keras.api._v2.keras.backend' has no attribute 'set_image_dim_ordering'",
+        "set_image_data_format",
     ),
 ]
 """As TensorFlow 2.21 and Keras 3.15 print them; each with a part of the line of today."""
@@ -460,3 +502,34 @@ def test_a_signal_of_its_own_making_is_told_from_one_that_was_sent(
     ended = cause.classify(Exit(Cause.SIGNAL, signal=signal, last_lines=(line,)))
     assert ended.cause is expected
     assert cause.how(ended).startswith(how)
+
+
+SKIPPED = (
+    "/opt/tf/keras/src/saving/saving_lib.py:802: UserWarning: Skipping variable loading for optimizer 'adam', because "
+    "it has 12 variables whereas the saved optimizer has 2 variables. "
+)
+
+
+def test_a_warning_is_no_failure_but_tells_why_a_script_did_not_resume() -> None:
+    lines = (SKIPPED, "  saveable.load_own_variables(weights_store.get(inner_path))", "Epoch 1/3")
+    failed = Exit(Cause.SCRIPT, code=1, error=f"{ERRORS}.InvalidArgumentError: no", last_lines=lines)
+    assert cause.classify(failed).cause is Cause.SCRIPT
+    told = matching.why_not_resumed(Exit(Cause.ORDERED, last_lines=lines))
+    assert told is not None
+    assert "left out the state of optimizer adam" in told[0]
+    assert "--from-scratch" in told[1]
+    shapes = ("ValueError: axes don't match array",)
+    assert (
+        "shapes or names differ"
+        in (matching.why_not_resumed(Exit(Cause.ORDERED, last_lines=shapes)) or ("",))[0]
+    )
+    assert matching.why_not_resumed(Exit(Cause.ORDERED, last_lines=("Epoch 1/3",))) is None
+
+
+def test_a_process_that_ended_itself_is_not_explained_by_what_it_printed_last() -> None:
+    ended = cause.classify(Exit(Cause.SCRIPT, code=3, last_lines=("Epoch 1/3", "all is well")))
+    means, advice = matching.explained(ended, host="gpu-a", python="python3")
+    assert "ended the process itself (`os._exit`" in means
+    assert "os._exit" in advice
+    raised = Exit(Cause.SCRIPT, code=1, error="KeyError: 'x'")
+    assert matching.explained(cause.classify(raised), host="gpu-a", python="python3") == ("", "")

@@ -22,6 +22,7 @@ ALLOWED = {
     "checkpoints/share.py": "the age of tokens that no run asks for any more: a day",
     "checkpoints/claims.py": "since when a run is somebody's, which is shown; and where a file system tells no time",
     "host/system/codestore.py": "the age of unused blobs: hours, and what is removed too early is pushed again",
+    "head/api/client.py": "says when the journal of a coordinator that does not answer was last written",
     "head/reach/ssh/keys.py": "whether a host's certificate is valid now, as ssh judges it: there is no other clock",
     "head/journal/journal.py": "times of records and names of files; their order is that of their numbers",
     "head/records/accounts.py": SHOWN,

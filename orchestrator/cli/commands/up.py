@@ -241,7 +241,7 @@ def command(
     timeout: float | None,
     as_json: bool,
 ) -> int:
-    """Start the run of FILE, and wait until it is training. Prints the run's id.
+    """Start the run of FILE, and wait until its tasks are released. Prints the run's id.
 
     A run that is already running with this plan is left as it is. A run that has ended resumes from its last verified
     checkpoint. `orch kill` stops it; the end of this command does not.
@@ -285,7 +285,9 @@ def _say_outcome(document: Mapping[str, Any], session: Session) -> None:
     if phase is None:
         return
     if phase == "RUNNING":
-        session.say(f"{document.get('run_id')} is training. Logs: orch logs -f {name}")
+        step = document.get("global_step")
+        does = f"trains (step {step})" if step is not None else "has begun; no step was seen yet"
+        session.say(f"{document.get('run_id')} {does}. Logs: orch logs -f {name}")
         return
     session.say(render.outcome(document, session.paint_err, width=session.width_err))
     if phase == "FAILED" and document.get("generation"):  # else no task was started

@@ -121,13 +121,15 @@ def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
         "elapsed_s": round(account.elapsed_s, 1) if account else None,
         "steps_total": total,
         "eta_s": eta_s,
-        **_goodput(account),
+        **_goodput(run, account),
     }
 
 
-def _goodput(account: Account | None) -> dict[str, Any]:
-    """Return the run's goodput (0 to 1), and what its time went into."""
+def _goodput(run: Run, account: Account | None) -> dict[str, Any]:
+    """Return the run's goodput (0 to 1), and what its time went into. Before its first step it has none."""
     told = account.as_data() if account else None
+    if told is not None and run.best_step is None:
+        told["value"] = None
     return {"goodput": told["value"] if told else None, "time_use": told}
 
 
@@ -178,7 +180,7 @@ def why_document(
     return {
         "schema": SCHEMA,
         **_headline(run, now, halted),
-        **_goodput(account),
+        **_goodput(run, account),
         "saving": saving(run),
         "first_causes": list(latest.values()),
     }

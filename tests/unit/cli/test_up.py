@@ -23,7 +23,7 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
     assert orch.said == (
         f"pushes 2 files ({pushed}) of {Path(spec).parent}\n"
         "2026-11-20 12:00:01 UTC  started  generation 1 starts\n"
-        f"{RUN} is training. Logs: orch logs -f mnist\n"
+        f"{RUN} trains (step 120). Logs: orch logs -f mnist\n"
     )
     path, body = api.posted[0]
     assert (path, body["from_scratch"], body["plan"]["tasks"][1]["id"]) == (
@@ -90,7 +90,7 @@ def test_up_of_what_runs_already(orch: Desk, api: FakeApi, spec: str) -> None:
     assert orch.put_out == f"{RUN}\n"
     assert orch.said == (
         f"{RUN} is already running with this plan; nothing has changed\n"
-        f"{RUN} is training. Logs: orch logs -f mnist\n"
+        f"{RUN} trains (step 120). Logs: orch logs -f mnist\n"
     )
 
 

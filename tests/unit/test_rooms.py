@@ -6,6 +6,7 @@ Every import counts, also within functions and for types. A room that is not in 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -140,3 +141,18 @@ def test_a_library_is_known_in_one_room(library: str) -> None:
     knowing = [path for path in PACKAGE.rglob("*.py") if library in outside(path)]
     assert knowing
     assert [str(path) for path in knowing if here not in path.parents] == []
+
+
+def test_the_picture_of_the_rooms_has_them_all() -> None:
+    page = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
+    picture = page.split("## Rooms")[1].split("| room |")[0]
+    drawn = {
+        word
+        for line in picture.splitlines()
+        if line.startswith("    ")
+        for word in line[:18].split()
+        if word.isalpha()
+    }
+    assert drawn == ROOMS.keys() - {"runtime", "keras", "bundle_main"}
+    named = set(re.findall(r"`([a-z_]+/(?:[a-z_]+/)*[a-z_0-9]+\.py)", page))
+    assert [path for path in named if not (PACKAGE / path).exists() and not path.startswith("tests/")] == []

@@ -35,6 +35,8 @@ class Row:
     as one of the script does: a hundredth restart would help nobody."""
     repeats: bool = False
     """It happens again with the same code on the same hosts, so all tasks may end in this way at once."""
+    in_other_words: bool = False
+    """Chance decides which task says it, and in what words: the cause is compared, and not the line."""
     ends_the_run: bool = False
     """Starting again would end in the same way."""
     wants_new_place: bool = False
@@ -78,7 +80,7 @@ class Cause(Enum):
         means="the host ran out of memory, and the kernel killed this process",
         advice="a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
     )
-    DIFFERENT = Row("different programs", repeats=True)
+    DIFFERENT = Row("different programs", repeats=True, in_other_words=True)
     """The workers did not execute the same operations, so their collectives do not fit together."""
     GPU_OOM = Row("GPU out of memory", repeats=True)
     GPU = Row("GPU error", blame=Blame.HOST)

@@ -305,7 +305,9 @@ def test_row_91_workers_that_run_different_programs_are_no_network_fault(cluster
     run = ended(cluster, "FAILED")
     found = run["first_cause"]
     assert found["cause"] == "different programs", found
-    assert "shape [6] and another one of [5]" in found["means"]
+    assert "parted before collective" in found["means"]
+    assert "[5]" in found["means"]
+    assert "[6]" in found["means"], "which of the two is named first is chance"
     assert "without a seed" in found["advice"]
     assert run["restarts"] == 1, "the same failure twice ends it"
 
@@ -322,5 +324,5 @@ def test_row_92_an_optimizer_that_was_changed_before_a_resume_is_said_to_be_that
     assert found["cause"] == "resume-mismatch", found
     assert found["sentence"].endswith("it did not go on from there")
     assert "the model or the optimizer was changed" in found["means"]
-    assert len(saved) == 3
+    assert sum(name.endswith(".weights.h5") for name in saved) == 3
     assert digests(cluster.directory / "ckpt/gen-000001") == saved, "nothing is removed"

@@ -297,7 +297,7 @@ def as_data(found: FirstCause, downtime: Mapping[str, float | None] | None = Non
 
 def _common_line(ended: Exit) -> str:
     """Return its last line without what differs between tasks and between times: figures, and its own paths."""
-    return without_figures(ended.last_line)
+    return ended.cause.value if ended.cause.row.in_other_words else without_figures(ended.last_line)
 
 
 def failure(run: Run) -> str | None:

@@ -231,6 +231,16 @@ def test_an_error_is_the_same_whatever_figures_it_holds(one: str, other: str) ->
     assert first == again
 
 
+def test_workers_that_part_are_one_failure_whoever_says_it() -> None:
+    parted = Exit(Cause.DIFFERENT, code=1)
+    one = replace(parted, error="Op at task:1 expected shape [6] but another member expected shape [5]")
+    other = replace(
+        parted, error="Error reported from task:0: another member expected shape [6], Additional GRPC error"
+    )
+    first, again = (cause.failure(run_of(ended, None, steps=(3, 3))) for ended in (one, other))
+    assert first == again == "different programs at step 3"
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

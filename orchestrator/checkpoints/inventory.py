@@ -343,7 +343,7 @@ def _first(entries: list[Entry], what: str, kind: str, known: list[Entry] | None
     named = ", ".join(str(step) for step in steps[-_NAMED_MAX:])
     hint = f"steps that there are: {named}" if steps else f"there is no {kind} under this directory"
     if what.isdecimal():
-        hint += f"; a generation reads like gen-{int(what)}"
+        hint += f"; for generation {int(what)} write gen-{int(what)}"
     raise SeedError("no-such-checkpoint", f"there is no {kind} {_said(what)}", hint)
 
 

@@ -78,7 +78,7 @@ def submit(
 
 
 def survey_code(file: str, plan: Plan, client: Client) -> Survey | None:
-    """Look what of the working directory will be pushed; None where an active run has its code already.
+    """Find the files of the working directory that will be pushed; None where an active run has its code already.
 
     Raises:
         SpecError: it cannot be pushed; each line says where in `file` the reason stands.

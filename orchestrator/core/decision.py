@@ -117,7 +117,7 @@ def _only_looks(before: Run, after: Run, actions: Sequence[Action]) -> bool:
 
 
 def _beliefs(run: Run, host: str) -> tuple[object, ...]:
-    """Return what the next coordinator needs of what a report may change without an order or a note."""
+    """Return the values that a report may change alone, and that the next coordinator must find in the journal."""
     tasks = [(t.id, t.phase, t.pid, t.port, t.first_step is None) for t in run.tasks_on(host)]
     waiting = [(t.id, t.phase, t.pid, t.port) for t in run.standby.tasks_on(host)]
     return run.phase, run.generation, run.reason, tasks, waiting, run.host(host).link

@@ -77,7 +77,7 @@ def fault(run: Run, kind: str, target: str, for_s: float) -> Fault:
     """
     if not run.plan.chaos:
         raise Refused(
-            f"{run.run_id} is not marked for faults",
+            f"{run.run_id} does not allow injected faults",
             hint="write `chaos: allowed` under `run` in its cluster spec, and start it so",
         )
     if kind not in KINDS:

@@ -113,8 +113,8 @@ def pace(steps_per_s: float) -> str:
 
 _PROOFS = {
     "cgroup": "each task's control group, which holds every process that it has started",
-    "marker": "the marker in the environment, recorded pids, and descent while the shim lives; not seen: a process "
-    "that outlived its shim and has cleared its environment or runs as another user",
+    "marker": "the host lets us make no control group: found by ORCH_RUN in the environment, by recorded pid, and as "
+    "children of the shim; a process that outlived its shim and has another environment or user would not be found",
 }
 
 

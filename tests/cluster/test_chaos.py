@@ -59,7 +59,7 @@ def test_a_run_that_does_not_allow_it_is_not_touched(local_cluster: Cluster) -> 
     before = local_cluster.wait_step(1)
     refused = local_cluster.orch("chaos", "--kill", "worker:0")
     assert refused.returncode == 6
-    assert "is not marked for faults" in refused.stderr
+    assert "does not allow injected faults" in refused.stderr
     assert "chaos: allowed" in refused.stderr
     assert local_cluster.run()["restarts"] == before["restarts"] == 0
     for wrong in ([], ["--kill", "worker:0", "--random", "2"]):

@@ -142,7 +142,7 @@ def _checked(text: bytes, plan: Plan) -> Record:
 
 def shown(alone: Record, together: Record, verdict: Verdict, session: Session) -> str:
     """Return the table of the steps, and the largest differences."""
-    head = ["step", "loss alone", f"loss of {together.replicas}", "weights differ by"]
+    head = ["step", "loss of 1", f"loss of {together.replicas}", "weights differ by"]
     every = list(rows(alone, together))
     near = every if len(every) <= _SHOWN_MAX else _some(every, verdict)
     lines = [head] + [

@@ -317,6 +317,6 @@ def _ask(session: Session, keys: Sequence[ScannedKey]) -> None:
             hint="compare the fingerprints, then add --yes",
         )
     changed = sum(key.state == "changed" for key in keys)
-    instead = f", {changed} of them in place of a trusted key" if changed else ""
+    instead = f"; {counted(changed, 'trusted key')} will be replaced" if changed else ""
     if not confirm(session, f"Trust {'this key' if len(keys) == 1 else f'these {len(keys)} keys'}{instead}?"):
         raise Refused("not confirmed; no key was added")

@@ -44,7 +44,7 @@ def is_quiet(before: Run, after: Run, event: Event) -> bool:
 
 
 def _of_host(host: Host) -> tuple[object, ...]:
-    """Return what is decided by, of what a report may change."""
+    """Return the values of a host that decisions read and that a report may change."""
     hangs = host.dir_silent_s >= checkpoint_dir.SILENT_S
     told = (host.unkillable, host.gpu_faults, host.leave_at, host.leave_why)
     return host.link, host.problem, host.back_at, host.state, host.dir_low_at, hangs, told

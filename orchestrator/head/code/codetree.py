@@ -136,7 +136,7 @@ _keys: dict[str, tuple[_Stamp, bool]] = {}
 
 
 def survey(workdir: str, withheld: Collection[str] = ()) -> Survey:
-    """Look what of a working directory is pushed. Symlinks that stay in the tree count as what they point to.
+    """Find the files of a working directory that are pushed. A symlink that stays in the tree counts as its target.
 
     Args:
         workdir: the directory.

@@ -41,8 +41,9 @@ def test_kill_proves_it(orch: Desk, api: FakeApi) -> None:
         "  gpu-a: no leftover processes, ports free (checked by cgroup)\n"
         "  gpu-b: no leftover processes, ports free (checked by marker)\n"
         "  cgroup: each task's control group, which holds every process that it has started\n"
-        "  marker: the marker in the environment, recorded pids, and descent while the shim lives; not seen: a process "
-        "that outlived its shim and has cleared its environment or runs as another user\n"
+        "  marker: the host lets us make no control group: found by ORCH_RUN in the environment, by recorded pid, "
+        "and as children of the shim; a process that outlived its shim and has another environment or user would "
+        "not be found\n"
     )
     assert orch.said == f"{RUN}: STOPPING: 2 tasks are asked to end\n"
     assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,16 +162,3 @@ def _take(kept: _Kept, found: Document) -> None:
 def _add(points: deque[float], value: object) -> None:
     if isinstance(value, (int, float)) and value == value and abs(value) != float("inf"):
         points.append(float(value))
-
-
-def pace_against_median(tasks: Iterable[Document]) -> dict[str, float]:
-    """Return by task how much faster or slower than the median it is, as a share of that.
-
-    >>> pace_against_median([{"task": "a", "steps_per_s": 2.0}, {"task": "b", "steps_per_s": 1.0}, {"task": "c"}])
-    {'a': 0.0, 'b': -0.5}
-    """
-    from statistics import median_high
-
-    paces = {str(task["task"]): float(task["steps_per_s"]) for task in tasks if task.get("steps_per_s")}
-    middle = median_high(paces.values()) if paces else 0.0
-    return {name: pace / middle - 1 for name, pace in paces.items()}

@@ -13,7 +13,7 @@ from orchestrator.cli.show.task_table import gpus_of, task_row
 from orchestrator.cli.show.terminal import inert, printable
 from orchestrator.cli.show.times import of_event
 from orchestrator.cli.show.troubles import trouble_lines
-from orchestrator.cli.top.feed import Seen, pace_against_median
+from orchestrator.cli.top.feed import Seen
 from orchestrator.core.words import counted, duration, pace
 from orchestrator.head.records.log_file import LogLine
 
@@ -24,9 +24,6 @@ _DROP = ("CPU", "MEM", "W", "GPU", "HEARTBEAT", "PACE")
 
 _GLYPHS = {"RUNNING": "▶", "SUCCEEDED": "✓", "FAILED": "✕", "KILLED": "✕", "STOPPING": "■"}
 _STYLES = {"RUNNING": "green", "SUCCEEDED": "green", "FAILED": "red", "KILLED": "red", "LOST": "red"}
-_SLOW = -0.2
-"""A task that is slower than the median by this share stands out."""
-
 _BAR = 20
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN = Paint(on=False)
@@ -117,10 +114,8 @@ def sparkline(name: str, points: Sequence[float], width: int) -> Text:
 def task_rows(run: Document, width: int) -> tuple[list[str], dict[str, list[Text]]]:
     """Return the columns that have something and fit, and the cells by task, in the order of the spec."""
     hosts = {host.get("host"): host for host in run.get("hosts") or []}
-    against = pace_against_median(run.get("tasks") or [])
     rows = {
-        str(task["task"]): _cells(task, hosts.get(task.get("host")) or {}, against)
-        for task in run.get("tasks") or []
+        str(task["task"]): _cells(task, hosts.get(task.get("host")) or {}) for task in run.get("tasks") or []
     }
     shown = [name for name in COLUMNS if any(row[name].plain != "-" for row in rows.values())]
     for name in _DROP:
@@ -131,26 +126,17 @@ def task_rows(run: Document, width: int) -> tuple[list[str], dict[str, list[Text
     return shown, {task: [row[name] for name in shown] for task, row in rows.items()}
 
 
-def _cells(task: Document, host: Document, against: Mapping[str, float]) -> dict[str, Text]:
+def _cells(task: Document, host: Document) -> dict[str, Text]:
     shown = task_row(task, host)
     phase = shown["PHASE"]
-    share = against.get(str(task["task"]))
     power = [gpu.get("power_w") for gpu in gpus_of(task, host)]
     watts = [value for value in power if value is not None]
-    slow = share is not None and share <= _SLOW
     return {
         **{name: safe(shown[name]) for name in ("TASK", "HOST", "STEP", "HEARTBEAT", "CPU", "MEM", "GPU")},
         "PHASE": safe(phase, _STYLES.get(phase, "yellow")),
-        "PACE": Text("-") if share is None else Text(_pace(task, share), style="bold red" if slow else ""),
+        "PACE": safe(f"{pace(float(task['steps_per_s']))}/s" if task.get("steps_per_s") else "-"),
         "W": safe(f"{sum(watts):.0f}" if watts else "-"),
     }
-
-
-def _pace(task: Document, share: float) -> str:
-    """Return the pace, and how far it is from the median where that is much."""
-    own = f"{pace(float(task['steps_per_s']))}/s"
-    mark = "▼" if share <= _SLOW else ""
-    return f"{own} {mark}{share:+.0%}" if abs(share) >= 0.05 else own
 
 
 def event(found: Document, *, utc: bool = False) -> Text:

@@ -60,7 +60,6 @@ orch.Table = class {
         // What has elements is made again only where its key is another: there may be hundreds of cells, each second.
         if (column.key) orch.memo(cell, [column.key(item)], () => orch.put(cell, column.value(item)));
         else orch.text(cell, column.value(item) ?? "–");
-        if (column.tone) cell.classList.toggle("slow", column.tone(item));
       });
     });
   }

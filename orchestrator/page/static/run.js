@@ -84,9 +84,6 @@ orch.RunView = class {
     if (run.phase !== this.lastPhase && this.lastPhase) { orch.announce(`${run.name} is ${run.phase}`); this.load(); }
     this.lastPhase = run.phase;
     const tasks = Object.values(run.tasks || {});
-    const paces = tasks.map((task) => task.steps_per_s).filter(Boolean).sort((a, b) => a - b);
-    // Among few tasks none can stand out, and under a synchronous strategy all wait for the slowest.
-    this.median = paces.length > 3 ? paces[(paces.length - 1) >> 1] : null;
     this.tasks.show(this.shownOf(tasks), (task) => task.task);
     this.hosts.show(Object.values(run.hosts || {}), (host) => host.host);
     this.plots.add(run);
@@ -99,9 +96,8 @@ orch.RunView = class {
       this.moreTaskRows = orch.h("button", { type: "button", onclick: () => { this.allTasks = true; this.moreTaskRows.remove(); this.update(); } });
       this.tasks.element.after(this.moreTaskRows);
     }
-    const stands = (task) => task.phase !== "RUNNING" || (this.median && task.steps_per_s < this.median * 0.85);
-    const shown = tasks.filter((task, i) => i < TASKS_MAX - 20 || stands(task)).slice(0, TASKS_MAX);
-    orch.text(this.moreTaskRows, `${shown.length} of ${tasks.length} tasks are shown: the first, and those that stand out. Show all`);
+    const shown = tasks.filter((task, i) => i < TASKS_MAX - 20 || task.phase !== "RUNNING").slice(0, TASKS_MAX);
+    orch.text(this.moreTaskRows, `${shown.length} of ${tasks.length} tasks are shown: the first, and those that do not train. Show all`);
     return shown;
   }
 
@@ -125,14 +121,12 @@ orch.RunView = class {
   }
 
   taskTable() {
-    const deviation = (task) => (task.steps_per_s && this.median ? (task.steps_per_s / this.median - 1) * 100 : null);
     return new orch.Table([
       { name: "task", value: (task) => orch.h("a", { href: orch.link(["r", this.id, "logs"], { task: task.task }) }, task.task), key: (task) => task.task },
       { name: "host", value: (task) => task.host },
       { name: "phase", value: (task) => orch.phase(task.phase), key: (task) => task.phase },
       { name: "step", num: true, value: (task) => orch.count(task.global_step) },
       { name: "steps/s", num: true, value: (task) => orch.number(task.steps_per_s) },
-      { name: "pace", num: true, value: (task) => { const found = deviation(task); return found === null ? "–" : `${found > 0 ? "+" : found < 0 ? "−" : ""}${Math.abs(found).toFixed(0)}%`; }, tone: (task) => deviation(task) < -15 },
       { name: "CPU", num: true, value: (task) => orch.percent(task.cpu_percent) },
       { name: "memory", num: true, value: (task) => orch.bytes(task.rss_bytes) },
       { name: "GPUs", value: (task) => (task.gpus || []).join(", ") || "none" },

@@ -13,6 +13,7 @@ from orchestrator.cli.show.log_lines import LogPainter
 from orchestrator.cli.show.terminal import fold, screen
 from orchestrator.cli.watching import Watch
 from orchestrator.client.choice import is_active
+from orchestrator.client.log_selection import select
 from orchestrator.client.waiting import wait_for_the_last_lines
 from orchestrator.head.api.client import Client
 from orchestrator.head.records.runlogs import RunLogs
@@ -31,8 +32,12 @@ def follow(
     timeout_s: float | None,
     logs_on_stderr: bool,
     attached: bool,
+    level: str | None = None,
 ) -> Mapping[str, Any]:
-    """Follow the run until it ends. Return its last status. `attached`: it ran before; start with its last lines."""
+    """Follow the run until it ends. Return its last status.
+
+    `attached`: it ran before; start with its last lines. `level`: only log lines that are at least so serious.
+    """
     live = _live(session) if session.out_is_terminal and not logs_on_stderr else None
     put: Callable[[str], None] = session.say if logs_on_stderr else session.put
     say: Callable[[str], None] = session.say
@@ -54,6 +59,7 @@ def follow(
     painter = LogPainter(session.paint, columns=None if logs_on_stderr else session.width)
 
     folder = GrpcFolder(lambda line: put(painter.line(line)))
+    wanted = select(level=level).chooser(lambda _task, _generation: None)
 
     def pause() -> bool:
         going = watch.look()
@@ -68,7 +74,8 @@ def follow(
     with screen:
         tail = _ATTACHED_TAIL if attached else None
         for line in logs.follow(str(run["run_id"]), tail=tail, pause=pause):
-            folder.add(line)
+            if wanted is None or wanted(line):
+                folder.add(line)
         folder.flush()
     return watch.run
 

@@ -186,6 +186,8 @@ def run(argv: Sequence[str], session: Session) -> int:
     except click.Abort:
         session.say("Interrupted")
         return INTERRUPTED
+    except KeyboardInterrupt:
+        return INTERRUPTED  # while words were completed, which click does before it catches this
     except StdoutClosed as e:
         discard(session.out)
         return _without_stdout(argv, session, e.reason)

@@ -132,6 +132,8 @@ def test_nothing_serious_stands_in_anybodys_way(trained: Cluster, seen: Ui, colo
         ]
         assert serious == [], parts
         assert seen.page.evaluate("document.scrollingElement.scrollWidth") <= width, parts
+    for name in ("Times: local", "Colours: auto"):
+        assert seen.page.get_by_role("button", name=name).count() == 1
 
 
 # The tab moves on at once; what Playwright knows of its address follows in a message of the browser.

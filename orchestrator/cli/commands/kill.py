@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import Command
+from orchestrator.cli.host_queries import confirm, is_interactive
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import find, only_active, run_argument, runs_of
 from orchestrator.cli.session import Session
@@ -16,7 +17,7 @@ from orchestrator.cli.show import render
 from orchestrator.cli.show.kill_proof import proof
 from orchestrator.client import killing
 from orchestrator.client.choice import is_active
-from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
 from orchestrator.head.api.client import Client
 
 
@@ -28,6 +29,8 @@ class Request:
     all: bool
     force: bool
     timeout_s: float
+    yes: bool = False
+    """Do not ask where no name is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def run(request: Request, session: Session) -> Result:
     if _cancelled_before_it_began(session):
         return Result((), (), problem)
     client = session.client()
-    chosen = _chosen(request, _runs(session, client, request, waiting), waiting)
+    chosen = _chosen(request, _runs(session, client, request, waiting), waiting, session)
     already = tuple(found for found in chosen if not is_active(found))
     deadline = session.now() + request.timeout_s
     active = [found for found in chosen if is_active(found)]
@@ -108,13 +111,29 @@ def _runs(session: Session, client: Client, request: Request, waiting: list[str]
         return runs
 
 
-def _chosen(request: Request, runs: list[dict[str, Any]], waiting: list[str]) -> list[dict[str, Any]]:
+def _confirm(found: dict[str, Any], session: Session) -> None:
+    """Ask whether the only active run is meant, which nobody has named. Raises Refused where it is not."""
+    if not is_interactive(session):
+        raise Refused(
+            f"no NAME is given, and no terminal to ask on whether {found['run_id']} is meant; nothing was stopped",
+            hint=f"`orch kill {found['name']}`, or add --yes",
+        )
+    if not confirm(session, f"Stop {render.title(found)}?"):
+        raise Refused("not confirmed; nothing was stopped")
+
+
+def _chosen(
+    request: Request, runs: list[dict[str, Any]], waiting: list[str], session: Session
+) -> list[dict[str, Any]]:
     """Return the runs that are meant. A name of pods without a run means a run too where that is active."""
     active = [found for found in runs if is_active(found)]
     if request.all:
         return active
     if not request.names:
-        return [only_active(runs, "kill")]
+        found = only_active(runs, "kill")
+        if not request.yes:
+            _confirm(found, session)
+        return [found]
     done = set(waiting) - {found["name"] for found in active}
     return [find(runs, name) for name in dict.fromkeys(request.names) if name not in done]
 
@@ -129,6 +148,7 @@ def _chosen(request: Request, runs: list[dict[str, Any]], waiting: list[str]) ->
 )
 @run_argument(nargs=-1)
 @click.option("--all", "all_runs", is_flag=True, help="Stop every active run.")
+@click.option("--yes", is_flag=True, help="Without NAME: stop the only active run without asking.")
 @click.option(
     "--force",
     is_flag=True,
@@ -140,16 +160,22 @@ def _chosen(request: Request, runs: list[dict[str, Any]], waiting: list[str]) ->
 @click.option("--json", "as_json", is_flag=True, help="Print the ended runs with their proofs as a document.")
 @click.pass_obj
 def command(
-    session: Session, names: tuple[str, ...], all_runs: bool, force: bool, timeout: float, as_json: bool
+    session: Session,
+    names: tuple[str, ...],
+    all_runs: bool,
+    yes: bool,
+    force: bool,
+    timeout: float,
+    as_json: bool,
 ) -> int:
     """Stop runs: SIGTERM, a grace period, SIGKILL. Then check on every host that no process is left.
 
-    Without NAME: the only active run. Exit code 0 when every host is checked, 4 when a host did not answer, 6 when a
-    process could not be killed.
+    Without NAME: the only active run, once you confirm. Exit code 0 when every host is checked, 4 when a host did not
+    answer, 6 when a process could not be killed, or when nobody confirmed.
     """
     if force:
         session.warn("--force kills at once; steps since the last checkpoint are lost")
-    result = run(Request(names, all_runs, force, timeout), session)
+    result = run(Request(names, all_runs, force, timeout, yes), session)
     for found in result.already:
         session.say(f"{render.title(found)} had already ended: {found.get('phase')}")
     if as_json:

@@ -19,6 +19,7 @@ from orchestrator.client.submit import submit as submit_file
 from orchestrator.client.waiting import wait_for_the_outputs
 from orchestrator.core.errors import Refused, UsageError
 from orchestrator.head.api.client import Client
+from orchestrator.reporting.log_level import LEVELS
 
 if TYPE_CHECKING:
     from orchestrator.client.submit import Place
@@ -39,6 +40,8 @@ class Request:
     take_over: bool = False
     yes: bool = False
     engine: str | None = None
+    level: str | None = None
+    """With `follow`: only log lines that are at least so serious."""
 
 
 def submit(request: Request, session: Session, client: Client) -> Submitted:
@@ -152,6 +155,7 @@ def _wait(request: Request, session: Session, client: Client, document: dict[str
             timeout_s=request.timeout_s,
             logs_on_stderr=request.as_json,
             attached=not document["created"],
+            level=request.level,
         )
 
     def over(seen: Mapping[str, Any]) -> bool:
@@ -206,6 +210,9 @@ def exit_code(document: Mapping[str, Any]) -> int:
 @click.argument("file", type=click.Path(), metavar="FILE")
 @click.option("--wait", is_flag=True, help="Wait until the run ends; the exit code is its outcome.")
 @click.option("--follow", is_flag=True, help="Like --wait, and show progress and logs. Ctrl-C detaches.")
+@click.option(
+    "--level", type=click.Choice(LEVELS), help="With --follow: only log lines that are at least so serious."
+)
 @click.option("--detach", is_flag=True, help="Return once the coordinator has accepted the run.")
 @click.option("--dry-run", is_flag=True, help="Show the plan; start nothing.")
 @click.option("--from-scratch", is_flag=True, help="Ignore existing checkpoints, and start at step 0.")
@@ -232,6 +239,7 @@ def command(
     file: str,
     wait: bool,
     follow: bool,
+    level: str | None,
     detach: bool,
     dry_run: bool,
     from_scratch: bool,
@@ -251,13 +259,15 @@ def command(
     """
     if wait + follow + detach + dry_run > 1:
         raise UsageError("use only one of --wait, --follow, --detach and --dry-run")
+    if level is not None and not follow:
+        raise UsageError("--level is for --follow, which shows the logs")
     if dry_run:
         from orchestrator.cli.commands.plan import show
 
         return show(file, session, as_json=as_json)
     until: Until = "end" if wait else "follow" if follow else "accepted" if detach else "running"
     request = Request(
-        file, until, from_scratch, timeout, as_json, take_over=take_over, yes=yes, engine=engine
+        file, until, from_scratch, timeout, as_json, take_over=take_over, yes=yes, engine=engine, level=level
     )
     document = run(request, session)
     if as_json:

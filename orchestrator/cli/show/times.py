@@ -8,6 +8,7 @@ from datetime import datetime, time, timedelta, timezone, tzinfo
 from orchestrator.core.errors import UsageError
 from orchestrator.spec.durations import parse_duration
 
+_DAYS_AGO = {"today": 0, "yesterday": 1}
 _CLOCK = re.compile(r"\d\d:\d\d")
 
 
@@ -30,7 +31,7 @@ def of_event(time: object, *, utc: bool = False) -> str:
 
 
 def parse_since(text: str, now: float, *, utc: bool = False) -> float:
-    """Return the Unix time of `5m` (ago), `03:17` (the last time that it was), or an ISO 8601 time.
+    """Return the Unix time of `5m` (ago), `03:17` (the last time that it was), `yesterday`, or an ISO 8601 time.
 
     A time without a zone is local, or UTC with `utc`.
     """
@@ -39,6 +40,9 @@ def parse_since(text: str, now: float, *, utc: bool = False) -> float:
     except ValueError:
         pass
     zone = timezone.utc if utc else None
+    if text in _DAYS_AGO:
+        day = datetime.fromtimestamp(now, zone).date() - timedelta(days=_DAYS_AGO[text])
+        return datetime.combine(day, time(), zone).timestamp()
     try:
         if _CLOCK.match(text):
             return _last_time_that_it_was(time.fromisoformat(text), now, zone)
@@ -46,7 +50,7 @@ def parse_since(text: str, now: float, *, utc: bool = False) -> float:
     except ValueError:
         raise UsageError(
             f"--since {text!r} is neither a duration nor a time",
-            hint="examples: 5m (the last five minutes), 03:17, 2026-11-20T12:00:00",
+            hint="examples: 5m (the last five minutes), 03:17, yesterday, 2026-11-20T12:00:00",
         ) from None
     return (at if at.tzinfo is not None or zone is None else at.replace(tzinfo=zone)).timestamp()
 

@@ -14,15 +14,16 @@
 
   // ---------------------------------------------------------------- header
 
+  const named = (id, what, value) => { orch.text($(id), value); $(id).setAttribute("aria-label", `${what}: ${value}`); };
   const themes = ["auto", "light", "dark"];
   const applyTheme = () => {
     const chosen = orch.setting("theme") || "auto";
     const dark = chosen === "dark" || (chosen === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
     document.documentElement.dataset.theme = dark ? "dark" : "light";
-    orch.text($("theme"), chosen);
+    named("theme", "Colours", chosen);
   };
   const nextTheme = () => { orch.setting("theme", themes[(themes.indexOf(orch.setting("theme") || "auto") + 1) % 3]); applyTheme(); render(true); };
-  const applyZone = () => orch.text($("zone"), orch.setting("zone") === "utc" ? "UTC" : "local");
+  const applyZone = () => named("zone", "Times", orch.setting("zone") === "utc" ? "UTC" : "local");
   const nextZone = () => { orch.setting("zone", orch.setting("zone") === "utc" ? "local" : "utc"); applyZone(); render(true); };
   const help = () => {
     const rows = [["r", "runs"], ["l i", "logs, plan of the run"], ["w s a d", "zoom and pan the time"], ["n p", "next, previous first cause"], ["Enter", "on the timeline: the log there"], ["0", "all of the time"], ["/ G", "find in the logs, to their end"], ["t z", "colours, time zone"]];

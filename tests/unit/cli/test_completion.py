@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
+from orchestrator.cli import run_choice
 from orchestrator.cli.main import PURPOSES, cli
 from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, run_document, task_document
@@ -126,3 +127,15 @@ def test_bash_completes_tasks_although_it_cuts_words_at_colons(
 def test_the_script_that_a_shell_reads(orch: Desk) -> None:
     assert orch("completion", "zsh") == 0
     assert "_ORCH_COMPLETE" in orch.put_out
+
+
+def test_ctrl_c_while_words_are_completed_prints_nothing(orch: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_ctx: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_choice, "_runs_now", interrupted)
+    monkeypatch.setenv("_ORCH_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "orch status ")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert orch() == 130
+    assert (orch.put_out, orch.said) == ("", "")

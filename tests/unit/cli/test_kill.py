@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.commands import kill
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, Desk, phases
 from tests.unit.cli.pods import Pods
@@ -35,7 +36,7 @@ def kills(api: FakeApi, proof: dict[str, Any]) -> None:
 def test_kill_proves_it(orch: Desk, api: FakeApi) -> None:
     api.runs.append(run_document())
     kills(api, PROVEN)
-    assert orch("kill") == 0
+    assert orch("kill", "--yes") == 0
     assert orch.put_out == (
         f"{RUN}: KILLED\n"
         "  gpu-a: no leftover processes, ports free (checked by cgroup)\n"
@@ -75,6 +76,30 @@ def test_kill_of_a_run_that_has_ended(orch: Desk, api: FakeApi) -> None:
     assert api.posted == []
 
 
+def test_the_only_run_that_nobody_named_is_not_stopped_unasked(
+    orch: Desk, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.runs.append(run_document())
+    assert orch("kill") == 6
+    assert "no NAME is given, and no terminal to ask on" in orch.said
+    assert "`orch kill mnist`, or add --yes" in orch.said
+    monkeypatch.setattr(kill, "is_interactive", lambda _: True)
+    monkeypatch.setattr(kill, "confirm", lambda _session, _question: False)
+    assert orch("kill") == 6
+    assert "not confirmed; nothing was stopped" in orch.said
+    assert api.posted == []
+    asked: list[str] = []
+
+    def agree(_session: object, question: str) -> bool:
+        asked.append(question)
+        return True
+
+    monkeypatch.setattr(kill, "confirm", agree)
+    kills(api, PROVEN)
+    assert orch("kill") == 0
+    assert asked == [f"Stop {RUN}?"]
+
+
 def test_kill_without_a_name_where_two_run(orch: Desk, api: FakeApi) -> None:
     api.runs += [run_document(), run_document(name="big", run_id="big-20261120-1")]
     assert orch("kill") == 2
@@ -97,7 +122,7 @@ def test_kill_all_and_a_name(orch: Desk, api: FakeApi) -> None:
 
 def test_a_kill_that_takes_too_long(orch: Desk, api: FakeApi) -> None:
     api.runs.append(run_document(phase="STOPPING", reason="waits for gpu-b"))
-    assert orch("kill", "--timeout", "2s") == 7
+    assert orch("kill", "mnist", "--timeout", "2s") == 7
     assert f"error: {RUN} is still STOPPING: waits for gpu-b\n" in orch.said
 
 

@@ -135,6 +135,19 @@ def test_up_follow_shows_the_logs_and_the_outcome(orch: Desk, api: FakeApi, spec
     assert f"{RUN}  SUCCEEDED" in orch.said
 
 
+def test_up_follow_shows_only_lines_of_the_level_that_is_asked_for(
+    orch: Desk, api: FakeApi, spec: str, logs: RunLogs
+) -> None:
+    logs.append(
+        RUN, "worker:0", 1, len(b"990.000000 o loading\n995.000000 e oops\n"), b"996.0 e ERROR: it broke\n"
+    )
+    phases(api, {"phase": "RUNNING"}, {"phase": "SUCCEEDED", "reason": "accuracy"})
+    assert orch("up", spec, "--follow", "--level", "error") == 0
+    assert orch.put_out == f"{RUN}\nworker:0 | ERROR: it broke\n"
+    assert orch("up", spec, "--level", "error") == 2
+    assert "--level is for --follow" in orch.said
+
+
 def test_up_follow_says_a_first_cause_once(orch: Desk, api: FakeApi, spec: str, logs: RunLogs) -> None:
     decided = {**WHY, "done": "restart at once"}
     phases(api, {"phase": "RUNNING"}, {"phase": "SUCCEEDED", "reason": "accuracy"})

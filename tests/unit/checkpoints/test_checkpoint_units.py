@@ -543,3 +543,50 @@ def test_a_writer_is_waited_for_once_and_a_time_in_the_future_is_none(tmp_path: 
     pauses.clear()
     answer = verify(str(gen(tmp_path, 1)), pauses.append)
     assert (pauses, [one["path"] for one in answer["rejected"]]) == ([], [str(torn)])
+
+
+# What a power cut, or a process that is left over, must not change
+
+
+@pytest.mark.parametrize("fixture", ["manager", "keras3_backup"])
+def test_a_file_that_scripts_rewrite_in_place_is_copied_and_has_no_second_name(
+    tmp_path: Path, fixture: str
+) -> None:
+    """TensorFlow's index and Keras's second copy, of older checkpoints too: a link would be written through."""
+    before = gen(tmp_path, 1)
+    shutil.copytree(saved.FIXTURES / fixture, before / fixture)
+    rewritten = [path for path in before.rglob("*") if path.is_file() and ".data-" not in path.name]
+    assert len([path for path in rewritten if path.suffix in (".index", ".h5", ".bkp")]) >= 2
+    seeded = Path(seed.seed(str(tmp_path), 2)["path"])
+    for path in rewritten:
+        copy = seeded / path.relative_to(before)
+        assert not copy.exists() or not copy.samefile(path), path.name
+
+
+def test_a_generation_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(saved.FIXTURES / "manager", gen(tmp_path, 1) / "manager")
+    synced: set[int] = set()
+    renamed: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        synced.add(os.fstat(handle).st_ino)
+
+    def checked(source: str, target: str) -> None:
+        if os.path.isdir(source):
+            missing = [
+                path for path in (Path(source), *Path(source).rglob("*")) if path.stat().st_ino not in synced
+            ]
+            assert missing == []
+            synced.clear()
+            renamed.append(target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "rename", checked)
+    answer = seed.seed(str(tmp_path), 2)
+    assert renamed == [answer["path"]]
+    assert tmp_path.stat().st_ino in synced, "the rename itself"

@@ -66,6 +66,24 @@ def test_what_was_damaged_on_the_disk_since_it_came_is_sent_again(lab: Lab, harm
     assert lab.b.moved_bytes >= (len(large) if harm == "removed" else 3 * safe.CHUNK_BYTES)
 
 
+@pytest.mark.fault(53)
+@pytest.mark.parametrize("name", ["vocabulary", "empty"])
+def test_nothing_is_written_through_a_link_where_a_checkpoint_arrives(
+    lab: Lab, tmp_path: Path, name: str
+) -> None:
+    """A chunk would be written into the file that the link leads to, or that file be cut to the size of ours."""
+    run = lab.run()
+    (lab.a.train(1) / "empty").write_bytes(b"")
+    building = _cut_off(lab, run, os.urandom(4 * safe.CHUNK_BYTES))
+    others = tmp_path / "precious"
+    others.write_bytes(b"of another")
+    (building / name).unlink(missing_ok=True)
+    (building / name).symlink_to(others)
+    with pytest.raises(OSError, match="symbolic links"):
+        lab.seed(run, 2)
+    assert others.read_bytes() == b"of another"
+
+
 def test_a_directory_that_came_in_the_place_of_the_one_written_to_is_read(lab: Lab) -> None:
     """As after its removal by hand, and another agent's beginning: what we wrote is gone."""
     run, large = lab.run(), os.urandom(2 * safe.CHUNK_BYTES)

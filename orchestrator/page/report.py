@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.head.code.push_rules import REPORT_MARK
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.records import bands
 from orchestrator.head.records.run_series import named
@@ -93,6 +94,6 @@ def _page(data: str) -> str:
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     inner, end = body.split("</body>")
     return (
-        f"{head}{policy}<style>{style}</style>{inner}"
+        f"{head}{REPORT_MARK}{policy}<style>{style}</style>{inner}"
         f'<script type="application/json" id="data">{data}</script>\n<script>{script}</script>\n</body>{end}'
     )

@@ -122,6 +122,7 @@ _REASONS: dict[Why, str] = {
     "secret": "this looks like a secret:",
     "named": "secrets of the spec stand in",
     "cache": "this is of this machine only:",
+    "orch": "this was written by orch:",
     ".gitignore": f"{GIT_FILE} names",
     ".orchignore": f"{ORCH_FILE} names",
 }

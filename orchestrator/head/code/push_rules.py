@@ -18,7 +18,7 @@ from orchestrator.core.errors import SpecError
 ORCH_FILE = ".orchignore"
 GIT_FILE = ".gitignore"
 
-Why = Literal["secret", "named", "cache", ".gitignore", ".orchignore"]
+Why = Literal["secret", "named", "cache", "orch", ".gitignore", ".orchignore"]
 """Why an entry is left out."""
 
 SECRETS = (
@@ -41,6 +41,13 @@ CACHES = frozenset(
 _MARKS = ("pyvenv.cfg", "conda-meta", "coordinator.lock", "coordinator.sock")
 """A directory with one of these is a virtual environment, or orch's own state: of this machine only."""
 
+OUTPUTS_MARK = "# What runs have left: fetched by orch, and not pushed again."
+"""The first line of `.gitignore` in a directory of fetched files."""
+
+REPORT_MARK = '<meta name="generator" content="orch report">'
+"""It stands at the beginning of what `orch report` writes."""
+
+_BEGINNING_BYTES = 2048
 _KEY_BYTES_MAX = 1 << 20
 _LINE_BYTES = 200
 
@@ -70,6 +77,8 @@ class Rules:
             return "secret"
         if name in CACHES or (is_directory and _is_marked(absolute)):
             return "cache"
+        if _is_of_orch(absolute, is_directory=is_directory):
+            return "orch"
         return ".gitignore" if self._git_ignores(path, is_directory) else None
 
     def is_asked_for(self, path: str) -> bool:
@@ -117,6 +126,18 @@ def _is_secret_name(name: str) -> bool:
     if name in _HARMLESS or name.endswith(".pub"):
         return False
     return any(fnmatchcase(name, pattern) for pattern in SECRETS)
+
+
+def _is_of_orch(absolute: str, *, is_directory: bool) -> bool:
+    """Return whether orch itself has written it: fetched files, or a report. A run has no use for either."""
+    if not is_directory and not absolute.endswith(".html"):
+        return False
+    mark = OUTPUTS_MARK if is_directory else REPORT_MARK
+    try:
+        with open(os.path.join(absolute, GIT_FILE) if is_directory else absolute, "rb") as file:
+            return mark.encode() in file.read(_BEGINNING_BYTES)
+    except OSError:
+        return False
 
 
 def _is_marked(absolute: str) -> bool:

@@ -23,6 +23,7 @@ from orchestrator.core.errors import ConnectFailed, HostError, OrchestratorError
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.words import size
+from orchestrator.head.code.push_rules import OUTPUTS_MARK
 from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
 from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
@@ -265,7 +266,7 @@ def own_directory(directory: str) -> None:
     mark = os.path.join(directory, ".gitignore")
     if not os.path.lexists(mark):
         with open(mark, "w", encoding="utf-8") as file:
-            file.write("*\n")
+            file.write(f"{OUTPUTS_MARK}\n*\n")
 
 
 def _refuse_links(directory: str, target: str) -> None:

@@ -16,7 +16,9 @@ from orchestrator.both.tree_digest import digest_of
 from orchestrator.core.errors import SpecError
 from orchestrator.core.plan import PUSH_BYTES_MAX
 from orchestrator.head.code import codetree
+from orchestrator.head.transfer import outputs
 from orchestrator.host.system import codestore
+from orchestrator.page import report
 
 
 def sha(content: bytes) -> str:
@@ -432,3 +434,18 @@ def test_a_tree_that_an_older_agent_built_is_taken_as_it_is(tmp_path: Path) -> N
     assert codestore.repair(str(tmp_path), tree) == []
     Path(tree + ".json").unlink()
     assert codestore.repair(str(tmp_path), tree) == []
+
+
+def test_what_orch_itself_wrote_there_is_not_pushed_and_not_worth_a_word(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("1")
+    (tmp_path / "plot.html").write_text("<!doctype html>")
+    (tmp_path / "mnist-20261126-1.html").write_text(report._page("{}"))
+    outputs.own_directory(str(tmp_path / "mnist-outputs"))
+    (tmp_path / "mnist-outputs/run-1").mkdir()
+    (tmp_path / "mnist-outputs/run-1/model.keras").write_bytes(b"weights")
+    seen = codetree.survey(str(tmp_path))
+    assert [file.path for file in seen.found] == ["plot.html", "train.py"]
+    assert seen.left_out == (("mnist-20261126-1.html", "orch"), ("mnist-outputs/", "orch"))
+    assert len(seen.sentences()) == 1
+    (tmp_path / ".orchignore").write_text("!mnist-20261126-1.html\n")
+    assert "mnist-20261126-1.html" in [file.path for file in codetree.survey(str(tmp_path)).found]

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.core.state.phase_states import Ended, Phase
 from orchestrator.core.state.run import Run, new_run
+from orchestrator.head.code import push_rules
 from orchestrator.head.effects.left_files import LeftFiles
 from orchestrator.head.links.conversation import Answer, LinkDown
 from orchestrator.head.node.paths import Paths
@@ -45,7 +46,7 @@ def test_what_the_spec_names_is_fetched_and_known_to_the_next_coordinator(run: R
     told = known(run, kept)
     assert (told["tasks"], told["problems"], told["pending"]) == ([left], [], False)
     assert (tmp_path / "t-outputs" / "t-1" / "model.keras").read_bytes() == b"weights"
-    assert (tmp_path / "t-outputs" / ".gitignore").read_text() == "*\n"
+    assert (tmp_path / "t-outputs" / ".gitignore").read_text().splitlines() == [push_rules.OUTPUTS_MARK, "*"]
     assert known(run, left_files(tmp_path)) == told
 
 

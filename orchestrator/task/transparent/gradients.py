@@ -28,6 +28,7 @@ def install(library: str, said: Said, script: str, folder: str) -> None:
     """Patch tf.GradientTape, and the losses and optimizers of this Keras."""
     import tensorflow as tf
 
+    _undivided_in_steps()
     tf.GradientTape.gradient = _of_the_global_batch(tf.GradientTape.gradient, said, script, folder)
     if library == "keras":
         losses: Any = sys.modules["keras.src.losses.loss"]
@@ -55,6 +56,32 @@ def _unscaled_in_steps(scale: Any) -> Any:
         return value if steps.current() is not None else scale(value)
 
     return scale_outside
+
+
+def _undivided_in_steps() -> None:
+    """Let TensorFlow's `compute_average_loss` and `scale_regularization_loss` see one replica within a step.
+
+    They divide by the number of replicas, whose results the script would then add up. In a step the rule of shares does
+    that. What they read is replaced, since a script may hold the functions by many names.
+    """
+    import types
+
+    from tensorflow.python.ops import nn_impl_distribute
+
+    original = nn_impl_distribute.distribute_lib
+
+    def get_strategy() -> Any:
+        return (
+            original.get_strategy()
+            if steps.current() is None
+            else types.SimpleNamespace(num_replicas_in_sync=1)
+        )
+
+    nn_impl_distribute.distribute_lib = types.SimpleNamespace(
+        has_strategy=original.has_strategy,
+        in_cross_replica_context=original.in_cross_replica_context,
+        get_strategy=get_strategy,
+    )
 
 
 def _count_masked(losses: Any) -> None:
@@ -162,7 +189,7 @@ def _refusal(error: NotOfTheBatch, script: str, folder: str) -> str:
 
 
 def _already_reduced(reduce: Any, said: Said) -> Any:
-    """Replace the optimizers' own all-reduce. Gradients that no tape has computed are averaged over the replicas."""
+    """Replace the optimizers' own all-reduce. Gradients that no tape has computed become those of the global batch."""
 
     @functools.wraps(reduce)
     def all_reduce(*args: Any) -> Any:
@@ -180,10 +207,21 @@ def _already_reduced(reduce: Any, said: Said) -> Any:
         ]
         if not own:
             return pairs
-        said("gradients", "gradients that the script computes without a tape are averaged over the replicas")
-        summed = step.context.all_reduce(tf.distribute.ReduceOp.MEAN, [pairs[place][0] for place in own])
-        for place, gradient in zip(own, summed, strict=True):
-            pairs[place] = (gradient, pairs[place][1])
+        for place in own:
+            gradient, variable = pairs[place]
+            try:
+                total = step.total_of(gradient)
+            except (
+                steps.NotOfTheBatch,
+                TypeError,
+                ValueError,
+            ):  # neither sum nor mean; or not a dense tensor
+                said(
+                    "gradients",
+                    "gradients without a tape that are no sums or means are averaged over the replicas",
+                )
+                total = step.context.all_reduce(tf.distribute.ReduceOp.MEAN, gradient)
+            pairs[place] = (total, variable)
         return pairs
 
     return all_reduce

@@ -140,6 +140,73 @@ def loss_of_its_own():
 
 
 @case
+def half_of_a_mean_and_a_penalty():
+    class Model(Own):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                error = tf.reduce_mean(tf.square(y - self(x, training=True)))
+                loss = 0.5 * (error + 0.1 * tf.add_n([tf.nn.l2_loss(w) for w in self.trainable_variables]))
+            self.applied(tape, loss)
+            return {"loss": loss}
+
+    model = Model()
+    model.compile(keras.optimizers.SGD(0.1))
+    return trained(model)
+
+
+@case
+def sum_under_a_mask():
+    model = keras.Sequential(
+        [layers.Embedding(7, 4, mask_zero=True), layers.GRU(3, return_sequences=True), layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.SGD(0.001), keras.losses.MeanSquaredError(reduction="sum"))
+    words = rng.integers(0, 7, size=(100, 5))
+    return trained(model, words, rng.normal(size=(100, 5, 1)).astype("float32"))
+
+
+@case
+def divided_by_the_replicas():
+    class Model(Own):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.nn.compute_average_loss(keras.losses.mean_squared_error(y, self(x, training=True)))
+                weights = [tf.nn.l2_loss(w) for w in self.trainable_variables]
+                loss += 0.1 * tf.nn.scale_regularization_loss(tf.add_n(weights))
+            self.applied(tape, loss)
+            return {"loss": loss}
+
+    model = Model()
+    model.compile(keras.optimizers.SGD(0.1))
+    return trained(model)
+
+
+@case
+def gradients_without_a_tape():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.w = self.add_weight(shape=(6, 1), initializer="zeros", name="w")
+            self.b = self.add_weight(shape=(1,), initializer="zeros", name="b")
+
+        def call(self, x):
+            return ops.matmul(x, self.w) + self.b
+
+        def train_step(self, data):
+            x, y = data
+            error = self(x) - y
+            count = tf.cast(tf.shape(x)[0], tf.float32)
+            gradients = [tf.matmul(x, error, transpose_a=True) / count, 0.01 * tf.reduce_sum(error, axis=0)]
+            self.optimizer.apply_gradients(zip(gradients, [self.w, self.b]))
+            return {"error": tf.reduce_mean(error)}
+
+    model = Model()
+    model.compile(keras.optimizers.SGD(0.1))
+    return trained(model)
+
+
+@case
 def compute_loss_of_its_own():
     class Model(Own):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):

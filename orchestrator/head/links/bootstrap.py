@@ -3,7 +3,7 @@
 What is said, after the host's shell has run COMMAND:
 
     head                                          host
-    <python>\\n<bytes of _FIRST>\\n<_FIRST>
+    orch-python <python>\\n<bytes of _FIRST>\\n<_FIRST>
     <request as JSON>\\n
                                                   (whatever motd and rc files print) orch-shell\\n
                                                   (the same) <mark> {"ok": true}\\n   and frames from here on
@@ -41,9 +41,11 @@ if TYPE_CHECKING:
 
 COMMAND = (
     "exec /bin/sh -c '"
-    'echo orch-shell; IFS= read -r p && case "$p" in "~/"*) p="$HOME/${p#??}";; esac && '
+    'echo orch-shell; IFS= read -r p && case "$p" in "orch-python "*) p="${p#orch-python }";; '
+    '*) echo orch-eaten; exit 127;; esac && case "$p" in "~/"*) p="$HOME/${p#??}";; esac && '
     'if command -v "$p" >/dev/null; then '
     'exec "$p" -I -S -X utf8 -c "import os,sys;f=os.fdopen(0,sys.argv[1]);exec(f.read(int(f.readline())))" rb; '
+    'elif [ -L "$p" ] || [ -e "$p" ]; then echo orch-bad-python; exit 127; '
     "else echo orch-no-python; exit 127; fi'"
 )
 """For any login shell (sh, bash, zsh, fish, csh): one line, no quote within the single quotes, no backslash."""
@@ -213,7 +215,7 @@ class _Talk:
         }
         first = _FIRST.encode("ascii")
         self.channel.write(
-            b"%s\n%d\n%s%s\n"
+            b"orch-python %s\n%d\n%s%s\n"
             % (_python_line(self.host), len(first), first, json.dumps(request).encode("ascii"))
         )
         mark = f"\n{nonce[::-1]} ".encode()
@@ -302,6 +304,22 @@ class _Talk:
                 name,
                 f"its Python ({self.host.python}) did not answer in time",
                 hint="a hanging file system may be under it or under the home directory",
+            )
+        if b"orch-eaten\n" in self.heard:
+            return HostUnfit(
+                name,
+                "a file of its login shell reads from stdin, and took what our command was to read",
+                hint="see `.bashrc`, `.profile` and their like for `read`, `cat` or a question; shells that are not "
+                "interactive must not ask",
+            )
+        if b"orch-bad-python\n" in self.heard:
+            return HostUnfit(
+                name,
+                f"{self.host.python} is there, and cannot be run: it is not executable for this user, or a link to "
+                "what is missing or cannot be read",
+                hint=f"`ls -lL {self.host.python}` on it as the user of `ssh:`; a virtual environment needs the Python "
+                "that it was made with: make it again with one that this user can read",
+                code="no-python",
             )
         if b"orch-no-python\n" in self.heard:
             return HostUnfit(

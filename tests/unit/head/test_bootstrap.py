@@ -157,6 +157,23 @@ def test_no_such_python(login: Open, tmp_path: Path, python: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_python_whose_base_cannot_be_reached_is_there(login: Open, tmp_path: Path) -> None:
+    venv = tmp_path / "venv-python"
+    venv.symlink_to(tmp_path / "base/python3")
+    error = refusal(login(HOME=str(tmp_path)), str(venv))
+    assert (type(error), error.code) == (HostUnfit, "no-python")
+    assert f"{venv} is there, and cannot be run" in str(error)
+    assert "virtual environment" in str(error.hint)
+
+
+@pytest.mark.parametrize("rc", ["read answer; ", "read -r a b c; "])
+def test_a_login_file_that_reads_our_words_is_named(login: Open, tmp_path: Path, rc: str) -> None:
+    error = refusal(login(rc, HOME=str(tmp_path)))
+    assert type(error) is HostUnfit
+    assert "reads from stdin" in str(error)
+    assert ".bashrc" in str(error.hint)
+
+
 @pytest.mark.parametrize("python", ["-c", "a\nb", "", "a\0b"])
 def test_what_can_be_no_path_is_not_sent(login: Open, python: str) -> None:
     assert refusal(login(), python).code == "no-python"

@@ -19,11 +19,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import strategies as st
 
 from orchestrator.checkpoints import verify
+from orchestrator.checkpoints.discovery import find
+from orchestrator.checkpoints.tensor_bundle import Bundle
+from orchestrator.checkpoints.units import BY_CHECKSUMS, ORBAX, TENSORFLOW
 from orchestrator.core.errors import HostError, JournalError, SpecError
 from orchestrator.core.events import Submitted
 from orchestrator.core.phases.stopping import unproven
@@ -270,19 +274,44 @@ def _fixtures() -> list[str]:
 
 
 def take_checkpoint(found: Any) -> None:
-    """Verify a checkpoint one of whose files was damaged."""
+    """Verify a checkpoint one of whose files was damaged: it is noticed, or what is in it reads as before."""
     name, changes, cut = found
     with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
         top = name.split("/")[0]
-        copy = Path(directory) / "gen-000001" / top
-        if (FIXTURES / top).is_dir():
-            shutil.copytree(FIXTURES / top, copy)
-        else:
-            copy.parent.mkdir()
-            shutil.copy(FIXTURES / top, copy)
+        whole, copy = Path(directory) / "whole" / top, Path(directory) / "gen-000001" / top
+        for place in (whole, copy):
+            place.parent.mkdir()
+            if (FIXTURES / top).is_dir():
+                shutil.copytree(FIXTURES / top, place)
+            else:
+                shutil.copy(FIXTURES / top, place)
         damaged = copy.parent / name
         damaged.write_bytes(_edited(damaged.read_bytes(), changes, cut))
-        json.dumps(verify(str(copy.parent), pause=lambda _: None))
+        answer = verify(str(copy.parent), pause=lambda _: None)
+        json.dumps(answer)
+        if (said := answer["checkpoint"]) is not None:
+            assert _contents(copy.parent, said["path"]) == _contents(
+                whole.parent, whole.parent / Path(said["path"]).relative_to(copy.parent)
+            )
+
+
+def _contents(directory: Path, path: str | Path) -> object:
+    """Return what a checkpoint holds, as far as `verify` vouches for it: everything, or how long it is."""
+    (unit,) = (unit for unit in find(str(directory)).units if unit.path == str(path))
+    if unit.kind == TENSORFLOW:
+        bundle = Bundle(unit.path)
+        return {
+            key: (
+                entry.dtype,
+                entry.elements,
+                Path(bundle.shard_path(entry.shard)).read_bytes()[entry.offset : entry.offset + entry.size],
+            )
+            for key, entry in bundle.entries.items()
+        }
+    if unit.proof == BY_CHECKSUMS:
+        with ZipFile(unit.path) as archive:
+            return {member: archive.read(member) for member in archive.namelist()}
+    return [os.path.getsize(part) for kind, part in unit.parts if kind != ORBAX]
 
 
 damage = st.tuples(edits, st.none() | st.floats(0.0, 1.0))

@@ -198,7 +198,8 @@ def environment(
         ours["ORCH_LOG_DIR"] = log_dir
     if checkpoint_dir is not None:
         ours["ORCH_CHECKPOINT_DIR"] = checkpoint_dir
-    return {**STRATEGIES[plan.strategy].env, **plan.env, **ours}
+    # Python draws it for each process: the order of a set of strings would differ by worker, and after a restart.
+    return {"PYTHONHASHSEED": "0", **STRATEGIES[plan.strategy].env, **plan.env, **ours}
 
 
 def _replicas_told(plan: Plan) -> dict[str, str]:

@@ -37,7 +37,7 @@ class Position:
         self.history: dict[str, list[float]] = {}
         self.history_epochs: list[int] = []
         self.callbacks: dict[str, dict[str, Any]] = {}
-        """Attributes of Keras's callbacks by class name, such as the best loss that EarlyStopping saw."""
+        """Attributes of Keras's callbacks by place and class name, such as the best loss that EarlyStopping saw."""
 
     def as_json(self) -> str:
         return json.dumps(vars(self))

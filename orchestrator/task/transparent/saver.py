@@ -93,9 +93,9 @@ class Saver:
             model._initial_epoch = position.epoch
         model.history.history = {name: list(map(_figure, of)) for name, of in position.history.items()}
         model.history.epoch = list(position.history_epochs)
-        for callback in self.others:
-            for name, value in position.callbacks.get(type(callback).__name__, {}).items():
-                setattr(callback, name, value)
+        for name, callback in named(self.others):
+            for attribute, value in position.callbacks.get(name, {}).items():
+                setattr(callback, attribute, value)
         where = (
             "after its last epoch"
             if position.epoch >= self._epochs
@@ -188,11 +188,11 @@ class Saver:
         position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
         position.history = {k: [_numbers(n) for n in v] for k, v in model.history.history.items()}
         position.history_epochs = [int(each) for each in model.history.epoch]
-        for callback in self.others:
+        for name, callback in named(self.others):
             kept = {n: vars(callback)[n] for n in _REMEMBERED if n in vars(callback)}
             numbers = {n: float(v) if n == "best" else v for n, v in kept.items() if v is not None}
             if numbers and type(callback).__module__.partition(".")[0] == self._setting.library:
-                position.callbacks[type(callback).__name__] = numbers
+                position.callbacks[name] = numbers
         return position
 
     def _end(self, model: Any) -> None:
@@ -202,6 +202,11 @@ class Saver:
         if self._directory is not None and self._epoch + 1 < self._epochs and self._restored is None:
             self._save(model, self._epochs, 0)
         self._setting.writer.wait()
+
+
+def named(callbacks: list[Any]) -> list[tuple[str, Any]]:
+    """Return each callback with its name in a backup: two of one class must not share what they remember."""
+    return [(f"{place} {type(each).__name__}", each) for place, each in enumerate(callbacks)]
 
 
 def _numbers(figure: Any) -> Any:

@@ -159,6 +159,7 @@ def test_a_range_that_is_too_small_is_an_error() -> None:
 def test_the_environment_of_a_task() -> None:
     plan = replace(plan_of(W0, W1), env={"LANG": "C", "ORCH_RUN": "mine", "CUDA_VISIBLE_DEVICES": "9"})
     assert environment(plan, "x-1", 3, W1, 2, "/shared/gen-000003", "/logs") == {
+        "PYTHONHASHSEED": "0",
         "LANG": "C",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "1",

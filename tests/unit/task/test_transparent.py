@@ -258,3 +258,20 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_backup_before_it(tmp_path: Pa
     assert (again[1].epoch, again[1].batch) == (2, 8)
     assert again[0]["model/00000"].tolist() == [[1.0, 1.0]] * 3
     assert os.listdir(directory)
+
+
+def test_two_callbacks_of_one_class_remember_apart_over_a_restart() -> None:
+    from types import SimpleNamespace
+
+    from orchestrator.task.transparent.saver import Saver, named
+
+    kind = type("ModelCheckpoint", (), {"__module__": "keras.src.callbacks"})
+    by_loss, by_mae = kind(), kind()
+    by_loss.best, by_mae.best = 0.25, 0.5
+    setting: Any = SimpleNamespace(library="keras", shrink=SimpleNamespace(scale=1.0, rate=1.0))
+    course: Any = SimpleNamespace(first_epoch=0)
+    saver = Saver(setting, None, course, 3)
+    saver.others = [by_loss, by_mae]
+    model = SimpleNamespace(history=SimpleNamespace(history={}, epoch=[]))
+    kept = saver._position(model, Position(1, 0)).callbacks
+    assert [kept[name]["best"] for name, _ in named(saver.others)] == [0.25, 0.5]

@@ -7,6 +7,7 @@ after a broken connection or a power cut.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -83,10 +84,9 @@ class Arrival:
             if place != self._places[chunk]:
                 _write(place, memoryview(_read(self._places[chunk])))
         for name, size, mtime_ns, _ in self.manifest["files"]:
-            path = os.path.join(self.building, name)
-            with open(os.open(path, _FLAGS, 0o666), "wb") as file:
+            with open(_opened(self.building, name), "wb") as file:
                 file.truncate(size)
-            os.utime(path, ns=(mtime_ns, mtime_ns))
+            os.utime(os.path.join(self.building, name), ns=(mtime_ns, mtime_ns))
 
     def _is_ours(self) -> bool:
         return (places.marker_of(self.building) or {}).get("token") == self._token
@@ -213,10 +213,19 @@ def _read(place: Place) -> bytes:
 
 def _write(place: Place, data: memoryview) -> None:
     directory, name, offset, _ = place
-    handle = os.open(os.path.join(directory, name), _FLAGS, 0o666)
+    handle = _opened(directory, name)
     try:
         os.lseek(handle, offset, os.SEEK_SET)
         while data:
             data = data[os.write(handle, data[:_WRITE_BYTES]) :]
     finally:
         os.close(handle)
+
+
+def _opened(directory: str, name: str) -> int:
+    """Open a file to be written, through no link: not the file's own, nor one of a directory on the way to it."""
+    path = os.path.join(directory, name)
+    inside = os.path.normpath(os.path.join(os.path.realpath(directory), os.path.dirname(name)))
+    if os.path.realpath(os.path.dirname(path)) != inside:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return os.open(path, _FLAGS, 0o666)

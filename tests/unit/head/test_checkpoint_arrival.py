@@ -84,6 +84,21 @@ def test_nothing_is_written_through_a_link_where_a_checkpoint_arrives(
     assert others.read_bytes() == b"of another"
 
 
+@pytest.mark.fault(53)
+def test_nothing_is_written_through_a_link_of_a_directory(tmp_path: Path) -> None:
+    others, building = tmp_path / "others", tmp_path / "building"
+    others.mkdir()
+    building.mkdir()
+    (others / "words").write_bytes(b"of another")
+    (building / "deep").symlink_to(others)
+    chunk = hashlib.sha256(b"ours").hexdigest()
+    with pytest.raises(OSError, match="symbolic links"):
+        arrival.Writer().take(
+            memoryview(b"ours"), 4, (str(building), "deep/words", 0, 4), 4, chunk, 0, last=True
+        )
+    assert (others / "words").read_bytes() == b"of another"
+
+
 def test_a_directory_that_came_in_the_place_of_the_one_written_to_is_read(lab: Lab) -> None:
     """As after its removal by hand, and another agent's beginning: what we wrote is gone."""
     run, large = lab.run(), os.urandom(2 * safe.CHUNK_BYTES)

@@ -76,7 +76,11 @@ _EXAMPLES = (
     ("orch why mnist", "Show why the run mnist failed or restarted"),
 )
 
-_ACTS = ("up", "kill", "drain", "undrain", "recover", "gc", "chaos", "trust")
+_ACTS = (
+    *("up", "kill", "drain", "undrain", "recover", "gc", "chaos", "trust"),
+    *("ckpt pin", "ckpt unpin", "ckpt rollback", "ckpt rm"),
+    *("coordinator start", "coordinator stop", "coordinator restart", "service install", "service uninstall"),
+)
 """Commands that change something, and may not have finished when their output could not be written."""
 
 _ABOUT_RUNS = (
@@ -208,8 +212,7 @@ def _choose_job(argv: Sequence[str], session: Session) -> None:
 
 def _without_stdout(argv: Sequence[str], session: Session, reason: str | None) -> int:
     """Return the exit code. A closed pipe (`orch logs | head`) is no error, unless the command was to act."""
-    helping = bool({"-h", "--help"} & set(argv))
-    acting = None if helping else next((word for word in argv if word in _ACTS), None)
+    acting = acting_command(argv)
     if reason is None and acting is None:
         return 0
     message = (
@@ -218,6 +221,13 @@ def _without_stdout(argv: Sequence[str], session: Session, reason: str | None) -
     hint = "the command may not have finished; `orch status` shows the runs" if acting else None
     _say_error(session, message, hint)
     return 1 if reason else STDOUT_CLOSED
+
+
+def acting_command(argv: Sequence[str]) -> str | None:
+    """Return the command that was to change something; None if it only shows."""
+    if {"-h", "--help"} & set(argv):
+        return None
+    return next((words for n in (1, 2) if (words := " ".join(argv[:n])) in _ACTS), None)
 
 
 def main() -> None:

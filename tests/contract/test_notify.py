@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -274,3 +274,26 @@ def test_orch_notify_test_says_who_was_reached(
     assert desk("notify", "test", str(spec)) == 1
     assert "json  not delivered: " in desk.stdout.getvalue()
     assert "s3cret" not in desk.stdout.getvalue() + desk.stderr.getvalue()
+
+
+def test_a_recipient_goes_on_after_an_error_in_its_look_up_and_in_what_is_told() -> None:
+    sent: list[str] = []
+    urls: Iterator[str | Exception] = iter([KeyError("no such run"), *["ntfy://x"] * 3])
+
+    def url() -> str:
+        found = next(urls)
+        if isinstance(found, str):
+            return found
+        raise found
+
+    def broken(*_told: str) -> None:
+        raise OSError("read-only file system")
+
+    def send(_url: str, *, title: str, **_: object) -> None:
+        sent.append(title)
+
+    recipient = Recipient("ntfy", url, broken, broken, send=send, retry_s=(0.01,))
+    recipient.put(Message("t-1", "first", "body", "info"))
+    recipient.put(Message("t-1", "second", "body", "info"))
+    until(lambda: not recipient.unsent(), "both are sent")
+    assert sent == ["first", "second"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
+
+log = logging.getLogger(__name__)
 
 UNSENT_MAX = 50
 """How many messages wait for a recipient that does not answer; the oldest make room, and are counted."""
@@ -62,8 +65,7 @@ class Recipient:
                 del self._waiting[1]  # the first may be on its way
                 self._dropped += 1
             if self._thread is None and not self._is_ending:
-                self._thread = threading.Thread(target=self._run, name=f"notify {self._name}", daemon=True)
-                self._thread.start()
+                self._begin()
 
     def unsent(self) -> list[Message]:
         """Return what has not arrived."""
@@ -90,9 +92,11 @@ class Recipient:
             tries += 1
             if tries == 1:
                 again = "" if self._is_ending else "; it is tried again"
-                self._failed(message.run_id, self._name, f"{problem}{again}")
+                self._told(self._failed, message.run_id, self._name, f"{problem}{again}")
             if tries >= self._tries_max:
-                self._failed(message.run_id, self._name, f"{problem}; given up after {tries} attempts")
+                self._told(
+                    self._failed, message.run_id, self._name, f"{problem}; given up after {tries} attempts"
+                )
                 tries = 0
                 self._done()
                 continue
@@ -102,8 +106,17 @@ class Recipient:
         with self._lock:
             self._thread = None
             if self._waiting and not self._is_ending:  # one came just now
-                self._thread = threading.Thread(target=self._run, name=f"notify {self._name}", daemon=True)
-                self._thread.start()
+                self._begin()
+
+    def _begin(self) -> None:
+        """Start a thread. Where none can be had, the next message tries again. The lock is held."""
+        thread = threading.Thread(target=self._run, name=f"notify {self._name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            log.warning("a message to %s waits for the next one: %s", self._name, e)
+        else:
+            self._thread = thread
 
     def _first(self) -> Message | None:
         with self._lock:
@@ -115,14 +128,25 @@ class Recipient:
             return replace(first, body=f"{first.body}\n\n{self._dropped} earlier messages were dropped.")
 
     def _deliver(self, message: Message) -> str | None:
-        url = self._url()
-        if url is None:
-            return None  # this recipient was removed
-        return self._send(url, title=message.title, body=message.body, level=message.level)
+        try:
+            url = self._url()
+            if url is None:
+                return None  # this recipient was removed
+            return self._send(url, title=message.title, body=message.body, level=message.level)
+        except Exception as e:  # of the look-up, say: the thread goes on
+            log.exception("cannot deliver to %s", self._name)
+            return f"{type(e).__name__}: {e}"
 
     def _done(self) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft()
             self._dropped = 0
-        self._changed()
+        self._told(self._changed)
+
+    def _told(self, told: Callable[..., None], *what: str) -> None:
+        """Tell the head node. What fails there must not end the thread: no message would go any more."""
+        try:
+            told(*what)
+        except Exception:
+            log.exception("cannot record what became of a message to %s", self._name)

@@ -166,7 +166,9 @@ class Conversation:
         else:
             reply = Reply(edge.answer(self._host, waiting.order, frame["ok"], blob), None, blob)
         # Removed only after the check: if that fails, the end of the connection is reported to the caller.
-        del self._waiting[frame["reply"]]
+        with self._lock:  # who removes it tells the caller: `end` may come at this moment
+            if self._waiting.pop(frame["reply"], None) is None:
+                return True
         if waiting.future is not None:
             waiting.future.set_result(reply)
         elif waiting.on_reply is not None:
@@ -178,8 +180,8 @@ class Conversation:
         self._crew.no_more(self._look)
         with self._lock:
             self._ended.set()
-            waiting = list(self._waiting.values())
-        for one in waiting:
+            waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
             if one.future is not None:
                 one.future.set_exception(self._broke())
 

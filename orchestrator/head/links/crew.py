@@ -43,14 +43,14 @@ class Crew:
         with self._lock:
             is_taken = self._idle > 0
             self._idle -= is_taken
+            if self._due and not self._walks:  # no thread was to be had for it
+                self._walk_on()
         if is_taken:
             self._work.put(work)
             return
         try:
             threading.Thread(target=self._serve, args=(work,), name="connection-crew", daemon=True).start()
-        except (
-            RuntimeError
-        ):  # the machine allows no more threads now: work that is lost would end a link for good
+        except RuntimeError:  # none can be had now, and work that is lost would end a link for good
             log.warning("no thread can be started; trying again in %.0f s", NO_THREAD_S)
             self.later(NO_THREAD_S, work)
 
@@ -84,8 +84,12 @@ class Crew:
         """Have a thread that walks, and that knows what has changed. The lock is held."""
         self._news.set()
         if not self._walks:
-            threading.Thread(target=self._walk, name="connection-timers", daemon=True).start()
-            self._walks = True
+            try:
+                threading.Thread(target=self._walk, name="connection-timers", daemon=True).start()
+            except RuntimeError:
+                log.warning("no thread can be started for what is due later; the next work tries again")
+            else:
+                self._walks = True
 
     def _serve(self, work: Callable[[], None]) -> None:
         while True:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import __version__
-from orchestrator.cli.main import COMMANDS
+from orchestrator.cli.main import COMMANDS, acting_command
 from orchestrator.cli.session import Session
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, Desk, phases
@@ -54,6 +54,22 @@ def test_a_full_stdout_is_an_error_and_no_bug(orch: Desk, api: FakeApi, argv: tu
     with open("/dev/full", "w") as orch.out:
         assert orch(*argv) == 1
     assert orch.said == "error: cannot write to stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "acting"),
+    [
+        (("events", "kill"), None),
+        (("ckpt", "ls", "rollback"), None),
+        (("ckpt", "rollback", "mnist"), "ckpt rollback"),
+        (("ckpt", "rollback", "--help"), None),
+        (("kill", "events"), "kill"),
+    ],
+)
+def test_a_command_is_known_by_its_place_and_not_by_the_name_of_a_run(
+    argv: tuple[str, ...], acting: str | None
+) -> None:
+    assert acting_command(argv) == acting
 
 
 def test_a_full_stdout_tells_what_may_not_be_done(orch: Desk, api: FakeApi) -> None:

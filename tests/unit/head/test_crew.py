@@ -53,6 +53,20 @@ def test_work_for_which_the_machine_allows_no_thread_is_done_later(monkeypatch: 
     crew.no_more(looked.set)
 
 
+def test_work_is_done_later_though_no_thread_at_all_could_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew_module, "NO_THREAD_S", 0.0)
+    crew, done = Crew(), threading.Event()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        crew.do(done.set)  # must not raise: the caller's connection would end
+    crew.do(lambda: None)
+    assert done.wait(20.0), "the next work starts what waits"
+
+
 def _stays(thread: threading.Thread) -> bool:
     thread.join(0.5)
     return thread.is_alive()

@@ -1,0 +1,58 @@
+"""The end of a connection, while replies come."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from orchestrator.head.links import edge
+from orchestrator.head.links.conversation import Conversation, LinkDown
+from orchestrator.head.links.crew import Crew
+from orchestrator.head.reach.transport import Take
+from orchestrator.protocol.hello import Hello
+from orchestrator.protocol.table import TABLE, Order
+from tests.protocol_values import valid
+
+
+class Silent:
+    """A connection whose agent takes all and says nothing."""
+
+    def stderr_tail(self) -> str:
+        return ""
+
+    def write(self, data: bytes) -> None:
+        """Take it."""
+
+    def read(self, _size: int) -> bytes:
+        return b""
+
+    def feed(self, take: Take) -> None:
+        take(b"")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def exit_status(self) -> int | None:
+        return None
+
+
+def test_a_reply_in_the_moment_of_the_end_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation = Conversation("n1", Silent(), valid(Hello), Crew())
+    order: Order[Any] = Order(TABLE[0], {"order": TABLE[0].name})
+    first: Future[Any] = Future()
+    second: Future[Any] = Future()
+    conversation.send(order, future=first)
+    conversation.send(order, future=second)
+    check = edge.answer
+
+    def ends_meanwhile(*asked: Any) -> Any:
+        conversation.end()
+        return check(*asked)
+
+    monkeypatch.setattr(edge, "answer", ends_meanwhile)
+    assert conversation.replied({"reply": 1, "ok": valid(TABLE[0].answer)}, b"")
+    conversation.end()
+    for one in (first, second):
+        assert isinstance(one.exception(0), LinkDown)

@@ -1,4 +1,4 @@
-"""The ConvNet of the multi-GPU tutorials: twelve epochs, an accuracy of at least 0.98, and the seconds of each epoch.
+"""A ConvNet like that of the multi-GPU tutorials: twelve epochs, an accuracy of at least 0.98, seconds of each epoch.
 
 One file for every strategy. By hand it trains on this machine's GPUs. Under orch with `transparent: true` the line that
 makes the strategy gives the one that cluster.yaml names.

@@ -19,7 +19,10 @@ parser.add_argument("--samples", type=int, default=6000)
 parser.add_argument("--batch", type=int, default=64, help="of all replicas together")
 args = parser.parse_args()
 
-strategy = tf.distribute.MirroredStrategy()
+several = (
+    "TF_CONFIG" in os.environ
+)  # `strategy: multi_worker_mirrored`: each worker loads from its own directory
+strategy = tf.distribute.MultiWorkerMirroredStrategy() if several else tf.distribute.MirroredStrategy()
 random = np.random.default_rng(0)
 points = random.normal(size=(args.samples, 16)).astype("float32")
 labels = (points.sum(1) > 0).astype("int32")

@@ -207,7 +207,9 @@ Name = Annotated[
     ),
 ]
 
-_ADDRESS = text_of(r"[A-Za-z0-9:\[][A-Za-z0-9._:%\]-]*", "must be a host name or an IP address")
+_ADDRESS = text_of(
+    r"(?!.*\.\.|.*[^.]{64})[A-Za-z0-9:\[][A-Za-z0-9._:%\]-]*", "must be a host name or an IP address"
+)
 
 Address = Annotated[str, _ADDRESS, _without_port("write `address: {host}` and `port: {port}`")]
 DataAddress = Annotated[str, _ADDRESS, _without_port("the tasks' ports are those of `run.ports`")]

@@ -371,6 +371,11 @@ class TestUnreachable:
         with pytest.raises(ConnectFailed, match="cannot be resolved"):
             ssh.open(HostPlan("gpu-a", address="no-such-host.invalid"), HELLO)
 
+    @pytest.mark.parametrize("address", ["a..b", "a" * 64])
+    def test_a_name_that_no_resolver_can_be_asked_for(self, ssh: SshTransport, address: str) -> None:
+        with pytest.raises(HostUnfit, match=f"{address} is no host name"):
+            ssh.open(HostPlan("gpu-a", address=address), HELLO)
+
     def test_a_host_that_is_cut_off(self, make_lab: MakeLab, tmp_path: Path) -> None:
         lab = make_lab(1)
         there = lab.host(0)

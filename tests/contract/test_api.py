@@ -300,6 +300,39 @@ def test_a_body_that_declares_to_be_too_large_is_refused_before_it_is_sent(rig: 
     assert answer.startswith(b"HTTP/1.1 400")
 
 
+_FILE = {"task": "worker:0", "generation": 1, "place": "work", "path": "x", "bytes": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/v1/runs/t/outputs", {"task": {}}, "task is the name of a task"),
+        ("/v1/runs/t/outputs", {"task": ["worker:0"]}, "task is the name of a task"),
+        (
+            "/v1/runs/t/outputs/fetch",
+            {"file": {**_FILE, "host": "zz", "to": "x"}, "directory": "/nowhere"},
+            "has no host 'zz'",
+        ),
+        ("/v1/runs", {"secrets": "text"}, "secrets is an object of texts"),
+        ("/v1/runs", {"secrets": {"A": 1}}, "secrets is an object of texts"),
+        ("/v1/runs", {"name": "../x"}, "'../x' is no name of a run"),
+        ("/v1/runs", {"name": "\0"}, "'\\x00' is no name of a run"),
+        ("/v1/runs", {"name": "\ud800"}, "'\\ud800' is no name of a run"),
+    ],
+)
+def test_a_body_of_another_form_is_a_usage_error(
+    rig: Rig, path: str, body: dict[str, Any], says: str
+) -> None:
+    rig.submit()
+    if path == "/v1/runs":
+        plan = rig.plan(name=body.get("name", "u"))
+        body = {"plan": plan, "secrets": body.get("secrets")}
+    status, document = rig.raw("POST", path, json.dumps(body).encode())
+    assert (status, document["error"]["code"], document["error"]["exit_code"]) == (400, "usage", 2)
+    assert says in document["error"]["message"]
+    assert len(rig.client.get("/v1/status")["runs"]) == 1
+
+
 @pytest.mark.fault(54)
 def test_row_54_the_same_plan_again_is_the_run_that_is_there(rig: Rig) -> None:
     first = rig.submit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from concurrent.futures import TimeoutError as CallTimeout
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from orchestrator.head.coordinator.checkpoint_requests import VERBS
 from orchestrator.head.coordinator.status import run_document
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.transfer import outputs
+from orchestrator.spec.forms import NAME_PATTERN
 
 if TYPE_CHECKING:
     from orchestrator.head.coordinator.coordinator import Coordinator
@@ -77,7 +79,13 @@ class _Api:
                 f"this is no plan that coordinator {self._coordinator.describe()['version']} understands: {e}",
                 hint="if orch was upgraded, `orch coordinator stop`, then again (tasks go on)",
             ) from e
-        secrets = {str(name): str(value) for name, value in (body.get("secrets") or {}).items()}
+        if not re.fullmatch(NAME_PATTERN, plan.name):
+            raise UsageError(
+                f"{plan.name!r} is no name of a run", hint="lower-case letters, digits and dashes"
+            )
+        secrets = body.get("secrets") or {}
+        if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
+            raise UsageError("secrets is an object of texts")
         scratch, recipients = bool(body.get("from_scratch")), _texts(body, "recipients")
         run, created = await anyio.to_thread.run_sync(
             lambda: self._coordinator.submit(plan, secrets, from_scratch=scratch, recipients=recipients)
@@ -117,9 +125,9 @@ class _Api:
     async def outputs(self, request: Request) -> JSONResponse:
         body = await _body(request)
         name, patterns, task = request.path_params["name"], _texts(body, "patterns"), body.get("task")
-        return JSONResponse(
-            await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task and str(task))
-        )
+        if not isinstance(task, str | None):
+            raise UsageError("task is the name of a task, such as worker:0")
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task))
 
     async def output(self, request: Request) -> JSONResponse:
         """Bring a file of the list that `outputs` gave, or a part of it."""

@@ -386,6 +386,8 @@ class Coordinator:
     def output(self, name: str, one: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
         """Fetch a file that `outputs` has listed, or a part of it, to its place below a directory."""
         run = self.find(name)
+        if all(host.name != one.host for host in run.plan.hosts):
+            raise UsageError(f"{run.run_id} has no host {one.host!r}")
 
         def bring(link: Asks) -> Part:
             return outputs.bring(link, run, one, directory, sha256=sha256, replace=replace)

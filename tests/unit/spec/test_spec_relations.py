@@ -42,6 +42,10 @@ RELATIONS = {
             "the tasks' ports are those of `run.ports`"
         ],
     ),
+    "an address with an empty part": (
+        host_b("name: gpu-b, address: 'a..b', gpus: 4"),
+        ["5:28: hosts[1].address: must be a host name or an IP address; got 'a..b'"],
+    ),
     "an IPv6 address": (host_b("name: gpu-b, address: 'fd00::7', data_address: '[fd00::8]', gpus: 4"), []),
     "same address, another port": (host_b("name: gpu-b, address: 10.0.0.11, port: 23, gpus: 4"), []),
     "more tasks than slots": (

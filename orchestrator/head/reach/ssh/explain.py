@@ -24,7 +24,7 @@ def explained(host: HostPlan, hop: Hop, connect_s: float) -> Iterator[None]:
         yield
     except HostError:
         raise
-    except (paramiko.SSHException, EOFError, OSError) as error:
+    except (paramiko.SSHException, EOFError, OSError, UnicodeError) as error:
         late = time.monotonic() - started >= 0.95 * connect_s
         raise _explain(host, hop, error, late=late, connect_s=connect_s) from error
 
@@ -48,6 +48,14 @@ def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_
             ours = " and ".join(KEYWORDS[keyword] for keyword in hop.algorithms)
             hint = f"update its sshd{f', or allow more by {ours} of ssh_config' if ours else ''}"
             return HostUnfit(host.name, f"{hop} shares no algorithm with us: {said(error)}", hint=hint)
+        case UnicodeError() if not isinstance(
+            error, UnicodeDecodeError
+        ):  # Python's: it asks no resolver for it
+            return HostUnfit(
+                host.name,
+                f"{hop.address} is no host name: a part of it between two dots is empty or too long",
+                hint="correct its address in the spec, or its HostName in ~/.ssh/config",
+            )
         case _ if late:
             return silent(host, hop, connect_s)
         case _:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.head.node import metrics_unit
+from orchestrator.head.node import bearer, metrics_unit
 from orchestrator.head.node.systemd import UNIT
 from tests.cluster.systemd_lab import SystemdLab
 from tests.contract.fake_agent import until
@@ -67,9 +67,13 @@ class Service:
         return dict(line.split("=", 1) for line in lines)
 
     def metrics(self) -> str:
-        """Return what a Prometheus on that machine is told."""
-        ask = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9468/metrics').read().decode())"
-        done = self.machine.run(sys.executable, "-c", ask)
+        """Return what a Prometheus on that machine is told that has the token."""
+        ask = (
+            "import sys, urllib.request as u; token = open(sys.argv[1]).read().strip(); "
+            "asked = u.Request('http://127.0.0.1:9468/metrics', headers={'Authorization': 'Bearer ' + token}); "
+            "print(u.urlopen(asked).read().decode())"
+        )
+        done = self.machine.run(sys.executable, "-c", ask, f"{self.dir}/state/{bearer.FILE}")
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -165,5 +165,8 @@ def test_a_gan_that_is_killed_in_its_second_fit_goes_on_to_the_same_weights(
     assert "fit 1 goes on from its backup, after its last epoch" in said(second)
     assert second.steps()[0] == answer["global_step"], "a restart never reports fewer steps than its seed has"
     assert second.steps()[-1] == 48
-    assert last_line(second.tasks[0].out) == last_line(whole.tasks[0].out)
-    assert last_line(whole.tasks[0].out)["updates"] == [48, 48]
+    resumed, unbroken = last_line(second.tasks[0].out), last_line(whole.tasks[0].out)
+    # The mean of an epoch that was cut adds its restored part in another order: its last digit may differ.
+    assert resumed.pop("epochs") == pytest.approx(unbroken.pop("epochs"), rel=1e-6)
+    assert resumed == unbroken
+    assert unbroken["updates"] == [48, 48]

@@ -80,6 +80,15 @@ class Cause(Enum):
         means="the host ran out of memory, and the kernel killed this process",
         advice="a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
     )
+    PERHAPS_OOM = Row(
+        "perhaps out of memory",
+        reported_as="perhaps-oom",
+        how="was killed by {signal}, perhaps for lack of memory",
+        means="the kernel killed a process for lack of memory at that time; whether it was this one is not known",
+        advice="`dmesg` on {host} names the process that the kernel killed; if another, "
+        "a person or a batch system killed this one",
+    )
+    """Neither a control group of its own, nor the kernel's log, nor its size tells."""
     DIFFERENT = Row("different programs", repeats=True, in_other_words=True)
     """The workers did not execute the same operations, so their collectives do not fit together."""
     GPU_OOM = Row("GPU out of memory", repeats=True)

@@ -33,7 +33,7 @@ from orchestrator.protocol.limits import LAST_LINES_MAX, LEFT_MAX, METRICS_MAX, 
 
 TaskPhase = Literal["starting", "ready", "running", "exited", "unknown"]
 
-ExitCause = Literal["script", "oom", "signal", "shim-died", "rebooted", "lost", "start-failed"]
+ExitCause = Literal["script", "oom", "perhaps-oom", "signal", "shim-died", "rebooted", "lost", "start-failed"]
 
 SweptBy = Literal["cgroup", "marker"]
 

@@ -613,6 +613,35 @@ def test_a_kill_by_hand_is_not_an_oom_kill_though_another_program_of_the_host_ha
     assert (ended["signal"], ended["cause"], ended["ordered"]) == (9, "signal", False)
 
 
+@pytest.mark.fault(94)
+def test_a_kill_by_hand_is_only_perhaps_an_oom_kill_where_its_memory_group_had_one(
+    host: Host, tmp_path: Path
+) -> None:
+    group = memory_group(f"orch-shared-{os.getpid()}")
+    if group is None:
+        pytest.skip(
+            "NO MEMORY LIMIT CAN BE SET ON THIS MACHINE: that a kill by hand is told from an OOM kill was not tested"
+        )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho $$ > {group}/cgroup.procs\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    agent = host.run(FOREVER, python=str(python), cgroup=False)
+    try:
+        pid = agent.until_phase("running")["pid"]
+        time.sleep(2 * SAMPLE_S + 1)  # the shim has taken two samples of the task's memory group
+        other = subprocess.run([python, "-c", "len(bytes([1]) * (400 << 20))"], check=False)
+        os.kill(pid, signal.SIGKILL)
+        ended = agent.until_closed()["exit"]
+    finally:
+        until(lambda: removed(group), "nothing is in it any more")
+    if other.returncode == 0:
+        pytest.skip(
+            "THIS MACHINE DOES NOT ENFORCE MEMORY LIMITS: that a kill by hand is told from an OOM kill was not tested"
+        )
+    assert (ended["signal"], ended["cause"], ended["ordered"]) == (9, "perhaps-oom", False)
+    assert ended["peak_rss_bytes"] < 50 << 20
+
+
 def test_it_runs_on_python_3_10(host: Host) -> None:
     python = has_python("3.10")
     if python is None:

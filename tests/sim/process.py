@@ -284,7 +284,7 @@ class Shim:
     def _record(self) -> None:
         state, process = self.state, self.record.process
         ended = state.ended or Ended(self.machine.clock())
-        cause = shim_state.cause_of(ended, state.stop_by, None, 0)
+        cause = shim_state.cause_of(ended, state.stop_by, None, 0, is_one=False)
         task = ended_task(
             self.task(),
             cause,

@@ -13,6 +13,7 @@ import time
 from functools import partial
 
 from orchestrator.both import process
+from orchestrator.host.system.kernel_log import KERNEL_LOG, KernelLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,40 +36,19 @@ _COMMAND = [
 ]
 _BYTES_MAX = 1 << 16
 
-KERNEL_LOG = "/dev/kmsg"
-_RECORDS_MAX = 200
 _XID = b"NVRM: Xid (PCI:"
 
 
-class KernelLog:
-    """Reads what the kernel says from now on; nothing where it is not for us to read."""
-
-    def __init__(self, path: str) -> None:
-        try:
-            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._file, 0, os.SEEK_END)
-        except OSError:
-            self._file = -1
-
-    def xids(self) -> list[tuple[str, int]]:
-        """Return (bus, number) of what the driver has complained of since."""
-        found: list[tuple[str, int]] = []
-        for _ in range(_RECORDS_MAX if self._file >= 0 else 0):
-            try:
-                record = os.read(self._file, 8192)
-            except BrokenPipeError:  # records were overwritten before we came; the next one is there
-                continue
-            except OSError:  # nothing new
-                break
-            if not record:
-                break
-            for line in record.split(b"\n"):
-                _, marker, rest = line.partition(_XID)
-                where, _, number = rest.partition(b"): ")
-                digits = number.split(b",")[0]
-                if marker and digits.isdigit() and len(digits) < 5:
-                    found.append((bus(where.decode("ascii", "replace")), int(digits)))
-        return found
+def xids(log: KernelLog) -> list[tuple[str, int]]:
+    """Return (bus, number) of what the driver has complained of since the last call."""
+    found: list[tuple[str, int]] = []
+    for line in log.lines():
+        _, marker, rest = line.partition(_XID)
+        where, _, number = rest.partition(b"): ")
+        digits = number.split(b",")[0]
+        if marker and digits.isdigit() and len(digits) < 5:
+            found.append((bus(where.decode("ascii", "replace")), int(digits)))
+    return found
 
 
 def bus(text: str) -> str:
@@ -137,7 +117,7 @@ class GpuLoads:
 
     def faults(self) -> list[GpuFault]:
         """Return which GPUs have disappeared, and what the driver has said of which, since the agent began."""
-        for one in self._kernel_log.xids():
+        for one in xids(self._kernel_log):
             if one not in self._xids and len(self._xids) < XIDS_MAX:
                 self._xids.append(one)
         gone = [

@@ -329,12 +329,14 @@ def _expire(state: State, at: float) -> tuple[State, Actions]:
     return state.replace(deadline_at=at + KILL_AGAIN_S), [(Do.KILL, None)]
 
 
-def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, shared_oom_kills: int) -> ExitCause:
-    """Return why the task ended: script, signal, oom, start-failed.
+def cause_of(
+    ended: Ended, stop_by: StopBy, group_oom_kills: int | None, shared_oom_kills: int, *, is_one: bool
+) -> ExitCause:
+    """Return why the task ended: script, signal, oom, perhaps-oom, start-failed.
 
     `group_oom_kills` counts the OOM kills in the task's own control group; None where it has none. `shared_oom_kills`
-    counts those of the last seconds among processes that may be others', and is only evidence for a process that got
-    SIGKILL just then.
+    counts those of the last seconds among processes that may be others': a process that got SIGKILL just then may be
+    one of them, and is if `is_one`.
     """
     if ended.why is not None:
         return "start-failed"
@@ -344,7 +346,7 @@ def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, shared_
         if group_oom_kills > 0 and ended.code != 0 and stop_by is StopBy.NOBODY:
             return "oom"
     elif killed and shared_oom_kills > 0:
-        return "oom"
+        return "oom" if is_one else "perhaps-oom"
     return "script" if ended.code is not None else "signal"
 
 

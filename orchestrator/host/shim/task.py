@@ -154,12 +154,13 @@ class TaskProcess:
         self.peak_rss_bytes = peak or None
 
     def cause(self, ended: Ended, stop_by: StopBy) -> ExitCause:
-        """Return why it ended, with the OOM kills in its own group, or in the one that it shares, as evidence."""
+        """Return why it ended, by the OOM kills in its own group, or in the one that it shares."""
         group_oom = None
         if self._group is not None:
             group_oom = self._group.oom_kills()
             self.peak_rss_bytes = max(self.peak_rss_bytes or 0, self._group.peak_bytes() or 0) or None
-        return cause_of(ended, stop_by, group_oom, self._oom_kills.recent())
+        is_one = self._oom_kills.is_one(self.pid, self.peak_rss_bytes)
+        return cause_of(ended, stop_by, group_oom, self._oom_kills.recent(), is_one=is_one)
 
     def remove_group(self, wait_s: float) -> None:
         """Remove the control group. For up to `wait_s` it tries again, since a reaped process may still be counted."""

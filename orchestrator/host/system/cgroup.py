@@ -63,8 +63,7 @@ class Cgroup:
 
     def peak_bytes(self) -> int | None:
         """Return the most memory that the group used at once; None where the memory controller is off."""
-        text = _read(os.path.join(self.path, "memory.peak"))
-        return int(text) if text and text.strip().isdigit() else None
+        return number(os.path.join(self.path, "memory.peak"))
 
     def oom_kills(self) -> int | None:
         """Return how many of its processes the kernel has killed for lack of memory; None if unknown."""
@@ -147,11 +146,18 @@ def usable() -> bool:
     return status == 0
 
 
-def keyed(path: str) -> dict[str, int]:
-    """Parse a file of lines that read `name number`; empty where it cannot be read."""
+def number(path: str) -> int | None:
+    """Parse a file that holds one number; None where it cannot be read, or holds another word."""
+    text = (_read(path) or "").strip()
+    return int(text) if text.isdigit() else None
+
+
+def keyed(path: str, unit: str = "") -> dict[str, int]:
+    """Parse a file of lines that read `name number`, with the unit after it; empty where it cannot be read."""
     found = {}
     for line in (_read(path) or "").splitlines():
-        name, _, value = line.partition(" ")
+        name, _, value = line.removesuffix(unit).partition(" ")
+        value = value.strip()
         if value.isdigit():
             found[name] = int(value)
     return found

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import os
 
-from orchestrator.host.system.cgroup import keyed
+from orchestrator.host.system.cgroup import keyed, number
+from orchestrator.host.system.kernel_log import KERNEL_LOG, KernelLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+_RECORDS_MAX = 20_000
+"""More than a kernel keeps."""
 
 
 class OomKills:
@@ -23,7 +28,10 @@ class OomKills:
     its count is used only if the last two samples found the same group.
     """
 
-    def __init__(self, proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> None:
+    def __init__(
+        self, proc: str = "/proc", groups: str = "/sys/fs/cgroup", kernel_log: str = KERNEL_LOG
+    ) -> None:
+        self._kernel_log = KernelLog(kernel_log)
         self._proc = proc
         self._groups = groups
         self._before = self._last = _Sample(self._host() or 0, None, 0)
@@ -47,6 +55,27 @@ class OomKills:
             if count is not None:
                 return count - self._before.in_group
         return (self._host() or 0) - self._before.on_host
+
+    def is_one(self, pid: int | None, peak_bytes: int | None) -> bool:
+        """Return whether one of the kills was certainly that of this process. It must have been started after us.
+
+        The kernel's log names it, if we may read that and have the kernel's own pids. Else the peak tells: what had
+        half of the memory was the largest, and the kernel takes that.
+        """
+        named = b"Killed process %d (" % (pid or 0)
+        if any(named in line for line in self._kernel_log.lines(_RECORDS_MAX)):
+            return True
+        memory = self._memory_bytes()
+        return memory is not None and (peak_bytes or 0) * 2 >= memory
+
+    def _memory_bytes(self) -> int | None:
+        """Return how much memory the counted processes may use: the least limit above them; None if unknown."""
+        limits = [keyed(os.path.join(self._proc, "meminfo"), unit=" kB").get("MemTotal:", 0) << 10]
+        directory = os.path.dirname(self._last.file or "")
+        while directory.startswith(self._groups + "/") or directory == self._groups:
+            limits += [number(os.path.join(directory, name)) or 0 for name in _LIMITS]
+            directory = os.path.dirname(directory)
+        return min(filter(None, limits), default=None)
 
     def _host(self) -> int | None:
         return _count(os.path.join(self._proc, "vmstat"))

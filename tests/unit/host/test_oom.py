@@ -19,6 +19,7 @@ class Machine:
         self.groups = directory / "cgroup"
         (self.proc / str(PID)).mkdir(parents=True)
         self.groups.mkdir()
+        (self.proc / "kmsg").touch()
         self.on_host(0)
 
     def on_host(self, kills: int) -> None:
@@ -41,7 +42,7 @@ class Machine:
         path.write_text(text)
 
     def kills(self) -> OomKills:
-        return OomKills(str(self.proc), str(self.groups))
+        return OomKills(str(self.proc), str(self.groups), str(self.proc / "kmsg"))
 
 
 @pytest.fixture
@@ -124,6 +125,36 @@ def test_a_group_whose_count_is_gone_leaves_the_whole_host(machine: Machine) -> 
     machine.on_host(1)
     (machine.groups / "login/memory.events.local").unlink()
     assert kills.recent() == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "above", "half"), [("max", "800", 400), ("500", "max", 250), ("max", "max", 2048)]
+)
+def test_what_had_half_of_the_memory_below_the_least_limit_is_the_one_that_was_killed(
+    machine: Machine, group: str, above: str, half: int
+) -> None:
+    machine.member_of("0::/login/job")
+    machine.v2("/login/job", 0)
+    (machine.groups / "login/job/memory.max").write_text(f"{group}\n")
+    (machine.groups / "login/memory.max").write_text(f"{above}\n")
+    (machine.proc / "meminfo").write_text("MemTotal:              4 kB\nMemFree:               1 kB\n")
+    kills = sampled(machine)
+    assert kills.is_one(PID, half)
+    assert not kills.is_one(PID, half - 1)
+
+
+def test_the_one_that_the_kernel_names_was_killed_however_small(machine: Machine) -> None:
+    kills = machine.kills()
+    kernel_log = machine.proc / "kmsg"
+    kernel_log.write_text("3,7,9,-;Memory cgroup out of memory: Killed process 420 (python) total-vm:9kB\n")
+    assert not kills.is_one(PID, 1)
+    with kernel_log.open("a") as file:
+        file.write("3,8,9,-;Out of memory: Killed process 42 (python) total-vm:9kB\n")
+    assert kills.is_one(PID, 1)
+
+
+def test_nothing_is_proven_where_nothing_tells_it(machine: Machine) -> None:
+    assert not sampled(machine).is_one(PID, 1 << 40)
 
 
 def test_a_kill_before_the_last_two_samples_is_not_recent(machine: Machine) -> None:

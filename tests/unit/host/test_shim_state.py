@@ -173,23 +173,26 @@ def test_whatever_comes_it_ends_once_and_within_its_bound(hold: bool, story: lis
 
 
 @pytest.mark.parametrize(
-    ("ended", "stop_by", "group", "shared", "cause"),
+    ("ended", "stop_by", "group", "shared", "is_one", "cause"),
     [
-        (Ended(0, code=0), StopBy.NOBODY, None, 0, "script"),
-        (Ended(0, code=1), StopBy.NOBODY, None, 1, "script"),
-        (Ended(0, signal=9), StopBy.NOBODY, None, 0, "signal"),
-        (Ended(0, signal=9), StopBy.NOBODY, None, 1, "oom"),
-        (Ended(0, signal=9), StopBy.ORDER, None, 1, "signal"),
-        (Ended(0, signal=11), StopBy.NOBODY, None, 1, "signal"),
-        (Ended(0, signal=9), StopBy.NOBODY, 1, 0, "oom"),
-        (Ended(0, code=1), StopBy.NOBODY, 1, 1, "oom"),
-        (Ended(0, code=0), StopBy.NOBODY, 1, 1, "script"),
-        (Ended(0, signal=9), StopBy.NOBODY, 0, 1, "signal"),
-        (Ended(0, why="no Python"), StopBy.NOBODY, None, 1, "start-failed"),
+        (Ended(0, code=0), StopBy.NOBODY, None, 0, True, "script"),
+        (Ended(0, code=1), StopBy.NOBODY, None, 1, True, "script"),
+        (Ended(0, signal=9), StopBy.NOBODY, None, 0, True, "signal"),
+        (Ended(0, signal=9), StopBy.NOBODY, None, 1, True, "oom"),
+        (Ended(0, signal=9), StopBy.NOBODY, None, 1, False, "perhaps-oom"),
+        (Ended(0, signal=9), StopBy.ORDER, None, 1, True, "signal"),
+        (Ended(0, signal=11), StopBy.NOBODY, None, 1, True, "signal"),
+        (Ended(0, signal=9), StopBy.NOBODY, 1, 0, False, "oom"),
+        (Ended(0, code=1), StopBy.NOBODY, 1, 1, True, "oom"),
+        (Ended(0, code=0), StopBy.NOBODY, 1, 1, True, "script"),
+        (Ended(0, signal=9), StopBy.NOBODY, 0, 1, True, "signal"),
+        (Ended(0, why="no Python"), StopBy.NOBODY, None, 1, True, "start-failed"),
     ],
 )
-def test_why_it_ended(ended: Ended, stop_by: StopBy, group: int | None, shared: int, cause: str) -> None:
-    assert cause_of(ended, stop_by, group, shared) == cause
+def test_why_it_ended(
+    ended: Ended, stop_by: StopBy, group: int | None, shared: int, is_one: bool, cause: str
+) -> None:
+    assert cause_of(ended, stop_by, group, shared, is_one=is_one) == cause
 
 
 def test_the_pace_is_of_the_last_seconds_and_falls_while_nothing_comes() -> None:

@@ -151,6 +151,7 @@ class Head:
             Pace(silence_check_s=silence_s / 3),
             workers=Pool(world.fibers, self.fibers, lambda: chance.uniform(0.05, 1.0)),
             now=self.clock,
+            unix_time=self.clock,
             state_dir=world.state_dir,
         )
         self.due_at = float("inf")

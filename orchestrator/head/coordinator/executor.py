@@ -106,6 +106,7 @@ class Executor:
         connect: Connect | None = None,
         workers: Workers | None = None,
         now: Callable[[], float] = time.monotonic,
+        unix_time: Callable[[], float] = time.time,
         state_dir: str = "",
         leaving: Callable[[Asks | None, Run, str], None] = lambda _link, _run, _host: None,
     ) -> None:
@@ -121,6 +122,7 @@ class Executor:
         self._lock = threading.Lock()
         self._records = Records()
         self._now = now
+        self._unix_time = unix_time
         self.transfers = TransferQueue(CheckpointTransfer(state_dir, self.link), post, now)
         self._workers = workers or crew
 
@@ -174,7 +176,9 @@ class Executor:
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         """See `Listener`."""
         epoch, known = self._opened[run_id]
-        event = wire.host_reported(host, run_id, report, at=self._now(), known=known)
+        event = wire.host_reported(
+            host, run_id, report, at=self._now(), unix_time=self._unix_time(), known=known
+        )
         self._post(run_id, event)
         self._logs.reported(link, run_id, epoch, event)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -137,7 +138,9 @@ def _add(one: Found, host: HostPlan, told: KnownRun, at: float) -> None:
         one.watched_on.add(host.name)
     if told["alive"]:
         one.lives_on.add(host.name)
-    one.told[host.connection] = tuple(wire.task_report(task, at=at) for task in told["tasks"])
+    one.told[host.connection] = tuple(
+        wire.task_report(task, at=at, unix_time=time.time()) for task in told["tasks"]
+    )
     record = records.read(told["record"])
     if record is not None and record[-1].run_id == one.run_id:
         one.records.append(record)

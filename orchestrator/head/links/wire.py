@@ -44,16 +44,22 @@ WHY_CHARS_MAX = 500
 WHOLE_MAX = 3
 """Of how many generations of one task a report is kept whole: the newest may be standbys of one that trains."""
 
+CLOCKS_AGREE_S = 60.0
+"""How far a host's clock may seem to be from the head's. A report that was on its way for long makes it seem so too."""
+
 OLDER_MAX = 8
 """How many generations of one task a report is believed to know beside these."""
 
 
 def host_reported(
-    host: str, run_id: str, report: reports.Report, *, at: float, known: Collection[TaskId]
+    host: str, run_id: str, report: reports.Report, *, at: float, unix_time: float, known: Collection[TaskId]
 ) -> HostReported:
-    """Return the event of a heartbeat for one run, of the tasks that the run has; a host may name any number."""
+    """Return the event of a heartbeat for one run, of the tasks that the run has; a host may name any number.
+
+    `at` and `unix_time` are now, by both clocks of the head.
+    """
     sample = report["host"]
-    reports = [task_report(told, at=at) for told in report["runs"].get(run_id, ())]
+    reports = [task_report(told, at=at, unix_time=unix_time) for told in report["runs"].get(run_id, ())]
     directory = sample["checkpoint_dirs"].get(run_id)
     return HostReported(
         at=at,
@@ -101,7 +107,7 @@ def _bounded(reports: list[TaskReport]) -> list[TaskReport]:
     return kept[::-1]
 
 
-def task_report(told: reports.Task, *, at: float) -> TaskReport:
+def task_report(told: reports.Task, *, at: float, unix_time: float) -> TaskReport:
     """Return the report of a task. Fields that an older shim does not send get defaults."""
     ended = told.get("exit")
     return TaskReport(
@@ -111,7 +117,7 @@ def task_report(told: reports.Task, *, at: float) -> TaskReport:
         pid=told.get("pid"),
         port=told.get("port"),
         progress=_progress(told),
-        exit=_exit(told, ended, at=at) if ended is not None else None,
+        exit=_exit(told, ended, at=at, unix_time=unix_time) if ended is not None else None,
         said=tuple((said["kind"], said["message"]) for said in told.get("said", ())),
     )
 
@@ -153,7 +159,7 @@ def _saving(told: reports.Saving | None) -> Saving | None:
     )
 
 
-def _exit(told: reports.Task, ended: reports.TaskExit, *, at: float) -> Exit:
+def _exit(told: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: float) -> Exit:
     """Return how a task ended. If it was ordered to end, its code does not matter, unless it is 0."""
     cause = REPORTED[ended["cause"]]
     ordered = ended.get("ordered", False)
@@ -166,7 +172,7 @@ def _exit(told: reports.Task, ended: reports.TaskExit, *, at: float) -> Exit:
         signal=ended["signal"],
         ordered=ordered,
         at=at - (ended["ago_s"] or 0.0),
-        ended_time=ended.get("ended_at"),
+        ended_time=_ended_time(ended, unix_time),
         error=error["message"] if error else None,
         error_kind=error["kind"] if error else None,
         last_lines=tuple(ended.get("last_lines", ())),
@@ -174,6 +180,14 @@ def _exit(told: reports.Task, ended: reports.TaskExit, *, at: float) -> Exit:
         swept=ended.get("swept"),
         left=_left(ended.get("left", [])),
     )
+
+
+def _ended_time(ended: reports.TaskExit, unix_time: float) -> float | None:
+    """Return when it ended: by the host's clock, which knows it best, or by the head's where the host's is wrong."""
+    told, ago_s = ended.get("ended_at"), ended["ago_s"]
+    if told is None or ago_s is None or abs(unix_time - ago_s - told) <= CLOCKS_AGREE_S:
+        return told
+    return unix_time - ago_s
 
 
 def _left(left: list[reports.Left]) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def reported(tasks: list[Task]) -> HostReported:
     }
     report: Report = {"host": host, "runs": {"r": tasks, "other": []}}
     assert check_of(Report)(report) == report, "it is one that the edge lets pass"
-    return wire.host_reported("a", "r", report, at=100.0, known={W0, W1})
+    return wire.host_reported("a", "r", report, at=100.0, unix_time=1.7e9 + 2.5, known={W0, W1})
 
 
 def test_a_report_has_only_tasks_of_the_run_each_once_and_few_old_ones() -> None:
@@ -146,7 +146,7 @@ def test_the_cause_of_an_end(changes: dict[str, Any], cause: Cause) -> None:
     assert task.exit.cause is cause
 
 
-def test_an_end_is_read_whole_and_its_time_is_the_hosts() -> None:
+def test_an_end_is_read_whole_and_its_time_is_the_hosts_where_clocks_agree() -> None:
     whole: Task = {**TASK, "phase": "exited", "exit": EXIT}
     whole["error"] = {"kind": "exception", "message": "ValueError: bad"}
     (task,) = told(whole).tasks
@@ -155,6 +155,16 @@ def test_an_end_is_read_whole_and_its_time_is_the_hosts() -> None:
     assert (task.exit.error, task.exit.last_lines) == ("ValueError: bad", ("a", "b"))
     assert task.exit.error_kind == "exception"
     assert (task.exit.peak_rss_bytes, task.exit.swept, task.exit.left) == (9, "cgroup", ("pid 5: D state",))
+
+
+@pytest.mark.parametrize(
+    ("ended_at", "known"),
+    [(1.7e9 - 50, 1.7e9 - 50), (1.7e9 + 3 * 3600, 1.7e9), (1.7e9 - 3 * 3600, 1.7e9)],
+)
+def test_an_end_on_a_host_whose_clock_is_hours_off_has_the_heads_time(ended_at: float, known: float) -> None:
+    (task,) = told({**TASK, "phase": "exited", "exit": {**EXIT, "ended_at": ended_at}}).tasks
+    assert task.exit is not None
+    assert (task.exit.at, task.exit.ended_time) == (97.5, known)
 
 
 def test_after_a_reboot_nobody_knows_how_long_ago() -> None:

@@ -105,7 +105,7 @@ class Listening:
 
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         assert link.host.name == host
-        self.happened(wire.host_reported(host, run_id, report, at=2.0, known=KNOWN))
+        self.happened(wire.host_reported(host, run_id, report, at=2.0, unix_time=2.0, known=KNOWN))
 
     def flooded(self, run_id: str, host: str, problem: str) -> None:
         raise AssertionError(run_id, host, problem)

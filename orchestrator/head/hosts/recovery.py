@@ -44,10 +44,15 @@ class Trusted:
         """All of them."""
         return (*self.specs, *self.copies.values())
 
-    def plan_of(self, run_id: str, name: str) -> Plan | None:
+    def plan_of(self, run_id: str) -> Plan | None:
         """Return the plan of a run: the head's own copy, else the spec of its name; None where there is neither."""
-        of_name = (plan for plan in self.specs if plan.name == name and run_id.startswith(f"{name}-"))
-        return self.copies.get(run_id) or next(of_name, None)
+        name = run_id.rsplit("-", 2)[0]  # a run id is its name, the day and the time
+        return self.copies.get(run_id) or next((plan for plan in self.specs if plan.name == name), None)
+
+    def may_record(self, host: HostPlan, run_id: str) -> bool:
+        """Return whether a host's record of a run is read: not where the run's plan does not have that host."""
+        plan = self.plan_of(run_id)
+        return plan is None or host.connection in {other.connection for other in plan.hosts}
 
 
 @dataclass(slots=True)
@@ -102,7 +107,7 @@ def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Se
     wanted = {host.connection: host for plan in trusted.plans for host in plan.hosts}
     asked = asker.ask([(host, [orders.runs(records=True)]) for host in wanted.values()], timeout_s=timeout_s)
     answers = {answer.host.connection: answer for answer in asked}
-    found = _found(answers.values(), at)
+    found = _found(answers.values(), trusted, at)
     for one in found.values():
         _judge(one, trusted, answers, at)
     heard = [reply.ok["runs"] for answer in answers.values() for reply in answer.replies if reply.ok]
@@ -121,18 +126,18 @@ def _heard(run: Run, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> list[Host
     return [host for host in hosts if answers[host.connection].unheard is None]
 
 
-def _found(answers: Iterable[Answer[KnownRuns]], at: float) -> dict[str, Found]:
+def _found(answers: Iterable[Answer[KnownRuns]], trusted: Trusted, at: float) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for answer in answers:
         for reply in answer.replies:
             for told in reply.ok["runs"] if reply.ok else ():
                 if told["directory"]:
                     one = found.setdefault(told["run"], Found(told["run"]))
-                    _add(one, answer.host, told, at)
+                    _add(one, answer.host, told, trusted, at)
     return found
 
 
-def _add(one: Found, host: HostPlan, told: KnownRun, at: float) -> None:
+def _add(one: Found, host: HostPlan, told: KnownRun, trusted: Trusted, at: float) -> None:
     one.epoch = max(one.epoch, told["epoch"])
     if told["watched"]:
         one.watched_on.add(host.name)
@@ -142,7 +147,7 @@ def _add(one: Found, host: HostPlan, told: KnownRun, at: float) -> None:
         wire.task_report(task, at=at, unix_time=time.time()) for task in told["tasks"]
     )
     record = records.read(told["record"])
-    if record is not None and record[-1].run_id == one.run_id:
+    if record is not None and record[-1].run_id == one.run_id and trusted.may_record(host, one.run_id):
         one.records.append(record)
 
 
@@ -169,7 +174,7 @@ def _rebuild(
 ) -> None:
     written_at = next(at for _, at, run in one.records if run is record)
     end_it = f"`orch gc --even-alive {one.run_id}` ends what lives of it on {listed(sorted(one.lives_on))}"
-    plan = trusted.plan_of(one.run_id, record.plan.name)
+    plan = trusted.plan_of(one.run_id)
     if plan is None:
         one.why = (
             f"no spec of {record.plan.name} was named, and a host's record decides nothing here; "

@@ -253,6 +253,20 @@ def test_a_record_under_another_runs_name_or_with_paths_that_lead_elsewhere_says
     assert taken == [None, None, seeds[2]]
 
 
+@pytest.mark.fault(80)
+@pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.RUNNING])
+def test_the_record_of_a_host_that_the_runs_spec_does_not_have_is_not_read(phase: Phase) -> None:
+    """It would end a run that lives elsewhere, or put it into another generation."""
+    told = remembered("worker:0", "exited", of=record(phase, generation=500))
+    told["tasks"], told["record"] = [], {**told["record"], "epoch": 10**9}
+    living = {"a": [remembered("worker:0", of=record())], "b": [remembered("worker:1", of=record())]}
+    other = replace(make_plan(["c", "d"], checkpoint=True), name="u")
+    one = found(Hosts(**living, c=[told], d=[]), Trusted((PLAN, other)))
+    assert (one.why, one.phase) == (None, "RUNNING")
+    assert one.run is not None
+    assert (one.run.generation, [task.pid for task in one.run.tasks]) == (1, [70, 71])
+
+
 def test_the_heads_own_copy_of_a_plan_is_the_runs() -> None:
     hosts = Hosts(a=[remembered("worker:0", of=record())], b=[remembered("worker:1", of=record())])
     changed = replace(PLAN, args=("--changed",))

@@ -5,7 +5,7 @@ Pure functions of the runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.core.errors import Refused
@@ -69,17 +69,24 @@ def refuse_scratch(run: Run, *, from_scratch: bool) -> None:
         )
 
 
-def of_others(plan: Plan, run_id: str | None, owner: Owner | None, told: Iterable[Driven]) -> list[Driven]:
+def of_others(
+    plan: Plan,
+    run_id: str | None,
+    owner: Owner | None,
+    told: Iterable[Driven],
+    is_known: Callable[[str], bool] = lambda _: True,
+) -> list[Driven]:
     """Return the runs of other owners that this plan would run beside: of its name, or in its checkpoint directory.
 
     What the own journal knows is judged by `refuse_start`. A run of an unknown owner is another's: if the journal was
-    lost, it may have been the own one.
+    lost, it may have been the own one. So is an own run that the journal does not have: it came back from an old copy.
 
     Args:
         plan: what is to begin.
         run_id: its id; None where it has none yet.
         owner: who asks.
         told: what goes on, as the hosts tell.
+        is_known: whether the own journal has the run of this id.
     """
     mine = owner.id if owner is not None else None
     directory = plan.checkpoint.dir if plan.checkpoint is not None else None
@@ -88,16 +95,24 @@ def of_others(plan: Plan, run_id: str | None, owner: Owner | None, told: Iterabl
         for one in told
         if one.evidence
         and one.run_id != run_id
-        and (one.owner is None or one.owner.id != mine)
+        and (one.owner is None or one.owner.id != mine or not is_known(one.run_id))
         and (one.name == plan.name or (directory is not None and one.checkpoint_dir == directory))
     ]
 
 
-def driven(plan: Plan, others: Sequence[Driven]) -> Problem | None:
+def driven(plan: Plan, others: Sequence[Driven], owner: Owner | None) -> Problem | None:
     """Return why a run must not begin beside those; None where there are none."""
     if not others:
         return None
     first = others[0]
+    if first.owner is not None and owner is not None and first.owner.id == owner.id:
+        return Problem(
+            DRIVEN,
+            f"{first.sentence}; this head node began it, and its journal does not have it",
+            "the journal was damaged, or came back from an old copy: `orch coordinator stop` and `orch recover --hosts "
+            "FILE` take the run up",
+            exit_code=DRIVEN_EXIT_CODE,
+        )
     head = first.owner.head if first.owner is not None else "its head node"
     return Problem(
         DRIVEN,

@@ -177,6 +177,31 @@ def test_a_journal_without_a_run_that_was_begun_here_is_refused(local_cluster: C
     assert cluster.run()["run_id"] == run_id
 
 
+@pytest.mark.fault(81)
+def test_a_head_that_came_back_from_an_old_copy_starts_no_second_gang(local_cluster: Cluster) -> None:
+    """All that the head has fits together: only the hosts know of the run."""
+    cluster = local_cluster
+    spec = cluster.spec("--steps", "100000")
+    cluster.ok("coordinator", "start")
+    cluster.ok("coordinator", "stop")
+    state, copy = cluster.directory / "state", cluster.directory / "copy"
+    shutil.copytree(state, copy)
+    run_id = cluster.ok("up", spec).strip()
+    before = cluster.wait_step(5)
+    cluster.kill_coordinator()
+    shutil.rmtree(state)
+    shutil.copytree(copy, state)
+    refused = cluster.orch("up", spec)
+    assert refused.returncode == 6, refused.stderr
+    assert run_id in refused.stderr
+    assert "this head node began it, and its journal does not have it" in refused.stderr
+    assert "orch recover --hosts" in refused.stderr
+    cluster.ok("coordinator", "stop")
+    cluster.ok("recover", "--hosts", spec, "--yes")
+    after = cluster.wait_step(before["global_step"] + 5)
+    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+
+
 @pytest.mark.fault(89)
 def test_an_effect_that_fails_on_the_head_touches_no_run_and_no_later_start(local_cluster: Cluster) -> None:
     """At the end of a run its secrets cannot be removed: a directory stands in the place of the file."""

@@ -82,6 +82,7 @@ class Coordinator:
         self.epoch = self.journal.take_epoch()
         self.owner = Owner(self.journal.owner_id(), socket.gethostname(), user_name())
         self._set_aside: tuple[Unreadable, ...] = ()
+        self._unreadable: frozenset[str] = frozenset()
         self._secrets = Secrets(paths.state_dir)
         self._logs = LogCopier(RunLogs(paths.state_dir), self._limit_reached, do=Crew().do)
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -106,13 +107,16 @@ class Coordinator:
             self.loop.post,
             state_dir=paths.state_dir,
             leaving=self._left_files.end,
+            is_known=self._is_known,
         )
 
     def take_up(self) -> None:
         """Go on with what the journal holds. A run that cannot be read is set aside, and named."""
-        for one in self.journal.contents().unreadable:
+        contents = self.journal.contents()
+        for one in contents.unreadable:
             log.error("%s", one.sentence)
-        self._set_aside = self.journal.contents().set_aside
+        self._set_aside = contents.set_aside
+        self._unreadable = frozenset(one.run_id for one in contents.unreadable)
         self._refuse_lost()
         for one in self._set_aside:
             self.journal.note_set_aside(one)
@@ -133,6 +137,9 @@ class Coordinator:
         self._historian.start()
         self._messenger.start()
         self._tracer.start()
+
+    def _is_known(self, run_id: str) -> bool:
+        return run_id in self.loop.runs or run_id in self._unreadable
 
     def _refuse_lost(self) -> None:
         """Raise JournalError where a run was begun here that the journal does not have: it lacks what was written."""

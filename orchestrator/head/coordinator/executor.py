@@ -109,7 +109,10 @@ class Executor:
         unix_time: Callable[[], float] = time.time,
         state_dir: str = "",
         leaving: Callable[[Asks | None, Run, str], None] = lambda _link, _run, _host: None,
+        is_known: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        """`is_known` tells whether this head node knows the run of an id."""
+        self._is_known = is_known
         self._leaving = leaving
         self._logs = logs
         self._secrets = secrets
@@ -284,7 +287,7 @@ class Executor:
     def _prepare_now(self, link: HostLink, run: Run, name: str) -> None:
         event: Event | None = None
         try:
-            event = prepare(link, run, name, now=self._now)
+            event = prepare(link, run, name, now=self._now, is_known=self._is_known)
         except NoAnswer as e:
             link.reset(str(e))  # the core asks again once the host has reconnected
         except LinkDown as e:

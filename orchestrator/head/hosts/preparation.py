@@ -37,10 +37,16 @@ PROBE_TIMEOUT_S = 120.0
 PUSH_TIMEOUT_S = 600.0
 
 
-def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> HostPrepared | HostRefused:
-    """Prepare a host, which may take minutes, and return the event. Raises LinkDown."""
+def prepare(
+    link: Asks, run: Run, name: str, *, now: Callable[[], float], is_known: Callable[[str], bool]
+) -> HostPrepared | HostRefused:
+    """Prepare a host, which may take minutes, and return the event. Raises LinkDown.
+
+    Args:
+        is_known: whether this head node knows the run of this id.
+    """
     try:
-        _refuse_driven(link, run, name)
+        _refuse_driven(link, run, name, is_known)
         facts = look(link, run, name)
         code = _push(link, run, name)
         highest = _highest(link, run)
@@ -49,12 +55,12 @@ def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> Hos
     return HostPrepared(at=now(), host=name, facts=replace(facts, code=code, highest_generation=highest))
 
 
-def _refuse_driven(link: Asks, run: Run, name: str) -> None:
+def _refuse_driven(link: Asks, run: Run, name: str, is_known: Callable[[str], bool]) -> None:
     """Ask who drives what on the host, before anything is changed there. Raises OrderRefused."""
     directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
     told = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
-    others = conflicts.of_others(run.plan, run.run_id, run.owner, ownership.told(name, told))
-    problem = conflicts.driven(run.plan, others)
+    others = conflicts.of_others(run.plan, run.run_id, run.owner, ownership.told(name, told), is_known)
+    problem = conflicts.driven(run.plan, others, run.owner)
     if problem is not None:
         raise OrderRefused(problem)
 

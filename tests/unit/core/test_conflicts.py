@@ -148,7 +148,7 @@ def test_a_plan_without_checkpoints_shares_no_directory() -> None:
 @pytest.mark.fault(62)
 def test_row_62_the_owner_is_named_with_what_it_does_and_the_way_out() -> None:
     plan = make_plan(["a", "b"], checkpoint=True)
-    problem = driven(plan, [DRIVEN_THERE])
+    problem = driven(plan, [DRIVEN_THERE], MINE)
     assert problem is not None
     assert problem.message == (
         "a: t-0 is driven by ana@head-2 since 2026-11-20 09:30:00 UTC: its coordinator watches it now; "
@@ -157,10 +157,25 @@ def test_row_62_the_owner_is_named_with_what_it_does_and_the_way_out() -> None:
     assert (problem.exit_code, problem.code) == (6, DRIVEN)
     hint = str(problem.hint)
     assert all(word in hint for word in ("`orch kill t` on head-2", "--take-over", "orch recover --hosts"))
-    other = driven(plan, [replace(DRIVEN_THERE, name="u", run_id="u-0")])
+    other = driven(plan, [replace(DRIVEN_THERE, name="u", run_id="u-0")], MINE)
     assert other is not None
     assert "give each run its own checkpoint directory" in str(other.hint)
-    assert driven(plan, []) is None
+    assert driven(plan, [], MINE) is None
+
+
+@pytest.mark.fault(81)
+@pytest.mark.parametrize("where", [{}, {"is_stamp": True}])
+def test_row_81_what_hosts_tell_of_an_own_run_that_the_journal_lacks_is_evidence(
+    where: dict[str, Any],
+) -> None:
+    plan = make_plan(["a", "b"], checkpoint=True)
+    lost = replace(DRIVEN_THERE, owner=MINE, **where)
+    assert of_others(plan, "t-1", MINE, [lost], {"t-0", "t-1"}.__contains__) == []
+    assert of_others(plan, "t-1", MINE, [lost], {"t-1"}.__contains__) == [lost]
+    problem = driven(plan, [lost], MINE)
+    assert problem is not None
+    assert problem.message.endswith("this head node began it, and its journal does not have it")
+    assert "orch recover --hosts" in str(problem.hint)
 
 
 def test_an_active_run_does_not_start_from_scratch_in_silence() -> None:

@@ -105,12 +105,16 @@ def a_run(workdir: Path, **changes: Any) -> Run:
     return new_run("t-1", plan, epoch=4, at=0.0)
 
 
+def known(_: str) -> bool:
+    return True
+
+
 def at_last() -> float:
     return 99.0
 
 
 def refused(link: FakeLink, run: Run) -> Problem:
-    event = prepare(link, run, "a", now=at_last)
+    event = prepare(link, run, "a", now=at_last, is_known=known)
     assert isinstance(event, HostRefused)
     assert (event.at, event.host) == (99.0, "a")
     return event.problem
@@ -118,7 +122,7 @@ def refused(link: FakeLink, run: Run) -> Problem:
 
 def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: Path) -> None:
     link = FakeLink()
-    event = prepare(link, a_run(workdir), "a", now=at_last)
+    event = prepare(link, a_run(workdir), "a", now=at_last, is_known=known)
     digest = digest_of(codetree.manifest(str(workdir)))
     assert event == HostPrepared(99.0, "a", Facts("3.11.2", VERSIONS, digest, 7))
     assert all((order["run"], order["epoch"]) == ("t-1", 4) for order in link.asked[1:])
@@ -149,16 +153,16 @@ def test_row_62_a_host_where_another_drives_the_run_is_changed_in_nothing(workdi
 
 def test_what_is_there_already_is_not_sent_again(workdir: Path) -> None:
     link = FakeLink()
-    prepare(link, a_run(workdir), "a", now=at_last)
+    prepare(link, a_run(workdir), "a", now=at_last, is_known=known)
     link.asked.clear()
-    prepare(link, a_run(workdir), "a", now=at_last)
+    prepare(link, a_run(workdir), "a", now=at_last, is_known=known)
     assert link.verbs() == ["runs", "probe", "code", "highest"]
 
 
 def test_without_a_checkpoint_nothing_is_asked_of_it(workdir: Path) -> None:
     link = FakeLink()
     link.probe["checkpoint_writable"] = False
-    event = prepare(link, a_run(workdir, checkpoint=None), "a", now=at_last)
+    event = prepare(link, a_run(workdir, checkpoint=None), "a", now=at_last, is_known=known)
     assert isinstance(event, HostPrepared)
     assert event.facts.highest_generation == 0
     assert "highest" not in link.verbs()
@@ -212,7 +216,9 @@ def test_the_gpus_that_the_run_does_not_have_are_nobodys_business(
 ) -> None:
     link = FakeLink()
     link.probe.update(told)
-    assert isinstance(prepare(link, on_gpus(a_run(workdir), (0,)), "a", now=at_last), HostPrepared)
+    assert isinstance(
+        prepare(link, on_gpus(a_run(workdir), (0,)), "a", now=at_last, is_known=known), HostPrepared
+    )
 
 
 @pytest.mark.fault(22)
@@ -259,14 +265,16 @@ def test_a_python_without_tensorflow_is_refused_where_the_training_needs_it(
     run = a_run(workdir)
     run = replace(run, plan=replace(run.plan, strategy=strategy, runtime=runtime))
     if why is None:
-        assert isinstance(prepare(link, run, "a", now=at_last), HostPrepared)
+        assert isinstance(prepare(link, run, "a", now=at_last, is_known=known), HostPrepared)
         return
     problem = refused(link, run)
     assert problem.message == f"a: python3 has no TensorFlow, and {why}"
     assert (problem.hint or "").startswith("on a: `python3 -m pip install 'tensorflow'`; ")
     assert problem.exit_code == 6
     elsewhere = replace(run, plan=replace(run.plan, env={"PYTHONPATH": "/opt/tf"}))
-    assert isinstance(prepare(link, elsewhere, "a", now=at_last), HostPrepared), "it may be there"
+    assert isinstance(prepare(link, elsewhere, "a", now=at_last, is_known=known), HostPrepared), (
+        "it may be there"
+    )
 
 
 def on_gpus(run: Run, gpus: tuple[int, ...]) -> Run:
@@ -329,14 +337,15 @@ def test_a_host_that_knows_itself_as_loopback_breaks_gloos_ring(
     plan = replace(make_plan(hosts, checkpoint=True), workdir=str(workdir), strategy="horovod")
     run = new_run("t-1", plan, epoch=4, at=0.0)
     if said is None:
-        assert isinstance(prepare(link, run, "a", now=at_last), HostPrepared)
+        assert isinstance(prepare(link, run, "a", now=at_last, is_known=known), HostPrepared)
     else:
         problem = refused(link, run)
         assert (problem.code, said in problem.message) == ("own-name", True), problem
         assert "/etc/hosts" in (problem.hint or "")
     mirrored = replace(plan, strategy="multi_worker_mirrored")
     assert isinstance(
-        prepare(link, new_run("t-1", mirrored, epoch=4, at=0.0), "a", now=at_last), HostPrepared
+        prepare(link, new_run("t-1", mirrored, epoch=4, at=0.0), "a", now=at_last, is_known=known),
+        HostPrepared,
     )
 
 
@@ -344,7 +353,9 @@ def test_a_host_that_knows_itself_as_loopback_breaks_gloos_ring(
 def test_keras_is_nobodys_business_where_fit_is_not_used(workdir: Path, changes: dict[str, Any]) -> None:
     link = FakeLink()
     link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
-    assert isinstance(prepare(link, a_run(workdir, **changes), "a", now=at_last), HostPrepared)
+    assert isinstance(
+        prepare(link, a_run(workdir, **changes), "a", now=at_last, is_known=known), HostPrepared
+    )
 
 
 def test_what_the_host_refuses_names_the_host_once(workdir: Path) -> None:
@@ -367,9 +378,9 @@ def test_a_tree_that_changes_all_the_time_is_given_up(workdir: Path) -> None:
 
 def test_a_file_that_changes_after_another_host_was_pushed_is_pushed_as_it_is_now(workdir: Path) -> None:
     run = a_run(workdir)
-    assert isinstance(prepare(FakeLink(), run, "a", now=at_last), HostPrepared)
+    assert isinstance(prepare(FakeLink(), run, "a", now=at_last, is_known=known), HostPrepared)
     (workdir / "train.py").write_text("model.fit(y)\n")
-    event = prepare(FakeLink(), run, "a", now=at_last)
+    event = prepare(FakeLink(), run, "a", now=at_last, is_known=known)
     assert isinstance(event, HostPrepared)
     assert event.facts.code == digest_of(codetree.manifest(str(workdir)))
 
@@ -386,7 +397,7 @@ def test_the_hosts_of_a_run_share_one_look_at_the_working_directory(
 
     monkeypatch.setattr(codetree, "survey", look)
     run = a_run(workdir)
-    prepared = [prepare(FakeLink(), run, "a", now=at_last) for _ in range(3)]
+    prepared = [prepare(FakeLink(), run, "a", now=at_last, is_known=known) for _ in range(3)]
     assert all(isinstance(event, HostPrepared) for event in prepared)
     assert len(looks) == 1
 
@@ -395,17 +406,17 @@ def test_a_broken_link_is_nobodys_fault_and_passes_through(workdir: Path) -> Non
     link = FakeLink()
     link.broken = True
     with pytest.raises(LinkDown):
-        prepare(link, a_run(workdir), "a", now=at_last)
+        prepare(link, a_run(workdir), "a", now=at_last, is_known=known)
 
 
 def test_a_run_goes_on_with_the_code_that_it_began_with(workdir: Path) -> None:
     began = replace(a_run(workdir), code=digest_of(codetree.manifest(str(workdir))))
-    same = prepare(FakeLink(), began, "a", now=at_last)
+    same = prepare(FakeLink(), began, "a", now=at_last, is_known=known)
     assert isinstance(same, HostPrepared)
     assert same.facts.code == began.code
     (workdir / "train.py").write_text("model.fit(y)\n")
     link = FakeLink()
-    changed = prepare(link, began, "a", now=at_last)
+    changed = prepare(link, began, "a", now=at_last, is_known=known)
     assert isinstance(changed, HostPrepared)
     assert changed.facts.code == began.code
     assert link.verbs() == ["runs", "probe", "highest"]
@@ -414,10 +425,16 @@ def test_a_run_goes_on_with_the_code_that_it_began_with(workdir: Path) -> None:
 def test_a_workdir_that_is_gone_stops_only_a_run_that_has_not_begun(tmp_path: Path) -> None:
     gone = a_run(tmp_path / "gone")
     with pytest.raises(OSError):
-        prepare(FakeLink(), gone, "a", now=at_last)
+        prepare(FakeLink(), gone, "a", now=at_last, is_known=known)
     with pytest.raises(SpecError):
-        prepare(FakeLink(), replace(gone, plan=replace(gone.plan, runtime=False)), "a", now=at_last)
-    event = prepare(FakeLink(), replace(gone, code="c0de"), "a", now=at_last)
+        prepare(
+            FakeLink(),
+            replace(gone, plan=replace(gone.plan, runtime=False)),
+            "a",
+            now=at_last,
+            is_known=known,
+        )
+    event = prepare(FakeLink(), replace(gone, code="c0de"), "a", now=at_last, is_known=known)
     assert isinstance(event, HostPrepared)
     assert event.facts.code == "c0de"
 
@@ -429,4 +446,6 @@ def test_a_spare_that_comes_after_the_code_has_changed_cannot_have_it(workdir: P
     assert problem.code == "code-changed"
     assert "has changed since the run began, and this spare has not got its code" in problem.message
     (workdir / "train.py").unlink()
-    assert isinstance(prepare(FakeLink(), replace(run, code="0" * 64), "a", now=at_last), HostPrepared)
+    assert isinstance(
+        prepare(FakeLink(), replace(run, code="0" * 64), "a", now=at_last, is_known=known), HostPrepared
+    )

@@ -25,6 +25,8 @@ ALLOWED = {
     "head/api/client.py": "says when the journal of a coordinator that does not answer was last written",
     "head/reach/ssh/keys.py": "whether a host's certificate is valid now, as ssh judges it: there is no other clock",
     "head/journal/journal.py": "times of records and names of files; their order is that of their numbers",
+    "head/coordinator/executor.py": "when a task ended by the head's clock, if its host's is wrong: shown only",
+    "head/hosts/recovery.py": "the same, of tasks that were found",
     "head/records/accounts.py": SHOWN,
     "head/effects/historian.py": SHOWN,
     "client/environment.py": SHOWN,

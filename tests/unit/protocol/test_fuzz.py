@@ -284,7 +284,7 @@ def test_questions_without_a_coordinator(data: bytes) -> None:
     asker = Asker({"fake": Scripted(begin + data)}, lambda: BUNDLE)
     answer = asker._one(HOST, [orders.runs(records=True)], 5.0)
     assert (answer.problem is None) == bool(answer.replies)
-    recovery._found([answer], 1.0)
+    recovery._found([answer], recovery.Trusted(), 1.0)
 
 
 # ---------------------------------------------------------------- what was found

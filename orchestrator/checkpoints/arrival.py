@@ -227,5 +227,7 @@ def _opened(directory: str, name: str) -> int:
     path = os.path.join(directory, name)
     inside = os.path.normpath(os.path.join(os.path.realpath(directory), os.path.dirname(name)))
     if os.path.realpath(os.path.dirname(path)) != inside:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        raise OSError(
+            errno.ELOOP, f"a link lies on the way to it; remove {directory}, and it is sent again", path
+        )
     return os.open(path, _FLAGS, 0o666)

@@ -15,32 +15,11 @@ from orchestrator.spec.models import ClusterSpec
 SECRET_BYTES_MAX = 64 * 1024
 
 _WORDS = frozenset(
-    {
-        "SECRET",
-        "SECRETS",
-        "PASS",
-        "PASSWORD",
-        "PASSWD",
-        "PASSPHRASE",
-        "PW",
-        "PWD",
-        "TOKEN",
-        "TOKENS",
-        "APIKEY",
-    }
-    | {
-        "CREDENTIAL",
-        "CREDENTIALS",
-        "CRED",
-        "CREDS",
-        "BEARER",
-        "COOKIE",
-        "COOKIES",
-        "DSN",
-        "WEBHOOK",
-        "WEBHOOKS",
-    }
-    | {"AUTH", "AUTHORIZATION"}
+    (
+        *("SECRET", "SECRETS", "PASS", "PASSWORD", "PASSWD", "PASSPHRASE", "PW", "PWD"),
+        *("TOKEN", "TOKENS", "APIKEY", "CREDENTIAL", "CREDENTIALS", "CRED", "CREDS", "BEARER", "AUTH"),
+        *("AUTHORIZATION", "COOKIE", "COOKIES", "DSN", "WEBHOOK", "WEBHOOKS"),
+    )
 )
 _ENDINGS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "APIKEY", "CREDENTIALS", "PWD", "AUTH", "AUTHTOKEN")
 _BEGINNINGS = ("PGPASS", "APIKEY", "WEBHOOK")

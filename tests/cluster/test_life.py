@@ -134,8 +134,6 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
     assert over["why"] == "it has ended: KILLED: killed by the user"
 
 
-@pytest.mark.fault(38)
-@pytest.mark.lab
 @pytest.mark.fault(81)
 def test_one_flipped_bit_of_the_log_is_never_no_runs_and_never_a_second_gang(local_cluster: Cluster) -> None:
     cluster = local_cluster
@@ -285,6 +283,8 @@ def test_a_hosts_record_decides_nothing_that_the_head_starts_contacts_or_pushes(
     cluster.ok("kill", run_id)
 
 
+@pytest.mark.fault(38)
+@pytest.mark.lab
 def test_a_damaged_journal_is_put_aside_and_rebuilt_over_ssh(cluster: Cluster) -> None:
     spec = cluster.spec()
     cluster.ok("up", spec)

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,6 +67,9 @@ log = logging.getLogger(__name__)
 
 SERVICE_VARIABLE = "ORCH_SERVICE"
 """Set by the systemd unit: its name, so that a restart goes through systemd and not past it."""
+
+_COPY = "keep its copy of the plan up to date"
+"""One effect, so that a copy that could not be written is never written after it was to be removed."""
 
 
 class Coordinator:
@@ -124,7 +127,12 @@ class Coordinator:
         self._forget_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
         going_on = [*active, *(one.run_id for one in self._set_aside)]
-        self._effects.post("remove what ended runs left", "", partial(self._keep_only, going_on))
+        # A coordinator may have died right after the end of a run. What it left is found now, and not when the removal
+        # is tried again: by then other runs may have begun.
+        for file in self._secrets.files_of_others(going_on):
+            self._effects.post(f"remove {file}", "", partial(self._secrets.remove_file, file))
+        for run_id in plan_copies.of_runs(self.paths).keys() - set(going_on):
+            self._effects.post(_COPY, run_id, partial(plan_copies.remove, self.paths, run_id))
         for run in self.loop.runs.values():
             if run.phase.is_terminal:
                 self._messenger.ended(run.run_id)
@@ -274,10 +282,8 @@ class Coordinator:
                 self._messenger.ended(run_id)
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
-        # After the journal has it, so that each copy is of a run that was begun; before any host is asked.
-        self._effects.post(
-            "keep a copy of its plan", run_id, partial(plan_copies.keep, self.paths, run_id, plan)
-        )
+        # After the journal has it, so that each copy is of a run that was begun.
+        self._effects.post(_COPY, run_id, partial(self._keep_plan, run_id, plan))
         self._executor.open(run, [host.name for host in run.hosts])
         self._look_after_gone(run)
         return self.loop.runs[run_id], True
@@ -457,11 +463,11 @@ class Coordinator:
         if after.phase.is_terminal and not before.phase.is_terminal:
             self._forget_old()
 
-    def _keep_only(self, run_ids: Collection[str]) -> None:
-        """Remove secrets and plans of all other runs: a coordinator may have died right after their end."""
-        self._secrets.keep_only(run_ids)
-        for run_id in plan_copies.of_runs(self.paths).keys() - set(run_ids):
-            plan_copies.remove(self.paths, run_id)
+    def _keep_plan(self, run_id: str, plan: Plan) -> None:
+        """Keep a copy of the plan, unless the run has ended by now: a copy says that it may go on."""
+        run = self.loop.runs.get(run_id)
+        if run is not None and not run.phase.is_terminal:
+            plan_copies.keep(self.paths, run_id, plan)
 
     def _following(self) -> list[Effect]:
         """Return what follows a change of a run: what people read, and what must not stay."""
@@ -481,16 +487,13 @@ class Coordinator:
             if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
                 self._historian.ended(before)
 
-        def its_plan(run_id: str) -> None:
-            plan_copies.remove(self.paths, run_id)
-
         return [
             Effect("keep its last figures", last_figures, lambda run_id: self._historian.forget([run_id])),
             Effect("put down its first cause", first_cause),
             Effect("trace it", self._tracer.changed),
             Effect("remove its secrets", at_the_end(self._secrets.remove)),
             Effect("remove its recipients", at_the_end(self._messenger.ended)),
-            Effect("remove its copy of the plan", at_the_end(its_plan)),
+            Effect(_COPY, at_the_end(partial(plan_copies.remove, self.paths))),
             Effect(
                 "forget the files that it left", forgotten=lambda run_id: self._left_files.forget([run_id])
             ),

@@ -1,7 +1,8 @@
 """What follows a change of a run and decides nothing: a list of effects, each of which may fail alone.
 
 They run in a thread of their own, in the order of the changes. An effect that fails is logged, shown by `orch
-coordinator status`, and tried again until it succeeds. No decision waits for it, and nothing else depends on it.
+coordinator status`, and tried again until it succeeds; what follows of the same effect and run waits for it. No
+decision waits, and nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -42,10 +43,11 @@ class Failure:
 
     name: str
     run_id: str
-    call: Callable[[], None]
+    calls: tuple[Callable[[], None], ...]
+    """The one that failed, and those that were announced since, in their order."""
     error: str
     since_at: float
-    tries: int = 1
+    tries: int
 
     def sentence(self, now: float) -> str:
         """Say what did not happen, why, and what follows."""
@@ -134,20 +136,30 @@ class Effects:
         """Try again what has failed."""
         self._retry_at = None
         for one in list(self._failed.values()):
-            self._do(one.name, one.run_id, one.call)
+            self._do_all(one.name, one.run_id, one.calls)
 
     def _do(self, name: str, run_id: str, call: Callable[[], None]) -> None:
+        """Do it, after what failed before of the same effect and run: a later change does not make up for it."""
         known = self._failed.get((name, run_id))
-        try:
-            call()
-        except Exception as e:
-            said = str(e) if isinstance(e, OSError) else f"{type(e).__name__}: {e}"
-            if known is None or known.error != said:
-                log.exception("%s: could not %s; it is tried again", run_id, name)
-            began = Failure(name, run_id, call, said, self._now()) if known is None else known
-            tries = 1 if known is None else known.tries + 1
-            self._failed[name, run_id] = replace(began, call=call, error=said, tries=tries)
-            self._retry_at = self._retry_at or self._now() + RETRY_S
-            return
+        self._do_all(name, run_id, (*(known.calls if known is not None else ()), call))
+
+    def _do_all(self, name: str, run_id: str, calls: tuple[Callable[[], None], ...]) -> None:
+        for done, call in enumerate(calls):
+            try:
+                call()
+            except Exception as e:
+                self._put_off(name, run_id, calls[done:], e)
+                return
         if self._failed.pop((name, run_id), None) is not None:
             log.info("%s: could %s at last", run_id, name)
+
+    def _put_off(
+        self, name: str, run_id: str, calls: tuple[Callable[[], None], ...], error: Exception
+    ) -> None:
+        known = self._failed.get((name, run_id))
+        said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        if known is None or known.error != said:
+            log.error("%s: could not %s; it is tried again", run_id, name, exc_info=error)
+        since_at, tries = (self._now(), 0) if known is None else (known.since_at, known.tries)
+        self._failed[name, run_id] = Failure(name, run_id, calls, said, since_at, tries + 1)
+        self._retry_at = self._retry_at or self._now() + RETRY_S

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Collection, Mapping
 
 from orchestrator.both import durable
+
+log = logging.getLogger(__name__)
 
 
 class Secrets:
@@ -40,13 +43,20 @@ class Secrets:
         """Remove the secrets of a run."""
         _unlink(self._path(run_id))
 
-    def keep_only(self, run_ids: Collection[str]) -> None:
-        """Remove the secrets of all other runs. A coordinator may have died between a run's end and `remove`."""
+    def files_of_others(self, run_ids: Collection[str]) -> list[str]:
+        """Return the files of all other runs, and what a crash left half written."""
         kept = {f"{run_id}.json" for run_id in run_ids}
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self._dir):
-                if name not in kept:
-                    _unlink(os.path.join(self._dir, name))
+        try:
+            return [os.path.join(self._dir, name) for name in os.listdir(self._dir) if name not in kept]
+        except FileNotFoundError:
+            return []
+        except OSError as e:  # the next start looks again
+            log.warning("cannot look for secrets of runs that have ended: %s", e)
+            return []
+
+    def remove_file(self, file: str) -> None:
+        """Remove one of `files_of_others`."""
+        _unlink(file)
 
     def _path(self, run_id: str) -> str:
         return os.path.join(self._dir, f"{run_id}.json")

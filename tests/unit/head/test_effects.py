@@ -48,6 +48,31 @@ def test_an_effect_that_fails_holds_up_no_other_and_is_tried_again_until_it_succ
     assert (done[1:], effects.document()) == (["removed the secrets of t-1"], [])
 
 
+def test_a_later_change_does_not_make_up_for_one_that_failed() -> None:
+    """As of the last figures of a generation: the change from STOPPING on has nothing to keep."""
+    kept: list[str] = []
+    broken = [True]
+
+    def keep(before: Run, after: Run) -> None:
+        if before.phase is Phase.RUNNING:
+            if broken:
+                raise OSError(28, "No space left on device")
+            kept.append(after.phase.value)
+        else:
+            kept.append(f"nothing of {before.phase.value}")
+
+    effects = Effects([Effect("keep its last figures", keep)])
+    stopping = in_phase(RUN, Phase.STOPPING)
+    effects.changed(RUNNING, stopping)
+    effects.changed(stopping, ENDED)
+    effects.start()
+    effects.close(wait_s=10)
+    assert (kept, len(effects.document())) == ([], 1)
+    broken.clear()
+    effects.try_again()
+    assert (kept, effects.document()) == (["STOPPING", "nothing of STOPPING"], [])
+
+
 def test_a_change_that_only_moves_numbers_concerns_nobody() -> None:
     heard: list[str] = []
 

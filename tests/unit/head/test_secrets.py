@@ -26,7 +26,7 @@ def test_a_run_without_any_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     assert secrets.load("t-1") == {}
     secrets.remove("t-1")
-    secrets.keep_only([])
+    assert secrets.files_of_others([]) == []
 
 
 def test_removed_is_removed_and_may_be_asked_twice(tmp_path: Path) -> None:
@@ -43,8 +43,11 @@ def test_only_those_of_the_named_runs_are_kept_and_no_half_written_ones(tmp_path
     for run_id in ("t-1", "t-2"):
         secrets.save(run_id, {"TOKEN": "hunter2"})
     (tmp_path / "secrets" / "t-3.json.new").write_text('{"TOKEN": "hun')
-    secrets.keep_only(["t-2"])
-    assert os.listdir(tmp_path / "secrets") == ["t-2.json"]
+    found = secrets.files_of_others(["t-2"])
+    secrets.save("t-4", {"TOKEN": "hunter2"})  # begun since: it is not among what was found
+    for file in found:
+        secrets.remove_file(file)
+    assert sorted(os.listdir(tmp_path / "secrets")) == ["t-2.json", "t-4.json"]
 
 
 def test_where_the_disk_refuses_no_half_of_a_secret_stays(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ ABANDONED_S = 86400.0
 _WRITE_BYTES = 512 << 10
 """For more at once, file systems take large pieces of memory, which a virtual machine often has to ask its host for."""
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FILE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 Place = tuple[str, str, int, int]
 """(directory, file in it, offset, bytes) of a chunk."""
@@ -223,11 +224,25 @@ def _write(place: Place, data: memoryview) -> None:
 
 
 def _opened(directory: str, name: str) -> int:
-    """Open a file to be written, through no link: not the file's own, nor one of a directory on the way to it."""
-    path = os.path.join(directory, name)
-    inside = os.path.normpath(os.path.join(os.path.realpath(directory), os.path.dirname(name)))
-    if os.path.realpath(os.path.dirname(path)) != inside:
-        raise OSError(
-            errno.ELOOP, f"a link lies on the way to it; remove {directory}, and it is sent again", path
-        )
-    return os.open(path, _FLAGS, 0o666)
+    """Open a file to be written, through no link: not the file's own, nor one of a directory on the way to it.
+
+    Each directory is opened in the one before it, so nobody can put a link in the way between a look and the open.
+    """
+    *inside, file = os.path.normpath(name).split(os.sep)
+    try:
+        there = os.open(directory, _DIRECTORY)
+        for part in inside:
+            try:
+                below = os.open(part, _DIRECTORY, dir_fd=there)
+            finally:
+                os.close(there)
+            there = below
+        try:
+            return os.open(file, _FILE, 0o666, dir_fd=there)
+        finally:
+            os.close(there)
+    except OSError as e:
+        if e.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        said = f"a link lies on the way to it, or a file; remove {directory}, and it is sent again"
+        raise OSError(errno.ELOOP, said, os.path.join(directory, name)) from e

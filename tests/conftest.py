@@ -44,7 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in kept if wanted & set(_rows_of(item))]
     if not config.getoption("--long"):
         kept = [item for item in kept if item.get_closest_marker("long") is None]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    staying = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in staying])
     items[:] = kept
 
 

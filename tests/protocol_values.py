@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -58,11 +59,12 @@ def wrong(type_: Any) -> Iterator[tuple[str, Any]]:
     for value in _not_of(base, bounds):
         yield "", value
     if is_typeddict(base):
+        fit = valid(base)
         for name, hint in fields(base).items():
             if name in base.__required_keys__:
-                yield f".{name}", {key: value for key, value in valid(base).items() if key != name}
+                yield f".{name}", {key: value for key, value in fit.items() if key != name}
             for way, value in wrong(hint):
-                yield f".{name}{way}", {**valid(base), name: value}
+                yield f".{name}{way}", {**fit, name: value}
     origin, arguments = get_origin(base), get_args(base)
     if origin is list:
         for way, value in wrong(arguments[0]):
@@ -81,6 +83,11 @@ def wrong(type_: Any) -> Iterator[tuple[str, Any]]:
 
 def fields(type_: Any) -> dict[str, Any]:
     """Return the types of a TypedDict's fields, those that may be left out among them."""
+    return _fields(type_)
+
+
+@cache
+def _fields(type_: Any) -> dict[str, Any]:
     hints = get_type_hints(type_, include_extras=True)
     return {name: get_args(h)[0] if get_origin(h) is NotRequired else h for name, h in hints.items()}
 

@@ -25,6 +25,9 @@ _PROGRAMS = ("unshare", "nsenter", "mount", "pivot_root", "systemctl", "dbus-dae
 _STARTED = ("systemd-journald", "dbus", "systemd-logind", "systemd-user-sessions", "systemd-tmpfiles-setup.")
 """Beginnings of the names of units that a boot pulls in and that stay."""
 
+_IN_MEMORY = {"run": "755", "tmp": "1777", "dev": "755"}
+"""Directories that are empty at a boot, and their modes."""
+
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
@@ -151,13 +154,14 @@ def _become_systemd(directory: Path) -> None:
 
 def _furnish(root: Path) -> None:
     """Give the root what the kernel gives a machine."""
-    for path in _elsewhere():  # an overlay shows one file system, and what is mounted on it is not in it
-        _mount("--rbind", path, f"{root}{path}")
     _mount("-t", "proc", "proc", str(root / "proc"))
     _mount("-t", "sysfs", "-o", "ro", "sysfs", str(root / "sys"))
     _mount("-t", "cgroup2", "cgroup2", str(root / "sys/fs/cgroup"))
-    for name, mode in (("run", "755"), ("tmp", "1777"), ("dev", "755")):
+    for name, mode in _IN_MEMORY.items():
         _mount("-t", "tmpfs", "-o", f"mode={mode}", name, str(root / name))
+    for path in _hidden():
+        os.makedirs(f"{root}{path}", exist_ok=True)
+        _mount("--rbind", str(path), f"{root}{path}")
     for name in _DEVICES:
         (root / "dev" / name).touch()
         _mount("--bind", f"/dev/{name}", str(root / "dev" / name))
@@ -169,10 +173,14 @@ def _furnish(root: Path) -> None:
     (root / "dev/fd").symlink_to("/proc/self/fd")
 
 
-def _elsewhere() -> list[str]:
-    """Return the directories of Python and of ourselves that lie on another file system than the root."""
-    wanted = [Path(__file__).parents[2], Path(sys.prefix), Path(sys.base_prefix)]
-    return [str(path.resolve()) for path in wanted if path.stat().st_dev != Path("/").stat().st_dev]
+def _hidden() -> list[Path]:
+    """Return the directories of Python and of ourselves that the root does not show.
+
+    An overlay shows one file system and nothing that is mounted on it, and what is in memory is empty.
+    """
+    wanted = [Path(path).resolve() for path in (Path(__file__).parents[2], sys.prefix, sys.base_prefix)]
+    device = Path("/").stat().st_dev
+    return [path for path in wanted if path.stat().st_dev != device or path.parts[1] in _IN_MEMORY]
 
 
 def _mask(units: Path) -> None:

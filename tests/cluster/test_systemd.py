@@ -295,7 +295,8 @@ def test_a_user_without_root_has_control_groups_where_his_own_systemd_outlives_h
     said = login.orch("kill", "t")
     by = "cgroup" if lingers else "marker"
     assert f"here: no leftover processes, ports free (checked by {by})" in said
-    assert ("a process that outlived its shim and has another environment or user would not be found" in said) != lingers
+    unseen = "a process that outlived its shim and has another environment or user would not be found"
+    assert (unseen in said) != lingers
     assert login.escaped() == ([] if lingers else [sleep]), "what the marker cannot see is said"
     machine.run("kill", *login.escaped())
     login.orch("coordinator", "stop")

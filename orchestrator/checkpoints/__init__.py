@@ -40,8 +40,8 @@ def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[
     """Return the newest checkpoint in a generation's directory that reads whole, and the newer ones it rejected.
 
     A running training removes and rewrites its checkpoints. One that was removed or rewritten while it was read is
-    not called torn, nor one that was written a moment ago; the directory is looked at again. One of a format that
-    nothing here reads is `verified: false`; it is complete as far as its names tell, and because nobody writes it.
+    not called torn, nor one that was written a moment ago; the directory is looked at again. One whose
+    format nothing here verifies is `verified: false`: no name says that it is unfinished, and nobody writes it.
     """
     waits = _Waits(pause)
     for _ in range(LOOKS_MAX):

@@ -52,7 +52,7 @@ FORMATS: dict[str, Format] = {
 }
 
 BY_CHECKSUMS, BY_STRUCTURE, BY_NAMES = "checksums", "structure", "names"
-"""How much `read` proves: that no bit has changed; that nothing is missing; or only that no name says otherwise."""
+"""How much `read` proves: that no bit has changed; that nothing is missing; or only that the save was finished."""
 
 IS_CHECKPOINT, MAY_BE_EXPORT, NO_FORMAT = 2, 1, 0
 """Ranks: what scripts resume from by themselves; what may also be a model for other uses, or data; what we cannot read.
@@ -124,13 +124,13 @@ class Unit:
 
     @property
     def is_verified(self) -> bool:
-        """Whether there is a format that was compared with what is there."""
-        return bool(self.parts)
+        """Whether `read` compares what is there with its format. Of Orbax it reads only that the save was finished."""
+        return any(kind != ORBAX for kind, _ in self.parts)
 
     @property
     def proof(self) -> str:
         """How much `read` proves: BY_CHECKSUMS, BY_STRUCTURE or BY_NAMES."""
-        if not self.parts:
+        if not self.is_verified:
             return BY_NAMES
         sums = all(
             kind in (TENSORFLOW, ARCHIVE, NPZ) or (kind == TORCH and torch_file.has_checksums(path))
@@ -154,7 +154,7 @@ class Unit:
     def settle(self, beside: str, pause: Callable[[float], None] = time.sleep, *, torn: bool = False) -> bool:
         """Wait until nobody has written it for `SETTLE_S`. Return whether there was anything to wait for.
 
-        Of an unknown format that is all that shows it is whole; of a torn one, that nobody is writing it.
+        Where nothing can be verified that is all that shows it is whole; of a torn one, that nobody is writing it.
 
         Args:
             beside: a directory of ours on the same file system, whose clock is asked: another may be wrong.

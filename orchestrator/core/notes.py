@@ -168,7 +168,7 @@ class NoteKind(Enum):
     # checkpoints
     CHECKPOINT = Row(
         "checkpoint",
-        "A checkpoint reads whole; or, `verified: false`, its format is unknown.",
+        "A checkpoint reads whole; or, `verified: false`, its format cannot be verified.",
         is_routine=True,
     )
     CHECKPOINT_REJECTED = Row("checkpoint-rejected", "A checkpoint does not read whole.", is_routine=True)

@@ -80,15 +80,15 @@ def _verified(found: Document, now: float) -> str:
         return "being written"
     if found["whole"] is False:
         return f"no: {found['why']}"
-    if _is_unknown(found):
-        return "never: format unknown"
+    if _is_unverifiable(found):
+        return "never: its format cannot be"
     if found["verified_at"] is None:
         return "not yet"
     without = ", no checksums" if found.get("proof") == "structure" else ""
     return f"{duration(max(0.0, now - found['verified_at']))} ago{without}"
 
 
-def _is_unknown(found: Document) -> bool:
+def _is_unverifiable(found: Document) -> bool:
     return found.get("proof") == "names"
 
 
@@ -161,9 +161,9 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
         session.say(f"not verified, since it is being written: {written}")
     if newest is None:
         raise OrchestratorError(f"{answer['run_id']} has no checkpoint to resume from")
-    if _is_unknown(newest):
+    if _is_unverifiable(newest):
         raise OrchestratorError(
-            f"the newest checkpoint cannot be verified: its format is unknown: {newest['name']}",
+            f"the newest checkpoint is of a format that cannot be verified: {newest['name']}",
             hint="a restart uses it all the same; docs/checkpoints.md lists the formats that can be verified",
         )
     if not newest["whole"]:

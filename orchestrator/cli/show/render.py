@@ -171,7 +171,9 @@ def checkpoint_line(checkpoint: Document | None) -> str:
     if checkpoint.get("removed"):
         facts.append("verified, then removed by the script at its end")
     else:
-        facts.append("verified" if checkpoint.get("verified") else "complete, format unknown: not verified")
+        facts.append(
+            "verified" if checkpoint.get("verified") else "complete, not verified: its format cannot be"
+        )
     if checkpoint.get("age_s") is not None:
         facts.append(f"{duration(checkpoint['age_s'])} old")
     if checkpoint.get("path"):

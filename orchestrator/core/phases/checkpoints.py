@@ -27,7 +27,7 @@ NOTHING_SAVED = (
     "after a failure the run starts at step 0"
 )
 
-UNREAD = "its format is unknown: it seems complete, and is not verified"
+UNREAD = "it seems complete, and is not verified: its format cannot be"
 """What is said of a checkpoint that nothing can read."""
 
 

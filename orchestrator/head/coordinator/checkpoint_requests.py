@@ -107,7 +107,7 @@ def _newest(checkpoints: list[dict[str, Any]]) -> str | None:
 
 
 def _rank(found: dict[str, Any]) -> tuple[bool, bool]:
-    """Order what scripts resume from by themselves before what may be an export, and that before unknown formats."""
+    """Order what scripts resume from by themselves, then what may be an export, then what cannot be verified."""
     return found["resumes"], found["proof"] != "names"
 
 

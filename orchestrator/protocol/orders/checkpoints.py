@@ -66,7 +66,7 @@ class Seeded(TypedDict):
     source: Path | None
     """null if there never was a checkpoint."""
     verified: NotRequired[bool | None]
-    """false if its format is unknown; null if there is no checkpoint."""
+    """false if its format cannot be verified; null if there is no checkpoint."""
     path: Path
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
     highest_generation: NotRequired[Generation]
@@ -88,7 +88,7 @@ class Verify(OfRun):
 
 
 class SavedCheckpoint(TypedDict):
-    """A checkpoint that was read to its last byte, or one of an unknown format that seems complete."""
+    """A checkpoint that was read to its last byte, or one whose format cannot be verified and that seems complete."""
 
     global_step: SavedStep | None
     path: Path
@@ -97,7 +97,7 @@ class SavedCheckpoint(TypedDict):
     """Its format."""
     bytes: Count
     verified: bool
-    """false if its format is unknown."""
+    """false if its format cannot be verified."""
 
 
 class Verified(TypedDict):
@@ -184,11 +184,11 @@ class Checkpoint(TypedDict):
     resumes: bool
     """Whether scripts resume from this kind of checkpoint by themselves."""
     whole: bool | None
-    """null if it was not read yet, or if its format is unknown."""
+    """null if it was not read yet, or if its format cannot be verified."""
     writing: NotRequired[bool]
     """Whether it is not whole and its files change, or did a moment ago."""
     proof: Literal["checksums", "structure", "names"]
-    """What reading it proves: that no bit has changed; that nothing is missing; nothing, for an unknown format."""
+    """What reading it proves: that no bit has changed; that nothing is missing; only that the save was finished."""
     why: Text | None
     verified_at: UnixTime | None
     pinned: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import doctest
 import json
 import os
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.checkpoints import discovery, names, npz, orbax, units, zstd
+from orchestrator.checkpoints import discovery, names, npz, units
 from orchestrator.checkpoints.torn import Torn
 from tests.unit.checkpoints import saved
 from tests.unit.checkpoints.saved import FIXTURES, flip, truncate
@@ -286,8 +285,6 @@ def _uncommitted(step: Path) -> None:
         (_uncommitted, "has not committed"),
         (lambda step: (step / "_CHECKPOINT_METADATA").write_text("{"), "_CHECKPOINT_METADATA cannot be read"),
         (lambda step: (step / "default" / "_METADATA").write_text(""), "_METADATA cannot be read"),
-        (lambda step: flip(step / "default" / "manifest.ocdbt", 60), "does not have its checksum"),
-        (lambda step: truncate(step / "default" / "manifest.ocdbt", 60), "manifest.ocdbt cannot be read"),
     ],
 )
 def test_a_damaged_directory_of_orbax_is_torn(
@@ -299,40 +296,11 @@ def test_a_damaged_directory_of_orbax_is_torn(
         read(tmp_path)
 
 
-def test_every_data_file_that_the_index_of_orbax_names_must_be_there_and_long_enough(tmp_path: Path) -> None:
+def test_what_orbax_has_committed_is_handed_on_and_never_called_verified(tmp_path: Path) -> None:
     step = saved.orbax(tmp_path, 300)
-    needed = 0
-    for path in sorted(step.rglob("d/*")):
-        whole = path.read_bytes()
-        truncate(path, len(whole) // 3)
-        try:
-            orbax.read(str(step))
-        except Torn:
-            needed += 1
-            path.unlink()
-            with pytest.raises(Torn, match=f"{path.name} is missing"):
-                orbax.read(str(step))
-        path.write_bytes(whole)
-    assert needed >= 2, "the root of the tree, and what holds the arrays"
-    orbax.read(str(step))
-
-
-def test_every_flipped_bit_in_the_index_of_orbax_is_found(tmp_path: Path) -> None:
-    step = saved.orbax(tmp_path, 300)
-    (path,) = (step / "default" / "d").iterdir()
-    for at in range(0, path.stat().st_size, 17):
-        flip(path, at)
-        with pytest.raises(Torn):
-            orbax.read(str(step))
-        flip(path, at)
-
-
-@pytest.mark.parametrize("size", [0, 5, 40, -1])
-def test_a_chunk_of_zarr_that_is_cut_off_is_torn(tmp_path: Path, size: int) -> None:
-    step = copied(tmp_path, "orbax_zarr") / "orbax_zarr" / "step_7"
-    truncate(step / "w" / "0", size)
-    with pytest.raises(Torn, match="chunk w/0"):
-        read(step.parent)
+    truncate(next((step / "default" / "d").iterdir()), 10)
+    unit = read(tmp_path)
+    assert (unit.global_step, unit.is_verified, unit.proof) == (300, False, "names")
 
 
 def test_what_orbax_has_not_renamed_yet_is_no_checkpoint(tmp_path: Path) -> None:
@@ -340,52 +308,3 @@ def test_what_orbax_has_not_renamed_yet_is_no_checkpoint(tmp_path: Path) -> None
     found = discovery.find(str(tmp_path))
     assert found.units == []
     assert [Path(path).name for path, _ in found.unfinished] == ["200.orbax-checkpoint-tmp"]
-
-
-# Zstandard
-
-TEXT = "".join(f"params.layer{i % 7}.w/{i * i % 13} {i * 7919 % 1009}\n" for i in range(120)).encode()
-FRAMES = {
-    1: (
-        b"D77#BU}*`J5dcOTJr<xR#Rg>jJ?``WMMQRQ+L>e+RK<t^K>#uUF#vL9OU-yDTR9@U*?aO;A3a732m}45TR<45PACP0;W5K2A"
-        b"Pgc=d;wuFjj;uUp#Z@sAPiw3kPt9191sK;1QZ1CRG5ou<6B9^x0Xa4$*1gbQ%-"
-        b"pL+)<2CMCX2o$c!zhrFf5QrshfbY82HL<&M<J4<%-"
-        b"mVPWk;JhGCbE5;~^876f7nH#%3qB8fHo%4?=O7uQq1_@p15E0dQ*Rho&+W`Ql;|mBwlw?NF(iG3=GAfKZO_bst#bkP9l%wlM"
-        b"kW5h=Exec^;!Vxy+;%9er`Fu{3V_Y1!BmVDbM_1{LkVU|9uY7kOc6ox(gkt@zl*B`9U6yCBtnkZijb1w0=|><*}`|mZF}Fa7"
-        b"uRPDA&1aZY(f|-PzbTV+4`OA&$*KbJQ*ck>l0aooMJV?P}6r=J63wfLg=03>S|o-"
-        b"i}an?XU*@D=@am~=#V#~sUo9mY{MG%qHQTN$b^+LvdTzTRHp*xVJi$nKMe(T%-"
-        b"+mvzEnd~{8=4oBBZGAOJkW2Bq(M*OV=DU7{e2t7~1PQub}<(=<O{0ZkoP0%)0<*g=e))9Z5sw6iAFAM?@tHRIL?2s)m+8Nem"
-        b"N~<S#|m%Kp${i6Di6i8W!w7bF5nT$w46e4UW$R9Eai!cv_KXR<0p2Eqzr1Pj5AXDE7zd^zoz{s)2`=qlemlqQp&luGUYAO7^"
-        b"o?>t`x"
-    ),
-    19: (
-        b"D77#BU}*_G4gi*-Mi#KA(g6q&A{wtD7b)eIDalOg=CO(aM*uwlJOF#}KIMejL5naomeJ7@i-"
-        b"!1IBdhT2LbQr8s1ti9dLQQ3Eaq&D;g3aS%JV6*vN?MMp|u1Y0T?LYL4X4W0tyNYFgP$E5Dp=%s<g+{+A+i$A6Ze%Tp|gYj<p"
-        b"v(eIADuYj(djH1aW*_i(8Sa|kVj?AUt8pcfVSObn}r+20z;*hUrYSP3ywzi3D1$E;>(Z|u`?!XtgR1I=8ng=uVXj745FF0)i"
-        b"v(P=N)$vaZTD&NnMnc2DwV`T86t}Fx(wG+FB7~gM#?2K7?sGK?+<`rQ<Bd*mfEaZ`8Z-t-csao`X#W??>WSA|p3ap(nGsYlZ"
-        b"QT7NyN;8Fis1Z;U$--"
-        b"?v0{|^aVjV#UAt8()f*qv?o#%O<bx<hw8J@MfeJDKV@I&(ThYp1REZ$l4OB|;oKLX?paHtFVY7svjar}-"
-        b"M!gkP1SK(kF<|#k*03aIMSIgO1ra>LmW7{)=`_R^1s+P;MK$19m$N8w#1EXll(AkQPIBv%@%tyFFx*!`82XWMn*W=>>UXbhu"
-        b"*<e<%8&K%hQteh@thXj9XRYpHRR"
-    ),
-}
-"""TEXT as zstd 1.5 packs it, by level."""
-
-
-@pytest.mark.parametrize("level", FRAMES)
-def test_a_frame_of_zstd_gives_what_went_in(level: int) -> None:
-    assert zstd.decompress(base64.b85decode(FRAMES[level]), 1 << 20) == TEXT
-
-
-def test_damage_in_a_frame_of_zstd_is_an_error_or_other_bytes_and_no_hang() -> None:
-    frame = base64.b85decode(FRAMES[19])
-    for size in range(len(frame) - 1):
-        with pytest.raises((ValueError, IndexError)):
-            zstd.decompress(frame[:size], 1 << 20)
-    for at in range(4, len(frame)):
-        try:
-            zstd.decompress(frame[:at] + bytes([frame[at] ^ 0x81]) + frame[at + 1 :], 1 << 20)
-        except (ValueError, IndexError):
-            continue
-    with pytest.raises(ValueError, match="more than"):
-        zstd.decompress(frame, 100)

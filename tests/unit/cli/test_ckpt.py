@@ -69,11 +69,11 @@ def test_what_reading_cannot_prove_is_said(orch: Desk, api: FakeApi) -> None:
     api.checkpoints = answer(unknown, checkpoint(100, proof="structure"), checkpoint(80, proof="checksums"))
     assert orch("ckpt", "ls") == 0
     rows = [" ".join(line.split()) for line in orch.put_out.splitlines()]
-    assert "worker:0 on gpu-a never: format unknown newest" in rows[1]
+    assert "worker:0 on gpu-a never: its format cannot be newest" in rows[1]
     assert "12 s ago, no checksums gen-000005/ckpt-100" in rows[2]
     assert "12 s ago gen-000005/ckpt-80" in rows[3]
     assert orch("ckpt", "verify") == 1
-    assert "cannot be verified: its format is unknown: gen-000005/ckpt-120" in orch.said
+    assert "is of a format that cannot be verified: gen-000005/ckpt-120" in orch.said
 
 
 def test_the_list_as_a_document_and_of_nothing(orch: Desk, api: FakeApi) -> None:

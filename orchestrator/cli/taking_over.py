@@ -81,10 +81,8 @@ def _end(ask: Asker, plan: Plan, owner: Owner, found: Sequence[tuple[HostPlan, D
     from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD
     from orchestrator.head.links import requests as orders
 
-    epochs: dict[str, int] = {}
-    for _, one in found:
-        epochs[one.run_id] = max(epochs.get(one.run_id, 0), one.epoch + EPOCHS_UNHEARD)
-    asked = [(host, orders.end_anothers(one, owner, epochs[one.run_id])) for host, one in found]
+    # Each host is told an epoch above its own: what another tells of its own does not count there.
+    asked = [(host, orders.end_anothers(one, owner, one.epoch + EPOCHS_UNHEARD)) for host, one in found]
     problems = []
     for (host, one), answer in zip(found, ask.ask(asked, timeout_s=TIMEOUT_S), strict=True):
         if answer.unheard is not None:

@@ -102,6 +102,26 @@ def _is_inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in path.split("/")
 
 
+def of_their_own(record: Run, told: Told) -> dict[str, list[TaskReport]]:
+    """Return what hosts report of tasks that are theirs.
+
+    Of a task that has moved since the record, its new host knows it alone. So another than the record's host is heard,
+    but not where that one has the task alive and no host shows the generation among its own tasks.
+    """
+    homes = {task.id: task.host for task in record.tasks}
+    own = [report for host in told for report in told[host] if homes.get(report.task) == host]
+    living = {report.task for report in own if report.phase != "exited"}
+    shown = {report.generation for report in own}
+    return {
+        host: [
+            report
+            for report in reports
+            if homes.get(report.task) == host or report.task not in living or report.generation in shown
+        ]
+        for host, reports in told.items()
+    }
+
+
 def proven(record: Run, told: Told) -> int:
     """Return the gang's generation: the newest that the record or any shim knows of, but for a standby."""
     alone = STRATEGIES[record.plan.strategy].alone

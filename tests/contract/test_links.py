@@ -110,6 +110,26 @@ def rig() -> Iterator[Rig]:
     )
 
 
+@pytest.mark.fault(80)
+def test_orders_to_a_host_that_has_obeyed_a_high_epoch_are_above_it_and_those_of_other_runs_are_not(
+    rig: Rig,
+) -> None:
+    link = rig.link()
+    link.fence("r", 10**12)
+    link.attach("r", WATCH)
+    link.attach("other", WATCH)
+    rig.agent.wait_order("watch", count=2)
+    until(lambda: link.is_connected)
+    link.ask(ASKED, timeout_s=SOON_S)
+    link.ask(HIGHEST({"run": "other", "epoch": 3, "dir": "/shared/t"}), timeout_s=SOON_S)
+    link.detach("r")
+    rig.agent.wait_order("unwatch")
+    assert {(order["run"], order["epoch"]) for order in rig.agent.orders if "run" in order} == {
+        ("r", 10**12 + 3),
+        ("other", 3),
+    }
+
+
 def test_a_host_that_wants_psutil_gets_it_after_a_while_and_not_before(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import new_run
+from orchestrator.head.hosts.recovery import EPOCH_TOLD_MAX, Trusted, search
+from orchestrator.head.journal.states import dump_run
+from orchestrator.head.links.query import Asker
+from orchestrator.protocol.orders import KnownRun
 from orchestrator.protocol.reports import Said, Task
-from tests.contract.fake_agent import FACTS, always, until
+from tests.contract.fake_agent import BUNDLE, FACTS, always, until
 from tests.contract.test_api import Rig
+from tests.protocol_values import valid
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eko\x00"
@@ -69,6 +77,61 @@ def test_row_56_a_host_that_lies_is_named_and_costs_nobody_else_anything(rig: Ri
     rig.start_coordinator()
     assert {run["name"] for run in rig.client.get("/v1/status")["runs"]} == {"t", "u"}
     until(lambda: rig.client.get("/v1/coordinator")["hosts"]["b"])
+
+
+@pytest.mark.fault(80)
+def test_row_80_what_a_host_reports_of_another_hosts_task_changes_nothing(rig: Rig) -> None:
+    """The chief's exit with 0 would end the run, its generation would start another."""
+    run_id = rig.submit()["run_id"]
+    liar, honest = rig.hosts.agents["b"], rig.hosts.agents["a"]
+    honest.wait_order("start")
+    honest.report({run_id: [running("worker:0", pid=1)]})
+    until(lambda: rig.status()["tasks"][0]["pid"] == 1)
+    ended: dict[str, Any] = {"code": 0, "signal": None, "ago_s": 0.0, "cause": "script", "last_lines": []}
+    liar.report({run_id: [running("worker:0", pid=666, phase="exited", exit=ended)]})
+    liar.report({run_id: [running("worker:0", pid=667, global_step=9), running("worker:1", pid=2)]})
+    liar.wait_order("stop")
+    until(lambda: rig.status()["tasks"][1]["pid"] == 2)
+    run = rig.status()
+    assert (run["phase"], run["generation"], run["global_step"]) == ("RENDEZVOUS", 1, None)
+    assert [task["pid"] for task in run["tasks"]] == [1, 2]
+    assert "stop" not in honest.verbs()
+
+
+@pytest.mark.fault(80)
+def test_a_host_that_is_asked_by_recover_lifts_no_epoch_and_claims_no_task_of_others(rig: Rig) -> None:
+    """Over the real wire: `orch recover` connects, and each host answers `runs`."""
+    rig.stop_coordinator()
+    plan = replace(make_plan(["a", "b"], checkpoint=False), hosts=tuple(rig.hosts.plans.values()))
+    run = replace(new_run("t-20260101-000000", plan, epoch=4, at=0.0), generation=1, generation_last=1)
+    run = in_phase(replace(run, tasks=tuple(replace(one, generation=1) for one in run.tasks)), Phase.RUNNING)
+    record = {"epoch": 4, "written_at": 5.0, "revision": 1, "state": dump_run(run)}
+
+    def known(*tasks: Task, **changes: Any) -> dict[str, Any]:
+        told = [{**task, "phase": "running", "alive": True} for task in tasks]
+        return {
+            **valid(KnownRun),
+            "run": run.run_id,
+            "directory": True,
+            "epoch": 4,
+            "watched": False,
+            "alive": True,
+            "tasks": told,
+            "record": record,
+            **changes,
+        }
+
+    lie = known(running("worker:1", pid=2), running("worker:0", pid=9, generation=7), epoch=(1 << 63) - 1)
+    rig.hosts.agents["a"].answers["runs"] = always({"runs": [known(running("worker:0", pid=1))]})
+    rig.hosts.agents["b"].answers["runs"] = always({"runs": [lie]})
+    asker = Asker({"fake": rig.hosts.transport}, lambda: BUNDLE)
+    looked = search(asker, Trusted((plan,)), timeout_s=15.0, at=1000.0)
+    adopted = looked.found[run.run_id].run
+    rig.start_coordinator()
+    assert looked.epoch == EPOCH_TOLD_MAX
+    assert adopted is not None
+    assert [(task.host, task.pid, task.generation) for task in adopted.tasks] == [("a", 1, 1), ("b", 2, 1)]
+    assert [host.fence for host in adopted.hosts] == [0, (1 << 63) - 1]
 
 
 @pytest.mark.fault(60)

@@ -188,7 +188,8 @@ def choose(
             if one.phase not in ENDED:
                 one.why = f"the journal holds it: {one.phase}; `orch coordinator start` adopts it"
         elif one.phase in ENDED:
-            pass
+            if one.run is not None and one.run_id in take_over:
+                one.why, one.phase = None, one.run.phase.value
         elif one.watched_on and one.run_id not in take_over:
             one.why = f"another coordinator drives it (its agent is on {', '.join(sorted(one.watched_on))})"
             if one.run is not None:

@@ -125,6 +125,9 @@ class Host:
     leave_at: Deadline | None = None
     """When its tasks are asked to end, at the latest, since it will be taken away; None of a host that stays."""
     leave_why: str = ""
+    fence: int = 0
+    """The epoch that the host said it had obeyed, where that is too high to be believed of others: orders to this host
+    carry so much more than the run's epoch."""
     untouched: bool = False
     """A spare that was never given a task: nothing of the run can be left there."""
     dir_silent_s: float = 0.0

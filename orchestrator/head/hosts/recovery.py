@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from orchestrator.core import rebuild
 from orchestrator.core.actions import Note
 from orchestrator.core.diagnosis.cause import how
 from orchestrator.core.events import Submitted, TaskReport
+from orchestrator.core.launching.environment import GENERATION_TOLD_MAX
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import HostPlan, Plan, TaskId
 from orchestrator.core.state.run import Run
@@ -25,6 +27,13 @@ EPOCHS_UNHEARD = 1000
 """Added to the epoch if a host does not answer, or answers with an error. That host may have obeyed a higher epoch than
 all others, and would refuse a lower one for ever. It is more than the number of coordinators that can have succeeded
 one another while only that host was connected."""
+
+EPOCH_TOLD_MAX = 1_000_000
+"""An epoch counts the starts of a coordinator: this is two years of one a minute. What a host tells beyond that counts
+for this host alone (`Host.fence`). Else one that lies would lift the epoch of all until none could be higher."""
+
+_GENERATION_MAX = 2 * GENERATION_TOLD_MAX
+"""What is above this was not given out by a coordinator, even if a host lied to it once."""
 
 _NAMED_MAX = 3
 """How many tasks of a dead run are described; the rest are only counted."""
@@ -49,35 +58,48 @@ class Trusted:
         name = run_id.rsplit("-", 2)[0]  # a run id is its name, the day and the time
         return self.copies.get(run_id) or next((plan for plan in self.specs if plan.name == name), None)
 
-    def may_record(self, host: HostPlan, run_id: str) -> bool:
-        """Return whether a host's record of a run is read: not where the run's plan does not have that host."""
+    def may_tell(self, host: HostPlan, run_id: str) -> bool:
+        """Return whether what a host tells of a run is heard: not where the run's plan does not have that host."""
         plan = self.plan_of(run_id)
         return plan is None or host.connection in {other.connection for other in plan.hosts}
 
 
+class Recorded(NamedTuple):
+    """A host's record of a run."""
+
+    host: str
+    version: tuple[int, int]
+    written_at: float
+    run: Run
+
+
 @dataclass(slots=True)
 class Found:
-    """A run that some hosts remember."""
+    """A run that some hosts remember. Hosts that its plan does not have say nothing of it."""
 
     run_id: str
     epoch: int = 0
-    """The highest epoch that any host has obeyed for this run."""
+    """The highest epoch that any host has obeyed for this run, as far as it is believed."""
     watched_on: set[str] = field(default_factory=set)
     """The hosts where the agent of a coordinator watches it now."""
     lives_on: set[str] = field(default_factory=set)
+    fences: dict[HostPlan, int] = field(default_factory=dict)
+    """The epochs that are not believed of others, by what it takes to connect."""
     told: dict[HostPlan, tuple[TaskReport, ...]] = field(default_factory=dict)
     """What each host reported, by what it takes to connect, since the given specs may use other names than the run."""
-    records: list[tuple[tuple[int, int], float, Run]] = field(default_factory=list)
+    records: list[Recorded] = field(default_factory=list)
     run: Run | None = None
     """The rebuilt run; None where it cannot be recovered, and then `why` says why."""
     why: str | None = None
+    """Why it is not adopted unless a person names it."""
     phase: str | None = None
     """The phase of the rebuilt run, or in which it has ended; None if unknown."""
 
-    @property
-    def record(self) -> Run | None:
-        """The newest record."""
-        return rebuild.newest((version, run) for version, _, run in self.records)
+    def newest(self, records: Iterable[Recorded]) -> Recorded | None:
+        """Return the record that knows most."""
+        of = {id(one.run): one for one in records}
+        run = rebuild.newest((one.version, one.run) for one in of.values())
+        return of[id(run)] if run is not None else None
 
     @property
     def reports(self) -> list[tuple[str, TaskReport]]:
@@ -111,10 +133,14 @@ def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Se
     for one in found.values():
         _judge(one, trusted, answers, at)
     heard = [reply.ok["runs"] for answer in answers.values() for reply in answer.replies if reply.ok]
-    epoch = max((run["epoch"] for runs in heard for run in runs), default=0)
+    epoch = max((_believed(run["epoch"]) for runs in heard for run in runs), default=0)
     if any(answer.unheard is not None for answer in answers.values()):
         epoch += EPOCHS_UNHEARD
     return Search(list(answers.values()), found, epoch, at)
+
+
+def _believed(epoch: int) -> int:
+    return min(epoch, EPOCH_TOLD_MAX)
 
 
 def _heard(run: Run, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> list[HostPlan]:
@@ -138,29 +164,34 @@ def _found(answers: Iterable[Answer[KnownRuns]], trusted: Trusted, at: float) ->
 
 
 def _add(one: Found, host: HostPlan, told: KnownRun, trusted: Trusted, at: float) -> None:
-    one.epoch = max(one.epoch, told["epoch"])
+    if not trusted.may_tell(host, one.run_id):
+        return
+    one.epoch = max(one.epoch, _believed(told["epoch"]))
+    if told["epoch"] > EPOCH_TOLD_MAX:
+        one.fences[host.connection] = told["epoch"]
     if told["watched"]:
         one.watched_on.add(host.name)
     if told["alive"]:
         one.lives_on.add(host.name)
     one.told[host.connection] = tuple(
-        wire.task_report(task, at=at, unix_time=time.time()) for task in told["tasks"]
+        wire.task_report(task, at=at, unix_time=time.time())
+        for task in told["tasks"]
+        if task["generation"] <= _GENERATION_MAX
     )
     record = records.read(told["record"])
-    if record is not None and record[-1].run_id == one.run_id and trusted.may_record(host, one.run_id):
-        one.records.append(record)
+    if (
+        record is not None
+        and record[-1].run_id == one.run_id
+        and record[-1].generation_last <= _GENERATION_MAX
+    ):
+        one.records.append(Recorded(host.name, *record))
 
 
 def _judge(one: Found, trusted: Trusted, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
     """Rebuild a run, or say why it is not recovered."""
-    record = one.record
-    if record is not None and record.phase.is_terminal:
-        one.phase = record.phase.value
-        one.why = f"it has ended: {one.phase}: {record.reason}"
-        if one.lives_on:
-            one.why += (
-                f"; what is left of it lives on {listed(sorted(one.lives_on))}, and `orch gc` removes it"
-            )
+    record = one.newest(one.records)
+    if record is not None and record.run.phase.is_terminal:
+        _judge_ended(one, record, trusted, answers, at)
     elif not one.lives_on:
         one.why = f"nothing of it lives{_silent(answers)}: {_ends(one, at)}"
     elif record is None:
@@ -169,32 +200,57 @@ def _judge(one: Found, trusted: Trusted, answers: Mapping[HostPlan, Answer[Known
         _rebuild(one, record, trusted, answers, at)
 
 
-def _rebuild(
-    one: Found, record: Run, trusted: Trusted, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float
+def _judge_ended(
+    one: Found, record: Recorded, trusted: Trusted, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float
 ) -> None:
-    written_at = next(at for _, at, run in one.records if run is record)
+    """Say how the run has ended. What lives on other hosts, a person may adopt: one host's word ends nothing there."""
+    one.phase = record.run.phase.value
+    why = f"it has ended: {one.phase}: {record.run.reason}"
+    if one.lives_on:
+        why += f"; what is left of it lives on {listed(sorted(one.lives_on))}, and `orch gc` removes it"
+    going_on = one.newest(
+        other for other in one.records if other.host in one.lives_on and not other.run.phase.is_terminal
+    )
+    if going_on is not None:
+        _rebuild(one, going_on, trusted, answers, at)
+    if one.run is not None:
+        why += (
+            f"; {record.host} says that it has ended and {listed(sorted(one.lives_on - {record.host}))} does not: "
+            f"`--take-over {one.run_id}` adopts it"
+        )
+        one.phase = record.run.phase.value
+    one.why = why
+
+
+def _rebuild(
+    one: Found, record: Recorded, trusted: Trusted, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float
+) -> None:
     end_it = f"`orch gc --even-alive {one.run_id}` ends what lives of it on {listed(sorted(one.lives_on))}"
     plan = trusted.plan_of(one.run_id)
     if plan is None:
         one.why = (
-            f"no spec of {record.plan.name} was named, and a host's record decides nothing here; "
+            f"no spec of {record.run.plan.name} was named, and a host's record decides nothing here; "
             f"`--hosts FILE` with the spec that it was started from adopts it, {end_it}"
         )
         return
     try:
-        record = rebuild.vouched_for(record, plan)
+        run = rebuild.vouched_for(record.run, plan)
     except rebuild.NotVouched as e:
         one.why = (
             f"the record on its host does not fit the spec of {plan.name}: {e}; nothing that only the record says is "
             f"started or contacted; the spec that it was started from adopts it, {end_it}"
         )
         return
-    told = {host.name: one.told.get(host.connection, ()) for host in _heard(record, answers)}
-    missing = rebuild.unaccounted(record, told)
+    told = rebuild.of_their_own(
+        run, {host.name: one.told.get(host.connection, ()) for host in _heard(run, answers)}
+    )
+    missing = rebuild.unaccounted(run, told)
     if missing:
         one.why = f"{', '.join(missing)} did not answer, and it is not known what runs there"
         return
-    one.run = rebuild.rebuilt(record, told, at=at, written_at=written_at)
+    run = rebuild.rebuilt(run, told, at=at, written_at=record.written_at)
+    fenced = [replace(host, fence=one.fences.get(plan.host(host.name).connection, 0)) for host in run.hosts]
+    one.run = replace(run, epoch=one.epoch, hosts=tuple(fenced))
     one.phase = one.run.phase.value
 
 
@@ -233,7 +289,7 @@ def write(journal: Journal, chosen: Sequence[Found], *, epoch: int, at: float) -
     for one in chosen:
         if one.run is None:
             continue
-        run = replace(one.run, epoch=max(one.run.epoch, one.epoch))
+        run = one.run
         living = sum(task.phase.may_live for task in run.tasks)
         message = (
             f"{run.run_id}: the journal was lost; rebuilt from its hosts in generation {run.generation}, "

@@ -52,7 +52,12 @@ class _Awaited:
 
 @contextlib.contextmanager
 def leased(
-    host: HostPlan, transport: Transport, bundle: Callable[[], Bundle], run_id: str, watch: Watch
+    host: HostPlan,
+    transport: Transport,
+    bundle: Callable[[], Bundle],
+    run_id: str,
+    watch: Watch,
+    fence: int = 0,
 ) -> Iterator[HostLink]:
     """Give a connected link for the time of a `with`.
 
@@ -62,6 +67,7 @@ def leased(
     """
     awaited = _Awaited()
     link = HostLink(host, transport, bundle, awaited, crew=_CREW)
+    link.fence(run_id, fence)
     link.attach(run_id, watch)
     try:
         if not awaited.told.wait(CONNECT_TIMEOUT_S):

@@ -133,6 +133,7 @@ class HostLink:
         self._lock = threading.RLock()
         self._watches: Mapping[str, Watch] = {}
         """Replaced and never changed: whoever reads takes no lock, which one that closes may hold."""
+        self._fences: dict[str, int] = {}
         self._connection: Conversation | None = None
         self._closed = False
         self._held_until = 0.0
@@ -148,6 +149,15 @@ class HostLink:
         """Whether it connects: from the first run on. Before, nobody would be told why a try failed."""
 
     # -- called by the coordinator -------------------------------------------------------------------------
+
+    def fence(self, run_id: str, above: int) -> None:
+        """Have orders of that run carry so much more than its epoch: this host has obeyed so high a one."""
+        if above:
+            self._fences[run_id] = above
+
+    def _fenced(self, order: Order[A]) -> Order[A]:
+        above = self._fences.get(order.fields.get("run", ""))
+        return Order(order.verb, {**order.fields, "epoch": order.fields["epoch"] + above}) if above else order
 
     def attach(self, run_id: str, watch: Watch) -> None:
         """Serve that run too."""
@@ -178,7 +188,7 @@ class HostLink:
         """Queue an order; dropped where there is no connection. `on_reply` is called where it is read."""
         connection = self._connection
         if connection is not None:
-            connection.send(order, blob, on_reply)
+            connection.send(self._fenced(order), blob, on_reply)
 
     def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
         """Send and wait. Raises LinkDown or OrderRefused; never called where the connection is read."""
@@ -190,7 +200,7 @@ class HostLink:
         if connection is None:
             raise LinkDown(f"{self.host.name} is not connected")
         future: Future[Reply[A]] = Future()
-        connection.send(order, blob, future=future)
+        connection.send(self._fenced(order), blob, future=future)
         return Asked(self.host.name, order, future)
 
     def reset(self, why: str) -> None:
@@ -381,7 +391,7 @@ class HostLink:
         return delay_s
 
     def _watch(self, connection: Conversation, run_id: str, watch: Watch) -> None:
-        connection.send(orders.watch(run_id, watch.epoch, watch.heartbeat_s, watch.claim))
+        connection.send(self._fenced(orders.watch(run_id, watch.epoch, watch.heartbeat_s, watch.claim)))
 
     def _served(self) -> list[str]:
         return list(self._watches)

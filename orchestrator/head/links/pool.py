@@ -56,6 +56,7 @@ class ConnectionPool:
                     transport = self._transports[host.transport]
                     link = self._connect(host, transport, self._bundle, self._listener, self._pace)
                     self._links[host.connection] = link
+                link.fence(run.run_id, run.host(name).fence)
                 link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
 
     def detach(self, run: Run, name: str) -> None:
@@ -78,13 +79,16 @@ class ConnectionPool:
         """
         host = run.plan.host(name)
         link = self._begin_lease(host.connection)
+        fence = next((known.fence for known in run.hosts if known.name == name), 0)
         if link is not None:
+            link.fence(run.run_id, fence)
             try:
                 return use(link)
             finally:
                 self._end_lease(host.connection)
-        watch = _watch(run)._replace(claim=None)  # who asks one question drives nothing
-        with leased(host, self._transports[host.transport], self._bundle, run.run_id, watch) as own:
+        # Who asks one question drives nothing
+        watch = _watch(run)._replace(claim=None)
+        with leased(host, self._transports[host.transport], self._bundle, run.run_id, watch, fence) as own:
             return use(own)
 
     def _begin_lease(self, key: HostPlan) -> HostLink | None:

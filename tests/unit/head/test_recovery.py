@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+from orchestrator.cli.commands.recover import choose
 from orchestrator.core import rebuild
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
@@ -18,7 +19,15 @@ from orchestrator.core.state.host import HostState
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import TaskPhase
-from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD, Found, Trusted, search, write
+from orchestrator.head.hosts.recovery import (
+    EPOCH_TOLD_MAX,
+    EPOCHS_UNHEARD,
+    Found,
+    Search,
+    Trusted,
+    search,
+    write,
+)
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.journal.states import dump_run
 from orchestrator.head.links import edge
@@ -179,11 +188,55 @@ def test_the_rest_of_a_run_that_has_ended_does_not_bring_it_back() -> None:
         a=[remembered("worker:0", "exited", of=record(Phase.KILLED))], b=[remembered("worker:1", of=record())]
     )
     one = found(hosts)
-    assert (one.run, one.phase) == (None, "KILLED")
-    assert (
-        one.why
-        == "it has ended: KILLED: by the user; what is left of it lives on b, and `orch gc` removes it"
+    assert one.phase == "KILLED"
+    assert one.why == (
+        "it has ended: KILLED: by the user; what is left of it lives on b, and `orch gc` removes it; "
+        f"a says that it has ended and b does not: `--take-over {RUN}` adopts it"
     )
+    looked = Search([], {RUN: one}, epoch=4)
+    assert choose(looked, (), {})[0] == []
+    (adopted,) = choose(looked, (RUN,), {})[0]
+    assert (adopted.phase, adopted.why) == ("RUNNING", None)
+
+
+@pytest.mark.fault(80)
+@pytest.mark.parametrize("told", [(1 << 63) - 1, EPOCH_TOLD_MAX + 1])
+def test_an_epoch_that_no_coordinator_reaches_counts_for_the_host_that_tells_it_alone(
+    tmp_path: Path, told: int
+) -> None:
+    lies, honest = remembered("worker:0", of=record()), remembered("worker:1", of=record())
+    lies["epoch"], lies["record"] = told, {**lies["record"], "epoch": told}
+    looked = search(Hosts(a=[lies], b=[honest]), SPEC, timeout_s=1.0, at=1000.0)
+    journal = Journal(str(tmp_path / "journal.db"))
+    write(journal, list(looked.found.values()), epoch=looked.epoch, at=looked.at)
+    (kept,) = journal.runs()
+    assert {host.name: host.fence for host in kept.run.hosts} == {"a": told, "b": 0}
+    assert kept.run.epoch < journal.take_epoch() <= EPOCH_TOLD_MAX + 1
+    journal.close()
+
+
+@pytest.mark.fault(80)
+def test_a_host_speaks_of_its_own_tasks_and_of_its_own_runs() -> None:
+    """A spare claims worker:1 in a newer generation; a host outside says that it watches the run, and has it alive."""
+    spared = replace(PLAN, hosts=(A, B, replace(B, name="s", address="s", spare=True)))
+    run = replace(
+        new_run(RUN, spared, epoch=4, at=0.0), tasks=record().tasks, generation=1, generation_last=1
+    )
+    of = in_phase(run, Phase.RUNNING)
+    claim = remembered("worker:1", of=of)
+    claim["tasks"][0]["generation"] = 9
+    claim["tasks"].append({**claim["tasks"][0], "task": "worker:0", "generation": 10**9})
+    outside = remembered("worker:1")
+    outside["watched"] = True
+    other = replace(make_plan(["c"], checkpoint=True), name="u")
+    hosts = Hosts(
+        a=[remembered("worker:0", of=of)], b=[remembered("worker:1", of=of)], s=[claim], c=[outside]
+    )
+    one = found(hosts, Trusted((spared, other)))
+    assert (one.watched_on, one.lives_on, one.why) == (set(), {"a", "b", "s"}, None)
+    assert one.run is not None
+    assert one.run.generation == 1
+    assert [(task.host, task.pid) for task in one.run.tasks] == [("a", 70), ("b", 71)]
 
 
 HOSTILE = {

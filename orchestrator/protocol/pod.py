@@ -18,12 +18,12 @@ HOST_DIR = "/orch/host"
 CONTAINER = "task"
 
 TYPE = "ORCH_POD_TYPE"
-"""The task type of a replicated job. Without it the completion index counts through all tasks."""
+"""The task type of a replicated job; the index is the task's own."""
 INDEX = "JOB_COMPLETION_INDEX"
 SET = "ORCH_POD_SET"
-"""The UID of the JobSet or Job: pods of another one never join this one's generation."""
+"""The UID of the JobSet: pods of another one never join this one's generation."""
 ATTEMPT = "ORCH_POD_ATTEMPT"
-"""How often the JobSet was started again. A plain Job has no such count."""
+"""How often the JobSet was started again."""
 
 DONE = 0
 SAVED = 42

@@ -40,7 +40,8 @@ class Pod:
         home.mkdir()
         file = home / "pod.json"
         file.write_text(json.dumps({**document, "host_dir": str(home / "host")}))
-        env = {**os.environ, pod.INDEX: str(index), pod.SET: "set-uid-1", pod.ATTEMPT: attempt}
+        env = {**os.environ, pod.TYPE: "worker", pod.INDEX: str(index)}
+        env |= {pod.SET: "set-uid-1", pod.ATTEMPT: attempt}
         self.log = home / "log"
         with self.log.open("wb") as log:
             words = [sys.executable, str(directory / "orch.pyz"), "pod", str(file)]
@@ -65,7 +66,6 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
     document = {
         "name": "small",
         "chief": "worker:0",
-        "by_index": ["worker:0", "worker:1"],
         "tasks": {
             "worker:0": {**own, "env": {"ORCH_TASK": "worker:0"}, "saves": True, "scratch": False},
             "worker:1": {**own, "env": {"ORCH_TASK": "worker:1"}, "saves": False, "scratch": True},

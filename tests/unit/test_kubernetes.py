@@ -20,6 +20,7 @@ from orchestrator.spec.kubernetes.settings import settings
 from orchestrator.spec.kubernetes.wishes import Wishes, refusals
 from orchestrator.spec.kubernetes.write import as_yaml
 from orchestrator.spec.plan import load_plan
+from tests.unit.cli.desk import Desk
 
 SPEC = """
 version: 1
@@ -67,16 +68,12 @@ def of_kind(found: list[Manifest], kind: str) -> Manifest:
 
 
 def pod_template(found: list[Manifest]) -> Manifest:
-    kind = "JobSet" if any(manifest["kind"] == "JobSet" for manifest in found) else "Job"
-    spec: Manifest = of_kind(found, kind)["spec"]
-    if kind == "JobSet":
-        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    spec: Manifest = of_kind(found, "JobSet")["spec"]["replicatedJobs"][0]["template"]["spec"]
     return dict(spec["template"])
 
 
-@pytest.mark.parametrize("kind", ["jobset", "job"])
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server", "horovod", "single"])
-def test_every_object_fits_its_published_schema(export: Export, kind: str, strategy: str) -> None:
+def test_every_object_fits_its_published_schema(export: Export, strategy: str) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     text = SPEC.replace("multi_worker_mirrored", strategy)
     if strategy == "parameter_server":
@@ -86,7 +83,7 @@ def test_every_object_fits_its_published_schema(export: Export, kind: str, strat
         text = text.replace("replicas: 2, gpus: 2", "replicas: 2, gpus: 1")
     elif strategy == "single":
         text = text.replace("  tasks: {worker: {replicas: 2, gpus: 2}}\n", "")
-    for found in export(text, kind=kind, cpu="2", memory="4Gi", namespace="team"):
+    for found in export(text, cpu="2", memory="4Gi", namespace="team"):
         if found["kind"] != "JobSet":
             validate.validate(found, "1.34", strict=True)
             continue
@@ -135,8 +132,6 @@ def test_tasks_know_each_other_by_names_that_stay(spec: Callable[[str], Path]) -
         "task": {"type": "worker", "index": 1},
     }
     assert told["env"]["CUDA_VISIBLE_DEVICES"] == "0,1"
-    in_a_job = settings(plan, Wishes("mine:1", kind="job"))["tasks"]["worker:1"]
-    assert "mnist-1.mnist:@PORT@" in in_a_job["wiring"]["TF_CONFIG"]
 
 
 def test_exit_codes_say_what_is_counted_and_what_ends_the_run(export: Export) -> None:
@@ -145,8 +140,9 @@ def test_exit_codes_say_what_is_counted_and_what_ends_the_run(export: Export) ->
         ("hopeless", "FailJobSet"),
         ("nobodysFault", "RestartJobSetAndIgnoreMaxRestarts"),
     ]
-    rules = of_kind(export(kind="job"), "Job")["spec"]["podFailurePolicy"]["rules"]
-    assert [rule["action"] for rule in rules] == ["FailJob", "Ignore", "Ignore"]
+    (replicated,) = of_kind(export(), "JobSet")["spec"]["replicatedJobs"]
+    rules = replicated["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert [rule["action"] for rule in rules] == ["FailJob", "FailJob", "FailJob"]
     assert rules[0]["onExitCodes"]["values"] == [pod.HOPELESS]
     assert rules[2]["onExitCodes"]["values"] == [42, 66, 143]
 
@@ -158,31 +154,27 @@ def test_servers_end_with_the_chief_and_their_workers_come_back_alone(export: Ex
     assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["chief"]}
     limits = {each["name"]: each["template"]["spec"]["backoffLimit"] for each in spec["replicatedJobs"]}
     assert limits == {"chief": 0, "worker": 100, "ps": 0}
-    job = of_kind(export(text, kind="job"), "Job")["spec"]
-    assert job["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "kind", "place", "words"),
+    ("old", "new", "place", "words"),
     [
-        ("name: mnist", "name: 3d", "jobset", ("name",), "a letter first"),
-        ("name: mnist", f"name: {'m' * 50}", "jobset", ("name",), "Kubernetes allows 63"),
+        ("name: mnist", "name: 3d", ("name",), "a letter first"),
+        ("name: mnist", f"name: {'m' * 50}", ("name",), "Kubernetes allows 63"),
         (
             "replicas: 2,",
             "replicas: 2, replicas_min: 1,",
-            "jobset",
             ("run", "tasks", "worker", "replicas_min"),
             "all of its pods",
         ),
-        ("/data/mnist", "/data/mnist, shared: false", "job", ("run", "checkpoint", "shared"), "one volume"),
-        ("  checkpoint: {dir: /data/mnist}\n", "", "job", ("run",), "agree"),
+        ("/data/mnist", "/data/mnist, shared: false", ("run", "checkpoint", "shared"), "one volume"),
     ],
 )
 def test_what_cannot_be_said_is_refused_with_its_place(
-    spec: Callable[[str], Path], old: str, new: str, kind: str, place: tuple[str, ...], words: str
+    spec: Callable[[str], Path], old: str, new: str, place: tuple[str, ...], words: str
 ) -> None:
     plan, _ = load_plan(spec(SPEC.replace(old, new)))
-    found = dict(refusals(plan, kind))
+    found = dict(refusals(plan))
     assert words in found[place]
 
 
@@ -199,3 +191,12 @@ def test_the_code_is_a_zip_archive_and_too_much_of_it_is_refused(spec: Callable[
         match=r"cluster.yaml:\d+:\d+: run.workdir: the code has 1,10\d,\d+ bytes .* holds 1,048,568",
     ):
         export._code(str(file), plan)
+
+
+def test_a_plain_job_is_refused_with_the_reason_and_the_way_out(
+    spec: Callable[[str], Path], tmp_path: Path
+) -> None:
+    orch = Desk(tmp_path)
+    assert orch("export", "k8s", str(spec(SPEC)), "--image", "mine:1", "--kind", "job") == 2
+    assert "counts one lost pod as several failures" in orch.said
+    assert "leave out --kind" in orch.said

@@ -50,7 +50,6 @@ _NAME = _Form("name of RFC 1123", _LABEL, "mnist-data")
     cls=Group,
     examples=[
         ("orch export k8s cluster.yaml --image tensorflow/tensorflow:2.19.0 > mnist.yaml", "As a JobSet"),
-        ("orch export k8s cluster.yaml --image mine:1 --kind job", "As a plain Indexed Job"),
         ("orch export slurm cluster.yaml", "As a batch script of Slurm"),
     ],
 )
@@ -65,10 +64,7 @@ command.add_command(export_slurm.command)
     "k8s",
     examples=[
         ("orch export k8s cluster.yaml --image tensorflow/tensorflow:2.19.0 > mnist.yaml", "As a JobSet"),
-        (
-            "orch export k8s cluster.yaml --image mine:1 --kind job --code /app",
-            "A Job; the image has the code",
-        ),
+        ("orch export k8s cluster.yaml --image mine:1 --code /app", "The image has the code"),
         ("orch export k8s cluster.yaml --image mine:1 --claim shared-nfs --json", "On a claim that is there"),
     ],
 )
@@ -83,8 +79,7 @@ command.add_command(export_slurm.command)
     "--kind",
     type=click.Choice(["jobset", "job"]),
     default="jobset",
-    show_default=True,
-    help="A JobSet, or an Indexed Job with a headless Service.",
+    hidden=True,
 )
 @click.option(
     "--code", "code_dir", help="The directory of the image that has the code. Default: a ConfigMap."
@@ -129,7 +124,7 @@ def kubernetes(
     save_wait: int,
     as_json: bool,
 ) -> int:
-    """Print FILE as a JobSet or Job of Kubernetes.
+    """Print FILE as a JobSet of Kubernetes.
 
     Each pod runs our entry: it verifies the checkpoint, fences the generation, watches for stalls and ends with an
     exit code by which Kubernetes starts it again, or does not. `hosts:` of FILE is not used.
@@ -141,10 +136,15 @@ def kubernetes(
     from orchestrator.spec.load import load_spec
     from orchestrator.spec.plan import load_plan
 
+    if kind == "job":
+        raise UsageError(
+            "a plain Job is not written any more: it counts one lost pod as several failures, ends when a pod is "
+            "deleted, and does not replace the pods of a dead node",
+            hint="leave out --kind: a JobSet does all three right; install its controller (jobset.sigs.k8s.io)",
+        )
     plan, _ = load_plan(file)
     wishes = Wishes(
         image=image,
-        kind=kind,
         code_dir=code_dir,
         python=python or load_spec(file).run.python or "python3",
         claim=claim,
@@ -158,7 +158,7 @@ def kubernetes(
     )
     _check(file, plan, wishes)
     found = manifests(plan, wishes, bundle.packed(), None if code_dir else _code(file, plan))
-    remarks = notes(plan, wishes)
+    remarks = notes(plan)
     session.put((write.as_list(found) if as_json else write.as_yaml(found, remarks)).rstrip("\n"))
     _say_notes(session, remarks[1:])
     return 0
@@ -177,7 +177,7 @@ def _check(file: str, plan: Plan, wishes: Wishes) -> None:
         raise UsageError(
             f"--code {wishes.code_dir} is no absolute path", hint="name the directory in the image"
         )
-    said = [located(file, loc, words) for loc, words in refusals(plan, wishes.kind)]
+    said = [located(file, loc, words) for loc, words in refusals(plan)]
     if said:
         raise SpecError("\n".join(said))
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_NEEDED = ("name", "chief", "by_index", "tasks", "python", "script", "ports", "timing")
+_NEEDED = ("name", "chief", "tasks", "python", "script", "ports", "timing")
 _PORT = "@PORT@"
 
 
@@ -80,9 +80,8 @@ def read(path: str, environ: Mapping[str, str]) -> Settings:
 def _task(document: dict[str, Any], environ: Mapping[str, str]) -> str:
     index = environ.get(pod.INDEX, "")
     if not index.isdecimal():
-        raise Unfit(f"{pod.INDEX} is {index!r}: the pod belongs to no Job with `completionMode: Indexed`")
-    order, type_ = document["by_index"], environ.get(pod.TYPE)
-    task = f"{type_}:{int(index)}" if type_ else order[int(index)] if int(index) < len(order) else ""
+        raise Unfit(f"{pod.INDEX} is {index!r}: the pod belongs to no JobSet that orch wrote")
+    task = f"{environ.get(pod.TYPE)}:{int(index)}"
     if task not in document["tasks"]:
-        raise Unfit(f"completion index {index} is no task of {document['name']}: it has {', '.join(order)}")
-    return str(task)
+        raise Unfit(f"{task} is no task of {document['name']}: it has {', '.join(document['tasks'])}")
+    return task

@@ -1,4 +1,4 @@
-"""The manifests: ConfigMaps, claim, and a JobSet or an Indexed Job with its headless Service.
+"""The manifests: ConfigMaps, claim, and a JobSet.
 
 Everything of the user's is a YAML value; the container's command is fixed, and no shell reads it.
 """
@@ -23,8 +23,6 @@ _MARGIN_S = 10
 
 _JOBSET_SET = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"
 _JOBSET_ATTEMPT = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
-_JOB_SET = "metadata.labels['batch.kubernetes.io/controller-uid']"
-_JOB_NAME = "batch.kubernetes.io/job-name"
 _GPU = "nvidia.com/gpu"
 
 
@@ -43,8 +41,6 @@ def manifests(plan: Plan, wishes: Wishes, bundle: bytes, code: bytes | None) -> 
         found.append({**_head("v1", "ConfigMap", plan, wishes, "code"), "binaryData": binary})
     if plan.checkpoint is not None and wishes.claim is None:
         found.append(_claim(plan, wishes))
-    if wishes.kind == "job":
-        return [*found, _service(plan, wishes), _job(plan, wishes)]
     return [*found, _jobset(plan, wishes)]
 
 
@@ -72,40 +68,6 @@ def _claim(plan: Plan, wishes: Wishes) -> Manifest:
     mode = "ReadWriteMany" if len(plan.tasks) > 1 else "ReadWriteOnce"
     spec = {"accessModes": [mode], "resources": {"requests": {"storage": wishes.storage}}}
     return {**_head("v1", "PersistentVolumeClaim", plan, wishes, "checkpoints"), "spec": spec}
-
-
-def _service(plan: Plan, wishes: Wishes) -> Manifest:
-    """Return the headless Service by which pods of a plain Job find each other, also before they are ready."""
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": {_JOB_NAME: plan.name},
-    }
-    return {**_head("v1", "Service", plan, wishes), "spec": spec}
-
-
-def _job(plan: Plan, wishes: Wishes) -> Manifest:
-    """Return an Indexed Job. Ends that are nobody's fault are not counted; a hopeless one ends the Job."""
-    count = len(plan.tasks)
-    spec: Manifest = {
-        "completionMode": "Indexed",
-        "completions": count,
-        "parallelism": count,
-        "backoffLimit": wishes.restarts,
-        "podReplacementPolicy": "Failed",  # the next pod begins only when the last one has gone
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "FailJob", "onExitCodes": _codes(pod.HOPELESS)},
-                {"action": "Ignore", "onPodConditions": [_DISRUPTED]},
-                {"action": "Ignore", "onExitCodes": _codes(*pod.FREE)},
-            ]
-        },
-        "template": _template(plan, wishes, None),
-    }
-    if len(_trainers(plan)) < len(_types(plan)):
-        chief = sorted(task.id for task in plan.tasks).index(plan.chief)
-        spec["successPolicy"] = {"rules": [{"succeededIndexes": str(chief)}]}
-    return {**_head("batch/v1", "Job", plan, wishes), "spec": spec}
 
 
 def _jobset(plan: Plan, wishes: Wishes) -> Manifest:
@@ -183,7 +145,7 @@ def _trainers(plan: Plan) -> list[str]:
     return [type_ for type_ in _types(plan) if type_ not in served and type_ != "evaluator"]
 
 
-def _template(plan: Plan, wishes: Wishes, type_: str | None) -> Manifest:
+def _template(plan: Plan, wishes: Wishes, type_: str) -> Manifest:
     spec: Manifest = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": int(wishes.save_wait_s + plan.timing.kill_grace_s) + _MARGIN_S,
@@ -192,12 +154,10 @@ def _template(plan: Plan, wishes: Wishes, type_: str | None) -> Manifest:
         "containers": [_container(plan, wishes, type_)],
         "volumes": list(_volumes(plan, wishes)),
     }
-    if wishes.kind == "job":
-        spec["subdomain"] = plan.name
     return {"metadata": {"labels": _labels(plan)}, "spec": spec}
 
 
-def _container(plan: Plan, wishes: Wishes, type_: str | None) -> Manifest:
+def _container(plan: Plan, wishes: Wishes, type_: str) -> Manifest:
     found: Manifest = {
         "name": pod.CONTAINER,
         "image": wishes.image,
@@ -206,8 +166,8 @@ def _container(plan: Plan, wishes: Wishes, type_: str | None) -> Manifest:
         "securityContext": {"allowPrivilegeEscalation": False},
         "volumeMounts": list(_mounts(plan, wishes)),
     }
-    gpus = max(len(task.gpus) for task in plan.tasks if type_ in (None, task.id.type))
-    limits = {_GPU: str(gpus)} if gpus and not _sees_none(plan, type_) else {}
+    gpus = max(len(task.gpus) for task in plan.tasks if type_ == task.id.type)
+    limits = {_GPU: str(gpus)} if gpus and type_ not in STRATEGIES[plan.strategy].without_gpus else {}
     asked = {key: text for key, text in (("cpu", wishes.cpu), ("memory", wishes.memory)) if text}
     if limits or asked:
         found["resources"] = {
@@ -217,17 +177,10 @@ def _container(plan: Plan, wishes: Wishes, type_: str | None) -> Manifest:
     return found
 
 
-def _sees_none(plan: Plan, type_: str | None) -> bool:
-    return type_ in STRATEGIES[plan.strategy].without_gpus
-
-
-def _environment(plan: Plan, type_: str | None) -> Iterator[Manifest]:
-    if type_ is not None:
-        yield {"name": pod.TYPE, "value": type_}
-        yield _field(pod.SET, _JOBSET_SET)
-        yield _field(pod.ATTEMPT, _JOBSET_ATTEMPT)
-    else:
-        yield _field(pod.SET, _JOB_SET)
+def _environment(plan: Plan, type_: str) -> Iterator[Manifest]:
+    yield {"name": pod.TYPE, "value": type_}
+    yield _field(pod.SET, _JOBSET_SET)
+    yield _field(pod.ATTEMPT, _JOBSET_ATTEMPT)
     for name in plan.secrets:
         yield {"name": name, "valueFrom": {"secretKeyRef": {"name": f"{plan.name}-secrets", "key": name}}}
 

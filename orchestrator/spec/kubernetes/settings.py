@@ -18,11 +18,11 @@ PORT = "@PORT@"
 _TOLD_BY_THE_ENTRY = ("ORCH_RUN", "ORCH_HOST", "ORCH_GENERATION", "ORCH_RESTARTS")
 
 
-def in_pods(plan: Plan, kind: str) -> Plan:
+def in_pods(plan: Plan) -> Plan:
     """Return the plan with each task on a host of its own, by its stable name: `mnist-worker-0-1.mnist`."""
     placed = sorted(plan.tasks, key=lambda task: task.id)
     hosts, tasks = [], []
-    for task, name in zip(placed, pod_names(plan, kind), strict=True):
+    for task, name in zip(placed, pod_names(plan), strict=True):
         gpus = tuple(range(len(task.gpus)))  # a container sees its own from 0
         address = f"{name}.{plan.name}"
         hosts.append(HostPlan(name, address=address, data_address=address, gpus=gpus))
@@ -32,7 +32,7 @@ def in_pods(plan: Plan, kind: str) -> Plan:
 
 def settings(plan: Plan, wishes: Wishes) -> dict[str, Any]:
     """Return the document. It holds no secret's value."""
-    moved = in_pods(plan, wishes.kind)
+    moved = in_pods(plan)
     ids = sorted(task.id for task in moved.tasks)
     addresses = Addresses({task: f"{moved.host(moved.task(task).host).address}:{PORT}" for task in ids})
     restart, timing = plan.restart, plan.timing
@@ -40,7 +40,6 @@ def settings(plan: Plan, wishes: Wishes) -> dict[str, Any]:
         "schema": 1,
         "name": plan.name,
         "chief": str(plan.chief),
-        "by_index": [str(task) for task in ids],
         "tasks": {str(task): _task(moved, task, addresses) for task in ids},
         "python": wishes.python,
         "script": plan.script,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.core.plan import Plan
-from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import Loc
 
 LABEL_MAX = 63
@@ -20,8 +19,6 @@ class Wishes:
     """The options of the command line."""
 
     image: str
-    kind: str = "jobset"
-    """`jobset` or `job`."""
     code_dir: str | None = None
     """Where the image has the code; None: it is put into a ConfigMap."""
     python: str = "python3"
@@ -36,17 +33,14 @@ class Wishes:
     save_wait_s: float = 120.0
 
 
-def pod_names(plan: Plan, kind: str) -> list[str]:
+def pod_names(plan: Plan) -> list[str]:
     """Return the host name of each task's pod, in the order of the tasks. DNS knows it for as long as the set lives."""
-    tasks = sorted(task.id for task in plan.tasks)
-    if kind == "job":
-        return [f"{plan.name}-{index}" for index in range(len(tasks))]
-    return [f"{plan.name}-{task.type}-0-{task.index}" for task in tasks]
+    return [f"{plan.name}-{task.type}-0-{task.index}" for task in sorted(task.id for task in plan.tasks)]
 
 
-def refusals(plan: Plan, kind: str) -> Iterator[tuple[Loc, str]]:
+def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
     """Yield what these manifests cannot express, each with its place in the spec."""
-    longest = max(map(len, pod_names(plan, kind))) + _POD_SUFFIX
+    longest = max(map(len, pod_names(plan))) + _POD_SUFFIX
     if plan.name[0].isdigit():
         yield ("name",), "Kubernetes wants a letter first: the name becomes that of a Service"
     if longest > LABEL_MAX:
@@ -57,25 +51,14 @@ def refusals(plan: Plan, kind: str) -> Iterator[tuple[Loc, str]]:
             "a TPU is not asked for in these manifests; use the GPU strategies, or SSH to the TPU VM",
         )
     for type_ in plan.replicas_min:
-        yield ("run", "tasks", type_, "replicas_min"), "a JobSet or Job has all of its pods, or does not run"
+        yield ("run", "tasks", type_, "replicas_min"), "a JobSet has all of its pods, or does not run"
     if plan.checkpoint is not None and ":" in plan.checkpoint.dir:
         yield ("run", "checkpoint", "dir"), "a volume's path in a pod has no colon"
-    several = len(plan.tasks) > 1
-    if several and plan.checkpoint is not None and not plan.checkpoint.shared:
+    if len(plan.tasks) > 1 and plan.checkpoint is not None and not plan.checkpoint.shared:
         yield (
             ("run", "checkpoint", "shared"),
             "pods share one volume; remove it, and give the claim ReadWriteMany",
         )
-    if several and kind == "job" and plan.checkpoint is None:
-        yield (
-            ("run",),
-            "the pods of a plain Job agree in `checkpoint: {dir}` on a generation; add it, or use a JobSet",
-        )
-    yield from _unequal(plan, kind)
-
-
-def _unequal(plan: Plan, kind: str) -> Iterator[tuple[Loc, str]]:
-    """Yield the tasks that one pod template cannot describe."""
     of_type: dict[str, set[int]] = {}
     for task in plan.tasks:
         of_type.setdefault(task.id.type, set()).add(len(task.gpus))
@@ -87,19 +70,16 @@ def _unequal(plan: Plan, kind: str) -> Iterator[tuple[Loc, str]]:
                 f"its pods are all alike, and these have {words} GPUs; set `gpus` for each",
             )
             return
-    if kind == "job" and len({count for counts in of_type.values() for count in counts}) > 1:
-        yield ("run", "tasks"), "the pods of a plain Job all ask for the same GPUs; use --kind jobset"
 
 
-def notes(plan: Plan, wishes: Wishes) -> list[str]:
+def notes(plan: Plan) -> list[str]:
     """Return what a person should know of what was written, and of what was left out."""
     found = ["Written by `orch export k8s`; never sent to a cluster by orch. Read it before you use it."]
     found.append(
         "Use `kubectl create -f` or `kubectl apply --server-side -f`: plain `apply` copies each object into an "
         "annotation, which holds 256 KiB."
     )
-    if wishes.kind == "jobset":
-        found.append("It needs the JobSet controller (jobset.x-k8s.io/v1alpha2) in the cluster.")
+    found.append("It needs the JobSet controller (jobset.x-k8s.io/v1alpha2) in the cluster.")
     if plan.secrets:
         words = ", ".join(plan.secrets)
         found.append(
@@ -115,8 +95,4 @@ def notes(plan: Plan, wishes: Wishes) -> list[str]:
         found.append("`outputs` are not fetched: let the script save them below the checkpoint directory.")
     if plan.chaos:
         found.append("`orch chaos` does not reach pods.")
-    if STRATEGIES[plan.strategy].alone and wishes.kind == "job":
-        found.append(
-            "In a plain Job all tasks are started again together; in a JobSet a worker comes back alone."
-        )
     return found

@@ -80,7 +80,6 @@ def test_a_pod_finds_its_task_by_type_and_index() -> None:
     document = {
         "name": "m",
         "chief": "chief:0",
-        "by_index": list(tasks),
         "tasks": tasks,
         "python": "python3",
         "script": "t.py",
@@ -89,7 +88,7 @@ def test_a_pod_finds_its_task_by_type_and_index() -> None:
     }
     typed = Settings(document, {pod.TYPE: "worker", pod.INDEX: "1", pod.SET: "abcdefghij", pod.ATTEMPT: "3"})
     assert (typed.task, typed.is_chief, typed.attempt, typed.run) == ("worker:1", False, 3, "m-abcdefgh")
-    assert Settings(document, {pod.INDEX: "0"}).is_chief
+    assert Settings(document, {pod.TYPE: "chief", pod.INDEX: "0"}).is_chief
     assert (typed.wiring(3), typed.wiring(14)) == ({"P": "a:20003"}, {"P": "a:20004"})
     for environ in ({}, {pod.INDEX: "7"}, {pod.TYPE: "ps", pod.INDEX: "0"}):
         with pytest.raises(Unfit):

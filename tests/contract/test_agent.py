@@ -481,8 +481,19 @@ def test_row_62_one_heads_agent_tells_what_the_other_head_drives(connect: Connec
     assert first.pid != second.pid
     again = connect()
     again.ok("watch", heartbeat_s=0.1, claim=CLAIM)
-    again.ok("unwatch")
-    assert driven(second) == ("head-1", False, False), "the run has ended"
+    again.ok("sweep", generation_max=1)
+    assert driven(second) == ("head-1", True, True), "another generation follows"
+    again.ok("sweep", generation_max=1, ends=True)
+    assert driven(second) == ("head-1", False, False), "its end is proven: nobody drives it any more"
+    heard = again.channel._child.stdout
+    assert heard is not None
+    heard.close()  # sshd may end this first, and the agent's next word fails
+    again.send("watch", heartbeat_s=0.1, claim=CLAIM)
+    time.sleep(0.5)
+    again.send("unwatch")
+    while driven(second)[1]:
+        time.sleep(0.05)
+    assert driven(second) == ("head-1", False, False), "what a head says last is heard"
 
 
 @pytest.mark.fault(62)

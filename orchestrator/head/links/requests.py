@@ -20,6 +20,7 @@ from orchestrator.core.plan import CheckpointPlan, TaskId
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task
+from orchestrator.core.transitions import ENDS
 from orchestrator.protocol import orders
 from orchestrator.protocol.table import (
     BLOB,
@@ -224,6 +225,8 @@ def sweep(run: Run, action: SweepHost) -> Order[orders.Swept]:
     }
     if run.plan.checkpoint is not None:
         fields["release"] = run.plan.checkpoint.dir
+    if run.phase.is_terminal or run.intent in ENDS:
+        fields["ends"] = True
     return SWEEP(fields)
 
 

@@ -277,9 +277,9 @@ class Orders:
                     "grace_s": 0,
                 }
                 self._tasks.forward(link, stop)
-        host_dir, release = self._host.host_dir, order.get("release")
+        host_dir, release, ends = self._host.host_dir, order.get("release"), order.get("ends", False)
         self._fork(
-            lambda: sweep.sweep(host_dir, run, generation_max, ports, release=release),
+            lambda: sweep.sweep(host_dir, run, generation_max, ports, release=release, ends=ends),
             reply,
             "the sweep",
             deadline_s=LOOK_S,

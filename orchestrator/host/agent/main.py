@@ -37,6 +37,10 @@ _STDIN, _STDOUT = 0, 1
 _READ_BYTES = 256 << 10
 _FULL_AGAIN_S = 0.05
 
+LAST_ORDERS_S = 5.0
+"""How long an agent that nobody hears still reads: a head that leaves says so last, and sshd may bring that later than
+the end of its listening. Without that word the run counts as driven."""
+
 
 class Agent:
     """The parts, and what connects them."""
@@ -56,6 +60,8 @@ class Agent:
         self._changed = False
         self._sampled: Sampled
         self._ended = False
+        self._is_left = False
+        """Whether nobody reads what it says any more."""
 
     def run(self) -> None:
         """Serve until stdin ends."""
@@ -68,12 +74,18 @@ class Agent:
         self._loop.after(0.0, self._host.listen_to_gpus)
         if not hello["psutil_wanted"]:  # else it is loaded after it was pushed
             self._loop.after(PSUTIL_AFTER_S, self._host.load_psutil)
-        while not self._ended and not self._output.broken:
+        while not self._ended:
             self._loop.turn()
             if self._changed:
                 self._report()
+            if self._output.broken and not self._is_left:
+                self._is_left = True
+                self._loop.after(LAST_ORDERS_S, self._end)
         self._jobs.end()
         self._orders.end()
+
+    def _end(self) -> None:
+        self._ended = True
 
     def _heartbeat(self, rhythm: int) -> None:
         if rhythm != self._rhythm:

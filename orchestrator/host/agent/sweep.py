@@ -33,11 +33,18 @@ _AGAIN_S = 0.02
 
 
 def sweep(
-    host_dir: str, run: str, generation_max: int, ports: list[int], *, release: str | None = None
+    host_dir: str,
+    run: str,
+    generation_max: int,
+    ports: list[int],
+    *,
+    release: str | None = None,
+    ends: bool = False,
 ) -> Swept:
     """Kill all processes of the run up to that generation. Return those that are left, and the ports still in use.
 
-    Where none is left, the run gives up its claim on the checkpoint directory `release`.
+    Where none is left, the run gives up its claim on the checkpoint directory `release`; if it `ends`, nobody drives it
+    any more, before anybody is told that it has ended.
     """
     groups, known = [], []
     by: SweptBy = "cgroup" if cgroup.usable() else "marker"
@@ -53,11 +60,14 @@ def sweep(
             if not shim.get("cgroup"):
                 by = "marker"  # that task had no control group, even if later ones have
     left = shim_sweep.sweep(host_dir, run, range(generation_max + 1), groups=groups, known=known)
-    if release is not None and not left:
+    if not left:
         import contextlib
 
-        with contextlib.suppress(OSError):  # a stamp that cannot be released counts as old after a while
-            within(RELEASE_S, lambda: claims.release_stamp(release, run, host_dir), None)
+        with contextlib.suppress(OSError):  # a claim that cannot be released counts as old after a while
+            if ends:
+                claims.release(hostdir.run_dir(host_dir, run))
+            if release is not None:
+                within(RELEASE_S, lambda: claims.release_stamp(release, run, host_dir), None)
     return {"left": left, "ports_busy": _busy(ports), "by": by}
 
 

@@ -80,6 +80,8 @@ class Sweep(OfRun):
     generation_max: int
     release: NotRequired[str]
     """The checkpoint directory on which the run then has no claim any more."""
+    ends: NotRequired[bool]
+    """The run ends: nobody drives it on this host once nothing of it is left."""
 
 
 class Swept(TypedDict):

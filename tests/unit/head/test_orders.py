@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from orchestrator.core.actions import ReleaseTask, SeedCheckpoint, StartTask
+import pytest
+
+from orchestrator.core.actions import ReleaseTask, SeedCheckpoint, StartTask, SweepHost
 from orchestrator.core.faults import Fault
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts
+from orchestrator.core.state.phase_states import Intent, Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.links import requests as orders
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
@@ -127,6 +131,16 @@ def test_what_need_not_be_said_is_not_in_an_order() -> None:
     fill = orders.fault(run, Fault("fill", "a", for_s=5.0)).fields
     assert (fill["fault"], fill["for_s"], "task" in fill) == ("fill", 5.0, False)
     assert orders.fault(run, Fault("kill", "a", W0, 3)).fields["task"] == "worker:0"
+
+
+@pytest.mark.parametrize("intent", Intent)
+def test_a_sweep_says_whether_the_run_ends(intent: Intent) -> None:
+    found = {
+        phase: "ends" in orders.sweep(in_phase(a_run(), phase, **own), SweepHost("a", 3)).fields
+        for phase, own in ((Phase.RUNNING, {}), (Phase.STOPPING, {"intent": intent}), (Phase.KILLED, {}))
+    }
+    ends = intent in (Intent.SUCCEED, Intent.FAIL, Intent.KILL)
+    assert found == {Phase.RUNNING: False, Phase.STOPPING: ends, Phase.KILLED: True}
 
 
 def test_a_spare_that_holds_a_task_is_told_what_it_would_be_in_that_place() -> None:

@@ -59,6 +59,7 @@ In the tables, a field with `?` may be missing.
 AGENT = """## Agent to coordinator
 
 `head/links/bootstrap.py` describes how an agent gets to a host, and what is exchanged before its hello.
+In place of an agent, `orch exec` starts `host/command.py`, which sends frames of its own kind only (`CommandFrame`).
 """
 
 ORDERS = """## Coordinator to agent
@@ -101,7 +102,7 @@ environment: `alone` (all ranks are on one host), `slots` (to rank 0, which serv
 all ranks, as Horovod's SlotInfo).
 """
 
-FROM_AGENT = (hello.HelloFrame, reports.ReportFrame, replies.OkFrame, replies.ErrorFrame)
+FROM_AGENT = (hello.HelloFrame, hello.CommandFrame, reports.ReportFrame, replies.OkFrame, replies.ErrorFrame)
 LINES = (*get_args(runtime_lines.RuntimeLine), *get_args(runtime_lines.ShimLine))
 
 

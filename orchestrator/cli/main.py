@@ -45,6 +45,8 @@ PURPOSES = {
         "report": "Write all of a run into one HTML file.",
         "scale": "Train with several numbers of replicas, and compare.",
         "prove": "Compare several workers with one process, step by step.",
+        "exec": "Run a command on the hosts of a run, or as a task.",
+        "ssh": "Open a terminal on a host of a run.",
         "fetch": "Fetch what a run's tasks left: models, tables, plots.",
         "tensorboard": "Fetch a run's TensorBoard files and serve them here.",
     },
@@ -76,28 +78,32 @@ _EXAMPLES = (
     ("orch why mnist", "Show why the run mnist failed or restarted"),
 )
 
+_WORDS_OF_OTHERS = {
+    **dict.fromkeys(("down", "stop", "delete", "rm", "cancel", "scancel"), "kill"),
+    **dict.fromkeys(("run", "start", "submit", "apply", "launch", "sbatch", "mpirun"), "up"),
+    **dict.fromkeys(("ps", "ls", "list", "jobs", "runs", "get"), "status"),
+    **dict.fromkeys(("nodes", "gpus", "nvidia-smi"), "hosts"),
+    **dict.fromkeys(("describe", "explain"), "why"),
+    **dict.fromkeys(("log", "tail", "attach"), "logs"),
+    **dict.fromkeys(("cp", "scp", "download", "pull"), "fetch"),
+    **dict.fromkeys(("shell", "login"), "ssh"),
+    **dict.fromkeys(("check", "lint"), "validate"),
+    **dict.fromkeys(("checkpoint", "checkpoints"), "ckpt"),
+    "version": "--version",
+    "help": "--help",
+}
+"""What people type who come from other tools, and the word here. A command of that name goes before."""
+
 _ACTS = (
-    *("up", "kill", "drain", "undrain", "recover", "gc", "chaos", "trust"),
+    *("up", "exec", "kill", "drain", "undrain", "recover", "gc", "chaos", "trust"),
     *("ckpt pin", "ckpt unpin", "ckpt rollback", "ckpt rm"),
     *("coordinator start", "coordinator stop", "coordinator restart", "service install", "service uninstall"),
 )
 """Commands that change something, and may not have finished when their output could not be written."""
 
 _ABOUT_RUNS = (
-    *(
-        "status",
-        "top",
-        "why",
-        "logs",
-        "hosts",
-        "events",
-        "stacks",
-        "replay",
-        "fetch",
-        "tensorboard",
-        "report",
-        "ui",
-    ),
+    *("status", "top", "why", "logs", "hosts", "events", "stacks", "replay", "report", "ui"),
+    *("fetch", "tensorboard", "exec", "ssh"),
     *("kill", "drain", "undrain", "ckpt", "chaos", "metrics"),
 )
 """Commands that mean a run, which may be one on Slurm."""
@@ -150,7 +156,8 @@ class LazyGroup(Group):
         except click.UsageError as e:
             from difflib import get_close_matches
 
-            close = get_close_matches(args[0], COMMANDS, n=1)
+            known = _WORDS_OF_OTHERS.get(args[0])
+            close = [known] if known else get_close_matches(args[0], COMMANDS, n=1)
             hint = f"; did you mean `orch {close[0]}`?" if close else ""
             raise click.UsageError(f"no such command: {args[0]!r}{hint}", ctx) from e
 

@@ -7,36 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from orchestrator.client.choice import (
-    START_ONE as START_ONE,
-)
-from orchestrator.client.choice import (
-    find as find,
-)
-from orchestrator.client.choice import (
-    find_or_newest as find_or_newest,
-)
-from orchestrator.client.choice import (
-    hosts_of as hosts_of,
-)
-from orchestrator.client.choice import (
-    is_active as is_active,
-)
-from orchestrator.client.choice import (
-    no_such_run as no_such_run,
-)
-from orchestrator.client.choice import (
-    only_active as only_active,
-)
-from orchestrator.client.choice import (
-    runs_of as runs_of,
-)
-from orchestrator.client.choice import (
-    status_of as status_of,
-)
-from orchestrator.client.choice import (
-    with_host as with_host,
-)
+from orchestrator.client.choice import START_ONE as START_ONE
+from orchestrator.client.choice import find as find
+from orchestrator.client.choice import find_or_newest as find_or_newest
+from orchestrator.client.choice import hosts_of as hosts_of
+from orchestrator.client.choice import is_active as is_active
+from orchestrator.client.choice import no_such_run as no_such_run
+from orchestrator.client.choice import only_active as only_active
+from orchestrator.client.choice import runs_of as runs_of
+from orchestrator.client.choice import status_of as status_of
+from orchestrator.client.choice import with_host as with_host
 from orchestrator.core.errors import OrchestratorError, UsageError
 
 if TYPE_CHECKING:
@@ -129,6 +109,11 @@ def complete_task(
     """Complete the tasks of active runs. None where no coordinator answers at once."""
     tasks = [str(task["task"]) for run in _runs_now(ctx) or [] if is_active(run) for task in run["tasks"]]
     return [name for name in dict.fromkeys(tasks) if name.startswith(incomplete)]
+
+
+def complete_place(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the hosts and the tasks of active runs."""
+    return [*complete_host(ctx, param, incomplete), *complete_task(ctx, param, incomplete)]
 
 
 def complete_logged_task(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

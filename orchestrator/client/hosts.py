@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.choice import is_active, runs_of
 from orchestrator.client.environment import Environment
+from orchestrator.client.known_run import known_runs
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, UsageError
 
 if TYPE_CHECKING:
@@ -40,13 +41,11 @@ def _of_file(file: str) -> list[HostPlan]:
 
 
 def _of_active_runs(environment: Environment) -> list[HostPlan]:
-    from orchestrator.head.journal import reading as journal_reading
-
     try:
-        kept = journal_reading.peek(environment.paths.journal).kept
+        runs = known_runs(environment)
     except JournalError:
-        kept = ()
-    hosts = [host for one in kept if not one.run.phase.is_terminal for host in one.run.plan.hosts]
+        runs = []
+    hosts = [host for run in runs if not run.phase.is_terminal for host in run.plan.hosts]
     if not hosts:
         raise UsageError(
             "no run is active, so no hosts are known", hint="name a file: `orch hosts cluster.yaml`"

@@ -5,6 +5,34 @@ from typing import Annotated, Literal, NotRequired, TypedDict, final
 from orchestrator.protocol.bounds import Name, Path, Range, Seconds, Text
 
 
+class Command(TypedDict):
+    """A person's command on a host (`orch exec`), run instead of an agent. It ends at the first byte on stdin, or at
+    the end of that."""
+
+    argv: list[str]
+    run: str
+    """Of the task below."""
+    task: str | None
+    """Whose environment and working directory it gets; None: those of the login."""
+    generation: int
+    """Of that task."""
+    env: dict[str, str]
+    """What that task was given with its release."""
+
+
+class CommandFrame(TypedDict, total=False):
+    """What a person's command has written, as the blob; or, last, how it ended."""
+
+    stream: Annotated[int, Range(1, 2)]
+    """1: stdout, 2: stderr."""
+    exit: Annotated[int, Range(0, 255)]
+    """Its exit code, or 128 and the number of the signal that ended it."""
+    error: Text
+    """Why it was not started."""
+    left: list[Annotated[int, Range(1, 1 << 31)]]
+    """Processes that it started, and that SIGKILL did not end."""
+
+
 class BootRequest(TypedDict):
     """The head's request to the few lines of Python that start an agent: one line of JSON."""
 
@@ -16,6 +44,7 @@ class BootRequest(TypedDict):
     psutil: str | None
     """The digest of the archive that the head can push."""
     psutil_platform: str
+    command: NotRequired[Command]
 
 
 class BootAnswer(TypedDict, total=False):

@@ -201,7 +201,7 @@ class TestHostKeys:
 
 class TestPolicy:
     def test_fabrics_own_policy_is_on_no_connection(self, ssh: SshTransport) -> None:
-        route = ssh._route(HostPlan("a", address="192.0.2.1", proxy_jump="192.0.2.2"))
+        route = ssh.route(HostPlan("a", address="192.0.2.1", proxy_jump="192.0.2.2"))
         connections = ssh._connections(route)
         assert len(connections) == 2
         assert connections[1].gateway is connections[0]

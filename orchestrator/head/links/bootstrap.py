@@ -21,7 +21,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orchestrator.core.errors import ConnectFailed, HostUnfit
 from orchestrator.head.code import compiled, installer
@@ -30,7 +30,7 @@ from orchestrator.head.links.bootstrap_errors import PYTHON_HINT, too_old, unfit
 from orchestrator.head.reach.alarm import ALARMS
 from orchestrator.protocol.channel import Decoder, FrameError
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.hello import BootAnswer, BootRequest, Greeting
+from orchestrator.protocol.hello import BootAnswer, BootRequest, Command, Greeting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
     from orchestrator.head.code.bundle import Bundle
     from orchestrator.head.reach.transport import Channel
+
+T = TypeVar("T")
 
 COMMAND = (
     "exec /bin/sh -c '"
@@ -101,7 +103,10 @@ def start(d):
             new = True
         sys.path.insert(0, p)
         try:
-            from orchestrator.host.agent.main import main
+            if q.get("command"):
+                from orchestrator.host.command import main
+            else:
+                from orchestrator.host.agent.main import main
             return main, p
         except Exception:
             if new:
@@ -166,22 +171,57 @@ def start_agent(
     Blocks, at most `timeout_s`. Raises HostUnfit (its cause and the way out), ConnectFailed where the channel broke
     or nothing was said in time, WireError for a hello that is none; the channel is closed then.
     """
+    request: BootRequest = {
+        "nonce": f"orch-{secrets.token_hex(12)}",
+        "digest": bundle.code.digest,
+        "host_dir": host_dir,
+        "heartbeat_s": heartbeat_s,
+        "psutil": bundle.psutil,
+        "psutil_platform": bundle.platform,
+    }
     talk = _Talk(channel, host, bundle, clock)
+    return _start(talk, request, timeout_s, talk.hello)
+
+
+def start_command(
+    channel: Channel, host: HostPlan, bundle: Bundle, command: Command, *, timeout_s: float = 60.0
+) -> tuple[Decoder, bytes]:
+    """Start a person's command instead of an agent. Return a decoder of its frames, and what came of them already.
+
+    Raises as `start_agent` does.
+    """
+    request: BootRequest = {
+        "nonce": f"orch-{secrets.token_hex(12)}",
+        "digest": bundle.code.digest,
+        "host_dir": None,
+        "heartbeat_s": 0.0,
+        "psutil": None,
+        "psutil_platform": "",
+        "command": command,
+    }
+    talk = _Talk(channel, host, bundle, time.monotonic)
+    return _start(talk, request, timeout_s, lambda _: (Decoder(), bytes(talk.heard)))
+
+
+def _start(talk: _Talk, request: BootRequest, timeout_s: float, last: Callable[[int], T]) -> T:
+    """Bring up what the request names. `last` is called with the bytes that were pushed; its result is returned."""
     with ALARMS.after(timeout_s, talk.give_up):
         try:
-            return talk.run(heartbeat_s, host_dir)
+            started = last(talk.bring_up(request))
+            talk.done = True
+            return started
         except OSError as e:
             talk.listen_out()
             raise talk.broken() from e
         except FrameError as e:
             raise HostUnfit(
-                host.name,
+                talk.host.name,
                 f"something else than the agent writes to its output: {e}",
                 hint="look for programs that the login shell's rc files leave running in the background",
             ) from e
         finally:
             if not talk.done:
-                channel.close()
+                talk.channel.close()
 
 
 @dataclass(slots=True)
@@ -202,23 +242,15 @@ class _Talk:
         self.timed_out = True
         self.channel.close()
 
-    def run(self, heartbeat_s: float, host_dir: str | None) -> Started:
+    def bring_up(self, request: BootRequest) -> int:
+        """Speak until our program has started on the host, and return how many bytes were pushed for it."""
         began_at = self.clock()
-        nonce = f"orch-{secrets.token_hex(12)}"
-        request: BootRequest = {
-            "nonce": nonce,
-            "digest": self.bundle.code.digest,
-            "host_dir": host_dir,
-            "heartbeat_s": heartbeat_s,
-            "psutil": self.bundle.psutil,
-            "psutil_platform": self.bundle.platform,
-        }
         first = _FIRST.encode("ascii")
         self.channel.write(
             b"orch-python %s\n%d\n%s%s\n"
             % (_python_line(self.host), len(first), first, json.dumps(request).encode("ascii"))
         )
-        mark = f"\n{nonce[::-1]} ".encode()
+        mark = f"\n{request['nonce'][::-1]} ".encode()
         answer = self._answer(mark, began_at)
         pushed_bytes = 0
         if answer.get("need"):
@@ -226,12 +258,7 @@ class _Talk:
             answer = self._answer(mark, began_at)
         if not answer.get("ok"):
             raise unfit(self.host, answer)
-        started = self._hello()
-        started.pushed_bytes = pushed_bytes
-        if self.shell_s is not None and self.shell_s > SLOW_SHELL_S:
-            started.hello["slow"] = {"shell_s": round(self.shell_s, 2)}
-        self.done = True
-        return started
+        return pushed_bytes
 
     def _answer(self, mark: bytes, began_at: float) -> BootAnswer:
         """Read on to the next line behind the mark; what stands before it is somebody else's."""
@@ -277,7 +304,8 @@ class _Talk:
         self.channel.write(b"%d\n%s%s %d %s\n%s" % (len(source), source, sha256, size, kind, code.data))
         return size
 
-    def _hello(self) -> Started:
+    def hello(self, pushed_bytes: int) -> Started:
+        """Read the hello of an agent."""
         decoder = Decoder()
         frames = decoder.feed(bytes(self.heard))
         self.heard.clear()
@@ -286,7 +314,10 @@ class _Talk:
             frames = decoder.feed(bytes(self.heard))
             self.heard.clear()
         (message, _), *rest = frames
-        return Started(edge.hello(self.host.name, message), rest, decoder)
+        greeting = edge.hello(self.host.name, message)
+        if self.shell_s is not None and self.shell_s > SLOW_SHELL_S:
+            greeting["slow"] = {"shell_s": round(self.shell_s, 2)}
+        return Started(greeting, rest, decoder, pushed_bytes)
 
     def broken(self) -> HostUnfit | ConnectFailed:
         """Return why nothing more comes, judged by how far we got and what was printed."""

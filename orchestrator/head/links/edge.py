@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from orchestrator.protocol.check import Misfit, check_of, cleaned, shown
-from orchestrator.protocol.hello import Greeting, Hello
+from orchestrator.protocol.hello import CommandFrame, Greeting, Hello
 from orchestrator.protocol.replies import ErrorFrame, OkFrame, Reply
 from orchestrator.protocol.reports import Report, ReportFrame
 from orchestrator.protocol.table import Order
@@ -48,6 +48,11 @@ def answer(host: str, order: Order[A], ok: Mapping[str, Any], blob: bytes) -> A:
     if len(blob) > room:
         raise WireError(f"{host} sent {what} with {len(blob)} bytes, where {room} were asked for")
     return cast("A", _checked(host, what, order.verb.answer, ok))
+
+
+def command(host: str, message: Mapping[str, Any]) -> CommandFrame:
+    """Check a frame of a person's command, and return it."""
+    return cast("CommandFrame", _checked(host, "a frame of a command", CommandFrame, message))
 
 
 def _checked(host: str, what: str, type_: Any, value: Any) -> Any:

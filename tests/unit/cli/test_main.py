@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import __version__
-from orchestrator.cli.main import COMMANDS, acting_command
+from orchestrator.cli.main import _WORDS_OF_OTHERS, COMMANDS, acting_command
 from orchestrator.cli.session import Session
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, Desk, phases
@@ -86,6 +86,20 @@ def test_a_mistyped_command(orch: Desk) -> None:
         "error: no such command: 'stauts'; did you mean `orch status`?\n"
         "hint: `orch --help` shows its arguments and options\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("down", "kill"), ("ps", "status"), ("run", "up"), ("shell", "ssh"), ("help", "--help")],
+)
+def test_words_of_other_tools_lead_to_ours(orch: Desk, word: str, meant: str) -> None:
+    assert orch(word, "mnist") == 2
+    assert orch.said.startswith(f"error: no such command: '{word}'; did you mean `orch {meant}`?\n")
+
+
+def test_every_word_of_other_tools_leads_somewhere() -> None:
+    assert not _WORDS_OF_OTHERS.keys() & set(COMMANDS)
+    assert {word for word in _WORDS_OF_OTHERS.values() if word[0] != "-"} <= set(COMMANDS)
 
 
 def test_a_mistyped_option(orch: Desk) -> None:

@@ -127,7 +127,7 @@ class SshTransport:
 
     def open(self, host: HostPlan, command: str) -> Channel:
         """Connect and start `command`. Raises the HostErrors of core.errors, each with its way out."""
-        route = self._route(host)
+        route = self.route(host)
         connections = retried(lambda: self._connect(route))
         try:
             session = self._start(route, connections, command)
@@ -148,7 +148,7 @@ class SshTransport:
         Behind a bastion whose own key is not the known one, these are the bastion's: nothing beyond it can be
         asked before it is trusted. Then trust them, and scan again. Raises as `open` does.
         """
-        route = self._route(host)
+        route = self.route(host)
         connections = self._connections(route)
         try:
             if route.bastion is not None:
@@ -185,13 +185,14 @@ class SshTransport:
 
     def warnings(self, host: HostPlan) -> list[str]:
         """Return what was skipped in the ssh_config and known_hosts files that count for this host."""
-        route = self._route(host)
+        route = self.route(host)
         found = list(self._config.get()[1])
         for hop in route.hops:
             found += self._known_hosts(host, hop).warnings
         return list(dict.fromkeys(found))
 
-    def _route(self, host: HostPlan) -> Route:
+    def route(self, host: HostPlan) -> Route:
+        """Return the way to a host, by its spec and ~/.ssh/config. Raises HostUnfit where orch does not go it."""
         try:
             read, _ = self._config.get()
             return config.route(host, read.lookup, self._home)

@@ -1,0 +1,247 @@
+"""`orch exec`: one command on the hosts of a run, or in the environment of a task."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.help import Command
+from orchestrator.cli.run_choice import complete_host, complete_run, complete_task
+from orchestrator.cli.session import Session
+from orchestrator.cli.show.terminal import printable
+from orchestrator.client.known_run import host_of, known_run, task_of
+from orchestrator.core.errors import HostError, OrchestratorError, SomeHostsOnly, UsageError
+from orchestrator.core.words import counted, listed
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import HostPlan, TaskId
+    from orchestrator.core.state.run import Run
+    from orchestrator.head.links.remote import Ended
+    from orchestrator.protocol.hello import Command as Asked
+
+_END_WAIT_S = 8.0
+"""How long the hosts may take to end what was started there: SIGTERM, 2 s, SIGKILL."""
+
+_KEPT_BYTES_MAX = 8 << 20
+"""How much of each stream of a host the document of `--json` holds."""
+
+_LINE_BYTES_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What runs where. Neither `host` nor `task`: on the hosts with tasks; with `all` on the spares too."""
+
+    name: str
+    argv: Sequence[str]
+    host: str | None = None
+    task: str | None = None
+    all: bool = False
+
+
+def orders(run: Run, request: Request) -> list[tuple[HostPlan, Asked]]:
+    """Return the hosts, and what each is asked."""
+    asked: Asked = {"argv": list(request.argv), "run": run.run_id, "task": None, "generation": 0, "env": {}}
+    if request.task is not None:
+        id_, host = task_of(run, request.task)
+        asked |= {"task": str(id_), "generation": run.task(id_).generation, "env": _released(run, id_)}
+        return [(host, asked)]
+    if request.host is not None:
+        return [(host_of(run, request.host), asked)]
+    used = {task.host for task in run.tasks}
+    return [(host, asked) for host in run.plan.hosts if request.all or host.name in used]
+
+
+def _released(run: Run, id_: TaskId) -> dict[str, str]:
+    """Return what the task was told with its release; nothing before all have joined."""
+    from orchestrator.core.phases.starting import addresses, release
+    from orchestrator.head.links import requests
+
+    if any(task.port is None for task in run.tasks):
+        return {}
+    order = requests.release(run, release(run, run.task(id_), addresses(run)))
+    env: dict[str, str] = order.fields["env"]
+    return env
+
+
+@dataclass(slots=True)
+class Output:
+    """Shows lines as they come, each behind its host where there are several; or keeps all for a document."""
+
+    session: Session
+    width: int
+    """Of the longest name; 0: no prefixes."""
+    keeps: bool
+    kept: dict[tuple[str, int], bytearray] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, host: str, stream: int, data: bytes) -> None:
+        """Take what a host has written. Called by the threads of the connections."""
+        with self._lock:
+            held = self.kept.setdefault((host, stream), bytearray())
+            held += data
+            if self.keeps:
+                if len(held) > _KEPT_BYTES_MAX:
+                    self.cut.add(host)
+                    del held[_KEPT_BYTES_MAX:]
+                return
+            *lines, rest = bytes(held).split(b"\n")
+            if len(rest) > _LINE_BYTES_MAX:
+                lines, rest = [*lines, rest], b""
+            held[:] = rest
+            for line in lines:
+                self._show(host, stream, line)
+
+    def end(self) -> None:
+        """Show what has no end of line."""
+        for (host, stream), held in self.kept.items():
+            if held and not self.keeps:
+                self._show(host, stream, bytes(held))
+
+    def text(self, host: str, stream: int) -> str:
+        """Return all that a host wrote to a stream."""
+        return self.kept.get((host, stream), b"").decode("utf-8", "replace")
+
+    def _show(self, host: str, stream: int, line: bytes) -> None:
+        text = printable(line.decode("utf-8", "replace"))
+        paint = self.session.paint if stream == 1 else self.session.paint_err
+        shown = f"{paint(host.ljust(self.width), 'cyan')} {text}" if self.width else text
+        if stream == 1:
+            self.session.put(shown)
+        else:
+            self.session.say(shown)
+
+
+def run(request: Request, session: Session, *, keeps: bool) -> tuple[list[Ended], Output]:
+    """Run the command everywhere, and return how it ended on each host. An interruption ends it everywhere first."""
+    from orchestrator.head.code import bundle
+    from orchestrator.head.coordinator.main import transports
+    from orchestrator.head.links.remote import Remote
+
+    asked = orders(known_run(session, request.name), request)
+    names = [host.name for host, _ in asked]
+    output = Output(session, max(map(len, names)) if len(names) > 1 else 0, keeps)
+    remote = Remote(transports(session.paths), bundle.load, output.take)
+    futures = remote.run(asked)
+    try:
+        return _results(futures, None), output
+    except BaseException as e:
+        session.say("Ending it on the hosts …")
+        remote.stop()
+        _, late = wait(futures, _END_WAIT_S)
+        remote.hang_up()
+        if late:
+            unsure = [name for name, future in zip(names, futures, strict=True) if future in late]
+            session.warn(f"{listed(unsure)} did not say that it has ended there; it ends with the connection")
+        output.end()
+        raise e
+
+
+def _results(futures: Sequence[Future[Ended]], timeout_s: float | None) -> list[Ended]:
+    """Wait in pieces: a wait without an end would hold up Ctrl-C until it is over."""
+    while wait(futures, timeout_s or 0.2).not_done:
+        pass
+    return [future.result() for future in futures]
+
+
+def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
+    """Return the command's exit code, where it is the same on all hosts; else the error that says what failed where."""
+    problems = [one.problem for one in ended if one.problem is not None]
+    codes = {one.exit_code for one in ended}
+    if not problems and len(codes) == 1:
+        return codes.pop() or 0
+    if len(problems) == len(ended) and len({problem.exit_code for problem in problems}) == 1:
+        return _all_failed(problems)
+    failed = [one for one in ended if one.problem is not None or one.exit_code != 0]
+    told = [f"{one.host} ({_how(one)})" for one in failed]
+    return SomeHostsOnly(f"it failed on {len(failed)} of {counted(len(ended), 'host')}: {listed(told)}")
+
+
+def _how(one: Ended) -> str:
+    return "not run" if one.exit_code is None else f"exit code {one.exit_code}"
+
+
+def _all_failed(problems: Sequence[HostError]) -> OrchestratorError:
+    first = problems[0]
+    more = f", and {len(problems) - 1} more hosts" if len(problems) > 1 else ""
+    error = OrchestratorError(f"{first.message}{more}", hint=first.hint)
+    error.exit_code = first.exit_code
+    return error
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch exec mnist -- nvidia-smi -L", "Run a command on every host that has a task of the run"),
+        ("orch exec mnist --task worker:0 -- python check.py", "Run it where that task works, as it does"),
+        (
+            "orch exec mnist --host gpu-b --shell -- 'df -h /data | tail -1'",
+            "Let a shell of the host read it",
+        ),
+    ],
+)
+@click.argument("name", shell_complete=complete_run)
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND…")
+@click.option("--all", "all_", is_flag=True, help="On the spares too.")
+@click.option("--host", shell_complete=complete_host, help="On this host only.")
+@click.option(
+    "--task",
+    shell_complete=complete_task,
+    help="On the host of this task, with its environment (TF_CONFIG, GPUs, `env:`) and in its working directory.",
+)
+@click.option("--shell", is_flag=True, help="Join the words, and let /bin/sh of the host read them.")
+@click.option("--json", "as_json", is_flag=True, help="Print one document at the end, with all output.")
+@click.pass_obj
+def command(
+    session: Session,
+    name: str,
+    words: tuple[str, ...],
+    all_: bool,
+    host: str | None,
+    task: str | None,
+    shell: bool,
+    as_json: bool,
+) -> int:
+    """Run COMMAND on the hosts of the run NAME, by the way that orch itself goes. It has no stdin and no terminal.
+
+    The exit code is the command's, and 4 where it failed on some hosts only. `python` is the run's Python. Ctrl-C ends
+    what was started, on every host; so does the end of COMMAND with what it left in the background. With --task, the
+    values of the spec's secrets are left out. `orch ssh` opens a terminal.
+    """
+    if all_ + (host is not None) + (task is not None) > 1:
+        raise UsageError("use only one of --all, --host and --task")
+    argv = ["/bin/sh", "-c", " ".join(words)] if shell else list(words)
+    ended, output = run(Request(name, argv, host, task, all=all_), session, keeps=as_json)
+    output.end()
+    if as_json:
+        session.put_json(_document(words, ended, output))
+    for one in ended:
+        if one.problem is not None:
+            session.say(str(one.problem))
+            session.hint(one.problem.hint)
+    found = verdict(ended)
+    if isinstance(found, OrchestratorError):
+        raise found
+    return found
+
+
+def _document(words: Sequence[str], ended: Sequence[Ended], output: Output) -> Mapping[str, Any]:
+    hosts = [
+        {
+            "host": one.host,
+            "exit_code": one.exit_code,
+            "problem": str(one.problem) if one.problem is not None else None,
+            "stdout": output.text(one.host, 1),
+            "stderr": output.text(one.host, 2),
+            "cut": one.host in output.cut,
+        }
+        for one in ended
+    ]
+    return {"schema": 1, "command": shlex.join(words), "hosts": hosts}

@@ -1,0 +1,53 @@
+"""A run as the journal has it: its plan, its hosts, and where its tasks are. Nobody is asked, nothing is changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.client.choice import no_such_run
+from orchestrator.client.environment import Environment
+from orchestrator.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import HostPlan, TaskId
+    from orchestrator.core.state.run import Run
+
+
+def known_runs(environment: Environment) -> list[Run]:
+    """Return all runs of the journal, oldest first."""
+    from orchestrator.head.journal import reading
+
+    return [one.run for one in reading.peek(environment.paths.journal).kept]
+
+
+def known_run(environment: Environment, name: str) -> Run:
+    """Return the run of this id, or the newest of this name. UsageError where there is none."""
+    runs = known_runs(environment)
+    found = [run for run in runs if name in (run.run_id, run.plan.name)]
+    if not found:
+        raise no_such_run(name, [run.plan.name for run in runs])
+    return found[-1]
+
+
+def host_of(run: Run, name: str) -> HostPlan:
+    """Return a host of the run. UsageError where it has none of that name."""
+    try:
+        return run.plan.host(name)
+    except KeyError:
+        names = ", ".join(host.name for host in run.plan.hosts)
+        raise UsageError(f"{run.run_id} has no host {name!r}", hint=f"its hosts: {names}") from None
+
+
+def task_of(run: Run, text: str) -> tuple[TaskId, HostPlan]:
+    """Return a task of the run, such as worker:3, and the host that has it. UsageError where there is none."""
+    from orchestrator.core.plan import TaskId
+
+    try:
+        id_ = TaskId.parse(text)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
+    task = run.find_task(id_)
+    if task is None:
+        names = ", ".join(str(task.id) for task in run.tasks)
+        raise UsageError(f"{run.run_id} has no task {text}", hint=f"its tasks: {names}")
+    return id_, run.plan.host(task.host)

@@ -1,0 +1,111 @@
+"""A person's command on hosts (`orch exec`): each over a channel of its own, which the coordinator knows nothing of."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.links import bootstrap, edge
+from orchestrator.head.links.edge import WireError
+from orchestrator.head.links.query import AT_ONCE_MAX
+from orchestrator.head.reach.transport import Channel, ChannelClosed, Transport
+from orchestrator.protocol.channel import FrameError
+from orchestrator.protocol.check import cleaned
+from orchestrator.protocol.hello import Command
+
+_READ_BYTES = 1 << 16
+
+Take = Callable[[str, int, bytes], None]
+"""Takes what was written: on which host, to which stream (1 or 2), and what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the command ended on one host."""
+
+    host: str
+    exit_code: int | None = None
+    """None: that is not known, or it was not started; `problem` says why."""
+    problem: HostError | None = None
+
+
+class Remote:
+    """The command on all of its hosts. `stop` may be called from any thread, while `run` waits in another."""
+
+    def __init__(self, transports: Mapping[str, Transport], bundle: Callable[[], Bundle], take: Take) -> None:
+        self._transports = transports
+        self._bundle = bundle
+        self._take = take
+        self._channels: dict[str, Channel] = {}
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def run(self, asked: Sequence[tuple[HostPlan, Command]]) -> list[Future[Ended]]:
+        """Start it on every host at once. Each future has its end; none raises."""
+        pool = ThreadPoolExecutor(min(AT_ONCE_MAX, len(asked)), thread_name_prefix="exec")
+        futures = [pool.submit(self._one, host, command) for host, command in asked]
+        pool.shutdown(wait=False)
+        return futures
+
+    def stop(self) -> None:
+        """Ask the hosts to end what was started there. Their ends come as the ends of the futures."""
+        with self._lock:
+            self._stopped = True
+            for channel in self._channels.values():
+                with contextlib.suppress(ChannelClosed):
+                    channel.write(b"\n")
+
+    def hang_up(self) -> None:
+        """Drop all channels: at the end of its stdin, each host ends the command by itself."""
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def _one(self, host: HostPlan, command: Command) -> Ended:
+        try:
+            channel = self._transports[host.transport].open(host, bootstrap.COMMAND)
+            try:
+                return self._talk(host, channel, command)
+            finally:
+                channel.close()
+        except HostError as e:
+            return Ended(host.name, problem=e)
+        except (ChannelClosed, FrameError, WireError) as e:
+            return Ended(
+                host.name, problem=ConnectFailed(host.name, f"the connection broke: {cleaned(str(e))}")
+            )
+
+    def _talk(self, host: HostPlan, channel: Channel, command: Command) -> Ended:
+        decoder, data = bootstrap.start_command(channel, host, self._bundle(), command)
+        with self._lock:
+            self._channels[host.name] = channel
+            if self._stopped:
+                channel.write(b"\n")
+        while True:
+            for message, blob in decoder.feed(data):
+                frame = edge.command(host.name, message)
+                if "stream" in frame:
+                    self._take(host.name, frame["stream"], blob)
+                elif "error" in frame:
+                    return Ended(host.name, problem=HostUnfit(host.name, frame["error"]))
+                else:
+                    return _ended(host, frame.get("exit"), frame.get("left") or [])
+            data = channel.read(_READ_BYTES)
+            if not data:
+                raise ConnectFailed(
+                    host.name, "the connection broke; what was started there ends when the host notices"
+                )
+
+
+def _ended(host: HostPlan, code: int | None, left: list[int]) -> Ended:
+    if not left:
+        return Ended(host.name, code)
+    pids = ", ".join(map(str, left))
+    return Ended(
+        host.name, code, HostUnfit(host.name, f"it ended, and left what cannot be ended: pid {pids}")
+    )

@@ -1,0 +1,41 @@
+"""The command line of the ssh program that goes the way that orch itself goes to a host."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from orchestrator.core.plan import HostPlan
+from orchestrator.head.reach.ssh.config import Hop
+from orchestrator.head.reach.ssh.transport import SshTransport
+
+
+def ssh_words(host: HostPlan, own_known_hosts: Path) -> list[str]:
+    """Return `ssh …` with the route, user, keys and known_hosts files of the spec and of ~/.ssh/config.
+
+    Raises HostUnfit where the way is one that orch does not go.
+    """
+    route = SshTransport(own_known_hosts).route(host)
+    words = _hop(route.target, own_known_hosts)
+    if route.bastion is None:
+        words.append("-oProxyJump=none")
+    else:
+        # With ProxyJump, ssh would tell the bastion's connection neither our keys nor our known_hosts.
+        proxy = shlex.join(_hop(route.bastion, own_known_hosts)).replace("%", "%%")
+        words.append(f"-oProxyCommand={proxy} -W [%h]:%p {shlex.quote(route.bastion.address)}")
+    # Its name as it was written, so that what else ssh_config says of it holds.
+    return [*words, host.address or host.name]
+
+
+def _hop(hop: Hop, own_known_hosts: Path) -> list[str]:
+    files = " ".join(_quoted(path) for path in (*hop.known_hosts, own_known_hosts))
+    options = ["StrictHostKeyChecking=yes", f"UserKnownHostsFile={files}"]
+    if hop.alias is not None:
+        options.append(f"HostKeyAlias={hop.alias}")
+    keys = [f"-i{path}" for path in hop.identity_files] if hop.identity_explicit else []
+    return ["ssh", *(f"-o{option}" for option in options), *keys, f"-p{hop.port}", f"-l{hop.user}"]
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as a value of ssh_config: quoted, and its percent signs not for ssh to expand."""
+    return '"' + str(path).replace("%", "%%") + '"'

@@ -10,7 +10,7 @@ from orchestrator.checkpoints.steps import choose_step
 from orchestrator.checkpoints.tensor_bundle import Bundle
 from orchestrator.checkpoints.torn import NotUnderstood, Torn
 
-OWN_SUM_BYTES_MAX = 1 << 30
+OWN_SUM_BYTES_MAX = 4 << 20
 """Above it, TensorFlow's own checksum is faster than ours without the C library, its import included."""
 
 

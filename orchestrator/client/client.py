@@ -7,14 +7,13 @@ The documents are those of `--json` on the command line, and the errors are its 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import asking, killing
 from orchestrator.client.choice import TERMINAL_PHASES, find, find_or_newest, is_active, runs_of, status_of
 from orchestrator.client.environment import Environment
-from orchestrator.core.errors import OrchestratorError
 from orchestrator.head.api.client import Client as Api
 
 if TYPE_CHECKING:
@@ -254,23 +253,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.run_id!r})"
-
-    def _repr_html_(self) -> str:
-        """Return the card that a notebook shows, with plots of what was measured where that was kept."""
-        from orchestrator.client.card import card
-
-        shown = card(self.run_id, _or_error(lambda: self.status))
-        try:
-            return shown + self.metrics()._repr_html_()
-        except OrchestratorError:
-            return shown
-
-
-def _or_error(ask: Callable[[], Document]) -> Document | OrchestratorError:
-    try:
-        return ask()
-    except OrchestratorError as e:
-        return e
 
 
 __all__ = ["TERMINAL_PHASES", "Client", "Document", "Run"]

@@ -43,12 +43,6 @@ class Metrics(dict[str, Series]):
         }
         return pandas.DataFrame(columns)
 
-    def _repr_html_(self) -> str:
-        """Return the plots that a notebook shows."""
-        from orchestrator.client.card import plot
-
-        return "".join(plot(name, series.x, series.y) for name, series in self.items())
-
 
 def read(client: Client, run_id: str, names: Sequence[str], x: Axis) -> Metrics:
     """Return the series of these names; without any, those of the run as a whole."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from orchestrator.reporting.scaling import Measured, Row
 
 _BAR = 24
-_Draw = Callable[[str, "Sequence[Row]", str, str], None]
-
-INSTALL_HINT = "`pip install 'orch-tf[plot]'` installs it; without --plot the table has the same figures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,38 +165,6 @@ def shown(rows: Sequence[Row], session: Session) -> str:
     return "\n".join([*aligned, "", *bars])
 
 
-def _drawer(path: str) -> _Draw:
-    """Return what draws the plot. Raises an error where it could not: before hours of measuring, and not after them."""
-    try:
-        from orchestrator.cli.show.scale_plot import KINDS, draw
-    except ImportError as e:
-        raise OrchestratorError(
-            f"--plot needs matplotlib, which cannot be imported here: {e}", hint=INSTALL_HINT
-        ) from e
-    if Path(path).suffix not in KINDS:
-        raise UsageError(
-            f"--plot {path}: it draws {' and '.join(KINDS)}",
-            hint="for example --plot scaling.png",
-        )
-    directory = Path(path).absolute().parent
-    if not directory.is_dir():
-        raise UsageError(f"--plot {path}: there is no directory {directory}")
-    if Path(path).is_dir() or not os.access(path if Path(path).exists() else directory, os.W_OK):
-        raise UsageError(f"--plot {path}: it cannot be written")
-    return draw
-
-
-def _draw(draw: _Draw, path: str, rows: Sequence[Row], name: str, session: Session) -> None:
-    from orchestrator.reporting.scaling import verdict
-
-    try:
-        draw(path, rows, name, verdict(rows))
-    except Exception as e:  # the measurements are told already; a font or a backend may fail in its own way
-        session.warn(f"{path} is not drawn: {getattr(e, 'strerror', None) or e}")
-    else:
-        session.say(f"Plot: {path}")
-
-
 def _or_dash(value: float | None, form: str) -> str:
     return form.format(value) if value is not None else "-"
 
@@ -210,7 +174,6 @@ def _or_dash(value: float | None, form: str) -> str:
     examples=[
         ("orch scale cluster.yaml --replicas 1,2,4,8", "Compare four sizes, of 200 steps each"),
         ("orch scale cluster.yaml --replicas 1,2 --steps 50 --json", "Print the figures, for scripts"),
-        ("orch scale cluster.yaml --replicas 1,2,4 --plot scaling.png", "Draw it; .svg is sharp at any size"),
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
@@ -220,9 +183,6 @@ def _or_dash(value: float | None, form: str) -> str:
     "--warmup", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Steps before."
 )
 @click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="Of each size.")
-@click.option(
-    "--plot", type=click.Path(), metavar="FILE", help="Draw it too, as .png or .svg: needs matplotlib."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(
@@ -232,7 +192,6 @@ def command(
     steps: int,
     warmup: int,
     timeout_s: float,
-    plot: str | None,
     as_json: bool,
 ) -> int:
     """Train the script of FILE with each number of replicas in turn, and print what more of them gain.
@@ -248,13 +207,10 @@ def command(
         request = Request(file, tuple(sizes_of(sizes)), steps, warmup, timeout_s)
     except ValueError as e:
         raise UsageError(str(e)) from None
-    draw = None if plot is None else _drawer(plot)
     rows = table(run(request, session))
     if as_json:
         session.put_json({"schema": 1, "sizes": [asdict(row) for row in rows], "verdict": verdict(rows)})
     else:
         session.put(shown(rows, session))
         session.put(f"\n{verdict(rows)}")
-    if plot is not None and draw is not None:
-        _draw(draw, plot, rows, Path(file).name, session)
     return 0

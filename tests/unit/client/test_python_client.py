@@ -173,15 +173,6 @@ def test_metrics_are_arrays_by_name(client: Client, api: FakeApi) -> None:
     assert caught.value.hint == "there is: loss, val/loss,mean, worker:0/cpu_percent"
 
 
-def test_metrics_are_plots_in_a_notebook(client: Client, api: FakeApi) -> None:
-    api.runs.append(run_document())
-    api.series += [measured("<b>", 1, [4.0, 2.0, float("inf")]), measured("empty", 1, [])]
-    html = client.run().metrics()._repr_html_()
-    assert "&lt;b&gt;: 2 to 4, now 2; 0 to 1" in html
-    assert 'points="0.0,0.0 480.0,80.0"' in html
-    assert "empty: nothing yet" in html
-
-
 def test_a_frame_needs_pandas(client: Client, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     api.runs.append(run_document())
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -224,29 +215,6 @@ def test_why_comes_from_the_disk_where_no_coordinator_runs(client: Client, progr
     with pytest.raises(CoordinatorUnreachable) as caught:
         client.runs()
     assert (caught.value.exit_code, bool(caught.value.hint)) == (3, True)
-
-
-def test_the_card_escapes_what_hosts_say(client: Client, api: FakeApi) -> None:
-    cause = {"sentence": "<script>alert(1)</script>"}
-    api.runs.append(run_document(reason="<img src=x>", first_cause=cause, metrics={"<b>": 1.0}))
-    card = client.run()._repr_html_()
-    assert "&lt;script&gt;alert(1)" in card
-    assert "<img" not in card
-    assert "&lt;b&gt; 1" in card
-    assert "worker:1" in card
-    assert "<svg" not in card
-    api.series.append(measured("loss", 1, [4.0, 2.0]))
-    assert "<svg" in client.run()._repr_html_()
-    run = client.run()
-    api.close()
-    assert "no coordinator is running" in run._repr_html_()
-
-
-def test_the_card_shows_the_same_facts_as_the_terminal(client: Client, api: FakeApi) -> None:
-    api.runs.append(run_document(training_epoch=1, metrics={"loss": 0.5, "measured/steps": 8.0}))
-    card = client.run()._repr_html_()
-    assert "epoch 2, loss 0.5" in card
-    assert "measured/" not in card
 
 
 def test_any_thread_may_use_it(client: Client, api: FakeApi) -> None:

@@ -76,17 +76,17 @@ def test_the_bundle_can_be_run_by_each_word(tmp_path: Path) -> None:
     assert (wrong.returncode, wrong.stdout) == (2, b"")
 
 
-def test_the_library_in_it_computes_the_sums_that_numpy_computes(tmp_path: Path) -> None:
+def test_the_library_in_it_computes_the_sums_of_the_table(tmp_path: Path) -> None:
     path = tmp_path / "bundle.pyz"
     path.write_bytes(bundle.build().data)
     script = (
         f"import os, sys; sys.path.insert(0, {str(path)!r})\n"
         "from orchestrator.checkpoints import crc32c as sums\n"
         "assert sums.library() is not None\n"
-        "for count in (0, 1, 9, 100_003, 1 << 20):\n"
+        "for count in (0, 1, 9, 100_003):\n"
         "    data = os.urandom(count)\n"
-        "    assert sums.crc32c(data, 7) == sums.by_numpy(data, 7), count\n"
-        "    assert sums.crc32c(data[9:], sums.crc32c(data[:9])) == sums.by_numpy(data), count\n"
+        "    assert sums.crc32c(data, 7) == sums.by_table(data, 7), count\n"
+        "    assert sums.crc32c(data[9:], sums.crc32c(data[:9])) == sums.by_table(data), count\n"
         "assert sums.crc32c(b'123456789') == 0xE3069283\n"
     )
     done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=False)

@@ -66,6 +66,7 @@ test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## on a machine with an NVIDIA GPU:
 check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/oxlint orchestrator/page/static
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'
 

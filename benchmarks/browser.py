@@ -252,13 +252,11 @@ def _hours(browser: Any) -> list[Figure]:
     """Play the hours, and look at the heap and the DOM each half of them."""
     heap: list[float] = []
     dom: list[float] = []
-    deltas = 0
     with _served(TASKS, HOSTS, int(hours() * 3600), 0.01) as (source, served):
         context = browser.new_context(viewport={"width": 1280, "height": 900})
-        context.add_init_script(path=None, script="window.orchDeltas = 0")
         page = served.open(context)
         page.clock.install()
-        page.evaluate(_COUNTED)
+        page.evaluate(_REACHED)
         session = context.new_cdp_session(page)
         session.send("Performance.enable")
         for second in range(STEP_S, int(hours() * 3600) + 1, STEP_S):
@@ -274,24 +272,19 @@ def _hours(browser: Any) -> list[Figure]:
                 }
                 heap.append(found["JSHeapUsedSize"] / 1e6)
                 dom.append(page.evaluate("document.querySelectorAll('*').length"))
-        deltas = page.evaluate("window.orchDeltas")
+        step = page.evaluate("Object.values(page.state.runs)[0].global_step")
         context.close()
-    note = f"the most of {hours():g} hours, played; {deltas} deltas; {heap[0]:.1f} MB at first, {heap[-1]:.1f} at last"
+    note = f"the most of {hours():g} hours, played; to step {step}; {heap[0]:.1f} MB at first, {heap[-1]:.1f} at last"
     return [
         Figure("the page's heap over hours", "MB", LIMITS["browser: heap"], (max(heap),), note),
         Figure("the page's DOM elements", "", LIMITS["browser: DOM"], (max(dom),), f"{TASKS} tasks"),
     ]
 
 
-_COUNTED = """() => {
-  const patch = orch.patch;
-  orch.patch = (target, changes) => {
-    if (target === orch.state) window.orchDeltas += 1;
-    return patch(target, changes);
-  };
+_REACHED = """() => {
   window.orchReached = (step) => new Promise((done) => {
     const look = () => {
-      const run = Object.values(orch.state.runs)[0];
+      const run = Object.values(page.state.runs)[0];
       if (run && run.global_step >= step) done(); else queue.port2.postMessage(0);
     };
     const queue = new MessageChannel();

@@ -10,12 +10,19 @@ from orchestrator.head.node.paths import Paths
 
 if TYPE_CHECKING:
     from orchestrator.head.records.accounts import Accounts
+    from orchestrator.reporting.goodput import Account
 
 _NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", "steps_per_s", "cpu_percent", "rss_bytes"))
 """The fields of a task that only its heartbeats tell."""
 
 
-def status(paths: Paths, *, now: float, accounts: Accounts | None = None) -> dict[str, Any] | None:
+def status(
+    paths: Paths,
+    *,
+    now: float,
+    accounts: Accounts | None = None,
+    told: tuple[dict[str, Any], float] | None = None,
+) -> dict[str, Any] | None:
     """Return the status document as it was recorded, with `recorded_age_s`; None where nothing can be read.
 
     The journal keeps decisions and not each heartbeat, so the tasks may well be further.
@@ -23,6 +30,8 @@ def status(paths: Paths, *, now: float, accounts: Accounts | None = None) -> dic
     Args:
         now: the Unix time.
         accounts: those of the runs, where somebody has them already.
+        told: what the coordinator told last, and when (Unix time). It stays for runs of which the journal says nothing
+            newer; else the chief's step is the last one in the run's history.
     """
     from orchestrator.head.coordinator.status import SCHEMA, run_document
     from orchestrator.head.journal import reading as journal_reading
@@ -39,9 +48,44 @@ def status(paths: Paths, *, now: float, accounts: Accounts | None = None) -> dic
     accounts = accounts or head_accounts.Accounts(paths.journal, paths.run_dir)
     times = accounts.of_each([one.run.run_id for one in kept])
     runs = [run_document(one.run, now=one.written_at + age_s, times=times) for one in kept]
+    live = {run["run_id"]: aged(run, now - told[1]) for run in told[0].get("runs", ())} if told else {}
     for run in runs:
         run.update(steps_per_s=None, tasks=[{**task, **_NOT_KNOWN} for task in run["tasks"]])
+        run.update(global_step=_newest_step(run, times.get(run["run_id"])))
+    runs = [_newer(run, live.get(run["run_id"])) for run in runs]
     return {"schema": SCHEMA, "runs": runs, "coordinator": None, "recorded_age_s": age_s}
+
+
+def aged(document: Any, by_s: float) -> Any:
+    """Return a document with each age in it that many seconds older.
+
+    >>> aged({"phase_age_s": 2.0, "tasks": [{"heartbeat_age_s": None}]}, 3.0)
+    {'phase_age_s': 5.0, 'tasks': [{'heartbeat_age_s': None}]}
+    """
+    if isinstance(document, list):
+        return [aged(each, by_s) for each in document]
+    if not isinstance(document, dict):
+        return document
+    return {
+        name: round(value + by_s, 1) if name.endswith("_age_s") and value is not None else aged(value, by_s)
+        for name, value in document.items()
+    }
+
+
+def _newest_step(run: dict[str, Any], account: Account | None) -> int | None:
+    measured = account.generations[-1] if account and account.generations else None
+    steps = [run["global_step"]]
+    if measured is not None and measured.number == run["generation"]:
+        steps.append(measured.last_step)
+    return max((step for step in steps if step is not None), default=None)
+
+
+def _newer(run: dict[str, Any], live: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the run as the coordinator told it, unless something was decided since."""
+    decided = ("phase", "generation", "restarts")
+    if live is None or any(run[name] != live[name] for name in decided):
+        return run
+    return live
 
 
 def _written(path: str) -> float:

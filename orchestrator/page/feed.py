@@ -229,7 +229,7 @@ def _gauge(load: Document) -> list[float | None]:
 
 
 def difference(before: Document, after: Document) -> Document:
-    """Return what has changed, in the form that `patch` of the page applies.
+    """Return what has changed, in the form that `applyChanges` of the page applies.
 
     >>> difference({"a": 1, "b": {"c": 1, "d": 2}}, {"b": {"c": 1, "d": 3}})
     {'b': {'d': 3}, '-': ['a']}

@@ -48,19 +48,20 @@ class Source:
         self._accounts = Accounts(paths.journal, paths.run_dir)
         self._logs = RunLogs(paths.state_dir)
         self._away_since: float | None = None
-        self._was_here = False
+        self._told: tuple[dict[str, Any], float] | None = None
+        """What the coordinator told last, and when."""
 
     def runs(self) -> dict[str, Any]:
         """Return the status of all runs, `away_since` (Unix time; None while a coordinator answers), and `now`."""
         now = time.time()
         try:
             document = self.client.get("/v1/status")
-            self._away_since, self._was_here = None, True
+            self._away_since, self._told = None, (document, now)
         except CoordinatorUnreachable:
-            found = recorded.status(self.paths, now=now, accounts=self._accounts)
+            found = recorded.status(self.paths, now=now, accounts=self._accounts, told=self._told)
             document = found or {"schema": 1, "runs": []}
-            age_s = 0.0 if self._was_here else document.get("recorded_age_s", 0.0)
-            self._away_since = self._away_since or now - age_s
+            known_at = self._told[1] if self._told else now - document.get("recorded_age_s", 0.0)
+            self._away_since = self._away_since or known_at
         return {**document, "away_since": self._away_since, "now": now}
 
     def status(self) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ def seen(trained: Cluster, browser: Any) -> Iterator[Ui]:
 def test_a_run_is_killed_comes_back_and_is_seen_doing_so(local_cluster: Cluster, browser: Any) -> None:
     local_cluster.ok("up", local_cluster.spec("--steps", "4000", "--pace", "0.03", "--talk"))
     run = local_cluster.wait_step(30)
-    ui = Ui(local_cluster, browser)
+    ui = Ui(local_cluster, browser, "--actions")
     page = ui.page
     page.get_by_role("region", name="Runs, a table").get_by_role("link", name=run["run_id"]).click()
     page.get_by_text("RUNNING").first.wait_for()
@@ -68,18 +68,45 @@ def test_a_run_is_killed_comes_back_and_is_seen_doing_so(local_cluster: Cluster,
     assert "worker:1" in cause.inner_text()
     page.get_by_text("generation 2").first.wait_for(timeout=20_000)
     page.get_by_text(re.compile("generation 2 resumes|trains again")).first.wait_for(timeout=20_000)
+    page.get_by_role("button", name="Stop the run…").wait_for()
     local_cluster.kill_coordinator()
     page.get_by_text("The coordinator has not answered").wait_for(timeout=20_000)
+    known = _step(page)
+    assert known > 60
+    _is_as_known(page)
     visit(page, page.url)
     page.get_by_text("The coordinator has not answered").wait_for(timeout=20_000)
-    assert run["run_id"] in page.inner_text("main")
+    _is_as_known(page)
+    assert _step(page) == known, "the newest step that was known stays"
     local_cluster.ok("coordinator", "start")
     page.get_by_text("The coordinator has not answered").wait_for(state="hidden", timeout=20_000)
+    page.get_by_role("button", name="Stop the run…").wait_for()
+    assert "stale" not in (page.get_attribute("body", "class") or "")
     page.get_by_role("link", name="log of worker:1").click()
     page.get_by_text("worker:1 at step").first.wait_for()
     page.wait_for_url(re.compile("task=worker"))
     assert ui.close() == 0
     assert ui.wrong == []
+
+
+def _step(page: Any) -> int:
+    found = re.search(r"([\d,]+) / 4,000", page.inner_text("main"))
+    assert found is not None
+    return int(found[1].replace(",", ""))
+
+
+def _is_as_known(page: Any) -> None:
+    """Without a coordinator nothing counts on, nothing is promised, and what needs it is not offered."""
+    assert page.get_attribute("body", "class") == "stale"
+    assert page.inner_text("#live") == "coordinator away"
+    main = page.inner_text("main")
+    assert "whether it is still so is not known" in main
+    assert "ETA" not in main
+    assert "it would resume" not in main
+    assert page.get_by_role("button", name=re.compile("Stop|Restart")).count() == 0
+    spent = page.inner_text(".head .dim >> nth=-1")
+    page.wait_for_timeout(2100)
+    assert page.inner_text(".head .dim >> nth=-1") == spent
 
 
 def test_what_a_host_says_is_text(local_cluster: Cluster, browser: Any) -> None:
@@ -179,7 +206,7 @@ def test_the_time_is_zoomed_by_wheel_and_fingers_and_a_cause_leads_to_its_log(
 
     def range_after() -> tuple[float, float]:
         page.wait_for_timeout(500)
-        begin, end = page.evaluate("orch.timeline.range")
+        begin, end = page.evaluate("page.timeline.range")
         return begin, end
 
     whole = range_after()
@@ -205,7 +232,7 @@ def test_the_time_is_zoomed_by_wheel_and_fingers_and_a_cause_leads_to_its_log(
     page.keyboard.press("0")
     page.keyboard.press("n")
     at_cause = range_after()
-    assert at_cause[0] <= page.evaluate("orch.timeline.marks[0].at") <= at_cause[1]
+    assert at_cause[0] <= page.evaluate("page.timeline.marks[0].at") <= at_cause[1]
     canvas.focus()
     page.keyboard.press("Enter")
     page.get_by_text("ValueError: the data ends at step 60").first.wait_for()
@@ -214,7 +241,7 @@ def test_the_time_is_zoomed_by_wheel_and_fingers_and_a_cause_leads_to_its_log(
     page.keyboard.press("0")
     page.wait_for_timeout(300)
     canvas.scroll_into_view_if_needed()
-    canvas.click(position={"x": page.evaluate("orch.timeline.x(orch.timeline.marks[0].at)"), "y": 8})
+    canvas.click(position={"x": page.evaluate("page.timeline.x(page.timeline.marks[0].at)"), "y": 8})
     page.get_by_text("traceback, ").first.wait_for()
     page.wait_for_url(re.compile("task=worker%3A1"))
 
@@ -228,7 +255,7 @@ def test_the_words_beside_the_canvas_say_the_same(trained: Cluster, seen: Ui) ->
     assert "starting" in table
     seen.page.get_by_role("button", name="all 2 tasks").click()
     rows = seen.page.evaluate(
-        "orch.timeline.rows.map((row) => [row.name, row.spans.some((span) => span.cause)])"
+        "page.timeline.rows.map((row) => [row.name, row.spans.some((span) => span.cause)])"
     )
     assert rows == [["run", False], ["worker:0", False], ["worker:1", True]]
     assert "training" in table
@@ -358,7 +385,10 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
 
 
 def test_the_files_are_few_and_small() -> None:
-    from orchestrator.page.server import FILES, STATIC
+    from orchestrator.page.server import FILES, STATIC, read
 
     assert set(os.listdir(STATIC)) == {*FILES, "uplot-LICENSE"}
     assert sum(os.stat(os.path.join(STATIC, name)).st_size for name in FILES) < 200_000
+    scripts = [name for name in FILES if name.endswith(".js") and name != "uplot.js"]
+    long = [f"{name}: {line}" for name in scripts for line in read(name).splitlines() if len(line) > 120]
+    assert not long

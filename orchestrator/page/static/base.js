@@ -1,11 +1,9 @@
-"use strict";
 // Shared by all files: elements, numbers in words, the state, and requests to the server.
-const orch = {};
 
 // ---------------------------------------------------------------- elements
 
 // Make an element. Texts become text nodes: nothing here or elsewhere parses HTML.
-orch.h = (tag, attributes, ...children) => {
+export const h = (tag, attributes, ...children) => {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
@@ -13,25 +11,34 @@ orch.h = (tag, attributes, ...children) => {
     else if (name === "class") made.className = value;
     else made.setAttribute(name, value === true ? "" : value);
   }
-  orch.put(made, ...children);
+  put(made, ...children);
   return made;
 };
-orch.put = (element, ...children) => {
-  element.replaceChildren(...children.flat(9).filter((each) => each !== null && each !== undefined && each !== false).map(
-    (each) => (each instanceof Node ? each : document.createTextNode(orch.plain(each)))));
+export const put = (element, ...children) => {
+  element.replaceChildren(
+    ...children
+      .flat(9)
+      .filter((each) => each !== null && each !== undefined && each !== false)
+      .map((each) => (each instanceof Node ? each : document.createTextNode(plainText(each)))),
+  );
   return element;
 };
-orch.text = (element, text) => {
-  const plain = orch.plain(text);
+export const setText = (element, text) => {
+  const plain = plainText(text);
   if (element.textContent !== plain) element.textContent = plain;
 };
 // Show characters that change how a text is read, such as a change of direction, as their code.
-orch.plain = (text) => String(text).replace(/\x1b\[[0-9;]*m/g, "").replace(
-  // eslint-disable-next-line no-control-regex
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g,
-  (found) => (found === "\r" ? "␍" : `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`));
+export const plainText = (text) =>
+  String(text)
+    // oxlint-disable-next-line no-control-regex
+    .replace(/\x1b\[[0-9;]*m/g, "")
+    .replace(
+      // oxlint-disable-next-line no-control-regex
+      /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g,
+      (found) => (found === "\r" ? "␍" : `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`),
+    );
 // Run `make` again only if `key` differs from the last time, so that existing elements keep their focus.
-orch.memo = (element, key, make) => {
+export const memo = (element, key, make) => {
   const text = JSON.stringify(key);
   if (element.orchKey === text) return;
   element.orchKey = text;
@@ -40,32 +47,34 @@ orch.memo = (element, key, make) => {
 
 // ---------------------------------------------------------------- words
 
-orch.count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en-US", { maximumFractionDigits: 0 }));
-orch.number = (value) => {
+export const countText = (value) =>
+  value === null || value === undefined ? "–" : value.toLocaleString("en-US", { maximumFractionDigits: 0 });
+export const numberText = (value) => {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
   if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(2);
   return String(Number(value.toPrecision(4)));
 };
-orch.duration = (seconds) => {
+export const durationText = (seconds) => {
   if (seconds === null || seconds === undefined) return "–";
   const s = Math.max(0, Math.round(seconds));
   if (seconds < 10) return `${Math.max(0, seconds).toFixed(1)} s`;
   if (s < 60) return `${s} s`;
-  const [d, h, m] = [Math.floor(s / 86400), Math.floor(s / 3600) % 24, Math.floor(s / 60) % 60];
-  if (d) return `${d} d ${h} h`;
-  return h ? `${h} h ${m} min` : `${m} min ${s % 60} s`;
+  const [days, hours, minutes] = [Math.floor(s / 86400), Math.floor(s / 3600) % 24, Math.floor(s / 60) % 60];
+  if (days) return `${days} d ${hours} h`;
+  return hours ? `${hours} h ${minutes} min` : `${minutes} min ${s % 60} s`;
 };
-orch.bytes = (value) => {
+export const bytesText = (value) => {
   if (value === null || value === undefined) return "–";
   let unit = 0;
   for (; value >= 1024 && unit < 4; unit += 1) value /= 1024;
   return `${value.toFixed(unit && value < 10 ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 };
-orch.percent = (value, digits = 0) => (value === null || value === undefined ? "–" : `${value.toFixed(digits)}%`);
-orch.time = (unix, { date = false } = {}) => {
+export const percentText = (value, digits = 0) =>
+  value === null || value === undefined ? "–" : `${value.toFixed(digits)}%`;
+export const timeText = (unix, { date = false } = {}) => {
   if (!unix) return "–";
-  const zone = orch.setting("zone") === "utc" ? "UTC" : undefined;
+  const zone = setting("zone") === "utc" ? "UTC" : undefined;
   const time = new Date(unix * 1000);
   const clock = time.toLocaleTimeString("sv-SE", { timeZone: zone });
   return date ? `${time.toLocaleDateString("sv-SE", { timeZone: zone })} ${clock}` : clock;
@@ -73,46 +82,60 @@ orch.time = (unix, { date = false } = {}) => {
 
 // ---------------------------------------------------------------- settings, kept in this browser
 
-orch.setting = (name, value) => {
+export const setting = (name, value) => {
   try {
     if (value !== undefined) localStorage.setItem(`orch-${name}`, value);
     return localStorage.getItem(`orch-${name}`);
-  } catch { return null; } // a report in a browser that allows files no storage
+  } catch {
+    return null;
+  } // a report in a browser that allows files no storage
 };
 
 // ---------------------------------------------------------------- the state
 
 const embedded = document.getElementById("data");
-orch.report = embedded ? JSON.parse(embedded.textContent) : null;
-orch.state = { runs: {}, away_since: null };
-orch.listeners = new Set();
-orch.changed = () => { for (const listener of [...orch.listeners]) listener(); };
+export const report = embedded ? JSON.parse(embedded.textContent) : null;
+// The state, whether it has come, why the page's server does not answer (empty while it does), when it was heard last,
+// whether actions are offered, and the timeline that is shown.
+export const page = {
+  state: { runs: {}, away_since: null },
+  loaded: false,
+  isCut: "",
+  heardAt: 0,
+  actions: false,
+  timeline: null,
+};
+
 // Apply a change; see `difference` of feed.py.
-orch.patch = (target, changes) => {
+export const applyChanges = (target, changes) => {
   for (const name of changes["-"] || []) delete target[name];
   for (const [name, value] of Object.entries(changes)) {
     if (name === "-" || name === "__proto__") continue;
     const inner = value !== null && typeof value === "object" && !Array.isArray(value);
     const known = Object.hasOwn(target, name) ? target[name] : null;
-    target[name] = inner ? orch.patch(known !== null && typeof known === "object" && !Array.isArray(known) ? known : {}, value) : value;
+    target[name] = inner
+      ? applyChanges(known !== null && typeof known === "object" && !Array.isArray(known) ? known : {}, value)
+      : value;
   }
   return target;
 };
 
 // ---------------------------------------------------------------- the server
 
-orch.key = () => orch.setting("key") || "";
-orch.url = (path, query) => {
-  const text = new URLSearchParams(Object.entries(query || {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+const serverKey = () => setting("key") || "";
+const urlOf = (path, query) => {
+  const text = new URLSearchParams(
+    Object.entries(query || {}).filter(([, value]) => value !== null && value !== undefined && value !== ""),
+  );
   return text.size ? `${path}?${text}` : path;
 };
-orch.get = async (run, what, query, signal) => {
-  if (orch.report) return orch.reported(what, query || {});
+export const getDocument = async (run, what, query, signal) => {
+  if (report) return fromReport(what, query || {});
   const path = run ? `/v1/runs/${encodeURIComponent(run)}/${what}` : "/v1/runs";
-  return orch.ask(orch.url(path, query), { signal });
+  return askServer(urlOf(path, query), { signal });
 };
-orch.ask = async (url, options) => {
-  const response = await fetch(url, { ...options, headers: { "Orch-Key": orch.key() } });
+const askServer = async (url, options) => {
+  const response = await fetch(url, { ...options, headers: { "Orch-Key": serverKey() } });
   if (!response.ok) {
     const told = await response.json().catch(() => null);
     const error = new Error(told?.error?.message || `the page's server answered ${response.status}`);
@@ -122,30 +145,40 @@ orch.ask = async (url, options) => {
   }
   return response.json();
 };
-orch.post = (run, verb, body) => orch.ask(`/v1/runs/${encodeURIComponent(run)}/${verb}`, { method: "POST", body: JSON.stringify(body) });
+export const postAction = (run, verb, body) =>
+  askServer(`/v1/runs/${encodeURIComponent(run)}/${verb}`, { method: "POST", body: JSON.stringify(body) });
 // A series as `names` takes it: a metric's name may hold commas and slashes.
-orch.named = ({ task, name }) => (task ? [task, name] : [name]).map(encodeURIComponent).join("/");
-orch.reported = (what, query) => {
-  if (what === "band") return orch.report.bands.find((one) => one.of === query.of && one.name === query.name) || { x: [], outliers: [] };
-  if (what !== "series") return orch.report[what] || {};
+export const seriesName = ({ task, name }) =>
+  (task ? [task, name] : [name]).map(encodeURIComponent).join("/");
+const fromReport = (what, query) => {
+  if (what === "band")
+    return (
+      report.bands.find((one) => one.of === query.of && one.name === query.name) || { x: [], outliers: [] }
+    );
+  if (what !== "series") return report[what] || {};
   const names = new Set((query.names || "").split(","));
-  const series = orch.report.series[query.x || "time"].filter((one) => names.has(orch.named(one)));
+  const series = report.series[query.x || "time"].filter((one) => names.has(seriesName(one)));
   return { series };
 };
 
 // Server-sent events by fetch, which can send our key; an EventSource cannot.
-orch.stream = (run, handlers) => {
+export const openStream = (run, handlers) => {
   const stop = new AbortController();
   let lastEvent = null;
   const once = async () => {
-    const query = orch.url("/v1/stream", { run, after: lastEvent });
-    const response = await fetch(query, { headers: { "Orch-Key": orch.key() }, signal: stop.signal });
-    if (!response.ok) { const error = new Error(`${response.status}`); error.status = response.status; throw error; }
+    const query = urlOf("/v1/stream", { run, after: lastEvent });
+    const response = await fetch(query, { headers: { "Orch-Key": serverKey() }, signal: stop.signal });
+    if (!response.ok) {
+      const error = new Error(`${response.status}`);
+      error.status = response.status;
+      throw error;
+    }
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let held = "";
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
+      page.heardAt = Date.now() / 1000;
       held += value.replace(/\r\n/g, "\n");
       for (let end = held.indexOf("\n\n"); end >= 0; end = held.indexOf("\n\n")) {
         const fields = {};
@@ -161,12 +194,17 @@ orch.stream = (run, handlers) => {
   };
   const forever = async () => {
     for (let wait = 500; !stop.signal.aborted; wait = Math.min(8000, wait * 2)) {
-      try { await once(); wait = 500; } catch (error) {
+      try {
+        await once();
+        wait = 500;
+      } catch (error) {
         if (stop.signal.aborted) return;
         handlers.broken(error);
         if (error.status === 401 || error.status === 403) return;
       }
-      await new Promise((done) => { setTimeout(done, wait); });
+      await new Promise((done) => {
+        setTimeout(done, wait);
+      });
     }
   };
   forever();
@@ -176,25 +214,37 @@ orch.stream = (run, handlers) => {
 // ---------------------------------------------------------------- where we are
 
 // #/r/RUN/logs?task=worker:0 → {parts: ["r", RUN, "logs"], query}
-orch.route = () => {
+export const route = () => {
   const [path, query] = (location.hash.slice(1) || "/").split("?");
-  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: Object.fromEntries(new URLSearchParams(query || "")) };
+  return {
+    parts: path.split("/").filter(Boolean).map(decodeURIComponent),
+    query: Object.fromEntries(new URLSearchParams(query || "")),
+  };
 };
-orch.link = (parts, query) => {
-  const text = new URLSearchParams(Object.entries(query || {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+export const linkTo = (parts, query) => {
+  const text = new URLSearchParams(
+    Object.entries(query || {}).filter(([, value]) => value !== null && value !== undefined && value !== ""),
+  );
   return `#/${parts.map(encodeURIComponent).join("/")}${text.size ? `?${text}` : ""}`;
 };
-orch.go = (parts, query, replace) => {
-  const target = orch.link(parts, query);
-  if (replace) { history.replaceState(null, "", target); window.dispatchEvent(new HashChangeEvent("hashchange")); } else location.hash = target;
+export const go = (parts, query, replace) => {
+  const target = linkTo(parts, query);
+  if (replace) {
+    history.replaceState(null, "", target);
+    window.dispatchEvent(new HashChangeEvent("hashchange"));
+  } else location.hash = target;
 };
-// What wheels and fingers do to a stretch of time: `zoom(factor, x)`, `pan(pixels)`; by mouse, `select(x, x)`; `tap(event)`.
-orch.gestures = (element, { zoom, pan, select, tap }) => {
+// What wheels and fingers do to a stretch of time: `zoom(factor, x)`, `pan(pixels)`; by mouse, `select(x, x)`;
+// `tap(event)`.
+export const onGestures = (element, { zoom, pan, select, tap }) => {
   const held = new Map();
   let began = null;
   const at = (event) => event.clientX - element.getBoundingClientRect().left;
   element.style.touchAction = "pan-y"; // up and down scrolls the page; the rest is ours
-  element.addEventListener("pointerdown", (event) => { held.set(event.pointerId, at(event)); began = held.size === 1 ? { x: at(event), touch: event.pointerType === "touch" } : null; });
+  element.addEventListener("pointerdown", (event) => {
+    held.set(event.pointerId, at(event));
+    began = held.size === 1 ? { x: at(event), touch: event.pointerType === "touch" } : null;
+  });
   element.addEventListener("pointermove", (event) => {
     if (!held.has(event.pointerId)) return;
     const before = [...held.values()];
@@ -207,22 +257,29 @@ orch.gestures = (element, { zoom, pan, select, tap }) => {
   });
   const released = (event) => {
     if (!held.delete(event.pointerId) || !began) return;
-    const x = at(event), far = Math.abs(x - began.x) > 8;
-    if (event.type === "pointerup" && far && !began.touch && select) select(Math.min(x, began.x), Math.max(x, began.x));
+    const x = at(event),
+      far = Math.abs(x - began.x) > 8;
+    if (event.type === "pointerup" && far && !began.touch && select)
+      select(Math.min(x, began.x), Math.max(x, began.x));
     if (event.type === "pointerup" && !far && tap) tap(event);
     began = null;
   };
   for (const type of ["pointerup", "pointercancel", "pointerleave"]) element.addEventListener(type, released);
-  element.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.shiftKey) return;
-    event.preventDefault();
-    const turn = Math.sign(event.deltaY || event.deltaX);
-    if (event.ctrlKey) zoom(turn > 0 ? 1.3 : 0.77, at(event)); else pan(turn * element.clientWidth * 0.15);
-  }, { passive: false });
+  element.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey && !event.shiftKey) return;
+      event.preventDefault();
+      const turn = Math.sign(event.deltaY || event.deltaX);
+      if (event.ctrlKey) zoom(turn > 0 ? 1.3 : 0.77, at(event));
+      else pan(turn * element.clientWidth * 0.15);
+    },
+    { passive: false },
+  );
 };
-orch.zoomTo = (range) => {
-  const { parts, query } = orch.route();
-  orch.go(parts, { ...query, from: range ? range[0].toFixed(1) : null, to: range ? range[1].toFixed(1) : null });
+export const zoomTo = (range) => {
+  const { parts, query } = route();
+  go(parts, { ...query, from: range ? range[0].toFixed(1) : null, to: range ? range[1].toFixed(1) : null });
 };
-orch.isDark = () => document.documentElement.dataset.theme === "dark";
-orch.announce = (text) => orch.text(document.getElementById("announce"), text);
+export const isDark = () => document.documentElement.dataset.theme === "dark";
+export const announce = (text) => setText(document.getElementById("announce"), text);

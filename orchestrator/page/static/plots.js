@@ -1,15 +1,37 @@
-"use strict";
 // The plots: each value over its step or the time, one line for each generation, on uPlot.
 
-orch.PLOTS_MAX = 10;
-orch.LINES_MAX = 12; // more lines than these are shown as a band
-orch.TITLES = { steps_per_s: "steps/s", cpu_percent: "CPU (%)", memory_percent: "memory (%)", rss_bytes: "memory (GiB)",
-  utilization_percent: "utilisation (%)", memory_bytes: "memory (GiB)", power_w: "power (W)", temperature_c: "temperature (°C)" };
+import {
+  countText,
+  h,
+  isDark,
+  numberText,
+  onGestures,
+  page,
+  put,
+  setText,
+  timeText,
+  zoomTo,
+} from "./base.js";
+import { colourOf, mergedMarks, penOf } from "./timeline.js";
+
+export const PLOTS_MAX = 10;
+export const LINES_MAX = 12; // more lines than these are shown as a band
+export const TITLES = {
+  steps_per_s: "steps/s",
+  cpu_percent: "CPU (%)",
+  memory_percent: "memory (%)",
+  rss_bytes: "memory (GiB)",
+  utilization_percent: "utilisation (%)",
+  memory_bytes: "memory (GiB)",
+  power_w: "power (W)",
+  temperature_c: "temperature (°C)",
+};
 const NOT_FINITE = { nan: "NaN", inf: "Inf", "-inf": "−Inf" };
-const scaled = (name, ys) => (name.endsWith("_bytes") ? ys.map((y) => (y === null ? null : y / 2 ** 30)) : ys);
+const scaled = (name, ys) =>
+  name.endsWith("_bytes") ? ys.map((y) => (y === null ? null : y / 2 ** 30)) : ys;
 
 // The names to plot of the run itself: loss and what belongs to it, the pace, then the other metrics.
-orch.plotNames = (series) => {
+export const plotNames = (series) => {
   const names = series.filter((one) => !one.task).map((one) => one.name);
   const first = ["loss", "steps_per_s"].filter((name) => names.includes(name));
   return [...first, ...names.filter((name) => !first.includes(name) && !name.startsWith("val_")).sort()];
@@ -19,12 +41,17 @@ orch.plotNames = (series) => {
 const columns = (lines, more = []) => {
   const xs = [...new Set([...lines.flatMap((line) => line.x), ...more])].sort((a, b) => a - b);
   const place = new Map(xs.map((x, i) => [x, i]));
-  return [xs, ...lines.map((line) => {
-    // Between two points of a line, those of other lines are no gap: undefined is spanned, null is a gap.
-    const ys = new Array(xs.length).fill(undefined);
-    line.x.forEach((x, i) => { ys[place.get(x)] = line.y[i]; });
-    return ys;
-  })];
+  return [
+    xs,
+    ...lines.map((line) => {
+      // Between two points of a line, those of other lines are no gap: undefined is spanned, null is a gap.
+      const ys = new Array(xs.length).fill(undefined);
+      line.x.forEach((x, i) => {
+        ys[place.get(x)] = line.y[i];
+      });
+      return ys;
+    }),
+  ];
 };
 
 // By step, steps that were trained again are a line of their own, dimmed.
@@ -35,38 +62,74 @@ const split = (line, kept) => {
   return [part(0, at, false), part(Math.max(0, at - 1), undefined, true)].filter((each) => each.x.length);
 };
 
-const HUES = { light: ["#002c76", "#ab5313", "#3d7a5f", "#945ec2"], dark: ["#88b5fc", "#f38620", "#85fed8", "#d5a6f5"] };
+const HUES = {
+  light: ["#002c76", "#ab5313", "#3d7a5f", "#945ec2"],
+  dark: ["#88b5fc", "#f38620", "#85fed8", "#d5a6f5"],
+};
 
-orch.Plot = class {
+export class Plot {
   constructor(name, { byStep = true, log = false, title = "" } = {}) {
     this.name = name;
     this.byStep = byStep;
     this.log = log;
-    this.value = orch.h("span", { class: "value dim" });
+    this.value = h("span", { class: "value dim" });
     this.odd = [];
-    this.area = orch.h("div", { "aria-hidden": "true" });
-    this.words = orch.h("p", { class: "odd" });
-    this.element = orch.h("div", { class: "plot" }, orch.h("h3", {}, this.value, title || orch.TITLES[name] || name), this.area, this.words);
-    const shift = (does) => (at, ...rest) => { if (this.plot && !this.byStep) does(orch.timeline, at, ...rest); };
-    orch.gestures(this.area, {
-      zoom: shift((timeline, factor, x) => timeline?.soon(timeline.around(factor, this.plot.posToVal(x - this.plot.over.offsetLeft, "x")))),
+    this.area = h("div", { "aria-hidden": "true" });
+    this.words = h("p", { class: "odd" });
+    this.element = h(
+      "div",
+      { class: "plot" },
+      h("h3", {}, this.value, title || TITLES[name] || name),
+      this.area,
+      this.words,
+    );
+    const shift =
+      (does) =>
+      (at, ...rest) => {
+        if (this.plot && !this.byStep) does(page.timeline, at, ...rest);
+      };
+    onGestures(this.area, {
+      zoom: shift((timeline, factor, x) =>
+        timeline?.soon(timeline.around(factor, this.plot.posToVal(x - this.plot.over.offsetLeft, "x"))),
+      ),
       pan: shift((timeline, pixels) => timeline?.soon(timeline.moved(pixels / this.plot.over.clientWidth))),
     });
     this.size = new ResizeObserver(() => this.resize());
     this.size.observe(this.area);
   }
 
-  // `lines`: of `/series`, also of `val_NAME`; `kept`: by generation, the step up to which it counts; `marks`: checkpoints, causes.
+  // `lines`: of `/series`, also of `val_NAME`; `kept`: by generation, the step up to which it counts;
+  // `marks`: checkpoints, causes.
   show(lines, kept, range, marks = {}) {
     this.band = null;
     this.marks = marks;
-    this.lines = lines.filter((line) => line.x.length).flatMap((line) => (this.byStep ? split(line, kept[line.generation]) : [line])).map((line) => ({ ...line, y: scaled(line.name, line.y) }));
+    this.lines = lines
+      .filter((line) => line.x.length)
+      .flatMap((line) => (this.byStep ? split(line, kept[line.generation]) : [line]))
+      .map((line) => ({ ...line, y: scaled(line.name, line.y) }));
     this.range = range;
-    this.odd = lines.flatMap((line) => (line.nonfinite || []).map(([step, value, at]) => ({ x: this.byStep ? step : at, step, word: NOT_FINITE[value] || value, line })));
-    orch.put(this.words, this.odd.map(({ step, word, line }) => orch.h("span", {}, `✕ ${line.name.startsWith("val_") ? "val " : ""}${word} first at step ${orch.count(step)}, generation ${line.generation}`)));
+    this.odd = lines.flatMap((line) =>
+      (line.nonfinite || []).map(([step, value, at]) => ({
+        x: this.byStep ? step : at,
+        step,
+        word: NOT_FINITE[value] || value,
+        line,
+      })),
+    );
+    put(
+      this.words,
+      this.odd.map(({ step, word, line }) =>
+        h(
+          "span",
+          {},
+          `✕ ${line.name.startsWith("val_") ? "val " : ""}${word} first at step ${countText(step)}, ` +
+            `generation ${line.generation}`,
+        ),
+      ),
+    );
     const newest = lines.filter((line) => !line.name.startsWith("val_")).at(-1);
     const value = newest?.y.findLast((each) => each !== null);
-    orch.text(this.value, value === undefined || newest.task ? "" : orch.number(value));
+    setText(this.value, value === undefined || newest.task ? "" : numberText(value));
     this.draw();
   }
 
@@ -76,16 +139,26 @@ orch.Plot = class {
     this.range = range;
     this.marks = {};
     this.band = told;
-    this.lines = told.x.length ? [line("90 %", told.high, { edge: true }), line("10 %", told.low, { edge: true }), line("median", told.middle, {}),
-      ...told.outliers.map((one, i) => line(one.called, one.y, { hue: i + 1 }))] : [];
-    const hues = HUES[orch.isDark() ? "dark" : "light"];
+    this.lines = told.x.length
+      ? [
+          line("90 %", told.high, { edge: true }),
+          line("10 %", told.low, { edge: true }),
+          line("median", told.middle, {}),
+          ...told.outliers.map((one, i) => line(one.called, one.y, { hue: i + 1 })),
+        ]
+      : [];
+    const hues = HUES[isDark() ? "dark" : "light"];
     this.words.className = "odd band";
-    orch.put(this.words, orch.h("span", {}, `median and 10–90 % of ${told.members}; furthest from it: `), told.outliers.map((one, i) => {
-      const name = orch.h("strong", {}, `${one.called} `);
-      name.style.color = hues[i + 1];
-      return name;
-    }));
-    orch.text(this.value, "");
+    put(
+      this.words,
+      h("span", {}, `median and 10–90 % of ${told.members}; furthest from it: `),
+      told.outliers.map((one, i) => {
+        const name = h("strong", {}, `${one.called} `);
+        name.style.color = hues[i + 1];
+        return name;
+      }),
+    );
+    setText(this.value, "");
     this.draw();
   }
 
@@ -95,43 +168,111 @@ orch.Plot = class {
     if (!line || line.generation !== generation || line.lost || !(x > line.x.at(-1))) return;
     line.x.push(x);
     line.y.push(y);
-    orch.text(this.value, orch.number(y));
-    this.plot?.setData(columns(this.lines, this.odd.map((one) => one.x)));
+    setText(this.value, numberText(y));
+    this.plot?.setData(
+      columns(
+        this.lines,
+        this.odd.map((one) => one.x),
+      ),
+    );
   }
 
   draw() {
     this.plot?.destroy();
     this.plot = null;
     const width = this.area.clientWidth;
-    if (!width || !this.lines?.length) { orch.put(this.area, this.lines?.length ? "" : orch.h("p", { class: "dim" }, this.odd.length ? "no finite value" : "nothing measured yet")); return; }
-    orch.put(this.area);
-    this.plot = new uPlot(this.options(width), columns(this.lines, this.odd.map((one) => one.x)), this.area);
+    if (!width || !this.lines?.length) {
+      put(
+        this.area,
+        this.lines?.length
+          ? ""
+          : h("p", { class: "dim" }, this.odd.length ? "no finite value" : "nothing measured yet"),
+      );
+      return;
+    }
+    put(this.area);
+    this.plot = new uPlot(
+      this.options(width),
+      columns(
+        this.lines,
+        this.odd.map((one) => one.x),
+      ),
+      this.area,
+    );
   }
 
   options(width) {
     const style = getComputedStyle(document.documentElement);
-    const [dim, line, hues] = [style.getPropertyValue("--dim"), style.getPropertyValue("--line"), HUES[orch.isDark() ? "dark" : "light"]];
+    const [dim, line, hues] = [
+      style.getPropertyValue("--dim"),
+      style.getPropertyValue("--line"),
+      HUES[isDark() ? "dark" : "light"],
+    ];
     const generations = [...new Set(this.lines.map((each) => each.generation))].sort((a, b) => a - b);
     const tasks = [...new Set(this.lines.map((each) => each.task))];
-    const axis = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, font: "11px system-ui" };
-    const time = (u, values) => values.map((each) => orch.time(each));
-    const count = (u, values) => values.map((each) => (each === null ? "" : orch.number(each)));
+    const axis = {
+      stroke: dim,
+      grid: { stroke: line, width: 1 },
+      ticks: { stroke: line },
+      font: "11px system-ui",
+    };
+    const time = (u, values) => values.map((each) => timeText(each));
+    const count = (u, values) => values.map((each) => (each === null ? "" : numberText(each)));
     return {
-      width, height: 190, ms: 1, legend: { show: false }, cursor: { sync: { key: this.byStep ? "step" : "time" }, drag: { x: !this.byStep, y: false, setScale: false } },
-      scales: { x: { time: false, ...(this.range && !this.byStep ? { range: () => this.range } : {}) }, y: this.log ? { distr: 3 } : {} },
-      axes: [{ ...axis, values: this.byStep ? count : time, space: 70, size: 30, label: this.byStep ? "step" : "", labelSize: this.byStep ? 16 : 0, labelFont: "11px system-ui" },
-        { ...axis, values: count, size: 56 }],
+      width,
+      height: 190,
+      ms: 1,
+      legend: { show: false },
+      cursor: {
+        sync: { key: this.byStep ? "step" : "time" },
+        drag: { x: !this.byStep, y: false, setScale: false },
+      },
+      scales: {
+        x: { time: false, ...(this.range && !this.byStep ? { range: () => this.range } : {}) },
+        y: this.log ? { distr: 3 } : {},
+      },
+      axes: [
+        {
+          ...axis,
+          values: this.byStep ? count : time,
+          space: 70,
+          size: 30,
+          label: this.byStep ? "step" : "",
+          labelSize: this.byStep ? 16 : 0,
+          labelFont: "11px system-ui",
+        },
+        { ...axis, values: count, size: 56 },
+      ],
       bands: this.band ? [{ series: [1, 2], fill: `${hues[0]}33` }] : [],
-      series: [{}, ...this.lines.map((each) => ({
-        stroke: each.edge ? `${hues[0]}66` : hues[each.hue ?? (each.task ? tasks.indexOf(each.task) % 4 : (each.name.startsWith("val_") ? 1 : 0) + 2 * (this.byStep ? 0 : generations.indexOf(each.generation) % 2))],
-        width: 1.5, alpha: each.lost ? 0.3 : 1, dash: each.name.startsWith("val_") ? [6, 4] : each.lost ? [3, 3] : undefined,
-        points: { show: each.x.length < 3, size: 4 }, spanGaps: false,
-      }))],
+      series: [
+        {},
+        ...this.lines.map((each) => ({
+          stroke: each.edge
+            ? `${hues[0]}66`
+            : hues[
+                each.hue ??
+                  (each.task
+                    ? tasks.indexOf(each.task) % 4
+                    : (each.name.startsWith("val_") ? 1 : 0) +
+                      2 * (this.byStep ? 0 : generations.indexOf(each.generation) % 2))
+              ],
+          width: 1.5,
+          alpha: each.lost ? 0.3 : 1,
+          dash: each.name.startsWith("val_") ? [6, 4] : each.lost ? [3, 3] : undefined,
+          points: { show: each.x.length < 3, size: 4 },
+          spanGaps: false,
+        })),
+      ],
       hooks: {
         drawClear: [(u) => this.bands(u, generations, dim)],
         draw: [(u) => this.marked(u, style.getPropertyValue("--bad"), dim)],
         setCursor: [(u) => this.hover(u)],
-        setSelect: [(u) => { if (u.select.width > 8) orch.zoomTo([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]); }],
+        setSelect: [
+          (u) => {
+            if (u.select.width > 8)
+              zoomTo([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]);
+          },
+        ],
       },
     };
   }
@@ -143,9 +284,12 @@ orch.Plot = class {
     u.ctx.setLineDash([4, 4]);
     for (const generation of generations.slice(1)) {
       const x = u.valToPos(this.lines.find((line) => line.generation === generation).x[0], "x", true);
-      if (!this.byStep && generation % 2 === 0) { // by time they follow each other: each second one on a ground of its own
-        const last = Math.max(...this.lines.filter((line) => line.generation === generation).map((line) => line.x.at(-1)));
-        u.ctx.fillStyle = `${HUES[orch.isDark() ? "dark" : "light"][0]}12`;
+      if (!this.byStep && generation % 2 === 0) {
+        // by time they follow each other: each second one on a ground of its own
+        const last = Math.max(
+          ...this.lines.filter((line) => line.generation === generation).map((line) => line.x.at(-1)),
+        );
+        u.ctx.fillStyle = `${HUES[isDark() ? "dark" : "light"][0]}12`;
         u.ctx.fillRect(x, u.bbox.top, u.valToPos(last, "x", true) - x, u.bbox.height);
       }
       u.ctx.beginPath();
@@ -156,18 +300,32 @@ orch.Plot = class {
     u.ctx.restore();
   }
 
-  // Checkpoints are ticks at the bottom, first causes ✕ at the top; where a value was no number is a line with its word.
+  // Checkpoints are ticks at the bottom, first causes ✕ at the top; a value that was no number is a line with its word.
   marked(u, bad, dim) {
-    const { left, top, width, height } = u.bbox, ratio = window.devicePixelRatio || 1;
-    const seen = (at) => { const x = at === null || at === undefined ? NaN : u.valToPos(at, "x", true); return x >= left && x <= left + width ? x : null; };
+    const { left, top, width, height } = u.bbox,
+      ratio = window.devicePixelRatio || 1;
+    const seen = (at) => {
+      const x = at === null || at === undefined ? NaN : u.valToPos(at, "x", true);
+      return x >= left && x <= left + width ? x : null;
+    };
     u.ctx.save();
     u.ctx.fillStyle = dim;
-    for (const [at, step] of this.marks?.checkpoints || []) { const x = seen(this.byStep ? step : at); if (x !== null) u.ctx.fillRect(x - ratio / 2, top + height - 6 * ratio, ratio, 6 * ratio); }
+    for (const [at, step] of this.marks?.checkpoints || []) {
+      const x = seen(this.byStep ? step : at);
+      if (x !== null) u.ctx.fillRect(x - ratio / 2, top + height - 6 * ratio, ratio, 6 * ratio);
+    }
     u.ctx.fillStyle = bad;
     u.ctx.font = `${11 * ratio}px system-ui`;
     u.ctx.textAlign = "center";
-    const causes = (this.marks?.causes || []).map(([at, step]) => seen(this.byStep ? step : at)).filter((x) => x !== null).sort((a, b) => a - b);
-    for (const { x } of orch.near(causes.map((each) => ({ x: each, glyph: "✕", count: 1 })), 14 * ratio)) u.ctx.fillText("✕", x, top + 10 * ratio);
+    const causes = (this.marks?.causes || [])
+      .map(([at, step]) => seen(this.byStep ? step : at))
+      .filter((x) => x !== null)
+      .sort((a, b) => a - b);
+    for (const { x } of mergedMarks(
+      causes.map((each) => ({ x: each, glyph: "✕", count: 1 })),
+      14 * ratio,
+    ))
+      u.ctx.fillText("✕", x, top + 10 * ratio);
     for (const one of this.odd) {
       const x = seen(one.x);
       if (x === null) continue;
@@ -181,12 +339,21 @@ orch.Plot = class {
   hover(u) {
     const { idx } = u.cursor;
     if (idx === null || idx === undefined) return;
-    const found = this.lines.map((line, i) => [line, u.data[i + 1][idx]]).filter(([, y]) => y !== undefined && y !== null);
+    const found = this.lines
+      .map((line, i) => [line, u.data[i + 1][idx]])
+      .filter(([, y]) => y !== undefined && y !== null);
     if (!found.length) return;
-    const x = this.byStep ? `step ${orch.count(u.data[0][idx])}` : orch.time(u.data[0][idx]);
-    const called = (line) => (this.band ? `${line.name} ` : line.task ? `${line.task.replace("host:", "")} ` : line.name.startsWith("val_") ? "val " : "");
-    const shown = found.slice(0, 6).map(([line, y]) => called(line) + orch.number(y));
-    orch.text(this.value, `${x}: ${shown.join(" / ")}${found.length > 6 ? " …" : ""}`);
+    const x = this.byStep ? `step ${countText(u.data[0][idx])}` : timeText(u.data[0][idx]);
+    const called = (line) =>
+      this.band
+        ? `${line.name} `
+        : line.task
+          ? `${line.task.replace("host:", "")} `
+          : line.name.startsWith("val_")
+            ? "val "
+            : "";
+    const shown = found.slice(0, 6).map(([line, y]) => called(line) + numberText(y));
+    setText(this.value, `${x}: ${shown.join(" / ")}${found.length > 6 ? " …" : ""}`);
   }
 
   resize() {
@@ -196,25 +363,34 @@ orch.Plot = class {
     else if (!this.plot && this.lines?.length) this.draw();
   }
 
-  destroy() { this.size.disconnect(); this.plot?.destroy(); }
-};
+  destroy() {
+    this.size.disconnect();
+    this.plot?.destroy();
+  }
+}
 
 // Whose series it is, and of which kind: as `family` of bands.py.
-orch.family = ({ task, name }) => (!task.startsWith("host:") ? ["task", name] : /^gpu\d+_/.test(name) ? ["gpu", name.replace(/^gpu\d+_/, "")] : ["host", name]);
-orch.FAMILIES = { task: "tasks", host: "hosts", gpu: "GPUs" };
+export const familyOf = ({ task, name }) =>
+  !task.startsWith("host:")
+    ? ["task", name]
+    : /^gpu\d+_/.test(name)
+      ? ["gpu", name.replace(/^gpu\d+_/, "")]
+      : ["host", name];
+export const FAMILIES = { task: "tasks", host: "hosts", gpu: "GPUs" };
 
 // A small line without axes.
-orch.sparkline = (canvas, values) => {
-  const found = orch.pen(canvas, 24);
+export const sparkline = (canvas, values) => {
+  const found = penOf(canvas, 24);
   const known = values.filter((each) => each !== null);
   if (!found || known.length < 2) return;
   const [low, high] = [Math.min(...known), Math.max(...known)];
-  found.pen.strokeStyle = orch.colour("training");
+  found.pen.strokeStyle = colourOf("training");
   found.pen.lineWidth = 1.5;
   found.pen.beginPath();
   known.forEach((each, i) => {
     const [x, y] = [(i / (known.length - 1)) * found.width, 22 - ((each - low) / (high - low || 1)) * 20];
-    if (i) found.pen.lineTo(x, y); else found.pen.moveTo(x, y);
+    if (i) found.pen.lineTo(x, y);
+    else found.pen.moveTo(x, y);
   });
   found.pen.stroke();
 };

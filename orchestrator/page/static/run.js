@@ -1,61 +1,143 @@
-"use strict";
 // #/r/RUN: why it is as it is, its plots, its time, tasks, hosts, causes, checkpoints and events.
+
+import {
+  announce,
+  bytesText,
+  countText,
+  durationText,
+  getDocument,
+  go,
+  h,
+  linkTo,
+  memo,
+  numberText,
+  page,
+  percentText,
+  put,
+  report,
+  route,
+  setText,
+  setting,
+  timeText,
+  zoomTo,
+} from "./base.js";
+import {
+  CLASSES,
+  ROWS_MAX,
+  STATES,
+  Timeline,
+  atRiskSeconds,
+  goodputBar,
+  spentByClass,
+  swatch,
+} from "./timeline.js";
+import {
+  ENDED,
+  Table,
+  ago,
+  gauges,
+  goodputText,
+  isStale,
+  lostText,
+  now,
+  phaseMark,
+  progressParts,
+  runSentence,
+  section,
+} from "./parts.js";
+import { drainButton, runButtons } from "./actions.js";
+import { RunPlots } from "./run_plots.js";
+import { Checkpoints } from "./checkpoints.js";
 
 const TASKS_MAX = 100; // each has a dozen elements
 
 const costText = (cost) => (/^\d/.test(cost) ? `The restart took ${cost}.` : cost);
 
-orch.RunView = class {
+export class RunView {
   constructor(run, query) {
     this.id = run;
     this.query = query;
-    this.head = orch.h("div", { class: "head" });
-    this.sentence = orch.h("p", { class: "sentence" });
-    this.limit = orch.h("p", { class: "dim" });
-    this.cause = orch.h("div");
-    this.links = orch.h("nav", { class: "tools", "aria-label": "Of this run" },
-      orch.h("a", { href: orch.link(["r", run, "logs"]) }, "Logs (l)"), orch.h("a", { href: orch.link(["r", run, "plan"]) }, "Plan and spec (i)"));
-    this.buttons = orch.h("div", { class: "actions" });
-    this.bar = orch.h("canvas", { role: "img", "aria-label": "What the time was spent on; the words beside it say the same" });
-    this.legend = orch.h("div", { class: "legend" });
-    this.goodput = orch.h("strong");
-    this.timeline = orch.timeline = new orch.Timeline((task, span, at) => this.openLog(task, span, at));
-    this.timelineTable = orch.h("details", { ontoggle: () => this.showTimelineTable() }, orch.h("summary", {}, "As a table"));
-    this.plots = new orch.RunPlots(this);
-    this.checkpoints = new orch.Checkpoints(this);
-    this.range = orch.h("div", { class: "tools" });
+    this.head = h("div", { class: "head" });
+    this.sentence = h("p", { class: "sentence" });
+    this.limit = h("p", { class: "dim" });
+    this.cause = h("div");
+    this.links = h(
+      "nav",
+      { class: "tools", "aria-label": "Of this run" },
+      h("a", { href: linkTo(["r", run, "logs"]) }, "Logs (l)"),
+      h("a", { href: linkTo(["r", run, "plan"]) }, "Plan and spec (i)"),
+    );
+    this.buttons = h("div", { class: "actions" });
+    this.bar = h("canvas", {
+      role: "img",
+      "aria-label": "What the time was spent on; the words beside it say the same",
+    });
+    this.legend = h("div", { class: "legend" });
+    this.goodput = h("strong");
+    this.timeline = page.timeline = new Timeline((task, span, at) => this.openLog(task, span, at));
+    this.timelineTable = h(
+      "details",
+      { ontoggle: () => this.showTimelineTable() },
+      h("summary", {}, "As a table"),
+    );
+    this.plots = new RunPlots(this);
+    this.checkpoints = new Checkpoints(this);
+    this.range = h("div", { class: "tools" });
     this.tasks = this.taskTable();
     this.hosts = this.hostTable();
-    this.whyArea = orch.h("div");
+    this.whyArea = h("div");
     this.events = [];
-    this.eventTable = new orch.Table([
-      { name: "time", value: (event) => orch.time(Date.parse(event.time) / 1000, { date: true }) }, { name: "what", value: (event) => event.kind },
-      { name: "task", value: (event) => event.task || "" }, { name: "message", class: "wrap wide", value: (event) => event.message }], "Events");
-    this.element = orch.h("div", {}, this.head, this.sentence, this.limit, this.cause, this.links, this.buttons,
+    this.eventTable = new Table(
+      [
+        { name: "time", value: (event) => timeText(Date.parse(event.time) / 1000, { date: true }) },
+        { name: "what", value: (event) => event.kind },
+        { name: "task", value: (event) => event.task || "" },
+        { name: "message", class: "wrap wide", value: (event) => event.message },
+      ],
+      "Events",
+    );
+    this.element = h(
+      "div",
+      {},
+      this.head,
+      this.sentence,
+      this.limit,
+      this.cause,
+      this.links,
+      this.buttons,
       this.plots.element,
-      section("Goodput", orch.h("div", { class: "bar" }, this.goodput, this.bar), this.legend),
+      section("Goodput", h("div", { class: "bar" }, this.goodput, this.bar), this.legend),
       section("Timeline", this.range, this.timeline.element, this.timelineTable),
-      section("Tasks", this.tasks.element), section("Hosts", this.hosts.element),
-      section("Why", this.whyArea), section("Checkpoints", this.checkpoints.element), section("Events", this.eventTable.element));
+      section("Tasks", this.tasks.element),
+      section("Hosts", this.hosts.element),
+      section("Why", this.whyArea),
+      section("Checkpoints", this.checkpoints.element),
+      section("Events", this.eventTable.element),
+    );
     this.update();
     this.load();
-    this.timer = orch.report ? null : setInterval(() => this.load(), 15000);
-    new ResizeObserver(() => orch.goodputBar(this.bar, this.told?.goodput)).observe(this.bar);
+    this.timer = report ? null : setInterval(() => this.load(), 15000);
+    new ResizeObserver(() => goodputBar(this.bar, this.told?.goodput)).observe(this.bar);
   }
 
-  get run() { return orch.state.runs[this.id]; }
+  get run() {
+    return page.state.runs[this.id];
+  }
 
   get window() {
-    const { from, to } = orch.route().query;
-    if (from && /^-\d+[smh]$/.test(from)) return [now() - Number(from.slice(1, -1)) * { s: 1, m: 60, h: 3600 }[from.at(-1)], now()];
+    const { from, to } = route().query;
+    if (from && /^-\d+[smh]$/.test(from))
+      return [now() - Number(from.slice(1, -1)) * { s: 1, m: 60, h: 3600 }[from.at(-1)], now()];
     return from && to && Number(from) < Number(to) ? [Number(from), Number(to)] : null;
   }
 
   async load() {
     if (document.hidden && this.told) return;
     try {
-      const [told, why, events] = await Promise.all(["history", "why", "events"].map((what) => orch.get(this.id, what)));
-      if (told.goodput) told.goodput.risk_s = orch.apart(told);
+      const [told, why, events] = await Promise.all(
+        ["history", "why", "events"].map((what) => getDocument(this.id, what)),
+      );
+      if (told.goodput) told.goodput.risk_s = atRiskSeconds(told);
       this.told = told;
       this.causes = why.first_causes || [];
       this.events = events.events || [];
@@ -64,7 +146,9 @@ orch.RunView = class {
       await this.plots.show();
       this.showWhy();
       this.showEvents();
-    } catch (error) { if (!this.told) orch.put(this.sentence, `${error.message}${error.hint ? ` (${error.hint})` : ""}`); }
+    } catch (error) {
+      if (!this.told) put(this.sentence, `${error.message}${error.hint ? ` (${error.hint})` : ""}`);
+    }
     this.element.dataset.loaded = "yes";
   }
 
@@ -73,15 +157,37 @@ orch.RunView = class {
   update() {
     const run = this.run;
     if (!run) return;
-    orch.memo(this.head, [run.phase, run.generation, run.global_step, run.steps_total, run.eta_s, run.training_epoch, Math.floor(now() / 2)], () => orch.put(this.head,
-      orch.h("h1", {}, run.name, " ", orch.h("small", {}, run.run_id)), orch.phase(run.phase), orch.h("span", { class: "dim" }, `generation ${run.generation}`), progressParts(run)));
-    const limit = ENDED.includes(run.phase) ? null : run.bottleneck;
-    orch.text(this.sentence, orch.sentence(run));
-    orch.text(this.limit, limit ? `Limited by ${limit.sentence} (${limit.remedy}).` : "");
-    const isOver = ["RUNNING", "SUCCEEDED"].includes(run.phase) && run.first_cause?.generation < run.generation;
-    orch.memo(this.cause, [run.first_cause, run.problem, isOver], () => this.showCause(run, isOver));
-    orch.runButtons(this, run);
-    if (run.phase !== this.lastPhase && this.lastPhase) { orch.announce(`${run.name} is ${run.phase}`); this.load(); }
+    memo(
+      this.head,
+      [
+        run.phase,
+        run.generation,
+        run.global_step,
+        run.steps_total,
+        run.eta_s,
+        run.training_epoch,
+        Math.floor(now() / 2),
+      ],
+      () =>
+        put(
+          this.head,
+          h("h1", {}, run.name, " ", h("small", {}, run.run_id)),
+          phaseMark(run.phase),
+          h("span", { class: "dim" }, `generation ${run.generation}`),
+          progressParts(run),
+        ),
+    );
+    const limit = ENDED.includes(run.phase) || isStale() ? null : run.bottleneck;
+    setText(this.sentence, runSentence(run));
+    setText(this.limit, limit ? `Limited by ${limit.sentence} (${limit.remedy}).` : "");
+    const isOver =
+      ["RUNNING", "SUCCEEDED"].includes(run.phase) && run.first_cause?.generation < run.generation;
+    memo(this.cause, [run.first_cause, run.problem, isOver], () => this.showCause(run, isOver));
+    runButtons(this, run);
+    if (run.phase !== this.lastPhase && this.lastPhase) {
+      announce(`${run.name} is ${run.phase}`);
+      this.load();
+    }
     this.lastPhase = run.phase;
     const tasks = Object.values(run.tasks || {});
     this.tasks.show(this.shownOf(tasks), (task) => task.task);
@@ -93,46 +199,92 @@ orch.RunView = class {
   shownOf(tasks) {
     if (tasks.length <= TASKS_MAX || this.allTasks) return tasks;
     if (!this.allTasks && !this.moreTaskRows) {
-      this.moreTaskRows = orch.h("button", { type: "button", onclick: () => { this.allTasks = true; this.moreTaskRows.remove(); this.update(); } });
+      this.moreTaskRows = h("button", {
+        type: "button",
+        onclick: () => {
+          this.allTasks = true;
+          this.moreTaskRows.remove();
+          this.update();
+        },
+      });
       this.tasks.element.after(this.moreTaskRows);
     }
-    const shown = tasks.filter((task, i) => i < TASKS_MAX - 20 || task.phase !== "RUNNING").slice(0, TASKS_MAX);
-    orch.text(this.moreTaskRows, `${shown.length} of ${tasks.length} tasks are shown: the first, and those that do not train. Show all`);
+    const shown = tasks
+      .filter((task, i) => i < TASKS_MAX - 20 || task.phase !== "RUNNING")
+      .slice(0, TASKS_MAX);
+    setText(
+      this.moreTaskRows,
+      `${shown.length} of ${tasks.length} tasks are shown: the first, and those that do not train. Show all`,
+    );
     return shown;
   }
 
   // A cause that is over is shown in short; the present one with all details.
   showCause(run, isOver) {
     const cause = run.first_cause;
-    if (!cause && !run.problem) { orch.put(this.cause); return; }
+    if (!cause && !run.problem) {
+      put(this.cause);
+      return;
+    }
     const advice = cause?.advice ? [cause.advice].flat() : [];
     const more = [
-      cause?.means && orch.h("p", {}, cause.means),
-      advice.map((each) => orch.h("p", {}, `You can: ${typeof each === "string" ? each : JSON.stringify(each)}`)),
-      run.problem?.hint && orch.h("p", {}, `You can: ${run.problem.hint}`),
-      cause?.last_lines?.length ? orch.h("pre", {}, cause.last_lines.slice(-6).join("\n")) : null,
+      cause?.means && h("p", {}, cause.means),
+      advice.map((each) => h("p", {}, `You can: ${typeof each === "string" ? each : JSON.stringify(each)}`)),
+      run.problem?.hint && h("p", {}, `You can: ${run.problem.hint}`),
+      cause?.last_lines?.length ? h("pre", {}, cause.last_lines.slice(-6).join("\n")) : null,
     ];
-    orch.put(this.cause, orch.h("section", { class: "cause", "aria-label": "First cause" },
-      orch.h("h2", {}, `✕ ${cause?.ended_time ? `${orch.time(cause.ended_time)} ` : ""}${cause?.sentence || run.problem.message}`),
-      cause?.done && orch.h("p", { class: "after" }, `→ ${cause.done}`),
-      cause?.cost && orch.h("p", { class: "dim" }, costText(cause.cost)),
-      isOver ? orch.h("details", {}, orch.h("summary", {}, "what it means, and its last lines"), more) : more,
-      cause?.task ? orch.h("p", {}, orch.h("a", { href: orch.link(["r", this.id, "logs"], { task: cause.task, generation: cause.generation }) }, `log of ${cause.task}`)) : null));
+    put(
+      this.cause,
+      h(
+        "section",
+        { class: "cause", "aria-label": "First cause" },
+        h(
+          "h2",
+          {},
+          `✕ ${cause?.ended_time ? `${timeText(cause.ended_time)} ` : ""}${cause?.sentence || run.problem.message}`,
+        ),
+        cause?.done && h("p", { class: "after" }, `→ ${cause.done}`),
+        cause?.cost && h("p", { class: "dim" }, costText(cause.cost)),
+        isOver ? h("details", {}, h("summary", {}, "what it means, and its last lines"), more) : more,
+        cause?.task
+          ? h(
+              "p",
+              {},
+              h(
+                "a",
+                { href: linkTo(["r", this.id, "logs"], { task: cause.task, generation: cause.generation }) },
+                `log of ${cause.task}`,
+              ),
+            )
+          : null,
+      ),
+    );
   }
 
   taskTable() {
-    return new orch.Table([
-      { name: "task", value: (task) => orch.h("a", { href: orch.link(["r", this.id, "logs"], { task: task.task }) }, task.task), key: (task) => task.task },
-      { name: "host", value: (task) => task.host },
-      { name: "phase", value: (task) => orch.phase(task.phase), key: (task) => task.phase },
-      { name: "step", num: true, value: (task) => orch.count(task.global_step) },
-      { name: "steps/s", num: true, value: (task) => orch.number(task.steps_per_s) },
-      { name: "CPU", num: true, value: (task) => orch.percent(task.cpu_percent) },
-      { name: "memory", num: true, value: (task) => orch.bytes(task.rss_bytes) },
-      { name: "GPUs", value: (task) => (task.gpus || []).join(", ") || "none" },
-      { name: "heartbeat", num: true, value: (task) => (task.heartbeat_time ? ago(task.heartbeat_time) : "–") },
-      { name: "ended by", value: (task) => task.cause || "" },
-    ], "Tasks");
+    return new Table(
+      [
+        {
+          name: "task",
+          value: (task) => h("a", { href: linkTo(["r", this.id, "logs"], { task: task.task }) }, task.task),
+          key: (task) => task.task,
+        },
+        { name: "host", value: (task) => task.host },
+        { name: "phase", value: (task) => phaseMark(task.phase), key: (task) => task.phase },
+        { name: "step", num: true, value: (task) => countText(task.global_step) },
+        { name: "steps/s", num: true, value: (task) => numberText(task.steps_per_s) },
+        { name: "CPU", num: true, value: (task) => percentText(task.cpu_percent) },
+        { name: "memory", num: true, value: (task) => bytesText(task.rss_bytes) },
+        { name: "GPUs", value: (task) => (task.gpus || []).join(", ") || "none" },
+        {
+          name: "heartbeat",
+          num: true,
+          value: (task) => (task.heartbeat_time ? ago(task.heartbeat_time) : "–"),
+        },
+        { name: "ended by", value: (task) => task.cause || "" },
+      ],
+      "Tasks",
+    );
   }
 
   hostTable() {
@@ -140,80 +292,219 @@ orch.RunView = class {
       { name: "host", value: (host) => host.host },
       { name: "state", value: (host) => host.state },
       { name: "tasks", value: (host) => (host.tasks || []).join(", ") || "none" },
-      { name: "CPU", num: true, value: (host) => orch.percent(host.cpu_percent) },
-      { name: "memory", num: true, value: (host) => orch.percent(host.memory_percent) },
+      { name: "CPU", num: true, value: (host) => percentText(host.cpu_percent) },
+      { name: "memory", num: true, value: (host) => percentText(host.memory_percent) },
       { name: "GPUs", class: "wide", value: (host) => gauges(host.gpus || []), key: (host) => host.gpus },
       { name: "last heard", num: true, value: (host) => (host.heard_time ? ago(host.heard_time) : "–") },
-      { name: "remark", class: "wrap wide", value: (host) => host.problem || host.reason || host.warning || "" },
+      {
+        name: "remark",
+        class: "wrap wide",
+        value: (host) => host.problem || host.reason || host.warning || "",
+      },
     ];
-    if (orch.actions) columns.push({ name: "action", value: (host) => orch.drainButton(this, host), key: (host) => host.state });
-    return new orch.Table(columns, "Hosts");
+    if (page.actions)
+      columns.push({
+        name: "action",
+        value: (host) => (ENDED.includes(this.run?.phase) ? [] : drainButton(this, host)),
+        key: (host) => [host.state, this.run?.phase, isStale()],
+      });
+    return new Table(columns, "Hosts");
   }
 
   // ------------------------------------------------ what is asked for
 
   showTime() {
     const { told } = this;
-    orch.text(this.goodput, goodputText(told.goodput));
-    orch.goodputBar(this.bar, told.goodput);
-    const spent = orch.spent(told.goodput);
-    orch.put(this.legend, orch.CLASSES.filter(([name]) => spent[name] > 0.05).map(([name, state, words]) => orch.h("button", {
-      type: "button", "aria-pressed": String(this.timeline.highlight === state), title: "Mark it in the timeline",
-      onclick: () => { this.timeline.highlight = this.timeline.highlight === state ? null : state; this.showTime(); },
-    }, orch.swatch(state), `${words} ${orch.duration(spent[name])}`)));
-    if (lostText(told.goodput)) this.legend.append(orch.h("span", {}, lostText(told.goodput)));
-    if (told.goodput && !told.goodput.final) this.legend.append(orch.h("span", { class: "dim" }, "so far"));
+    setText(this.goodput, goodputText(told.goodput));
+    goodputBar(this.bar, told.goodput);
+    const spent = spentByClass(told.goodput);
+    put(
+      this.legend,
+      CLASSES.filter(([name]) => spent[name] > 0.05).map(([name, state, words]) =>
+        h(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": String(this.timeline.highlight === state),
+            title: "Mark it in the timeline",
+            onclick: () => {
+              this.timeline.highlight = this.timeline.highlight === state ? null : state;
+              this.showTime();
+            },
+          },
+          swatch(state),
+          `${words} ${durationText(spent[name])}`,
+        ),
+      ),
+    );
+    if (lostText(told.goodput)) this.legend.append(h("span", {}, lostText(told.goodput)));
+    if (told.goodput && !told.goodput.final) this.legend.append(h("span", { class: "dim" }, "so far"));
     if (told.begin === null) return;
     const tasks = Object.keys(this.run?.tasks || {});
-    this.timeline.show(told, this.causes, this.window, { checkpoints: this.checkpoints.inventory?.checkpoints, events: this.events, tasks: this.everyTask ? tasks : [] });
-    const set = (label, from, key) => orch.h("button", { type: "button", "aria-pressed": String((orch.route().query.from || "") === (from || "")), title: key, onclick: () => orch.go(orch.route().parts, { ...orch.route().query, from, to: null }) }, label);
-    orch.put(this.range, set("all", null, "0"), set("1 h", "-1h"), set("6 h", "-6h"),
-      tasks.length ? orch.h("button", { type: "button", "aria-pressed": String(Boolean(this.everyTask)), onclick: () => { this.everyTask = !this.everyTask; this.showTime(); } }, tasks.length > 1 ? `all ${tasks.length} tasks` : "its task") : null,
-      this.everyTask && tasks.length > orch.ROWS_MAX ? orch.h("span", { class: "dim" }, `the first ${orch.ROWS_MAX} and those that differ`) : null, orch.h("span", { class: "dim" }, "Drag, pinch or Ctrl-wheel zooms. Keys: w s zoom, a d pan, n p go to first causes, 0 shows all."));
+    this.timeline.show(told, this.causes, this.window, {
+      checkpoints: this.checkpoints.inventory?.checkpoints,
+      events: this.events,
+      tasks: this.everyTask ? tasks : [],
+    });
+    const set = (label, from, key) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String((route().query.from || "") === (from || "")),
+          title: key,
+          onclick: () => go(route().parts, { ...route().query, from, to: null }),
+        },
+        label,
+      );
+    put(
+      this.range,
+      set("all", null, "0"),
+      set("1 h", "-1h"),
+      set("6 h", "-6h"),
+      tasks.length
+        ? h(
+            "button",
+            {
+              type: "button",
+              "aria-pressed": String(Boolean(this.everyTask)),
+              onclick: () => {
+                this.everyTask = !this.everyTask;
+                this.showTime();
+              },
+            },
+            tasks.length > 1 ? `all ${tasks.length} tasks` : "its task",
+          )
+        : null,
+      this.everyTask && tasks.length > ROWS_MAX
+        ? h("span", { class: "dim" }, `the first ${ROWS_MAX} and those that differ`)
+        : null,
+      h(
+        "span",
+        { class: "dim" },
+        "Drag, pinch or Ctrl-wheel zooms. Keys: w s zoom, a d pan, n p go to first causes, 0 shows all.",
+      ),
+    );
     this.showTimelineTable();
   }
 
   showTimelineTable() {
     const { told } = this;
-    if (!this.timelineTable.open || !told || told.begin === null) return; // it may have hundreds of rows, and is not visible
-    const table = new orch.Table([
-      { name: "generation", num: true, value: (row) => row.generation },
-      { name: "what", value: (row) => orch.STATES[row.state]?.word || row.state },
-      { name: "from", value: (row) => orch.time(told.begin + row.from, { date: true }) },
-      { name: "for", num: true, value: (row) => orch.duration(row.to - row.from) },
-      { name: "steps", value: (row) => (["training", "risk", "lost"].includes(row.state) ? `from ${row.one.resumed_from ?? 0}, kept to ${row.one.kept_to ?? "–"}, reached ${row.one.last_step ?? "–"}` : "") },
-    ], "Timeline");
-    const rows = told.generations.flatMap((one) => one.spans.map(([state, from, to], i) => ({ generation: one.generation, state, from, to, one, i })));
+    // It may have hundreds of rows: they are made only where they are seen.
+    if (!this.timelineTable.open || !told || told.begin === null) return;
+    const table = new Table(
+      [
+        { name: "generation", num: true, value: (row) => row.generation },
+        { name: "what", value: (row) => STATES[row.state]?.word || row.state },
+        { name: "from", value: (row) => timeText(told.begin + row.from, { date: true }) },
+        { name: "for", num: true, value: (row) => durationText(row.to - row.from) },
+        {
+          name: "steps",
+          value: (row) =>
+            ["training", "risk", "lost"].includes(row.state)
+              ? `from ${row.one.resumed_from ?? 0}, kept to ${row.one.kept_to ?? "–"}, ` +
+                `reached ${row.one.last_step ?? "–"}`
+              : "",
+        },
+      ],
+      "Timeline",
+    );
+    const rows = told.generations.flatMap((one) =>
+      one.spans.map(([state, from, to], i) => ({ generation: one.generation, state, from, to, one, i })),
+    );
     table.show(rows.slice(-300), (row) => `${row.generation}/${row.i}`);
-    const cut = [told.cut ? `${told.cut} older generations are not shown` : "", rows.length > 300 ? `${rows.length - 300} older spans are not listed` : ""].filter(Boolean).join("; ");
-    this.timelineTable.replaceChildren(this.timelineTable.firstChild, ...(cut ? [orch.h("p", {}, cut)] : []), table.element);
+    const cut = [
+      told.cut ? `${told.cut} older generations are not shown` : "",
+      rows.length > 300 ? `${rows.length - 300} older spans are not listed` : "",
+    ]
+      .filter(Boolean)
+      .join("; ");
+    this.timelineTable.replaceChildren(
+      this.timelineTable.firstChild,
+      ...(cut ? [h("p", {}, cut)] : []),
+      table.element,
+    );
   }
 
   showWhy() {
     const rows = this.causes.slice().reverse();
-    orch.memo(this.whyArea, [rows.length, rows[0], orch.setting("zone")], () => orch.put(this.whyArea, rows.length ? rows.slice(0, 50).map((cause) => orch.h("details", {},
-      orch.h("summary", {}, `generation ${cause.generation}: ${cause.sentence}`),
-      orch.h("p", {}, `${orch.time(cause.time, { date: true })}${cause.means ? ` ${cause.means}` : ""}`), cause.done && orch.h("p", {}, `→ ${cause.done}`), cause.cost && orch.h("p", {}, costText(cause.cost)),
-      orch.h("pre", { class: "doc", tabindex: "0" }, (cause.last_lines || []).join("\n") || "no last lines"))) : orch.h("p", { class: "dim" }, "No failure is recorded.")));
+    memo(this.whyArea, [rows.length, rows[0], setting("zone")], () =>
+      put(
+        this.whyArea,
+        rows.length
+          ? rows
+              .slice(0, 50)
+              .map((cause) =>
+                h(
+                  "details",
+                  {},
+                  h("summary", {}, `generation ${cause.generation}: ${cause.sentence}`),
+                  h(
+                    "p",
+                    {},
+                    `${timeText(cause.time, { date: true })}${cause.means ? ` ${cause.means}` : ""}`,
+                  ),
+                  cause.done && h("p", {}, `→ ${cause.done}`),
+                  cause.cost && h("p", {}, costText(cause.cost)),
+                  h(
+                    "pre",
+                    { class: "doc", tabindex: "0" },
+                    (cause.last_lines || []).join("\n") || "no last lines",
+                  ),
+                ),
+              )
+          : h("p", { class: "dim" }, "No failure is recorded."),
+      ),
+    );
     this.checkpoints.show();
   }
 
-  showEvents() { this.eventTable.show(this.events.slice(-200).reverse(), (event) => event.seq); }
+  showEvents() {
+    this.eventTable.show(this.events.slice(-200).reverse(), (event) => event.seq);
+  }
 
-  happened(event) { if (event.run === this.id && !this.events.some((one) => one.seq === event.seq)) { this.events.push(event); this.showEvents(); } }
+  happened(event) {
+    if (event.run === this.id && !this.events.some((one) => one.seq === event.seq)) {
+      this.events.push(event);
+      this.showEvents();
+    }
+  }
 
   // The log of a task at a time; where the time is that of a failure, its end.
   openLog(task, span, at) {
-    orch.go(["r", this.id, "logs"], { task, generation: span.generation || null, until: at ? at.toFixed(1) : null });
+    go(["r", this.id, "logs"], {
+      task,
+      generation: span.generation || null,
+      until: at ? at.toFixed(1) : null,
+    });
   }
 
   key(name) {
-    const keys = { w: () => this.timeline.zoom(0.6), s: () => this.timeline.zoom(1.6), a: () => this.timeline.pan(-0.3), d: () => this.timeline.pan(0.3),
-      0: () => orch.zoomTo(null), n: () => this.timeline.step(1), p: () => this.timeline.step(-1), N: () => this.timeline.step(-1), l: () => orch.go(["r", this.id, "logs"]), i: () => orch.go(["r", this.id, "plan"]) };
+    const keys = {
+      w: () => this.timeline.zoom(0.6),
+      s: () => this.timeline.zoom(1.6),
+      a: () => this.timeline.pan(-0.3),
+      d: () => this.timeline.pan(0.3),
+      0: () => zoomTo(null),
+      n: () => this.timeline.step(1),
+      p: () => this.timeline.step(-1),
+      N: () => this.timeline.step(-1),
+      l: () => go(["r", this.id, "logs"]),
+      i: () => go(["r", this.id, "plan"]),
+    };
     if (keys[name] && this.told) keys[name]();
   }
 
-  routed() { if (this.told) { this.showTime(); this.plots.show(); } }
+  routed() {
+    if (this.told) {
+      this.showTime();
+      this.plots.show();
+    }
+  }
 
-  destroy() { clearInterval(this.timer); orch.timeline = null; this.plots.destroy(); }
-};
+  destroy() {
+    clearInterval(this.timer);
+    page.timeline = null;
+    this.plots.destroy();
+  }
+}

@@ -1,61 +1,143 @@
-"use strict";
 // The plots of a run: loss, pace and metrics; and, where one asks, what its tasks, hosts and GPUs use.
 
-orch.RunPlots = class {
-  constructor(view) { // a RunView
+import { getDocument, go, h, put, route, seriesName, setting } from "./base.js";
+import { FAMILIES, LINES_MAX, PLOTS_MAX, Plot, TITLES, familyOf, plotNames } from "./plots.js";
+import { now, section } from "./parts.js";
+
+export class RunPlots {
+  constructor(view) {
+    // a RunView
     this.view = view;
     this.plots = new Map();
     this.uses = new Map();
-    this.plotArea = orch.h("div", { class: "plots" });
-    this.moreArea = orch.h("div", { class: "tools" });
+    this.plotArea = h("div", { class: "plots" });
+    this.moreArea = h("div", { class: "tools" });
     this.element = section("Plots", this.plotArea, this.moreArea);
   }
 
   async show() {
-    const all = orch.plotNames(this.view.told.series);
-    const byStep = orch.setting("x") !== "time";
-    const wanted = (orch.route().query.plots || "").split(",").filter(Boolean);
-    const names = [...new Set([...all.slice(0, orch.PLOTS_MAX), ...wanted])].filter((name) => all.includes(name));
-    const asked = names.flatMap((name) => [name, ...(this.view.told.series.some((one) => one.name === `val_${name}`) ? [`val_${name}`] : [])]);
+    const all = plotNames(this.view.told.series);
+    const byStep = setting("x") !== "time";
+    const wanted = (route().query.plots || "").split(",").filter(Boolean);
+    const names = [...new Set([...all.slice(0, PLOTS_MAX), ...wanted])].filter((name) => all.includes(name));
+    const asked = names.flatMap((name) => [
+      name,
+      ...(this.view.told.series.some((one) => one.name === `val_${name}`) ? [`val_${name}`] : []),
+    ]);
     const [from, to] = (!byStep && this.view.window) || [];
-    const { series } = await orch.get(this.view.id, "series", { names: asked.map((name) => orch.named({ name })).join(","), x: byStep ? "step" : "time", from, to, buckets: 600 });
-    const kept = Object.fromEntries(this.view.told.generations.filter((one) => !one.at_risk).map((one) => [one.generation, one.kept_to]));
-    const log = orch.setting("log") === "yes";
+    const { series } = await getDocument(this.view.id, "series", {
+      names: asked.map((name) => seriesName({ name })).join(","),
+      x: byStep ? "step" : "time",
+      from,
+      to,
+      buckets: 600,
+    });
+    const kept = Object.fromEntries(
+      this.view.told.generations.filter((one) => !one.at_risk).map((one) => [one.generation, one.kept_to]),
+    );
+    const log = setting("log") === "yes";
     const key = JSON.stringify([names, byStep, log]);
     if (key !== this.plotKey) {
       this.plotKey = key;
       for (const plot of this.plots.values()) plot.destroy();
-      this.plots = new Map(names.map((name) => [name, new orch.Plot(name, { byStep, log: log && name !== "steps_per_s" })]));
-      orch.put(this.plotArea, [...this.plots.values()].map((plot) => plot.element));
+      this.plots = new Map(
+        names.map((name) => [name, new Plot(name, { byStep, log: log && name !== "steps_per_s" })]),
+      );
+      put(
+        this.plotArea,
+        [...this.plots.values()].map((plot) => plot.element),
+      );
     }
     const marks = this.marks();
-    for (const [name, plot] of this.plots) plot.show(series.filter((line) => line.name === name || line.name === `val_${name}`), kept, this.view.window, marks);
+    for (const [name, plot] of this.plots)
+      plot.show(
+        series.filter((line) => line.name === name || line.name === `val_${name}`),
+        kept,
+        this.view.window,
+        marks,
+      );
     if (this.useArea) this.showUse();
     this.plotTools(all, names, byStep, log);
-    if (!names.length) orch.put(this.plotArea, orch.h("p", { class: "dim" }, "Nothing measured yet. `runtime.report(step, loss=…)` and Keras's fit tell what to plot."));
+    if (!names.length)
+      put(
+        this.plotArea,
+        h(
+          "p",
+          { class: "dim" },
+          "Nothing measured yet. `runtime.report(step, loss=…)` and Keras's fit tell what to plot.",
+        ),
+      );
   }
 
   plotTools(all, names, byStep, log) {
-    const set = (name, value, words, on) => orch.h("button", { type: "button", "aria-pressed": String(on), onclick: () => { orch.setting(name, value); this.show(); } }, words);
+    const set = (name, value, words, on) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(on),
+          onclick: () => {
+            setting(name, value);
+            this.show();
+          },
+        },
+        words,
+      );
     const rest = all.filter((name) => !names.includes(name));
-    const pick = rest.length ? orch.h("select", { "aria-label": "Another plot", onchange: (event) => { const { parts, query } = orch.route(); orch.go(parts, { ...query, plots: [query.plots, event.target.value].filter(Boolean).join(",") }, true); this.show(); } },
-      orch.h("option", { value: "" }, `${rest.length} more…`), rest.map((name) => orch.h("option", { value: name }, name))) : null;
-    orch.put(this.moreArea, set("x", byStep ? "time" : "step", "over time", !byStep), set("log", log ? "no" : "yes", "log y", log), pick);
-    this.moreTasks ??= orch.h("button", { type: "button", "aria-expanded": "false", onclick: () => this.toggleUse() }, "What tasks, hosts and GPUs use");
+    const pick = rest.length
+      ? h(
+          "select",
+          {
+            "aria-label": "Another plot",
+            onchange: (event) => {
+              const { parts, query } = route();
+              go(
+                parts,
+                { ...query, plots: [query.plots, event.target.value].filter(Boolean).join(",") },
+                true,
+              );
+              this.show();
+            },
+          },
+          h("option", { value: "" }, `${rest.length} more…`),
+          rest.map((name) => h("option", { value: name }, name)),
+        )
+      : null;
+    put(
+      this.moreArea,
+      set("x", byStep ? "time" : "step", "over time", !byStep),
+      set("log", log ? "no" : "yes", "log y", log),
+      pick,
+    );
+    this.moreTasks ??= h(
+      "button",
+      { type: "button", "aria-expanded": "false", onclick: () => this.toggleUse() },
+      "What tasks, hosts and GPUs use",
+    );
     if (this.view.told.series.some((one) => one.task)) this.moreArea.append(this.moreTasks);
   }
 
   // Where checkpoints were verified and tasks failed first: [Unix time, step].
   marks() {
-    const { told } = this.view, of = new Map(told.generations.map((one) => [one.generation, one]));
-    return { checkpoints: told.checkpoints.map(([at, step]) => [told.begin + at, step]), causes: this.view.causes.map((cause) => [cause.time, of.get(cause.generation)?.last_step ?? null]) };
+    const { told } = this.view,
+      of = new Map(told.generations.map((one) => [one.generation, one]));
+    return {
+      checkpoints: told.checkpoints.map(([at, step]) => [told.begin + at, step]),
+      causes: this.view.causes.map((cause) => [cause.time, of.get(cause.generation)?.last_step ?? null]),
+    };
   }
 
   toggleUse() {
     const shown = !this.useArea;
     this.moreTasks.setAttribute("aria-expanded", String(shown));
-    if (!shown) { for (const plot of this.uses.values()) plot.destroy(); this.uses.clear(); this.useArea.remove(); this.useArea = null; return; }
-    this.useArea = orch.h("div", { class: "plots" });
+    if (!shown) {
+      for (const plot of this.uses.values()) plot.destroy();
+      this.uses.clear();
+      this.useArea.remove();
+      this.useArea = null;
+      return;
+    }
+    this.useArea = h("div", { class: "plots" });
     this.moreArea.after(this.useArea);
     this.showUse();
   }
@@ -64,7 +146,8 @@ orch.RunPlots = class {
   async showUse() {
     const families = new Map();
     for (const one of this.view.told.series.filter((each) => each.task)) {
-      const [of, name] = orch.family(one), key = `${of}/${name}`;
+      const [of, name] = familyOf(one),
+        key = `${of}/${name}`;
       if (!families.has(key)) families.set(key, { of, name, members: [] });
       families.get(key).members.push(one);
     }
@@ -72,13 +155,36 @@ orch.RunPlots = class {
     for (const [key, { of, name, members }] of families) {
       if (!this.useArea) return;
       if (!this.uses.has(key)) {
-        this.uses.set(key, new orch.Plot(name, { byStep: false, title: `${orch.TITLES[name] || name} of ${orch.FAMILIES[of]}` }));
+        this.uses.set(
+          key,
+          new Plot(name, { byStep: false, title: `${TITLES[name] || name} of ${FAMILIES[of]}` }),
+        );
         this.useArea.append(this.uses.get(key).element);
       }
       const plot = this.uses.get(key);
-      if (members.length > orch.LINES_MAX) { plot.showBand(await orch.get(this.view.id, "band", { of, name, from, to, buckets: 300 }), this.view.window); continue; }
-      const { series } = await orch.get(this.view.id, "series", { names: members.map(orch.named).join(","), x: "time", from, to, buckets: 300 });
-      plot.show(series.map((line) => ({ ...line, task: of === "gpu" ? `${line.task} GPU ${/^gpu(\d+)/.exec(line.name)[1]}` : line.task })), {}, this.view.window, this.marks());
+      if (members.length > LINES_MAX) {
+        plot.showBand(
+          await getDocument(this.view.id, "band", { of, name, from, to, buckets: 300 }),
+          this.view.window,
+        );
+        continue;
+      }
+      const { series } = await getDocument(this.view.id, "series", {
+        names: members.map(seriesName).join(","),
+        x: "time",
+        from,
+        to,
+        buckets: 300,
+      });
+      plot.show(
+        series.map((line) => ({
+          ...line,
+          task: of === "gpu" ? `${line.task} GPU ${/^gpu(\d+)/.exec(line.name)[1]}` : line.task,
+        })),
+        {},
+        this.view.window,
+        this.marks(),
+      );
     }
   }
 
@@ -86,10 +192,14 @@ orch.RunPlots = class {
   add(run) {
     if (run.phase !== "RUNNING") return;
     for (const [name, value] of [["steps_per_s", run.steps_per_s], ...Object.entries(run.metrics || {})]) {
-      const plot = this.plots.get(name), at = plot?.byStep ? run.global_step : now();
+      const plot = this.plots.get(name),
+        at = plot?.byStep ? run.global_step : now();
       if (plot && at) plot.add(at, value, run.generation);
     }
   }
 
-  destroy() { this.useArea = null; for (const plot of [...this.plots.values(), ...this.uses.values()]) plot.destroy(); }
-};
+  destroy() {
+    this.useArea = null;
+    for (const plot of [...this.plots.values(), ...this.uses.values()]) plot.destroy();
+  }
+}

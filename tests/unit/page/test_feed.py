@@ -19,7 +19,7 @@ _DOCUMENTS = st.recursive(
 
 
 def patch(target: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Do as `orch.patch` of base.js does."""
+    """Do as `applyChanges` of base.js does."""
     for name in changes.get("-", ()):
         del target[name]
     for name, value in changes.items():

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.faults.times import FaultTimes
+from tests.patience import patient
 
 if TYPE_CHECKING:
     from tests.contract.receivers import Mail, Web
@@ -47,6 +48,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     staying = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in staying])
     items[:] = kept
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
+    """Give a test as long as its timeout is on a quiet machine."""
+    import pytest_timeout  # type: ignore[import-untyped]
+
+    longer = settings._replace(timeout=patient(settings.timeout))
+    return pytest_timeout.pytest_timeout_set_timer(item, longer)
 
 
 @pytest.hookimpl(wrapper=True)

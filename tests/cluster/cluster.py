@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ import yaml
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.head.api.client import Client
 from tests.cluster.lab import Lab
+from tests.cluster.processes import is_alive
+from tests.patience import comes, patient
 
 WORKDIR = Path(__file__).parent / "workdir"
 
@@ -49,7 +50,7 @@ class Cluster:
         """Run a command to its end."""
         command = [sys.executable, "-m", "orchestrator.cli.main", *arguments]
         return subprocess.run(
-            command, env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+            command, env=self.env, capture_output=True, text=True, timeout=patient(timeout), check=False
         )
 
     def ok(self, *arguments: str, timeout: float = 60.0) -> str:
@@ -136,15 +137,14 @@ class Cluster:
 
     def wait(self, condition: Callable[[dict[str, Any]], bool], *, timeout: float = 40.0) -> dict[str, Any]:
         """Wait for a condition. It asks the coordinator directly: a command would take too much CPU."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
+
+        def found() -> dict[str, Any] | None:
             run = self.shown()
-            if run is not None and condition(run):
-                return run
-            time.sleep(0.03)
-        raise AssertionError(
-            f"not in {timeout} s: {json.dumps(self.run(), indent=1)}\n{self.ok('events', 't')}"
-        )
+            return run if run is not None and condition(run) else None
+
+        run = comes(found, timeout)
+        assert run, f"not in {timeout} s: {json.dumps(self.run(), indent=1)}\n{self.ok('events', 't')}"
+        return run
 
     def wait_phase(self, *phases: str, timeout: float = 40.0) -> dict[str, Any]:
         return self.wait(lambda run: run["phase"] in phases, timeout=timeout)
@@ -170,11 +170,7 @@ class Cluster:
         """Kill the coordinator with SIGKILL, and wait for its end."""
         pid = self.coordinator_pid
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 5
-        while os.path.exists(f"/proc/{pid}/stat") and time.monotonic() < deadline:
-            if " Z " in Path(f"/proc/{pid}/stat").read_text():
-                break
-            time.sleep(0.02)
+        comes(lambda: not is_alive(pid), 5)
 
     def try_kill(self, name: str = "t") -> bool:
         """Ask the coordinator for the end of a run, without a command; whether that was acknowledged."""
@@ -236,7 +232,4 @@ def digests(directory: Path) -> dict[str, str]:
 
 def wait_until(condition: Callable[[], bool], what: str, *, timeout: float = 60.0) -> None:
     """Wait for a condition that no coordinator can report."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {timeout:g} s: {what}"
-        time.sleep(0.05)
+    assert comes(condition, timeout, 0.05), f"not in {timeout:g} s: {what}"

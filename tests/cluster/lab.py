@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from orchestrator.core.plan import HostPlan
+from tests.patience import comes
 
 READY_S = 20.0
 AT_ONCE = 8
@@ -154,9 +155,8 @@ class LabHost:
             "-E",
             str(self.log),
         ]
-        deadline = time.monotonic() + READY_S
-        while not self._came_up(command) and time.monotonic() < deadline:
-            time.sleep(0.1)  # a connection of the sshd before may hold the port for a moment
+        # A connection of the sshd before may hold the port for a moment.
+        comes(lambda: self._came_up(command), READY_S, 0.1)
         if self._sshd is None or self._sshd.poll() is not None:
             raise RuntimeError(f"sshd of {self.name} does not come up: {self.log.read_text()}")
 

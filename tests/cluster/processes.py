@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from pathlib import Path
+
+from tests.patience import comes
 
 _STOP_S = 20.0
 
@@ -53,10 +54,8 @@ def freeze(pid: int) -> None:
         AssertionError: a thread goes on, as where another process sends SIGCONT.
     """
     os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + _STOP_S
-    while not (states := _thread_states(pid)) <= {"T", "Z"}:
-        assert time.monotonic() < deadline, f"threads of {pid} are not stopped: {sorted(states)}"
-        time.sleep(0.002)
+    stopped = comes(lambda: _thread_states(pid) <= {"T", "Z"}, _STOP_S, 0.002)
+    assert stopped, f"threads of {pid} are not stopped: {sorted(_thread_states(pid))}"
 
 
 def _thread_states(pid: int) -> set[str]:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -18,6 +17,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.processes import is_alive
+from tests.patience import comes, patient
 
 pytestmark = pytest.mark.fault(54)
 
@@ -55,7 +55,7 @@ def line(stream: IO[str] | None) -> str:
 def ctrl_c(command: subprocess.Popen[str]) -> str:
     """To the whole group, as the terminal sends it; what is said then."""
     os.killpg(command.pid, signal.SIGINT)
-    _, said = command.communicate(timeout=15)
+    _, said = command.communicate(timeout=patient(15))
     assert "Traceback" not in said
     return said
 
@@ -99,10 +99,7 @@ def _read_all(terminal: int, shown: bytearray) -> None:
 
 
 def _wait_for(words: bytes, shown: bytearray) -> None:
-    deadline = time.monotonic() + 20
-    while words not in shown:
-        assert time.monotonic() < deadline, shown
-        time.sleep(0.02)
+    assert comes(lambda: words in shown, 20, 0.02), shown
 
 
 def test_while_status_and_logs_look_on(local_cluster: Cluster) -> None:

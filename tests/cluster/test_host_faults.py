@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import stand_in_python
-from tests.cluster.cluster import Cluster, lab_of
+from tests.cluster.cluster import Cluster, lab_of, wait_until
 from tests.cluster.processes import agents
 from tests.faults.times import FaultTimes
 
@@ -61,10 +61,7 @@ def test_row_09_what_cannot_be_killed_is_named_and_nothing_starts_beside_it(
         run = cluster.run()
         assert run["phase"] == "KILLED"
         assert cluster.marked() == [task["pid"]], "and nothing else is left"
-    deadline = time.monotonic() + 10
-    while cluster.marked() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert cluster.marked() == []
+    wait_until(lambda: not cluster.marked(), "its end")
 
 
 @pytest.mark.fault(9)
@@ -132,10 +129,8 @@ def test_row_11_a_frozen_agent_obeys_nothing_of_an_older_generation_when_it_thaw
         after = fault_times.wait_again(cluster)
     finally:
         os.kill(agent, signal.SIGCONT)
-    deadline = time.monotonic() + 10
-    while agent in agents(lab_of(cluster).hosts[1].host_dir) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert agent not in agents(lab_of(cluster).hosts[1].host_dir), "it has read all, and ended"
+    there = lab_of(cluster).hosts[1].host_dir
+    wait_until(lambda: agent not in agents(there), "it has read all, and ended")
     later = cluster.wait_step(after["global_step"] + 50)
     assert [t["pid"] for t in later["tasks"]] == [t["pid"] for t in after["tasks"]]
     assert (later["generation"], later["restarts"]) == (after["generation"], 1)

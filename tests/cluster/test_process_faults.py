@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from tests.cluster.cluster import Cluster, lab_of, steps_logged
+from tests.cluster.cluster import Cluster, lab_of, steps_logged, wait_until
 from tests.cluster.processes import agents, freeze, is_alive, parent
 from tests.faults.times import FaultTimes
 
@@ -44,9 +44,7 @@ def test_row_02_the_run_ends_while_no_coordinator_lives(cluster: Cluster) -> Non
     cluster.wait_step(20)
     pids = [task["pid"] for task in cluster.run()["tasks"]]
     cluster.kill_coordinator()
-    deadline = time.monotonic() + 30
-    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: not any(map(is_alive, pids)), "their end")
     ended = time.time()
     time.sleep(1.5)
     cluster.ok("coordinator", "start")

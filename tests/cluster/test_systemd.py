@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from orchestrator.head.node import bearer, metrics_unit
 from orchestrator.head.node.systemd import UNIT
 from tests.cluster.systemd_lab import SystemdLab
 from tests.contract.fake_agent import until
+from tests.patience import comes
 
 pytestmark = pytest.mark.lab
 
@@ -198,12 +198,7 @@ def _answers(service: Service, before: int) -> bool:
 
 
 def _until(condition: Callable[[], bool], what: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        time.sleep(0.1)
-    assert not what, f"not in {seconds:g} s: {what}"
+    assert comes(condition, seconds, 0.1) or not what, f"not in {seconds:g} s: {what}"
 
 
 ESCAPE = """\

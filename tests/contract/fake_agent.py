@@ -18,6 +18,7 @@ from orchestrator.protocol.orders import Facts
 from orchestrator.protocol.reports import Report, Task, Unkillable
 from orchestrator.protocol.table import BY_NAME
 from tests.fake_transport import FakeProcess, FakeTransport
+from tests.patience import comes
 from tests.protocol_values import valid
 
 SOON_S = 15.0
@@ -231,7 +232,4 @@ class FakeHosts:
 
 def until(condition: Callable[[], object], what: str = "", *, timeout_s: float = SOON_S) -> None:
     """Poll until the condition holds. Raises AssertionError after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what or "it did not come"
-        time.sleep(0.005)
+    assert comes(condition, timeout_s, 0.005), what or "it did not come"

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from orchestrator.host.shim import main
 from orchestrator.protocol.channel import Decoder, encode
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.reports import Task
+from tests.patience import comes
 
 PACKAGE_PARENT = str(Path(orchestrator.__file__).parent.parent)
 SHIM = (
@@ -45,13 +45,9 @@ runpy.run_path(sys.argv[0], {"say": say, "hear": hear}, run_name="__main__")
 
 def until(what: Callable[[], Any], why: str, wait_s: float = 20.0) -> Any:
     """Poll `what`, and return its first true value. Fails with `why` after `wait_s`."""
-    give_up_at = time.monotonic() + wait_s
-    while True:
-        value = what()
-        if value:
-            return value
-        assert time.monotonic() < give_up_at, f"waited {wait_s} s: {why}"
-        time.sleep(0.005)
+    value = comes(what, wait_s, 0.005)
+    assert value, f"waited {wait_s} s: {why}"
+    return value
 
 
 class Agent:

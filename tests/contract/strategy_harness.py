@@ -6,16 +6,15 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.launching.environment import strategy_options
 from orchestrator.core.strategy import STRATEGIES
+from tests.patience import comes
 from tests.unit.task.runtime_task import Task
 
-NOWHERE = 60.0
 """How long anything may take on a busy machine before a test gives up, in seconds."""
 
 
@@ -115,11 +114,7 @@ class Cluster:
         return self.members[name]
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + NOWHERE
-        while not condition():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"never: {what}; {self.told()}")
-            time.sleep(0.02)  # these are real processes, so a test can only poll
+        assert comes(condition, 60, 0.02), f"never: {what}; {self.told()}"
 
     def told(self) -> str:
         return json.dumps({name: member.heard[-3:] for name, member in self.members.items()})

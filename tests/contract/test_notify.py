@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import StringIO
@@ -23,6 +22,7 @@ from orchestrator.head.effects.messenger import Messenger, Place
 from orchestrator.head.effects.recipient import UNSENT_MAX, Message, Recipient
 from orchestrator.head.journal.journal import Journal
 from tests.contract.receivers import Mail, Web
+from tests.patience import comes
 from tests.unit.cli.desk import Desk
 from tests.unit.core.transcript import make_plan
 
@@ -30,10 +30,7 @@ SOON_S = 15.0
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
+    assert comes(condition, SOON_S, 0.01), what
 
 
 def test_a_mail_and_a_webhook_carry_the_whole_message(web: Web, mail: Mail) -> None:

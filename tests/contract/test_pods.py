@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.head.code import bundle
 from orchestrator.protocol import pod
+from tests.patience import comes
 
 SCRIPT = """
 import os, sys, time
@@ -48,10 +49,7 @@ class Pod:
             self.process = subprocess.Popen(words, env=env, stdout=log, stderr=subprocess.STDOUT)
 
     def wait_for(self, text: str) -> None:
-        until_at = time.monotonic() + 30
-        while text not in self.log.read_text():
-            assert time.monotonic() < until_at, self.log.read_text()
-            time.sleep(0.05)
+        assert comes(lambda: text in self.log.read_text(), 30, 0.05), self.log.read_text()
 
     def end(self) -> int:
         return self.process.wait(30)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.checkpoints import copying, seed, verify
+from tests.patience import comes
 from tests.unit.task.runtime_task import Task
 
 ROOT = Path(__file__).parents[2]
@@ -72,11 +73,8 @@ class Gang:
         return [message["step"] for message in list(self.heard[index]) if "step" in message]
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            if time.monotonic() > deadline or self.tasks[0].process.poll() is not None:
-                raise AssertionError(f"never: {what}; steps {self.steps()}; {self.ended() if self else ''}")
-            time.sleep(0.02)  # the world's events, not ours: another process trains
+        comes(lambda: condition() or self.tasks[0].process.poll() is not None, 60, 0.02)
+        assert condition(), f"never: {what}; steps {self.steps()}; {self.tasks[0].err}"
 
     def ended(self) -> list[int]:
         codes = [task.ended() for task in self.tasks]

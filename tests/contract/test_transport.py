@@ -23,6 +23,7 @@ from tests.cluster.lab import Lab
 from tests.fake_transport import FakeProcess, FakeTransport
 from tests.kubernetes.cluster import Cluster, need_namespaces
 from tests.kubernetes.lab import Pods
+from tests.patience import comes
 from tests.slurm.kept import Kept
 from tests.slurm.lab import SlurmLab, need_slurm
 
@@ -357,10 +358,7 @@ class Fed:
             self._lock.release()
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 3 * SOON_S
-        while not condition():
-            assert time.monotonic() < deadline, f"{len(self.heard)} bytes, {self.ends} ends"
-            time.sleep(0.01)
+        assert comes(condition, 3 * SOON_S, 0.01), f"{len(self.heard)} bytes, {self.ends} ends"
 
 
 def test_who_is_fed_gets_all_and_then_the_end_once(start: Callable[[str], Channel]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,18 +13,14 @@ from orchestrator.head.reach.kubernetes import lent
 from orchestrator.head.reach.kubernetes.commands import find
 from orchestrator.spec.kubernetes.hosts import PodWishes, in_pods, pod_manifests
 from tests.kubernetes.cluster import Cluster
+from tests.patience import comes
 
 SOON_S = 15.0
 
 
 def within(seconds: float, happens: Callable[[], bool]) -> bool:
     """Wait until that is so; return whether it came to that."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if happens():
-            return True
-        time.sleep(0.03)
-    return happens()
+    return comes(happens, seconds)
 
 
 class Pods:

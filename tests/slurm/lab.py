@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import comes
+
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "ip", "unshare", "nsenter")
 READY_S = 60.0
 _labs = itertools.count()
@@ -182,10 +184,7 @@ class SlurmLab:
 
     def wait_empty(self) -> None:
         """Wait until there is no job any more, not even one that is ending."""
-        deadline = time.monotonic() + READY_S
-        while self.run("squeue", "-h"):
-            assert time.monotonic() < deadline, self.run("squeue")
-            time.sleep(0.05)
+        assert comes(lambda: not self.run("squeue", "-h"), READY_S, 0.05), self.run("squeue")
         self.wait_idle()
 
     def cancel_all(self) -> None:

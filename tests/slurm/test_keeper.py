@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from orchestrator.core.errors import AllocationGone, ConnectFailed
 from orchestrator.head.reach.relayed import RelayTransport
 from orchestrator.head.reach.slurm.transport import slurm_transport
 from orchestrator.head.reach.transport import Channel
+from tests.patience import comes
 from tests.slurm.kept import Kept
 from tests.slurm.lab import SlurmLab
 
@@ -45,12 +45,7 @@ def line_of(channel: Channel) -> bytes:
 
 
 def within(seconds: float, happens: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if happens():
-            return True
-        time.sleep(0.05)
-    return happens()
+    return comes(happens, seconds)
 
 
 def test_what_a_channel_started_outlives_its_srun(kept: Kept, transport: RelayTransport) -> None:

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from orchestrator.head.reach.reader import Reader
+from tests.patience import comes
 
 SOON_S = 10.0
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    assert comes(condition, SOON_S, 0.005)
 
 
 class Pipe:

@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.patience import patient
+
 ROOT = Path(__file__).parents[3]
 ENTRY = "import sys; from orchestrator.task.main import main; sys.exit(main(sys.argv[1:]))"
 
@@ -38,7 +40,7 @@ class Task:
             cwd=script.parent,
         )
         theirs.close()
-        ours.settimeout(60.0)
+        ours.settimeout(patient(60.0))
         self.socket = ours
         self.messages = ours.makefile("r", encoding="utf-8")
         self.out = ""
@@ -67,7 +69,7 @@ class Task:
 
     def ended(self, timeout_s: float = 100.0) -> int:
         """Wait for the end, and return the exit code. The output is in `out` and `err`."""
-        self.out, _ = self.process.communicate(timeout=timeout_s)
+        self.out, _ = self.process.communicate(timeout=patient(timeout_s))
         return self.process.returncode
 
     def said(self) -> list[dict[str, Any]]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,6 +35,16 @@ for step in range(int(open("steps").read())):
 """
 
 Pods = Callable[..., "Pod"]
+
+
+def free() -> int:
+    """Return the first of twenty ports that nobody has: other tests make pods at the same time."""
+    while True:
+        first = random.randrange(23000, 31000, 20)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + 20):
+                held.enter_context(socket.socket()).bind(("", port))
+            return first
 
 
 class Pod:
@@ -60,6 +74,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
     (tmp_path / "orch.pyz").write_bytes(bundle.load().code.data)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(SCRIPT)
+    first = free()
     own = {"env": {}, "wiring": {"PEERS": "a:@PORT@"}, "alone": False, "trains": False}
     document = {
         "name": "small",
@@ -73,7 +88,6 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
         "args": [str(tmp_path)],
         "runtime": True,
         "code_dir": str(tmp_path / "code"),
-        "ports": [23000, 23099],
         "checkpoint": {"dir": str(tmp_path / "ckpt"), "keep": 3},
         "timing": {
             "stall_after_s": None,
@@ -89,7 +103,8 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
 
     def start(index: int, *, steps: int = 5, attempt: str = "", **changes: Any) -> Pod:
         (tmp_path / "code" / "steps").write_text(str(steps))
-        started.append(Pod(tmp_path, {**document, **changes}, index, attempt))
+        ports = {"ports": [first + 10 * index, first + 10 * index + 9]}
+        started.append(Pod(tmp_path, {**document, **ports, **changes}, index, attempt))
         return started[-1]
 
     yield start
@@ -102,12 +117,12 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
 def test_pods_agree_on_a_generation_and_the_next_attempt_takes_a_higher_one(
     pods: Pods, tmp_path: Path
 ) -> None:
-    second, first = pods(1, attempt="0", ports=[23000, 23009]), pods(0, attempt="0", ports=[23010, 23019])
+    second, first = pods(1, attempt="0"), pods(0, attempt="0")
     assert (first.end(), second.end()) == (0, 0)
-    assert "worker:1 generation 1 wired a:23001" in second.log.read_text()
+    assert re.search(r"worker:1 generation 1 wired a:\d+1\n", second.log.read_text())
     again = pods(0, attempt="1")
     assert again.end() == 0
-    assert "worker:0 generation 2 wired a:23002" in again.log.read_text()
+    assert re.search(r"worker:0 generation 2 wired a:\d+2\n", again.log.read_text())
     assert {"gen-000001", "gen-000002"} <= {path.name for path in (tmp_path / "ckpt").iterdir()}
 
 
@@ -115,13 +130,13 @@ def test_a_pod_that_comes_back_ends_its_peers_and_all_meet_in_the_next_generatio
     pods: Pods, tmp_path: Path
 ) -> None:
     (tmp_path / "fail-worker:1-1").touch()
-    first = pods(0, steps=2000, ports=[23010, 23019])
-    failing = pods(1, steps=2000, ports=[23000, 23009])
+    first = pods(0, steps=2000)
+    failing = pods(1, steps=2000)
     assert failing.end() == 1
     assert "ValueError: told to fail" in failing.log.read_text()
-    back = pods(1, steps=2000, ports=[23000, 23009])
+    back = pods(1, steps=2000)
     assert first.end() == pod.SUPERSEDED
-    chief = pods(0, steps=5, ports=[23010, 23019])
+    chief = pods(0, steps=5)
     assert (chief.end(), back.end()) == (0, 0)
     assert "generation 1 ended: worker:1 failed with exit code 1" in chief.log.read_text()
     assert "worker:1 generation 2" in back.log.read_text()

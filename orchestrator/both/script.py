@@ -83,6 +83,11 @@ def surely_imported(path: str) -> set[str]:
         return set()
 
 
+def is_of_script(file: str, folder: str) -> bool:
+    """Return whether a module lies in the script's folder. The script's own name may be relative to it."""
+    return os.path.realpath(file).startswith(folder + os.sep) and "/site-packages/" not in file
+
+
 def _text(source: bytes) -> str:
     return source.decode("utf-8", "replace")
 

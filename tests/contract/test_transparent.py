@@ -122,6 +122,7 @@ def test_a_script_that_is_killed_and_resumed_ends_with_the_loss_of_a_single_proc
     assert answer["global_step"] in second.steps()[:2]
     assert results[0]["loss"] == pytest.approx(expected["loss"], rel=tolerance)
     assert results[0]["epochs"] == pytest.approx(expected["epochs"], rel=max(tolerance, 1e-3))
+    assert results[0].get("counted") == expected.get("counted")
 
 
 def test_only_the_chief_writes_what_the_script_saves(gang: Callable[..., Gang], tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def _alone(script: str) -> int:
     """Run it as its author does, but from the seeds that workers have: else the weights begin elsewhere."""
     import keras
 
-    from orchestrator.task.transparent.main import SEED, equal_generators
+    from orchestrator.task.transparent.chance import SEED, equal_generators
 
     keras.utils.set_random_seed(SEED)
     equal_generators()

@@ -11,6 +11,7 @@ import os
 import sys
 
 from orchestrator.task import this_task
+from orchestrator.task.keras import fit_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.task.transparent.setting import Setting
-
-_CALLBACKS_AT = 5
-"""The position of `callbacks` in the arguments of `fit`, after x, y, batch_size, epochs and verbose."""
-
-_INITIAL_EPOCH_AT = 10
 
 _settings: dict[str, Setting] = {}
 """What all fits of this process share, by the Keras module that they use."""
@@ -47,35 +43,31 @@ def fit(
     fit: Callable[..., Any], model: Any, library: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Call `fit`, with what does the work in the place of each Checkpoint among its callbacks."""
-    place = "callbacks" if len(args) <= _CALLBACKS_AT else _CALLBACKS_AT
-    given = kwargs.get("callbacks") if place == "callbacks" else args[_CALLBACKS_AT]
-    every = list(given) if isinstance(given, (list, tuple)) else []
+    given = fit_arguments.named(args, kwargs)
+    callbacks = given.get("callbacks")
+    every = list(callbacks) if isinstance(callbacks, (list, tuple)) else []
     wanted = [each for each in every if getattr(each, "_orch_checkpoint", False)]
-    if not wanted or not os.environ.get("ORCH_CHECKPOINT_DIR"):
+    if not wanted or len(args) > len(fit_arguments.NAMES) or not os.environ.get("ORCH_CHECKPOINT_DIR"):
         return fit(model, *args, **kwargs)
     setting = _setting(library, model)
     from orchestrator.task.transparent import backup, replay
     from orchestrator.task.transparent import fit as transparent
     from orchestrator.task.transparent.saver import Saver
 
-    first = kwargs.get("initial_epoch", args[_INITIAL_EPOCH_AT] if len(args) > _INITIAL_EPOCH_AT else 0)
-    course = replay.Course(int(first or 0))
+    course = replay.Course(int(given.get("initial_epoch") or 0))
     saver = Saver(setting, backup.folder(os.environ["ORCH_CHECKPOINT_DIR"], setting.fits), course, 1)
     saver.others = [each for each in every if each not in wanted]
     history = sys.modules[f"{library}.src.callbacks"].History
     if not any(isinstance(each, history) for each in saver.others):
         saver.others.insert(0, history())  # else Keras adds one behind all others
     # The others reset themselves when training begins, and ours restores them; the last one reports the progress.
-    callbacks = [*saver.others[:-1], saver.callback(), *saver.others[-1:]]
-    if place == "callbacks":
-        kwargs = {**kwargs, "callbacks": callbacks}
-    else:
-        args = (*args[:_CALLBACKS_AT], callbacks, *args[_CALLBACKS_AT + 1 :])
+    given["callbacks"] = [*saver.others[:-1], saver.callback(), *saver.others[-1:]]
+    given["initial_epoch"] = saver.initial_epoch
     if library == "tf_keras":
-        transparent.build(model, kwargs.get("x", args[0] if args else None), setting)
+        transparent.build(model, given.get("x"), setting)
     try:
         with course:
-            return fit(model, *args, **kwargs)
+            return fit(model, **given)
     finally:
         setting.fits += 1
 

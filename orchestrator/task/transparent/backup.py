@@ -34,10 +34,10 @@ class Position:
         """The global batch of these batches, as a multiple of the script's; None: the present one."""
         self.rate = 1.0
         """What the script's learning rate was multiplied with."""
-        self.history: dict[str, list[float]] = {}
-        self.history_epochs: list[int] = []
+        self.first_epoch: int | None = None
+        """The epoch with which the script began this fit."""
         self.callbacks: dict[str, dict[str, Any]] = {}
-        """Attributes of Keras's callbacks by place and class name, such as the best loss that EarlyStopping saw."""
+        """Attributes of callbacks by place and class name (see `remembered.py`): also History's."""
 
     def as_json(self) -> str:
         return json.dumps(vars(self))
@@ -53,8 +53,7 @@ class Position:
         found = json.loads(text)
         position = Position(int(found["epoch"]), int(found["batch"]), int(found.get("steps", 0)))
         position.scale, position.rate = found.get("scale"), float(found.get("rate", 1.0))
-        position.history = {str(k): list(v) for k, v in found["history"].items()}
-        position.history_epochs = [int(epoch) for epoch in found["history_epochs"]]
+        position.first_epoch = found.get("first_epoch")
         position.callbacks = dict(found["callbacks"])
         return position
 
@@ -124,25 +123,27 @@ def _sync(path: str) -> None:
         os.close(descriptor)
 
 
-def exists(directory: str) -> bool:
-    return os.path.isfile(os.path.join(directory, NAME))
+def position(directory: str) -> Position | None:
+    """Return the position of the backup; None where there is no backup."""
+    import h5py
+
+    path = os.path.join(directory, NAME)
+    if not os.path.isfile(path):
+        return None
+    with h5py.File(path, "r") as file:
+        return Position.from_json(bytes(file["position"][()]).decode())
 
 
 def read(directory: str) -> tuple[dict[str, Any], Position] | None:
     """Return what `write` wrote; None where there is no backup."""
     import h5py
 
-    if not exists(directory):
+    found = position(directory)
+    if found is None:
         return None
     with h5py.File(os.path.join(directory, NAME), "r") as file:
-        position = Position.from_json(bytes(file["position"][()]).decode())
-        values = {
-            f"{group}/{name}": file[group][name][()]
-            for group in file
-            if group != "position"
-            for name in file[group]
-        }
-    return values, position
+        groups = [name for name in file if name != "position"]
+        return {f"{group}/{name}": file[group][name][()] for group in groups for name in file[group]}, found
 
 
 def steps_saved(checkpoint_dir: str) -> int:

@@ -95,6 +95,7 @@ def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: S
     course = replay.Course(int(kwargs.get("initial_epoch") or 0))
     saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)))
     kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
+    kwargs["initial_epoch"] = saver.initial_epoch
     with course:
         return fit(model, **kwargs)
 

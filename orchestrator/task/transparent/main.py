@@ -7,7 +7,6 @@ and the gradients of a `train_step` that the script defines (`gradients`). Each 
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 
     from orchestrator.both.script import Imports, Script
     from orchestrator.task.link import Link
-
-SEED = 20151109
-"""The seed until the script sets one. All workers and restarts share it, or each would shuffle differently."""
 
 
 def run(script: Script, arguments: list[str], link: Link, options: dict[str, Any]) -> None:
@@ -58,6 +54,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     """Build the strategy, apply all patches, and return the strategy."""
     from orchestrator.task.transparent import (
         batches,
+        chance,
         data,
         empty_shares,
         figures,
@@ -76,7 +73,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     library = library_of(imports)
     strategy = build(options, said)
     __import__(library)
-    _seed(library, said)
+    chance.install(library, said, script.folder)
     replace_others(strategy, said, name)
     settings_of_tensorflow.install(said, name, script.folder)
     data.shard(strategy, said)
@@ -114,26 +111,3 @@ def is_chief(tf_config: str | None) -> bool:
     if not cluster or task.get("type") == "chief":
         return True
     return not cluster.get("chief") and task.get("type") == "worker" and int(task.get("index", 0)) == 0
-
-
-def _seed(library: str, said: Said) -> None:
-    sys.modules[library].utils.set_random_seed(SEED)
-    equal_generators()
-    said("seed", f"random seeds are {SEED} on all workers, until the script sets its own")
-
-
-def equal_generators() -> None:
-    """Make the n-th `numpy.random.default_rng()` without a seed equal on all workers.
-
-    It ignores NumPy's global seed. If a script shuffled with it before `fit`, each worker would take its shard of a
-    different order, so some examples would be used twice and others never.
-    """
-    import numpy as np
-
-    original, seeds = np.random.default_rng, np.random.SeedSequence(SEED)
-
-    @functools.wraps(original)
-    def default_rng(seed: Any = None) -> Any:
-        return original(seeds.spawn(1)[0] if seed is None else seed)
-
-    np.random.default_rng = default_rng

@@ -11,6 +11,7 @@ import sys
 import time
 
 from orchestrator.task.transparent import backup
+from orchestrator.task.transparent.remembered import GROUP, Memory
 from orchestrator.task.transparent.strategy import mean_over_workers
 
 TYPE_CHECKING = False
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from orchestrator.task.transparent.replay import Course
     from orchestrator.task.transparent.setting import Setting
-
-_REMEMBERED = ("wait", "best", "best_epoch", "cooldown_counter", "epochs_since_last_save")
 
 
 class Saver:
@@ -31,6 +30,14 @@ class Saver:
         self._directory = directory
         self._course = course
         self._epochs = epochs
+        found = backup.position(directory) if directory else None
+        if found is not None and found.first_epoch is not None:
+            # A script that looks for its newest file may begin elsewhere now; the data is passed over from there.
+            course.first_epoch = found.first_epoch
+        self.resumes = found is not None
+        """Whether this fit has a backup."""
+        self.initial_epoch = course.first_epoch if found is None else found.epoch
+        """The epoch that Keras is to begin with."""
         self._epoch = course.first_epoch
         self._restored: tuple[dict[str, Any], backup.Position] | None = None
         self._metrics: dict[str, Any] | None = None
@@ -39,12 +46,8 @@ class Saver:
         self._counted = 0
         """How many batches of this epoch are counted as steps already."""
         self.others: list[Any] = []
-        """The script's own callbacks."""
-
-    @property
-    def resumes(self) -> bool:
-        """Whether this fit has a backup."""
-        return bool(self._directory and backup.exists(self._directory))
+        """The script's own callbacks, with History."""
+        self._memory = Memory([], setting.library, setting.said)
 
     def callback(self) -> Any:
         """Return an instance of a subclass of the `Callback` of the Keras in use."""
@@ -76,6 +79,7 @@ class Saver:
 
     def _begin(self, model: Any, params: Any) -> None:
         self._epochs = int((params or {}).get("epochs") or self._epochs)
+        self._memory = Memory(self.others, self._setting.library, self._setting.said)
         found = backup.read(self._directory) if self._directory else None
         position = found[1] if found else backup.Position(self._course.first_epoch, 0)
         if found is not None:
@@ -89,13 +93,7 @@ class Saver:
         self._setting.steps = position.steps
         self._restored = found
         self._course.leap(position.epoch, position.batch)
-        if self._setting.library == "keras":
-            model._initial_epoch = position.epoch
-        model.history.history = {name: list(map(_figure, of)) for name, of in position.history.items()}
-        model.history.epoch = list(position.history_epochs)
-        for name, callback in named(self.others):
-            for attribute, value in position.callbacks.get(name, {}).items():
-                setattr(callback, attribute, value)
+        self._memory.recall(position.callbacks, found[0])
         where = (
             "after its last epoch"
             if position.epoch >= self._epochs
@@ -108,7 +106,7 @@ class Saver:
         self._setting.prepare(model, self._course)
         groups, late = self._setting.groups_of(model), []
         for name in backup.groups_in(values):
-            if name == "metrics":
+            if name in ("metrics", GROUP):
                 continue
             if backup.fits(groups, values, name) or not self._setting.restores_late:
                 backup.assign(groups, values, name)
@@ -179,44 +177,16 @@ class Saver:
         steps = setting.steps_of(model)
         values = backup.collect(setting.groups_of(model), steps)
         if setting.chief:
-            position = self._position(model, backup.Position(epoch, batch, steps))
+            position = backup.Position(epoch, batch, steps)
+            position.first_epoch = self._course.first_epoch
+            position.scale, position.rate = setting.shrink.scale, setting.shrink.rate
+            position.callbacks, arrays = self._memory.keep()
+            values.update(arrays)
             setting.writer.write(functools.partial(backup.write, self._directory, values, position))
         setting.cadence.saved(time.monotonic() - began_at, setting.writer.took_s)
 
-    def _position(self, model: Any, position: backup.Position) -> backup.Position:
-        """Add what the callbacks remember."""
-        position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
-        position.history = {k: [_numbers(n) for n in v] for k, v in model.history.history.items()}
-        position.history_epochs = [int(each) for each in model.history.epoch]
-        for name, callback in named(self.others):
-            kept = {n: vars(callback)[n] for n in _REMEMBERED if n in vars(callback)}
-            numbers = {n: float(v) if n == "best" else v for n, v in kept.items() if v is not None}
-            if numbers and type(callback).__module__.partition(".")[0] == self._setting.library:
-                position.callbacks[name] = numbers
-        return position
-
     def _end(self, model: Any) -> None:
-        if self._setting.library == "keras":
-            model._initial_epoch = None
         # EarlyStopping may end a fit before its last epoch. The backup must say that this fit has finished.
         if self._directory is not None and self._epoch + 1 < self._epochs and self._restored is None:
             self._save(model, self._epochs, 0)
         self._setting.writer.wait()
-
-
-def named(callbacks: list[Any]) -> list[tuple[str, Any]]:
-    """Return each callback with its name in a backup: two of one class must not share what they remember."""
-    return [(f"{place} {type(each).__name__}", each) for place, each in enumerate(callbacks)]
-
-
-def _numbers(figure: Any) -> Any:
-    """Return a figure of an epoch for JSON: a number, or the list of a metric that has several."""
-    import numpy as np
-
-    return np.asarray(figure, np.float64).tolist()
-
-
-def _figure(numbers: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(numbers, np.float32) if isinstance(numbers, list) else numbers

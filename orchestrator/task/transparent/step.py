@@ -15,6 +15,7 @@ import threading
 import traceback
 import types
 
+from orchestrator.both.script import is_of_script
 from orchestrator.task.transparent import parts
 from orchestrator.task.transparent.kinds import COUNT, CROSS, EACH, OTHER, SAME, each
 from orchestrator.task.transparent.rules import Kinds
@@ -358,7 +359,7 @@ def line_of_script(folder: str, tensor: Any = None) -> str:
     if tensor is not None:
         frames += list(tensor.op.traceback or ())
     for frame in reversed(frames):
-        if frame.filename.startswith(folder + os.sep) and "/site-packages/" not in frame.filename:
+        if is_of_script(frame.filename, folder):
             line = linecache.getline(frame.filename, frame.lineno or 0).strip()
             return f"{os.path.basename(frame.filename)}:{frame.lineno}: {line}"
     return ""

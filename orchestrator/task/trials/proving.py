@@ -47,12 +47,13 @@ class Proving:
 
     def seed(self, script: Script) -> None:
         """Give a plain script the seeds that one under `transparent` has."""
+        from orchestrator.task.transparent import chance
         from orchestrator.task.transparent import main as transparent
 
         library = transparent.library_of(script.imports())
         __import__(library)
-        sys.modules[library].utils.set_random_seed(transparent.SEED)
-        transparent.equal_generators()
+        sys.modules[library].utils.set_random_seed(chance.SEED)
+        chance.equal_generators()
 
     def fit(
         self, fit: Callable[..., Any], model: Any, base: type, args: Any, kwargs: Mapping[str, Any]

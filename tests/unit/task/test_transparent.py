@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from orchestrator.task.transparent import main as transparent
 from orchestrator.task.transparent import replay as transparent_replay
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.files import Scratch, summary_dir
+from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.said import Said
 
@@ -58,31 +61,48 @@ def test_the_keras_is_the_one_that_the_script_names(tmp_path: Path, source: str,
     assert transparent.library_of(Script(str(tmp_path / "train.py")).imports()) == library
 
 
-def test_generators_without_a_seed_are_equal_on_all_workers_and_differ_from_each_other(
+DRAWS = """
+import json, random, tempfile, uuid
+import numpy as np
+from orchestrator.task.transparent.chance import equal_generators, equal_names
+equal_generators()
+equal_names(FOLDER)
+def sequence(): return np.random.default_rng(np.random.SeedSequence())
+makers = [np.random.default_rng, np.random.RandomState, random.Random, sequence]
+drawn = [float(make().uniform(0, 1)) for make in makers for _ in range(2)]
+random.seed()
+np.random.seed()
+drawn += [random.random(), np.random.random()]
+print(json.dumps({
+    "drawn": drawn, "uuid": [str(uuid.uuid4()), str(uuid.uuid4())],
+    "seeded": [np.random.default_rng(7).random(), random.Random(7).random()],
+    "free": [next(tempfile._get_candidate_names()), random.SystemRandom().random()],
+}))
+"""
+
+
+def test_what_is_drawn_without_a_seed_is_equal_on_all_workers_and_differs_from_each_other(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("numpy")
+    np = pytest.importorskip("numpy")
     script = tmp_path / "draw.py"
-    script.write_text(
-        "import numpy as np\n"
-        "from orchestrator.task.transparent.main import equal_generators\n"
-        "equal_generators()\n"
-        "print([np.random.default_rng().random(), np.random.default_rng(None).random(),"
-        " np.random.default_rng(7).random()])\n"
-    )
+    script.write_text(DRAWS.replace("FOLDER", repr(os.path.realpath(tmp_path))))
     root = str(Path(transparent.__file__).parents[2])
-    first, second = (
-        subprocess.run(
-            [sys.executable, script], env={**os.environ, "PYTHONPATH": root}, capture_output=True, check=True
-        ).stdout
-        for _ in range(2)
-    )
-    assert first == second
-    drawn = json.loads(first)
-    assert drawn[0] != drawn[1]
-    import numpy as np
 
-    assert drawn[2] == np.random.default_rng(7).random()  # the script's own seed
+    def drawn(run: str) -> dict[str, Any]:
+        env = {**os.environ, "PYTHONPATH": root, "ORCH_RUN": run}
+        done = subprocess.run(
+            [sys.executable, script.name], env=env, cwd=tmp_path, capture_output=True, check=True
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    first, second, other = drawn("a-1"), drawn("a-1"), drawn("a-2")
+    assert first["drawn"] == second["drawn"]
+    assert first["uuid"] == second["uuid"]
+    assert len({*first["drawn"], *first["uuid"], *other["uuid"]}) == 10 + 2 + 2
+    assert first["seeded"] == [np.random.default_rng(7).random(), random.Random(7).random()]
+    assert not set(first["free"]) & set(second["free"])
 
 
 @pytest.mark.parametrize(
@@ -186,9 +206,8 @@ def test_tensorboard_writes_below_the_tasks_log_directory(
 
 def test_a_position_survives_its_file() -> None:
     position = Position(3, 7)
-    position.history = {"loss": [1.5, 1.0, 0.5]}
-    position.history_epochs = [0, 1, 2]
-    position.callbacks = {"EarlyStopping": {"wait": 2, "best": 0.5}}
+    position.first_epoch = 2
+    position.callbacks = {"0 EarlyStopping": {"wait": 2, "best": 0.5}}
     assert vars(Position.from_json(position.as_json())) == vars(position)
 
 
@@ -260,18 +279,86 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_backup_before_it(tmp_path: Pa
     assert os.listdir(directory)
 
 
+class Callback:
+    """Keras's base class of callbacks."""
+
+    model: Any = None
+
+
+class EarlyStopping(Callback):
+    """Keras's own: `min_delta` is a setting, that it changes once."""
+
+    def on_epoch_end(self) -> None:
+        self.min_delta, self.best, self.wait = -1, 0.5, 1
+
+
+Callback.__module__ = EarlyStopping.__module__ = "keras.src.callbacks"
+Keras: Any = EarlyStopping
+Own: Any = type("Own", (Callback,), {})
+
+
+def after_a_restart(trained: list[Any], again: list[Any], change: Callable[[], None]) -> list[Any]:
+    memory = Memory(trained, "keras", Said(Link(None)))
+    change()
+    kept, arrays = memory.keep()
+    Memory(again, "keras", Said(Link(None))).recall(json.loads(json.dumps(kept)), arrays)
+    return again
+
+
 def test_two_callbacks_of_one_class_remember_apart_over_a_restart() -> None:
-    from types import SimpleNamespace
+    trained = [Keras(), Keras()]
 
-    from orchestrator.task.transparent.saver import Saver, named
+    def change() -> None:
+        trained[0].best, trained[1].best = 0.25, 0.5
 
-    kind = type("ModelCheckpoint", (), {"__module__": "keras.src.callbacks"})
-    by_loss, by_mae = kind(), kind()
-    by_loss.best, by_mae.best = 0.25, 0.5
-    setting: Any = SimpleNamespace(library="keras", shrink=SimpleNamespace(scale=1.0, rate=1.0))
-    course: Any = SimpleNamespace(first_epoch=0)
-    saver = Saver(setting, None, course, 3)
-    saver.others = [by_loss, by_mae]
-    model = SimpleNamespace(history=SimpleNamespace(history={}, epoch=[]))
-    kept = saver._position(model, Position(1, 0)).callbacks
-    assert [kept[name]["best"] for name, _ in named(saver.others)] == [0.25, 0.5]
+    assert [each.best for each in after_a_restart(trained, [Keras(), Keras()], change)] == [0.25, 0.5]
+
+
+def test_weights_and_whatever_a_callback_counts_are_there_after_a_restart() -> None:
+    np = pytest.importorskip("numpy")
+    stopping, own, losses = Keras(), Own(), [0.5]
+    stopping.best_weights, stopping.model = None, object()
+    own._count, own.losses, own.by_epoch, own.seen = 0, losses, {}, np.zeros(2)
+    again, theirs = Own(), [0.5]
+    again._count, again.losses, again.by_epoch, again.seen = 0, theirs, {}, np.zeros(2)
+
+    def change() -> None:
+        stopping.best_weights, stopping.model = [np.ones((2, 3))], object()
+        own._count, own.by_epoch[3] = 7, ("a", {None, 2.0})
+        losses.append(0.25)
+        own.seen += 1  # in place
+
+    fresh, again = after_a_restart([stopping, own], [Keras(), again], change)
+    assert [each.tolist() for each in fresh.best_weights] == [[[1.0] * 3] * 2]
+    assert vars(fresh).keys() == {"best_weights"}
+    assert (again._count, again.by_epoch, again.seen.tolist()) == (7, {3: ("a", {None, 2.0})}, [1.0, 1.0])
+    assert again.losses is theirs, "the script may hold the list by another name"
+    assert theirs == [0.5, 0.25]
+
+
+def test_settings_are_those_of_the_script_as_it_is_now() -> None:
+    kind: Any = type("Patient", (EarlyStopping,), {})
+    trained, again = kind(), kind()
+    trained.patience = again.patience = 2
+    trained.min_delta = again.min_delta = 1
+    trained.of_its_own = 0
+    again.patience = 5
+
+    def change() -> None:
+        trained.on_epoch_end()
+        trained.of_its_own = 3
+
+    after_a_restart([trained], [again], change)
+    assert again.min_delta == 1, "Keras would change it again"
+    assert (again.patience, again.wait, again.best, again.of_its_own) == (5, 1, 0.5, 3)
+
+
+def test_a_callback_that_holds_what_cannot_be_kept_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    own = Own()
+    own.reader = iter([1])
+
+    def change() -> None:
+        own.reader = iter([2])
+
+    after_a_restart([own], [Own()], change)
+    assert "orch: Own.reader is a list_iterator, which a restart cannot bring back" in capsys.readouterr().err

@@ -237,8 +237,7 @@ def warnings(job_id: str) -> list[str]:
 
 def was_taken(ended: dict[str, Any]) -> bool:
     """Return whether a run has ended because its hosts were taken away, and not by its user."""
-    found = ended.get("first_cause") or {}
-    return ended.get("phase") == "KILLED" and found.get("cause") == Cause.HOST_LEAVES.value
+    return ended.get("phase") == "KILLED" and ended.get("planned_end") == Cause.HOST_LEAVES.value
 
 
 def seen_gpus(value: object) -> tuple[int, ...] | None:

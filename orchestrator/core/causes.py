@@ -114,6 +114,14 @@ class Cause(Enum):
         means="killed from outside orch on {host}; not by the kernel's out-of-memory killer",
         advice="check the host for a batch system, a clean-up job or a person (`last`, `journalctl`)",
     )
+    SWEPT = Row(
+        "ended by orch",
+        how="was ended by orch, but not by this coordinator",
+        means="orch ended it on {host}, for another head node or command: `--take-over`, `orch gc`, or a run that has "
+        "this machine under another name",
+        advice="`orch gc --hosts FILE --json` shows who drives what on {host}",
+    )
+    """So often as a failure of its own: two heads that end each other's tasks do not go on for ever."""
     CRASH = Row(
         "crash",
         means="the process crashed in native code",

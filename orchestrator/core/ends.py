@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.causes import Cause
+from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.instants import Instant, ToldInstant
 
@@ -88,3 +88,8 @@ class FirstCause:
     """What was done: started again, from where; or given up, and why."""
     cost: str = ""
     """How long no step was made, and where that time went; empty until the training goes on."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether something failed: not where the tasks were only moved, or their host is taken away as was told."""
+        return self.cause.row.blame is not Blame.NOBODY

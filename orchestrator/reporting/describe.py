@@ -84,7 +84,7 @@ def _joined(*parts: str) -> str:
 
 def _after_the_reason(run: Run, following: str) -> Reason:
     told = _joined(run.reason, following)
-    if run.reason_rest is None or run.first_cause is None:
+    if run.reason_rest is None or run.first_cause is None or not run.first_cause.is_failure:
         return _plain(told)
     return Reason(told, _joined(run.reason_rest, following), "first_cause")
 

@@ -197,6 +197,8 @@ def test_a_sweep_leaves_nothing_and_spares_the_newer(connect: Connect) -> None:
     assert process.marked(RUN, {2}, host_dir=host_dir) != []
     agent.ok("sweep", generation_max=2)
     assert process.marked(RUN, {2}, host_dir=host_dir) == []
+    ended = agent.until(lambda tasks: tasks and tasks[-1]["phase"] == "exited" and tasks)[-1]["exit"]
+    assert (ended["signal"], ended["ordered"]) == (9, True), "what orch kills, nobody else has killed"
 
 
 @pytest.mark.fault(7)

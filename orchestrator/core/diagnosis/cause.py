@@ -15,7 +15,8 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import gpu_faults, matching
 from orchestrator.core.ends import Exit, FirstCause, Follower, Injected
 from orchestrator.core.plan import TaskId
-from orchestrator.core.state.host import Link
+from orchestrator.core.state.host import Host, Link
+from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.words import duration, plain, size, without_figures
@@ -122,8 +123,18 @@ def first_cause(run: Run) -> FirstCause | None:
     """Why this generation ended; None where no task ended badly by itself."""
     task = first_of(run.tasks)
     found = of_task(run, task) if task is not None else None
-    lost = lost_by(run, task) if task is not None else None
-    if found is None or lost is None:
+    if task is None or found is None:
+        return found
+    away = cut_off_from(run, task)
+    if away is not None:
+        sentence = f"{away.name} was cut off: {silence_of(away)}; {found.sentence}"
+        means, advice = matching.of_class(Cause.NETWORK, host=away.name)
+        cut = FirstCause(
+            None, task.generation, Cause.NETWORK, sentence, host=away.name, means=means, advice=advice
+        )
+        return completed(run, cut)
+    lost = lost_by(run, task)
+    if lost is None:
         return found
     return completed(
         run,
@@ -137,6 +148,31 @@ def first_cause(run: Run) -> FirstCause | None:
             advice=f"check {lost.host} for what stopped it: SIGSTOP, a debugger, swapped-out memory",
         ),
     )
+
+
+def cut_off_from(run: Run, follower: Task) -> Host | None:
+    """Return the host that was silent when a task says that it lost its peers; None where all were heard, or most not.
+
+    Whoever notices that first is not what failed.
+    """
+    if follower.exit is None or follower.exit.cause.row.blame is not Blame.PEER:
+        return None
+    at = follower.exit.at
+    silent = [host for host in run.assignees if _was_silent(host, at)]
+    return silent[0] if silent and 2 * len(silent) <= len(run.assignees) else None
+
+
+def _was_silent(host: Host, at: Instant) -> bool:
+    if host.link is Link.UNREACHABLE:
+        return host.heard_at is not None and host.heard_at < at
+    return host.silent_at is not None and host.back_at is not None and host.silent_at < at <= host.back_at
+
+
+def silence_of(host: Host) -> str:
+    """Say how long a host was not heard."""
+    if host.link is Link.UNREACHABLE or host.silent_at is None or host.back_at is None:
+        return "nothing is heard of it"
+    return f"nothing was heard of it for {duration(host.back_at - host.silent_at)}"
 
 
 def lost_by(run: Run, follower: Task) -> Task | None:

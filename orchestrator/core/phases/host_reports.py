@@ -8,6 +8,7 @@ from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.hosts import checkpoint_dir, host_state
+from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.launching.environment import GENERATION_TOLD_MAX
 from orchestrator.core.notes import NoteKind, said_by_task
 from orchestrator.core.phases import leaving, own_place, standby
@@ -106,7 +107,7 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
         turn.note(
             NoteKind.HOST_BACK, f"{host.name} is reachable again after {duration(turn.at - host.since_at)}"
         )
-        host = turn.set_host(host, back_at=turn.at)
+        host = turn.set_host(host, back_at=turn.at, silent_at=last_word_at(host))
     is_back = host.link is not Link.CONNECTED
     was_cut_off = is_back and host_state.is_cut_off(turn.run)
     turn.set_host(
@@ -290,8 +291,7 @@ def _mute(turn: Turn, task: Task) -> None:
 
 def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
     if ended.cause is Cause.ORDERED and task.ending is None and turn.run.phase in _NOBODY_IS_ENDED:
-        # This coordinator has not ordered the end, so the run treats it as any other.
-        ended = replace(ended, cause=Cause.SIGNAL if ended.signal else Cause.SCRIPT)
+        ended = replace(ended, cause=Cause.SWEPT)
     ended = cause.classify(ended)
     turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
     turn.note(

@@ -173,7 +173,10 @@ def _settle_intent(turn: Turn) -> None:
     if (run.intent is Intent.RESTART or is_gentle) and is_done and failed is None:
         turn.set_phase(intent=Intent.SUCCEED)
     if run.intent is Intent.RESCHEDULE:
-        if run.first_cause is not None:
+        failed = cause.first_of(run.tasks)
+        if failed is not None and failed.exit is not None and failed.exit.cause.row.blame is not Blame.PEER:
+            turn.set(first_cause=cause.first_cause(run))  # before it was asked to end
+        elif run.first_cause is not None:
             turn.set(first_cause=cause.completed(run, run.first_cause))
         return
     found, known = cause.first_cause(turn.run), run.first_cause

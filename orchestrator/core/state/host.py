@@ -112,6 +112,8 @@ class Host:
     cpu_percent: float | None = None
     memory_percent: float | None = None
     memory_available_bytes: int | None = None
+    silent_at: Instant | None = None
+    """When it was last heard before it became unreachable, the last time that it was."""
     back_at: Instant | None = None
     """When it was last heard again after it had been unreachable."""
     state: HostState = HostState.OPEN

@@ -480,7 +480,8 @@ class Coordinator:
             return changed
 
         def first_cause(before: Run, after: Run) -> None:
-            if after.first_cause != before.first_cause:
+            planned = after.first_cause is not None and not after.first_cause.is_failure
+            if after.first_cause != before.first_cause and not planned:
                 self._logs.put_first_cause(after.run_id, status.first_cause(after))
 
         def last_figures(before: Run, after: Run) -> None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.core import bottleneck
+from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.hosts import host_state
 from orchestrator.core.launching.environment import endpoint
@@ -68,6 +69,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "saving": saving(run),
         "standby": _standby(run, now),
         "first_cause": first_cause(run),
+        "planned_end": _planned_end(run),
         "warnings": list(run.warnings),
         "proof": _proof(run),
         "hosts": [_host(run, host, now) for host in run.hosts],
@@ -134,10 +136,22 @@ def _goodput(run: Run, account: Account | None) -> dict[str, Any]:
 
 
 def first_cause(run: Run) -> dict[str, object] | None:
-    """Return what ended the last generation that failed, and what that cost once the run trains again."""
-    if run.first_cause is None:
+    """Return what ended the last generation that failed, and what that cost once the run trains again.
+
+    None where its end was planned: a drain, a host that leaves, a rollback.
+    """
+    if run.first_cause is None or not run.first_cause.is_failure:
         return None
     return cause.as_data(run.first_cause, run.cost.as_data() if run.cost and run.first_cause.cost else None)
+
+
+def _planned_end(run: Run) -> str | None:
+    """Return why the last generation ended, where nothing failed: `rescheduled`, `host leaves`, `rolled back`."""
+    return (
+        run.first_cause.cause.value
+        if run.first_cause is not None and not run.first_cause.is_failure
+        else None
+    )
 
 
 def saving(run: Run) -> dict[str, Any] | None:
@@ -176,7 +190,8 @@ def why_document(
         now: the monotonic time.
     """
     newest = first_cause(run)
-    latest = {(c["generation"], c["task"]): c for c in (*ended, *([newest] if newest else ()))}
+    failed = [c for c in (*ended, *([newest] if newest else ())) if c.get("cause") not in _PLANNED]
+    latest = {(c["generation"], c["task"]): c for c in failed}
     return {
         "schema": SCHEMA,
         **_headline(run, now, halted),
@@ -184,6 +199,9 @@ def why_document(
         "saving": saving(run),
         "first_causes": list(latest.values()),
     }
+
+
+_PLANNED = frozenset(each.value for each in Cause if each.row.blame is Blame.NOBODY)
 
 
 def _standby(run: Run, now: float) -> dict[str, Any]:

@@ -51,6 +51,8 @@ def sweep(
     for task, generation, directory in hostdir.generations(host_dir, run):
         if generation > generation_max:
             continue
+        if shim_record.shim_alive(directory):
+            shim_record.mark_swept(directory)
         shim = durable.read_object(directory, "shim.json") or {}
         group = cgroup.find(cgroup.name_of(host_dir, run, task, generation), shim.get("cgroup"))
         if group is not None:

@@ -399,7 +399,7 @@ class Shim:
             signal=ended.signal,
             ago_s=ago_s,
             ended_at=time.time() - ago_s,
-            ordered=state.stop_by is StopBy.ORDER,
+            ordered=state.stop_by is StopBy.ORDER or record.is_swept(self._directory),
             released=state.reached is Phase.RUNNING,
             last_lines=self._log.last_lines(),
         )

@@ -4,6 +4,7 @@ tasks/worker-0/gen-000002/   start.json  what to start; the agent writes it
                              shim.json   the identities of the shim and its task, written before anything runs
                              sock        the shim's socket, 0600, while the shim lives
                              exit.json   how the task ended: the last TASK of its reports
+                             released, swept   empty: it has passed its gate; orch kills it, past its shim
                              exit.room   space on the disk that is reserved for exit.json while the task lives
                              shim.err    the shim's own traceback; empty unless the shim has a bug
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import Left, SweptBy, Task
 
 RELEASED = "released"
+SWEPT = "swept"
 """A file in the generation's directory, from its release on."""
 
 ROOM_BYTES = 16 << 10
@@ -154,10 +156,24 @@ def _write_into(room: str, value: dict[str, Any]) -> None:
         os.close(handle)
 
 
+def mark_swept(generation_dir: str) -> None:
+    """Note that orch is about to kill the task, past its shim: it was no other program. Errors are ignored."""
+    _mark(generation_dir, SWEPT)
+
+
+def is_swept(generation_dir: str) -> bool:
+    """Return whether orch has killed the task, past its shim."""
+    return os.path.exists(os.path.join(generation_dir, SWEPT))
+
+
 def mark_released(generation_dir: str) -> None:
     """Note that the task passes its gate, for whoever writes the record if this shim dies. Errors are ignored."""
+    _mark(generation_dir, RELEASED)
+
+
+def _mark(generation_dir: str, name: str) -> None:
     try:
-        os.close(os.open(os.path.join(generation_dir, RELEASED), os.O_WRONLY | os.O_CREAT, 0o600))
+        os.close(os.open(os.path.join(generation_dir, name), os.O_WRONLY | os.O_CREAT, 0o600))
     except OSError:
         return
 
@@ -224,6 +240,7 @@ def _bury(generation_dir: str) -> Task:
         swept=swept,
         left=left,
         ended_at=time.time(),
+        ordered=is_swept(generation_dir),
         released=os.path.exists(os.path.join(generation_dir, RELEASED)),
         last_lines=hostlog.tail(generation_dir),
         ago_s=None if cause == "rebooted" else 0.0,

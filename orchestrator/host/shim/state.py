@@ -334,9 +334,9 @@ def cause_of(
 ) -> ExitCause:
     """Return why the task ended: script, signal, oom, perhaps-oom, start-failed.
 
-    `group_oom_kills` counts the OOM kills in the task's own control group; None where it has none. `shared_oom_kills`
-    counts those of the last seconds among processes that may be others': a process that got SIGKILL just then may be
-    one of them, and is if `is_one`.
+    `group_oom_kills` counts the OOM kills in the task's own control group shortly before; None where it has none.
+    `shared_oom_kills` counts those of the last seconds among processes that may be others': a process that got SIGKILL
+    just then may be one of them, and is if `is_one`.
     """
     if ended.why is not None:
         return "start-failed"

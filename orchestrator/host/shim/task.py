@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import ExitCause, Left, SweptBy
 
 
+_KILLED_S = 4.0
+"""Two samples: the kernel counts at the time of the kill, and a process with much memory ends some time later."""
+_CHILD_KILLED_S = 60.0
+
+
 class TaskProcess:
     """The process of a task, before its start, while it runs, and after its end."""
 
@@ -33,6 +38,7 @@ class TaskProcess:
         self._group: cgroup.Cgroup | None = None
         self._sampler: usage.Sampler | None = None
         self._oom_kills = oom.OomKills()
+        self._own_kills = oom.OwnKills()
         self.cpu_percent: float | None = None
         self.rss_bytes: int | None = None
         self.peak_rss_bytes: int | None = None
@@ -147,6 +153,8 @@ class TaskProcess:
         self._oom_kills.sample(self.pid)
         if self.pid is None:
             return
+        if self._group is not None:
+            self._own_kills.sample(at, self._group.oom_kills() or 0)
         if self._sampler is None:
             self._sampler = usage.Sampler()
         self.cpu_percent, self.rss_bytes = self._sampler.sample(self.pid, at)
@@ -157,7 +165,12 @@ class TaskProcess:
         """Return why it ended, by the OOM kills in its own group, or in the one that it shares."""
         group_oom = None
         if self._group is not None:
-            group_oom = self._group.oom_kills()
+            kills = self._group.oom_kills()
+            if kills is not None:
+                self._own_kills.sample(ended.at, kills)
+                # One that was killed ends at once; one whose child was killed may wait for it first.
+                lately_s = _KILLED_S if ended.code is None else _CHILD_KILLED_S
+                group_oom = self._own_kills.since(ended.at - lately_s)
             self.peak_rss_bytes = max(self.peak_rss_bytes or 0, self._group.peak_bytes() or 0) or None
         is_one = self._oom_kills.is_one(self.pid, self.peak_rss_bytes)
         return cause_of(ended, stop_by, group_oom, self._oom_kills.recent(), is_one=is_one)

@@ -21,6 +21,23 @@ _RECORDS_MAX = 20_000
 """More than a kernel keeps."""
 
 
+class OwnKills:
+    """The OOM kills in a task's own control group, with the times at which they were seen."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def sample(self, at: float, kills: int) -> None:
+        """Take the count."""
+        if kills > (self._seen[-1][1] if self._seen else 0):
+            self._seen.append((at, kills))
+
+    def since(self, at: float) -> int:
+        """Return how many were seen after that time."""
+        before = [kills for seen_at, kills in self._seen if seen_at <= at]
+        return self._seen[-1][1] - max(before, default=0) if self._seen else 0
+
+
 class OomKills:
     """The OOM kills of the last seconds among the processes that share a task's memory group.
 

@@ -16,7 +16,7 @@ from orchestrator.core.plan import TaskId
 from orchestrator.core.saving import Saving
 from orchestrator.core.state.checkpoint import Checkpoint, Seed
 from orchestrator.core.state.host import Facts, HostState, Link
-from orchestrator.core.state.phase_states import Phase, Swept
+from orchestrator.core.state.phase_states import Ended, Phase, Swept
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.core.state.task import Progress, Standby, TaskPhase
 from orchestrator.head.coordinator import status
@@ -211,6 +211,23 @@ def test_the_tasks_of_an_ended_run_keep_how_they_ended() -> None:
 def test_the_fake_coordinator_tells_first_causes_as_the_real_one_does() -> None:
     real = cause.as_data(FirstCause(W0, 1, Cause.SIGNAL, "x"))
     assert list(first_cause_document()) == list(real)
+
+
+@pytest.mark.parametrize("planned", [Cause.RESCHEDULED, Cause.HOST_LEAVES])
+def test_a_planned_end_is_no_first_cause_and_hides_none(planned: Cause) -> None:
+    """A drain, and the end of a run whose hosts are taken away while it waits after a real failure."""
+    failed = {"generation": 1, "task": "worker:0", "cause": "signal"}
+    moved = {"generation": 2, "task": None, "cause": planned.value}
+    sentence = "a leaves: the time limit is near"
+    run = replace(
+        a_run(), first_cause=FirstCause(None, 2, planned, sentence), reason=sentence, reason_rest=""
+    )
+    assert status.why_document(run, [failed, moved], now=NOW)["first_causes"] == [failed]
+    (shown,) = status.document([run], now=NOW)["runs"]
+    assert (shown["first_cause"], shown["planned_end"]) == (None, planned.value)
+    ended = replace(run, phase_state=Ended(phase=Phase.KILLED))
+    (shown,) = status.document([ended], now=NOW)["runs"]
+    assert (shown["reason_begins_with"], shown["reason_rest"]) == (None, sentence)
 
 
 def test_of_each_end_the_latest_word_counts_and_the_order_stays() -> None:

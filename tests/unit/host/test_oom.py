@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.host.system.oom import OomKills
+from orchestrator.host.system.oom import OomKills, OwnKills
 
 PID = 42
 
@@ -165,3 +165,15 @@ def test_a_kill_before_the_last_two_samples_is_not_recent(machine: Machine) -> N
     (machine.proc / "vmstat").unlink()
     (machine.groups / "login/memory.events.local").unlink()
     assert sampled(machine).recent() == 0, "nothing is counted where no file tells it"
+
+
+@pytest.mark.fault(94)
+def test_an_earlier_oom_kill_in_its_own_group_is_not_that_of_its_end() -> None:
+    """A data loader was killed for lack of memory, and the task trained on until somebody killed it."""
+    own = OwnKills()
+    for at, kills in ((2.0, 0), (4.0, 1), (6.0, 1), (100.0, 1)):
+        own.sample(at, kills)
+    assert (own.since(0.0), own.since(3.9), own.since(96.0)) == (1, 1, 0)
+    own.sample(101.0, 3)
+    assert (own.since(97.0), own.since(3.0)) == (2, 3)
+    assert OwnKills().since(0.0) == 0

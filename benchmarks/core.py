@@ -16,9 +16,8 @@ from benchmarks.figure import Figure, Point
 from benchmarks.limits import LIMITS
 from orchestrator.core import decide
 from orchestrator.core.deadlines import next_deadline
-from orchestrator.core.decision import is_worth_keeping
+from orchestrator.core.decision import Weight
 from orchestrator.core.events import Event, HostPrepared, HostReported, HostUp, Submitted, TaskReport
-from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.phase_states import Phase
@@ -73,11 +72,9 @@ def _heard(run: Run, numbers: range, since_at: float) -> tuple[float, Run]:
         host = number % len(run.hosts)
         at = since_at + 2.0 * number / len(run.hosts)
         event = report(run, host, "running", at, number + 1)
-        after, actions = decide.step(run, event)
-        if not is_quiet(run, after, event):  # as the loop does
-            is_worth_keeping(run, after, event, actions)
-            next_deadline(after)
-        run = after
+        run, _, weight = decide.step(run, event)
+        if weight is not Weight.NUMBERS:  # as the loop does
+            next_deadline(run)
     return (time.process_time() - began) * 1000 / len(numbers), run
 
 

@@ -1,4 +1,4 @@
-"""Decides: `step(run, event) -> (run, actions)`.
+"""Decides: `step(run, event) -> (run, actions, weight)`.
 
 Rules. Whatever changes a run is called from here. Nothing here knows a clock: every event says when it happened, and
 every wait is a field of the state (`deadlines`).
@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import assert_never
 
 from orchestrator.core import conflicts, invariants
-from orchestrator.core.actions import Action
 from orchestrator.core.causes import Cause
+from orchestrator.core.decision import Decision, Weight, is_quiet, weigh
 from orchestrator.core.ends import Exit, FirstCause, Injected
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
@@ -54,7 +54,6 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import checkpoints, final_verification, leaving, room, standby
 from orchestrator.core.phases.host_reports import absorb
 from orchestrator.core.phases.individual import advance_individual, end_individually
-from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.core.phases.reschedule import handle
 from orchestrator.core.phases.running import advance_running, verification_failed
 from orchestrator.core.phases.stall import advance_stall, stacks_collected
@@ -100,24 +99,24 @@ SEED_REFUSALS = ("no-readable-checkpoint", "superseded", conflicts.DRIVEN)
 """Codes of problems of seeding for which trying again gives the same answer."""
 
 
-def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
-    """Decide: the next state, and what the world must do, in order.
+def step(run: Run, event: Event) -> Decision:
+    """Decide: the next state, what the world must do, in order, and what is owed to that before it is done.
 
     Raises InvariantViolated where that state would be one that cannot be. Whatever it raises is a fault of ours, and
     nothing is changed: the loop leaves the run as it was.
     """
     if _is_stale(run, event):
-        return run, []
+        return Decision(run, [], Weight.NOTHING)
     turn = Turn(run, event.at)
     _take(turn, event)
     if not turn.actions and is_quiet(run, turn.run, event):
-        return turn.run, []
+        return Decision(turn.run, [], Weight.NUMBERS)
     for _ in range(_TURNS_MAX):
         before = turn.run
         _advance(turn)
         if turn.run == before:
             invariants.check(turn.run, run)
-            return turn.run, turn.actions
+            return Decision(turn.run, turn.actions, weigh(run, turn.run, event, turn.actions))
     raise InvariantViolated(f"{run.run_id} does not settle after {event}")
 
 

@@ -1,110 +1,82 @@
-"""What one turn has decided: in words, and whether it must be kept.
+"""What `step` answers: the state, what to do, and how much the decision weighs.
 
-The words are those of the transcripts in the tests, of the story of a run whose decisions have stopped, and of `orch
-replay`, which compares them with what was recorded.
+The weight says what the loop owes to the decision before it acts: nothing; to show it; or to journal it first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
 
-from orchestrator.core.actions import (
-    Action,
-    CloseHost,
-    CollectStacks,
-    Note,
-    PrepareHost,
-    ReleaseTask,
-    StartTask,
-    StopTask,
-    VerifyCheckpoint,
-)
+from orchestrator.core import report_fields
+from orchestrator.core.actions import Action, VerifyCheckpoint
 from orchestrator.core.events import CheckpointVerified, Event, HostReported, Ticked
-from orchestrator.core.plan import TaskId
-from orchestrator.core.state.phase_states import Running
+from orchestrator.core.phases.stall import may_be_frozen
+from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
 
-_WORD_MAX = 120
-"""Characters of one value in the words of an event."""
+
+class Weight(Enum):
+    """What is owed to a decision. A heavier one is owed all that the lighter ones are."""
+
+    NOTHING = 0
+    """Nothing has changed."""
+    NUMBERS = 1
+    """Numbers to show have changed. They can only postpone a deadline, since a host or a task was heard."""
+    STATE = 2
+    """The state has changed. Whoever goes on without the journal finds the same by looking."""
+    JOURNAL = 3
+    """The journal must have it before anything is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What followed from one event."""
+class Decision(NamedTuple):
+    """What follows from an event."""
 
-    phase: str
-    """`RUNNING`, or `RUNNING -> STOPPING` where it was changed."""
-    orders: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def is_like(self, other: Decision) -> bool:
-        """Return whether the same was decided. How a note is worded decides nothing."""
-        return (self.phase, self.orders, _kinds(self.notes)) == (
-            other.phase,
-            other.orders,
-            _kinds(other.notes),
-        )
+    run: Run
+    actions: list[Action]
+    weight: Weight
 
 
-def _kinds(notes: Sequence[str]) -> list[str]:
-    return [note.partition(":")[0] for note in notes]
+_WAITS_FOR_NO_NUMBER = (Phase.PENDING, Phase.RENDEZVOUS, Phase.RUNNING)
+"""Phases in which no number of a report is waited for. In others, the run may wait for room on a disk, or for the end
+of a task that a report leaves out."""
 
 
-def decided(before: Run, after: Run, actions: Sequence[Action]) -> Decision:
-    """Put the answer of `step` into words."""
-    changed = after.phase_state.phase is not before.phase_state.phase
-    return Decision(
-        phase=f"{before.phase.value} -> {after.phase.value}" if changed else after.phase.value,
-        orders=tuple(in_words(action) for action in actions if not isinstance(action, Note)),
-        notes=tuple(in_words(action) for action in actions if isinstance(action, Note)),
+def is_quiet(before: Run, after: Run, event: Event) -> bool:
+    """Return whether `event` is a report and has changed numbers only. Then nothing is decided, checked or kept for it.
+
+    That is nearly every heartbeat, of nearly every host, so what is done for one must not grow with the number of
+    hosts. The chief's position is what a stall is judged by, so the report of its host is never quiet. A deadline that
+    has passed meanwhile is handled at the next `Ticked`.
+    """
+    if not isinstance(event, HostReported) or before.phase not in _WAITS_FOR_NO_NUMBER:
+        return False
+    tasks = after.tasks_on(event.host)
+    return (
+        before.phase is after.phase
+        and all(task.id != after.chief for task in tasks)
+        and report_fields.waking(before, event.host) == report_fields.waking(after, event.host)
+        and not any(may_be_frozen(after, task) for task in tasks)
     )
 
 
-def in_words(action: Action) -> str:
-    """Put one action into a line: who is to do what."""
-    name = type(action).__name__
-    match action:
-        case Note(kind=kind, message=message):
-            return f"note {kind.value}: {message}"
-        case CollectStacks(generation=generation):
-            return f"{name} gen {generation}"
-        case PrepareHost(host=host) | CloseHost(host=host):
-            return f"{name} {host}"
-        case StopTask(host=host, task=task, generation=generation, grace_s=grace_s):
-            return f"{name} {task} gen {generation} on {host}, grace {grace_s:g} s"
-        case StartTask(standby=True):
-            return f"{name} {action.task} gen {action.generation} on {action.host}, as a standby"
-        case StartTask() | ReleaseTask():
-            return f"{name} {action.task} gen {action.generation} on {action.host}"
-        case _:
-            return f"{name} gen {action.generation} on {action.host}"
+def weigh(before: Run, after: Run, event: Event, actions: Sequence[Action]) -> Weight:
+    """Return what is owed to a decision that was not quiet.
 
-
-def event_in_words(event: Event) -> str:
-    """Put one event into a line: what happened, and where."""
-    words = [type(event).__name__]
-    for field in fields(event):
-        value = getattr(event, field.name)
-        if field.name != "at" and isinstance(value, str | bool | int | TaskId):
-            words.append(f"{field.name}={str(value)[:_WORD_MAX]}")
-    if isinstance(event, HostReported):
-        words += [f"{told.task}={told.phase}" for told in event.tasks]
-    return " ".join(words)
-
-
-def is_worth_keeping(before: Run, after: Run, event: Event, actions: Sequence[Action]) -> bool:
-    """Return whether the journal must have this turn before anything else happens.
-
-    A heartbeat that only moves numbers need not be kept: the next one brings them anyway. Nor need a look at the newest
+    Of a heartbeat only the beliefs must be kept that the next one does not bring anyway. Nor need a look at the newest
     checkpoint that finds nothing new: the next coordinator looks by itself. Whatever else is ordered or noted, and
     whatever a person or another host said, must be.
     """
+    if after == before and not actions:
+        return Weight.NOTHING
     if isinstance(event, Ticked | CheckpointVerified):
-        return not _only_looks(before, after, actions)
+        return Weight.STATE if _only_looks(before, after, actions) else Weight.JOURNAL
     if actions or not isinstance(event, HostReported):
-        return True
-    return _beliefs(before, event.host) != _beliefs(after, event.host)
+        return Weight.JOURNAL
+    is_known = report_fields.kept(before, event.host) == report_fields.kept(after, event.host)
+    return Weight.STATE if is_known else Weight.JOURNAL
 
 
 def _only_looks(before: Run, after: Run, actions: Sequence[Action]) -> bool:
@@ -114,10 +86,3 @@ def _only_looks(before: Run, after: Run, actions: Sequence[Action]) -> bool:
         return False
     ordered = all(isinstance(action, VerifyCheckpoint) for action in actions)
     return ordered and replace(after, phase_state=replace(new, verify_at=old.verify_at)) == before
-
-
-def _beliefs(run: Run, host: str) -> tuple[object, ...]:
-    """Return the values that a report may change alone, and that the next coordinator must find in the journal."""
-    tasks = [(t.id, t.phase, t.pid, t.port, t.first_step is None) for t in run.tasks_on(host)]
-    waiting = [(t.id, t.phase, t.pid, t.port) for t in run.standby.tasks_on(host)]
-    return run.phase, run.generation, run.reason, tasks, waiting, run.host(host).link

@@ -80,7 +80,7 @@ def shown(played: Played, paint: Paint) -> list[str]:
 
 
 def _what(entry: Entry) -> str:
-    from orchestrator.core.decision import event_in_words
+    from orchestrator.core.in_words import event_in_words
 
     return plain(event_in_words(entry.event) if entry.event is not None else entry.type)
 

@@ -238,14 +238,6 @@ def _absorb(turn: Turn, task: Task, told: TaskReport | None) -> None:
             _set_task(turn, task, phase=phase, pid=told.pid, port=told.port, progress=progress)
 
 
-def believed(run: Run, host: str) -> list[tuple[object, ...]]:
-    """Return what is known of the standby's tasks on a host.
-
-    Decisions depend on it, and the next coordinator needs it.
-    """
-    return [(task.phase, task.pid, task.port) for task in run.standby.tasks_on(host)]
-
-
 def outstanding(run: Run, name: str) -> list[Action]:
     """Return the orders to a host about the standby that are not known to be done."""
     if run.standby.ended:

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from orchestrator.core.decision import Decision, event_in_words
 from orchestrator.core.errors import DecisionsStopped
 from orchestrator.core.events import Event
+from orchestrator.core.in_words import InWords, event_in_words
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.run import Run
 
@@ -55,7 +55,7 @@ class Stories:
     def __init__(self) -> None:
         self._lines: dict[str, deque[str]] = {}
 
-    def add(self, run_id: str, event: Event, decision: Decision) -> None:
+    def add(self, run_id: str, event: Event, decision: InWords) -> None:
         """Remember a turn. Only the newest STORY_MAX are kept."""
         told = "; ".join((decision.phase, *decision.orders, *decision.notes))
         lines = self._lines.setdefault(run_id, deque(maxlen=STORY_MAX))

@@ -25,11 +25,11 @@ from orchestrator.core import decide
 from orchestrator.core.abandon import abandoned
 from orchestrator.core.actions import Action, Note
 from orchestrator.core.deadlines import next_deadline
-from orchestrator.core.decision import decided, is_worth_keeping
+from orchestrator.core.decision import Decision, Weight
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import EpochBegan, Event, HostReported, KillRequested, Submitted, Ticked
+from orchestrator.core.in_words import decided
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.core.state.instants import Deadline, rebased, stood_still
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.run import Run
@@ -75,11 +75,8 @@ class _Decided(NamedTuple):
     """An event that was decided, and whose actions were not carried out yet."""
 
     before: Run
-    after: Run
     event: Event
-    actions: Sequence[Action]
-    is_kept: bool
-    """Whether the journal has it."""
+    decision: Decision
 
 
 class Loop:
@@ -188,7 +185,7 @@ class Loop:
             self._journal.commit(after, event, [action for action in actions if isinstance(action, Note)])
         self.halted = {other: halt for other, halt in self.halted.items() if other != run_id}
         self._due.pop(run_id, None)
-        self._carry_out(_Decided(before, after, event, actions, is_kept=True))
+        self._carry_out(_Decided(before, event, Decision(after, actions, Weight.JOURNAL)))
 
     def run(self) -> None:
         """Until `stop`."""
@@ -257,12 +254,12 @@ class Loop:
 
     def _decide(self, before: Run, event: Event) -> None:
         try:
-            after, actions = decide.step(before, event)
-            is_kept = False
-            if not is_quiet(before, after, event):
-                if after == before and not actions:
-                    return
-                is_kept = self._keep(before, after, event, actions)
+            decision = decide.step(before, event)
+            if decision.weight is Weight.NOTHING:
+                return
+            if decision.weight is Weight.JOURNAL:
+                self._keep(before, event, decision)
+            if decision.weight is not Weight.NUMBERS:
                 self._due.pop(before.run_id, None)
         except JournalError:
             raise
@@ -271,8 +268,8 @@ class Loop:
                 raise  # the run has not begun, and the person who submits it is told
             self._halt(before, event, e)
             return
-        self._ahead[after.run_id] = after
-        self._decided.append(_Decided(before, after, event, actions, is_kept))
+        self._ahead[before.run_id] = decision.run
+        self._decided.append(_Decided(before, event, decision))
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
@@ -288,20 +285,18 @@ class Loop:
         for one in decided:
             self._carry_out(one)
 
-    def _keep(self, before: Run, after: Run, event: Event, actions: Sequence[Action]) -> bool:
-        """Write down what was decided, if it must be, before anything is done about it. Return whether it was."""
-        if not is_worth_keeping(before, after, event, actions):
-            return False
-        decision = decided(before, after, actions)
+    def _keep(self, before: Run, event: Event, decision: Decision) -> None:
+        """Write down what was decided, before anything is done about it."""
+        after, actions, _ = decision
+        words = decided(before, after, actions)
         notes = [action for action in actions if isinstance(action, Note)]
-        self._journal.commit(after, event, notes, before=before, outcome=Outcome(decision))
-        self._stories.add(before.run_id, event, decision)
-        return True
+        self._journal.commit(after, event, notes, before=before, outcome=Outcome(words))
+        self._stories.add(before.run_id, event, words)
 
     def _carry_out(self, decided: _Decided) -> None:
-        before, after, event, actions, is_kept = decided
+        before, event, (after, actions, weight) = decided
         self.runs = {**self.runs, after.run_id: after}
-        if is_kept:
+        if weight is Weight.JOURNAL:
             self.seq += 1
             if self.complaint:
                 log.info("the journal can be written again")

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 
+from orchestrator.core import report_fields
 from orchestrator.core.events import HostReported
 from orchestrator.head.links.allowance import Allowance
 
@@ -59,7 +60,7 @@ class Reports:
 
     def is_news(self, run_id: str, event: HostReported) -> bool:
         """Return whether it differs from the host's last report in more than numbers."""
-        key, told = (run_id, event.host), _told(event)
+        key, told = (run_id, event.host), report_fields.news(event)
         is_news = self._told.get(key) != told
         self._told[key] = told
         return is_news
@@ -115,25 +116,6 @@ class Reports:
     def _pause_s(self, key: Key, now: float) -> float:
         allowance = self._allowances.get(key)
         return allowance.take(0.0, now) if allowance is not None else 0.0
-
-
-def _told(event: HostReported) -> tuple[object, ...]:
-    """Return the parts of a report that may change a decision or that people wait for."""
-    tasks = tuple(
-        (
-            task.task,
-            task.generation,
-            task.phase,
-            task.pid,
-            task.port,
-            task.exit and (task.exit.cause, task.exit.code),
-            task.said,
-            task.progress.global_step is None or task.progress.global_step == task.progress.began_step,
-            tuple(task.progress.nonfinite),
-        )
-        for task in event.tasks
-    )
-    return tasks, event.unkillable, event.gpu_faults, event.leaving, event.dir_silent_s > 0
 
 
 def _chars(event: HostReported) -> int:

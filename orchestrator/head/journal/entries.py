@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from orchestrator.core.decision import Decision
 from orchestrator.core.events import Event
+from orchestrator.core.in_words import InWords
 from orchestrator.head.journal.values import adapter, checksum
 
 
@@ -36,7 +36,7 @@ class Entry:
 class Outcome:
     """What became of an event."""
 
-    decision: Decision | None = None
+    decision: InWords | None = None
     raised: str | None = None
     """The fault of ours that stopped the decisions about the run."""
 
@@ -51,7 +51,7 @@ class Outcome:
         told = json.loads(text)
         if "raised" in told:
             return Outcome(raised=told["raised"])
-        return Outcome(Decision(told["phase"], tuple(told["orders"]), tuple(told["notes"])))
+        return Outcome(InWords(told["phase"], tuple(told["orders"]), tuple(told["notes"])))
 
 
 _EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}

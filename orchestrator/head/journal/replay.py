@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.core import decide
-from orchestrator.core.decision import decided
+from orchestrator.core.in_words import decided
 from orchestrator.core.state.run import Run
 from orchestrator.head.journal.changes import changed
 from orchestrator.head.journal.entries import Entry, Outcome
@@ -70,7 +70,7 @@ def _play(entry: Entry, before: Run) -> tuple[Played, Run | None]:
     """Return what was played, and the state after it; None where that is not the one which the next entry builds on."""
     assert entry.event is not None
     try:
-        after, actions = decide.step(before, entry.event)
+        after, actions, _ = decide.step(before, entry.event)
     except Exception as e:
         after = before
         played = Played(entry, Outcome(raised=f"{type(e).__name__}: {e}"))

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core import decide
 from orchestrator.core import events as ev
-from orchestrator.core.actions import Action
+from orchestrator.core.decision import Decision
 from orchestrator.core.state.run import Run
 from tests.unit.cli.desk import Desk
 from tests.unit.head.recording import RUN, Head
@@ -58,9 +58,9 @@ def kinder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the deciding code give a kill another order of its stops."""
     step = decide.step
 
-    def other(run: Run, event: ev.Event) -> tuple[Run, list[Action]]:
-        after, actions = step(run, event)
-        return after, actions[::-1] if isinstance(event, ev.KillRequested) else actions
+    def other(run: Run, event: ev.Event) -> Decision:
+        after, actions, weight = step(run, event)
+        return Decision(after, actions[::-1] if isinstance(event, ev.KillRequested) else actions, weight)
 
     monkeypatch.setattr(decide, "step", other)
 

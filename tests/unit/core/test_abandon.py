@@ -31,9 +31,9 @@ def test_its_hosts_are_swept_and_their_proof_is_taken(phase: Phase) -> None:
         SweepHost("b", 4),
     ]
     assert (after.phase, after.proof) == (Phase.KILLED, {})
-    after, actions = decide.step(after, ev.HostSwept(10.0, "a", Swept(by="cgroup")))
+    after, actions, _ = decide.step(after, ev.HostSwept(10.0, "a", Swept(by="cgroup")))
     assert actions[-1] == CloseHost("a")
-    after, actions = decide.step(after, ev.HostUp(11.0, "b", "boot"))
+    after, actions, _ = decide.step(after, ev.HostUp(11.0, "b", "boot"))
     assert SweepHost("b", 4) in actions, "one that was away is swept when it is back"
 
 

@@ -1,14 +1,15 @@
-"""What a turn decided, and what of it the journal must have."""
+"""What is owed to a decision, and the table of a report's fields that it follows from."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from orchestrator.core import events as ev
-from orchestrator.core.actions import Note, PrepareHost, StopTask, VerifyCheckpoint
-from orchestrator.core.decision import decided, event_in_words, is_worth_keeping
+from orchestrator.core import report_fields
+from orchestrator.core.actions import Note, PrepareHost, VerifyCheckpoint
+from orchestrator.core.decision import Weight, weigh
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.state.checkpoint import Checkpoint
 from orchestrator.core.state.host import Link
@@ -37,16 +38,17 @@ REPORT = ev.HostReported(1.0, "a", ())
     ],
 )
 def test_what_a_heartbeat_teaches_is_kept(after: Run) -> None:
-    assert is_worth_keeping(RUN, after, REPORT, [])
+    assert Weight.JOURNAL is weigh(RUN, after, REPORT, [])
 
 
 def test_a_heartbeat_that_only_moves_numbers_is_not() -> None:
     moved = RUN.with_task(replace(TASK, heard_at=5.0, progress=Progress(global_step=9)))
     moved = moved.with_host(replace(moved.hosts[0], heard_at=5.0, cpu_percent=7.0))
-    assert not is_worth_keeping(RUN, moved, REPORT, [])
-    assert is_worth_keeping(RUN, moved, REPORT, [Note(NoteKind.ADOPTED, "it goes on")])
+    assert Weight.JOURNAL is not weigh(RUN, moved, REPORT, [])
+    assert Weight.JOURNAL is weigh(RUN, moved, REPORT, [Note(NoteKind.ADOPTED, "it goes on")])
     for event in (ev.KillRequested(1.0), ev.HostUp(1.0, "a", "boot")):
-        assert is_worth_keeping(RUN, RUN, event, [])
+        assert Weight.JOURNAL is weigh(RUN, moved, event, [])
+    assert Weight.NOTHING is weigh(RUN, RUN, ev.HostUp(1.0, "a", "boot"), [])
 
 
 def test_a_look_at_the_newest_checkpoint_that_finds_nothing_new_is_not() -> None:
@@ -54,36 +56,28 @@ def test_a_look_at_the_newest_checkpoint_that_finds_nothing_new_is_not() -> None
     due, asked = in_phase(RUN, Phase.RUNNING, verify_at=1.0), in_phase(RUN, Phase.RUNNING)
     look = VerifyCheckpoint("a", 1)
     same = ev.CheckpointVerified(2.0, 1, 5, "ckpt-5")
-    assert not is_worth_keeping(due, asked, ev.Ticked(1.0), [look])
-    assert not is_worth_keeping(asked, due, same, [])
+    assert Weight.JOURNAL is not weigh(due, asked, ev.Ticked(1.0), [look])
+    assert Weight.JOURNAL is not weigh(asked, due, same, [])
     newer = replace(due, checkpoint=Checkpoint(5, "ckpt-5", 1, 2.0))
-    assert is_worth_keeping(asked, newer, same, [Note(NoteKind.CHECKPOINT, "it reads whole")])
-    assert is_worth_keeping(due, in_phase(RUN, Phase.STOPPING), ev.Ticked(1.0), [])
-    assert is_worth_keeping(due, asked, ev.Ticked(1.0), [look, PrepareHost("a")])
+    assert Weight.JOURNAL is weigh(asked, newer, same, [Note(NoteKind.CHECKPOINT, "it reads whole")])
+    assert Weight.JOURNAL is weigh(due, in_phase(RUN, Phase.STOPPING), ev.Ticked(1.0), [])
+    assert Weight.JOURNAL is weigh(due, asked, ev.Ticked(1.0), [look, PrepareHost("a")])
     silent = asked.with_host(replace(HOST, link=Link.UNREACHABLE))
-    assert is_worth_keeping(due, silent, ev.Ticked(1.0), [look])
+    assert Weight.JOURNAL is weigh(due, silent, ev.Ticked(1.0), [look])
 
 
-def test_a_decision_is_like_another_whatever_its_notes_say() -> None:
-    after = in_phase(RUN, Phase.STOPPING)
-    one = decided(RUN, after, [StopTask("a", TASK.id, 1, 10.0), Note(NoteKind.STOPPING, "because")])
-    assert one.phase == "RUNNING -> STOPPING"
-    assert one.orders == ("StopTask worker:0 gen 1 on a, grace 10 s",)
-    assert one.notes == ("note stopping: because",)
-    assert one.is_like(
-        decided(RUN, after, [StopTask("a", TASK.id, 1, 10.0), Note(NoteKind.STOPPING, "for another")])
-    )
-    assert not one.is_like(
-        decided(RUN, after, [StopTask("a", TASK.id, 1, 0.0), Note(NoteKind.STOPPING, "because")])
-    )
-    assert not one.is_like(decided(RUN, after, [StopTask("a", TASK.id, 1, 10.0)]))
-    assert not one.is_like(
-        decided(RUN, RUN, [StopTask("a", TASK.id, 1, 10.0), Note(NoteKind.STOPPING, "because")])
-    )
+def test_every_field_of_a_report_has_its_row() -> None:
+    for type_, rows in ((ev.TaskReport, report_fields.OF_TASK), (ev.HostReported, report_fields.OF_HOST)):
+        assert [row.name for row in rows] == [field.name for field in fields(type_)]
+        assert not [row.name for row in rows if (row.wakes or row.kept) and row.belief is None]
 
 
-def test_events_are_told_in_a_line() -> None:
-    told = ev.TaskReport(TASK.id, 1, "running")
-    assert event_in_words(ev.HostReported(1.0, "a", (told,))) == "HostReported host=a worker:0=running"
-    assert event_in_words(ev.KillRequested(1.0, force=True)) == "KillRequested force=True"
-    assert len(event_in_words(ev.HostDown(1.0, "a", "x" * 10_000))) < 200
+def test_a_report_is_news_where_people_wait_for_what_differs() -> None:
+    one = ev.TaskReport(TASK.id, 1, "running", progress=Progress(global_step=5, began_step=5))
+    known = report_fields.news(ev.HostReported(1.0, "a", (one,)))
+    later = replace(one, progress=Progress(global_step=6, began_step=5))
+    ended = replace(one, phase="exited")
+    silent = ev.HostReported(2.0, "a", (one,), cpu_percent=3.0, dir_silent_s=1.0)
+    assert known == report_fields.news(ev.HostReported(2.0, "a", (one,), cpu_percent=3.0))
+    for other in (ev.HostReported(2.0, "a", (later,)), ev.HostReported(2.0, "a", (ended,)), silent):
+        assert known != report_fields.news(other)

@@ -217,7 +217,7 @@ def trains_after_a_cut(at: float) -> Run:
     events += [ev.Ticked(at - 80.0)]  # nobody has been heard since: most are silent
     events += [report(at - 70.0, host, "running") for host in ready]
     for event in events:
-        run, _ = decide.step(run, event)
+        run, _, _ = decide.step(run, event)
     assert run.within(Running).connected_again_at == at - 70.0
     return run
 
@@ -233,7 +233,7 @@ def test_after_a_reboot_of_the_head_node_silent_hosts_are_judged_by_the_new_cloc
     written = trains_after_a_cut(OLD_UPTIME)
     assert max(instants(written).values()) > 9e5
     run = rebased(written, NEW_UPTIME - OLD_UPTIME)
-    run, _ = decide.step(run, ev.EpochBegan(NEW_UPTIME, epoch=2))
+    run, _, _ = decide.step(run, ev.EpochBegan(NEW_UPTIME, epoch=2))
     assert max(instants(run).values()) <= NEW_UPTIME, "no instant of the old clock is left"
     lost_at: float | None = None
     at = NEW_UPTIME
@@ -241,7 +241,7 @@ def test_after_a_reboot_of_the_head_node_silent_hosts_are_judged_by_the_new_cloc
         at += 2.0
         heard: list[Event] = [report(at, host, "running") for host in "abc"]
         for event in [*heard, ev.Ticked(at)]:
-            run, _ = decide.step(run, event)
+            run, _, _ = decide.step(run, event)
         if run.task(TaskId("worker", 3)).phase is TaskPhase.LOST:
             lost_at = at
     timing = run.plan.timing

@@ -22,7 +22,9 @@ from tests.unit.core.transcript import make_plan
 
 
 def fresh() -> Run:
-    run, _ = decide.step(new_run("t", make_plan(["a"], checkpoint=False), epoch=1, at=0.0), ev.Submitted(0.0))
+    run, _, _ = decide.step(
+        new_run("t", make_plan(["a"], checkpoint=False), epoch=1, at=0.0), ev.Submitted(0.0)
+    )
     check(run)
     return run
 

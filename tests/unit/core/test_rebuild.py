@@ -37,7 +37,7 @@ FACTS = Facts("3.11.2", {}, code="c0de", highest_generation=0)
 def play(run: Run, *events: Event) -> tuple[Run, list[Action]]:
     done: list[Action] = []
     for event in events:
-        run, actions = decide.step(run, event)
+        run, actions, _ = decide.step(run, event)
         done += actions
     return run, done
 

@@ -24,7 +24,7 @@ MUTED = "worker:0 says more than is kept of a task: its further sentences are le
 def say(run: Run, *sentences: str) -> tuple[Run, list[tuple[NoteKind, str]]]:
     """Return the run after a report with these sentences, and what is noted."""
     told = TaskReport(W0, 0, "running", pid=7, said=tuple(("said", one) for one in sentences))
-    run, actions = decide.step(run, HostReported(1.0, "a", (told,)))
+    run, actions, _ = decide.step(run, HostReported(1.0, "a", (told,)))
     return run, [(one.kind, one.message) for one in actions if isinstance(one, Note)]
 
 

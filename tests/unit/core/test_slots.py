@@ -211,7 +211,7 @@ def test_a_host_that_is_stuck_no_more_has_against_it_what_it_had_before() -> Non
     states = {}
     for at, found in ((1.0, left), (2.0, left), (3.0, ())):
         for name in ("h0", "h1"):
-            run, _ = step(run, HostReported(at, name, (), unkillable=found))
+            run, _, _ = step(run, HostReported(at, name, (), unkillable=found))
         states[at] = (run.host("h0").state, run.host("h1").state)
     assert states == {1.0: (DRAINED, STUCK), 2.0: (DRAINED, STUCK), 3.0: (DRAINED, QUARANTINED)}
     assert run.host("h1").state_why == "it ended 2 generations in a row without progress"

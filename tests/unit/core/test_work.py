@@ -43,7 +43,7 @@ def counted(work: Callable[[], object]) -> int:
 
 def after(run: Run, *events: Event) -> Run:
     for event in events:
-        run, _ = decide.step(run, event)
+        run, _, _ = decide.step(run, event)
     return run
 
 

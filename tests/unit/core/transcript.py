@@ -15,10 +15,10 @@ from orchestrator.core import events as ev
 from orchestrator.core.causes import Cause
 from orchestrator.core.conflicts import DRIVEN
 from orchestrator.core.deadlines import next_deadline
-from orchestrator.core.decision import in_words
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
+from orchestrator.core.in_words import in_words
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, Leaving, Unkillable
@@ -145,7 +145,7 @@ class Transcript:
     def _step(self, event: ev.Event) -> list[str]:
         assert self.run is not None
         before = self.run
-        self.run, actions = decide.step(before, event)
+        self.run, actions, _ = decide.step(before, event)
         phase = (
             [f"{before.phase.value} -> {self.run.phase.value}"] if self.run.phase is not before.phase else []
         )

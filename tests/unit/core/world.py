@@ -143,7 +143,7 @@ class World:
         if not self.alive:
             return
         was = self.run
-        self.run, actions = decide.step(was, event)
+        self.run, actions, _ = decide.step(was, event)
         assert not was.phase.is_terminal or self.run.phase is was.phase, "a terminal phase is for ever"
         for action in actions:
             if isinstance(action, do.Note):

@@ -18,10 +18,10 @@ from orchestrator import __version__
 from orchestrator.core import decide
 from orchestrator.core.actions import Note
 from orchestrator.core.causes import Cause
-from orchestrator.core.decision import Decision
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import HostUp, KillRequested, Submitted, Ticked
+from orchestrator.core.in_words import InWords
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.host import Facts
@@ -384,12 +384,12 @@ def test_an_entry_writes_what_changed_and_the_state_is_read_whole(path: str) -> 
             f"t-{n_hosts}", make_plan([f"h{n}" for n in range(n_hosts)], checkpoint=False), epoch=1, at=0.0
         )
         journal = Journal(f"{path}-{n_hosts}")
-        run, _ = decide.step(run, Submitted(0.0))
-        journal.commit(run, Submitted(0.0), [], before=run, outcome=Outcome(Decision("PENDING")))
+        run, _, _ = decide.step(run, Submitted(0.0))
+        journal.commit(run, Submitted(0.0), [], before=run, outcome=Outcome(InWords("PENDING")))
         for number, host in enumerate(run.hosts[:4]):
             before, event = run, HostUp(1.0 + number, host.name, "boot")
-            run, _ = decide.step(run, event)
-            journal.commit(run, event, [], before=before, outcome=Outcome(Decision("PENDING")))
+            run, _, _ = decide.step(run, event)
+            journal.commit(run, event, [], before=before, outcome=Outcome(InWords("PENDING")))
         journal.close()
         (kept,) = Journal(f"{path}-{n_hosts}").runs()
         assert (kept.run, kept.written_at) == (run, 4.0)
@@ -405,7 +405,7 @@ def test_the_state_is_written_whole_again_once_the_changes_are_as_large(path: st
     seqs = set()
     for number in range(300):
         before, run = run, replace(run, reason=f"the reason of {number}")
-        journal.commit(run, Ticked(float(number)), [], before=before, outcome=Outcome(Decision("RUNNING")))
+        journal.commit(run, Ticked(float(number)), [], before=before, outcome=Outcome(InWords("RUNNING")))
         with sqlite3.connect(path) as db:
             seqs.add(db.execute("SELECT state_seq FROM runs").fetchone())
         assert journal.contents().kept[0].run == run
@@ -416,9 +416,7 @@ def test_changes_that_do_not_fit_to_their_state_set_the_run_aside(path: str) -> 
     run = a_run()
     journal = Journal(path)
     journal.commit(run, Ticked(1.0), [])
-    journal.commit(
-        replace(run, reason="r"), Ticked(2.0), [], before=run, outcome=Outcome(Decision("RUNNING"))
-    )
+    journal.commit(replace(run, reason="r"), Ticked(2.0), [], before=run, outcome=Outcome(InWords("RUNNING")))
     with sqlite3.connect(path) as db:
         other = zlib.compress(json.dumps({"changed": {"tasks": {"99": {"pid": [1]}}}}).encode())
         row = list(

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from orchestrator.core.actions import Note
-from orchestrator.core.decision import Decision
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Submitted, Ticked
+from orchestrator.core.in_words import InWords
 from orchestrator.core.notes import NoteKind
 from orchestrator.head.journal import witness
 from orchestrator.head.journal.entries import Outcome
@@ -53,7 +53,7 @@ def write(path: str) -> Journal:
                 Ticked(2.0),
                 [Note(NoteKind.WARNING, "x")],
                 before=run,
-                outcome=Outcome(Decision("RUNNING")),
+                outcome=Outcome(InWords("RUNNING")),
             )
             run = after
         if number == 1:
@@ -208,13 +208,13 @@ def test_what_a_failed_transaction_would_have_written_is_written_by_the_next(tmp
 
     def fails() -> None:
         with journal.together():
-            journal.commit(after, Ticked(2.0), [], before=run, outcome=Outcome(Decision("RUNNING")))
+            journal.commit(after, Ticked(2.0), [], before=run, outcome=Outcome(InWords("RUNNING")))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fails()
     last = replace(after, best_step=7)
-    journal.commit(last, Ticked(3.0), [], before=after, outcome=Outcome(Decision("RUNNING")))
+    journal.commit(last, Ticked(3.0), [], before=after, outcome=Outcome(InWords("RUNNING")))
     (kept,) = journal.contents().kept
     journal.close()
     assert kept.run == last

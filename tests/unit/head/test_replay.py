@@ -12,6 +12,7 @@ import pytest
 from orchestrator.core import decide
 from orchestrator.core import events as ev
 from orchestrator.core.actions import Action, Note
+from orchestrator.core.decision import Decision
 from orchestrator.core.errors import UsageError
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.state.host import Link
@@ -88,9 +89,11 @@ def otherwise(
     """Let today's core answer a kill in another way than it did."""
     step = decide.step
 
-    def other(run: Run, event: ev.Event) -> tuple[Run, list[Action]]:
-        after, actions = step(run, event)
-        return change(after, actions) if isinstance(event, ev.KillRequested) else (after, actions)
+    def other(run: Run, event: ev.Event) -> Decision:
+        after, actions, weight = step(run, event)
+        if isinstance(event, ev.KillRequested):
+            after, actions = change(after, actions)
+        return Decision(after, actions, weight)
 
     monkeypatch.setattr(decide, "step", other)
 

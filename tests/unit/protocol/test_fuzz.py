@@ -84,7 +84,7 @@ class Listening:
         self.run = self.step(RUN, Submitted(at=0.0))
 
     def step(self, run: Run, event: Event) -> Run:
-        after, _ = decide.step(run, event)
+        after, _, _ = decide.step(run, event)
         assert read_run(dump_run(after)) == after
         dump_run(after).encode()
         return after

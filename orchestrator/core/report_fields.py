@@ -1,0 +1,119 @@
+"""The fields of a host's report: one row says what each is for.
+
+Nearly every report only moves numbers. Such a one is shown, and that is all: nothing is decided, checked or kept for
+it. Which reports are more than that follows from these rows, and from no other list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from orchestrator.core.events import TaskReport
+from orchestrator.core.hosts import checkpoint_dir
+from orchestrator.core.state.host import Host
+from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
+
+_Getter = Callable[[Any], tuple[object, ...]]
+
+
+class Field(NamedTuple):
+    """A field of HostReported or TaskReport. All are shown; a row without more is a number."""
+
+    name: str
+    news: Callable[[Any], object] | None = None
+    """Of the report: what people wait for when it changes, so that the report is decided at once."""
+    belief: Callable[[Any], object] | None = None
+    """Of the host or task in the state: what the field changes there."""
+    wakes: bool = False
+    """A decision may follow from a change of the belief."""
+    kept: bool = False
+    """The next coordinator must find the belief in the journal."""
+    standby: bool = False
+    """So it is of a standby's tasks too."""
+
+
+def _news_of_progress(report: TaskReport) -> object:
+    progress = report.progress
+    is_first = progress.global_step is None or progress.global_step == progress.began_step
+    return is_first, tuple(progress.nonfinite)
+
+
+OF_TASK = (
+    Field("task", news=attrgetter("task"), belief=lambda task: task.heard_at is None, wakes=True),
+    Field("generation", news=attrgetter("generation")),
+    Field("phase", attrgetter("phase"), attrgetter("phase"), wakes=True, kept=True, standby=True),
+    Field("pid", attrgetter("pid"), attrgetter("pid"), wakes=True, kept=True, standby=True),
+    Field("port", attrgetter("port"), attrgetter("port"), wakes=True, kept=True, standby=True),
+    # Whether there was a first step is asked when a task ends, and not waited for.
+    Field("progress", _news_of_progress, lambda task: task.first_step is None, kept=True),
+    Field(
+        "exit",
+        lambda report: report.exit and (report.exit.cause, report.exit.code),
+        attrgetter("exit"),
+        wakes=True,
+    ),
+    Field("said", attrgetter("said"), attrgetter("said"), wakes=True),
+)
+"""The fields of TaskReport."""
+
+
+def _all(getters: Sequence[Callable[[Any], object] | None]) -> _Getter:
+    known = [getter for getter in getters if getter is not None]
+    return lambda subject: tuple([getter(subject) for getter in known])
+
+
+_news_of_task = _all([row.news for row in OF_TASK])
+
+OF_HOST = (
+    Field("at", belief=attrgetter("problem", "back_at", "state"), wakes=True),
+    Field("host", belief=attrgetter("link"), wakes=True, kept=True),
+    Field("tasks", news=lambda event: tuple(_news_of_task(task) for task in event.tasks)),
+    Field("cpu_percent"),
+    Field("memory_percent"),
+    Field("memory_available_bytes"),
+    Field(
+        "dir_silent_s",
+        news=lambda event: event.dir_silent_s > 0,
+        belief=lambda host: host.dir_silent_s >= checkpoint_dir.SILENT_S,
+        wakes=True,
+    ),
+    Field("dir_free_bytes", belief=attrgetter("dir_low_at"), wakes=True),
+    Field("unkillable", attrgetter("unkillable"), attrgetter("unkillable"), wakes=True),
+    Field("gpu_loads"),
+    Field("gpu_faults", attrgetter("gpu_faults"), attrgetter("gpu_faults"), wakes=True),
+    Field("leaving", attrgetter("leaving"), attrgetter("leave_at", "leave_why"), wakes=True),
+)
+"""The fields of HostReported."""
+
+
+news = _all([row.news for row in OF_HOST])
+"""Of a report: what differs in it from the host's last one is news."""
+
+_host_wakes = _all([row.belief for row in OF_HOST if row.wakes])
+_task_wakes = _all([row.belief for row in OF_TASK if row.wakes])
+_standby_wakes = _all([row.belief for row in OF_TASK if row.wakes and row.standby])
+_host_kept = _all([row.belief for row in OF_HOST if row.kept])
+_task_kept = _all([row.belief for row in OF_TASK if row.kept])
+_standby_kept = _all([row.belief for row in OF_TASK if row.kept and row.standby])
+
+
+def _beliefs(
+    run: Run, host: str, of_host: _Getter, of_task: _Getter, of_standby: _Getter
+) -> tuple[object, ...]:
+    here: Host = run.host(host)
+    tasks: list[Task] = run.tasks_on(host)
+    return of_host(here), list(map(of_task, tasks)), list(map(of_standby, run.standby.tasks_on(host)))
+
+
+def waking(run: Run, host: str) -> tuple[object, ...]:
+    """Return what is believed of a host and its tasks, of which a change may be followed by a decision."""
+    return run.standby.ended, *_beliefs(run, host, _host_wakes, _task_wakes, _standby_wakes)
+
+
+def kept(run: Run, host: str) -> tuple[object, ...]:
+    """Return what is believed of a host and its tasks that the next coordinator must find in the journal."""
+    beliefs = _beliefs(run, host, _host_kept, _task_kept, _standby_kept)
+    return run.phase, run.generation, run.reason, *beliefs

@@ -45,6 +45,7 @@ PURPOSES = {
         "report": "Write all of a run into one HTML file.",
         "scale": "Train with several numbers of replicas, and compare.",
         "prove": "Compare several workers with one process, step by step.",
+        "diff": "Compare a run with its file and code of now, or with another.",
         "exec": "Run a command on the hosts of a run, or as a task.",
         "ssh": "Open a terminal on a host of a run.",
         "fetch": "Fetch what a run's tasks left: models, tables, plots.",
@@ -103,7 +104,7 @@ _ACTS = (
 
 _ABOUT_RUNS = (
     *("status", "top", "why", "logs", "hosts", "events", "stacks", "replay", "report", "ui"),
-    *("fetch", "tensorboard", "exec", "ssh"),
+    *("fetch", "tensorboard", "exec", "ssh", "diff"),
     *("kill", "drain", "undrain", "ckpt", "chaos", "metrics"),
 )
 """Commands that mean a run, which may be one on Slurm."""

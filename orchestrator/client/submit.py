@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.choice import is_active, runs_of
 from orchestrator.client.environment import Environment
 from orchestrator.client.starting import ensure_coordinator
-from orchestrator.core.errors import CoordinatorUnreachable, SpecError
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, SpecError
 from orchestrator.head.api.client import Client
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     Place = Callable[[Plan], Plan]
 
 
+_END_S = 600.0
+"""How long a run may take to save and end before another takes its place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """The coordinator's answer."""
@@ -29,6 +33,8 @@ class Submitted:
     run_id: str
     name: str
     created: bool
+    changed: str | None = ""
+    """Of a run that was there already: in what its code differs from the working directory of now; None: not known."""
 
 
 def submit(
@@ -37,19 +43,24 @@ def submit(
     client: Client,
     *,
     from_scratch: bool = False,
+    restart: bool = False,
     before: Before | None = None,
     place: Place | None = None,
 ) -> Submitted:
     """Submit the plan of this file. What is already running with this plan is left as it is.
 
-    `place` gives it other hosts: those that an engine lends.
+    Args:
+        file: the cluster spec.
+        environment: of the caller.
+        client: of the coordinator.
+        from_scratch: older checkpoints are not gone on from.
+        restart: end the active run of this name first, if its spec or its code differs.
+        before: see `Before`.
+        place: gives the plan other hosts, those that an engine lends.
     """
-    from pydantic import TypeAdapter
-
-    from orchestrator.core.plan import Plan
     from orchestrator.spec import own_paths
     from orchestrator.spec.own_notify import load_own
-    from orchestrator.spec.plan import load_plan, load_recipients
+    from orchestrator.spec.plan import load_plan
 
     plan, secrets = load_plan(file)
     plan = place(plan) if place is not None else plan
@@ -58,7 +69,35 @@ def submit(
     coordinator, _ = ensure_coordinator(environment)
     if before is not None:
         before(coordinator, plan)
-    answer = client.post(
+    ended = _end_older(environment, client, plan) if restart else None
+    try:
+        answer = _post(client, file, plan, secrets, from_scratch=from_scratch)
+    except OrchestratorError as e:
+        if ended is not None:
+            e.hint = (
+                f"{ended} was ended before; `orch up {file}` goes on from its last checkpoint. {e.hint or ''}"
+            )
+        raise
+    submitted = Submitted(str(answer["run_id"]), plan.name, bool(answer.get("created")))
+    if not submitted.created:
+        return replace(submitted, changed=_changed_code(environment, submitted.run_id, plan))
+    for sentence in seen.sentences() if seen is not None else ():
+        environment.say(sentence)
+    _say_since_checkpoint(environment, submitted.run_id, plan)
+    for sentence in own_paths.sentences(plan):
+        environment.warn(sentence)
+    return submitted
+
+
+def _post(
+    client: Client, file: str, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool
+) -> dict[str, Any]:
+    from pydantic import TypeAdapter
+
+    from orchestrator.core.plan import Plan
+    from orchestrator.spec.plan import load_recipients
+
+    return client.post(
         "/v1/runs",
         {
             "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
@@ -67,14 +106,57 @@ def submit(
             "recipients": load_recipients(file) if plan.notify else [],
         },
     )
-    submitted = Submitted(str(answer["run_id"]), plan.name, bool(answer.get("created")))
-    if submitted.created and seen is not None:
-        for sentence in seen.sentences():
-            environment.say(sentence)
-    if submitted.created:
-        for sentence in own_paths.sentences(plan):
-            environment.warn(sentence)
-    return submitted
+
+
+def _end_older(environment: Environment, client: Client, plan: Plan) -> str | None:
+    """End the active run of this name, saved, where something has changed since it began. Return its id then."""
+    from orchestrator.client import killing
+    from orchestrator.client.comparing import with_now
+    from orchestrator.client.known_run import known_run
+
+    active = [run for run in runs_of(client) if run["name"] == plan.name and is_active(run)]
+    if not active:
+        return None
+    run_id = str(active[-1]["run_id"])
+    found = with_now(environment, known_run(environment, run_id), plan)
+    if found.is_same:
+        return None
+    environment.say(f"Saving and ending {run_id}, to go on with: {found.sentence}")
+    killing.order(client, active[-1], force=False)
+    ended = killing.wait_end(client, environment, active[-1], environment.now() + _END_S)
+    problem = killing.verdict([ended])
+    if problem is not None:
+        raise problem
+    return run_id
+
+
+def _changed_code(environment: Environment, run_id: str, plan: Plan) -> str | None:
+    """Return in what the code of an active run differs from its working directory of now; None if it is not known."""
+    from orchestrator.client.comparing import with_now
+    from orchestrator.client.known_run import known_run
+
+    try:
+        found = with_now(environment, known_run(environment, run_id), plan)
+    except SpecError as e:  # the run has its code already
+        return f"{plan.workdir} cannot be pushed any more: {e}"
+    except OrchestratorError:
+        return None
+    return found.sentence if found.code is not None else None
+
+
+def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> None:
+    """Say what differs from the run that saved the checkpoint from which this one goes on."""
+    from orchestrator.client.comparing import before_it, with_now
+    from orchestrator.client.known_run import known_runs
+
+    try:
+        runs = known_runs(environment)
+        older = before_it(runs, next(run for run in runs if run.run_id == run_id))
+        told = with_now(environment, older, plan).sentence if older is not None else ""
+    except (OrchestratorError, StopIteration):
+        return
+    if older is not None and told:
+        environment.say(f"Since {older.run_id}, which saved its checkpoint, this has changed: {told}")
 
 
 def survey_code(file: str, plan: Plan, client: Client) -> Survey | None:

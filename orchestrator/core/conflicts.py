@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from orchestrator.core.differences import differences, sentence
 from orchestrator.core.errors import Refused
 from orchestrator.core.plan import Plan
 from orchestrator.core.state.owner import Driven, Owner
@@ -44,9 +45,11 @@ def refuse_start(
         if run.phase.is_terminal:
             continue
         if run.plan.name == plan.name:
+            changed = sentence(differences(run.plan, plan))
             raise Refused(
-                f"a run named {plan.name} with another plan is active: {run.run_id}",
-                hint=f"`orch kill {plan.name}` first, or give this one another name",
+                f"a run named {plan.name} with another plan is active: {run.run_id}; {changed}",
+                hint="`orch up FILE --restart` saves and ends it, and goes on with this plan; or give this one another "
+                "name",
             )
         directory = _shared_checkpoints(run.plan, plan)
         if directory is not None:

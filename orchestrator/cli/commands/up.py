@@ -39,6 +39,7 @@ class Request:
     as_json: bool = False
     take_over: bool = False
     yes: bool = False
+    restart: bool = False
     engine: str | None = None
     level: str | None = None
     """With `follow`: only log lines that are at least so serious."""
@@ -62,7 +63,13 @@ def _submit_here(request: Request, session: Session, client: Client, place: Plac
             _take_over(request, session, coordinator, plan)
 
     return submit_file(
-        request.file, session, client, from_scratch=request.from_scratch, before=before, place=place
+        request.file,
+        session,
+        client,
+        from_scratch=request.from_scratch,
+        restart=request.restart,
+        before=before,
+        place=place,
     )
 
 
@@ -126,8 +133,19 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     submitted = submit(request, session, session.client())
     client = session.client()  # that of the job, where there is one
     document = {"run_id": submitted.run_id, "name": submitted.name, "created": submitted.created}
-    if not submitted.created:
-        session.say(f"{submitted.run_id} is already running with this plan; nothing has changed")
+    if submitted.changed:
+        document["changed"] = submitted.changed
+        session.warn(
+            f"{submitted.run_id} is already running with this plan, but with other code: {submitted.changed}"
+        )
+        session.hint(
+            f"it goes on with the code that it began with; `orch up {request.file} --restart` saves and ends it, and "
+            f"goes on with this; `orch diff {submitted.name} --full` shows the lines"
+        )
+    elif not submitted.created:
+        known = submitted.changed is not None
+        what = "nothing has changed" if known else "whether its code has changed is not known"
+        session.say(f"{submitted.run_id} is already running with this plan; {what}")
     if not request.as_json:
         session.put(submitted.run_id)
     if request.until == "accepted":
@@ -199,6 +217,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
         ("orch up cluster.yaml --follow", "Start the run, and show its progress and logs; Ctrl-C detaches"),
         ("orch up cluster.yaml --wait --timeout 12h", "Wait for the outcome, for scripts"),
         ("orch up cluster.yaml --dry-run", "Show the plan only"),
+        ("orch up cluster.yaml --restart", "Go on with the code and spec of now, from the checkpoint"),
         ("orch up cluster.yaml --on slurm --follow", "Submit a job to Slurm, and train on its nodes"),
         (
             "orch up cluster.yaml --on k8s --follow",
@@ -216,6 +235,11 @@ def exit_code(document: Mapping[str, Any]) -> int:
 @click.option("--detach", is_flag=True, help="Return once the coordinator has accepted the run.")
 @click.option("--dry-run", is_flag=True, help="Show the plan; start nothing.")
 @click.option("--from-scratch", is_flag=True, help="Ignore existing checkpoints, and start at step 0.")
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="If the spec or the code has changed since the active run began: save and end it, and go on with these.",
+)
 @click.option(
     "--take-over",
     is_flag=True,
@@ -243,6 +267,7 @@ def command(
     detach: bool,
     dry_run: bool,
     from_scratch: bool,
+    restart: bool,
     take_over: bool,
     yes: bool,
     engine: str | None,
@@ -251,7 +276,8 @@ def command(
 ) -> int:
     """Start the run of FILE, and wait until its tasks are released. Prints the run's id.
 
-    A run that is already running with this plan is left as it is. A run that has ended resumes from its last verified
+    A run that is already running with this plan is left as it is; what differs in its code is said, and --restart
+    applies it. A run that has ended resumes from its last verified
     checkpoint. `orch kill` stops it; the end of this command does not.
 
     Each host is asked first who drives what. Exit code 6 where another head node, or a coordinator whose journal is
@@ -266,8 +292,19 @@ def command(
 
         return show(file, session, as_json=as_json)
     until: Until = "end" if wait else "follow" if follow else "accepted" if detach else "running"
+    if restart and engine is not None:
+        raise UsageError("--restart is for runs on the hosts of the file")
     request = Request(
-        file, until, from_scratch, timeout, as_json, take_over=take_over, yes=yes, engine=engine, level=level
+        file,
+        until,
+        from_scratch,
+        timeout,
+        as_json,
+        take_over,
+        yes,
+        restart=restart,
+        engine=engine,
+        level=level,
     )
     document = run(request, session)
     if as_json:

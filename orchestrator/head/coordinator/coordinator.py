@@ -35,6 +35,7 @@ from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.code import bundle
+from orchestrator.head.code.codetree import CodeFile
 from orchestrator.head.coordinator import chaos, checkpoint_requests, status
 from orchestrator.head.coordinator.executor import Executor
 from orchestrator.head.coordinator.loop import Loop
@@ -55,7 +56,7 @@ from orchestrator.head.node import disk
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.node.secrets import Secrets
 from orchestrator.head.reach.transport import Transport
-from orchestrator.head.records import log_pages, plan_copies, run_series
+from orchestrator.head.records import code_record, log_pages, plan_copies, run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer import outputs, tensorboard
@@ -111,6 +112,7 @@ class Coordinator:
             state_dir=paths.state_dir,
             leaving=self._left_files.end,
             is_known=self._is_known,
+            pushed=self._keep_code,
         )
 
     def take_up(self) -> None:
@@ -469,6 +471,13 @@ class Coordinator:
         if run is not None and not run.phase.is_terminal:
             plan_copies.keep(self.paths, run_id, plan)
 
+    def _keep_code(self, run: Run, tree: list[CodeFile]) -> None:
+        """Keep the code that a run begins with, for `orch diff`."""
+        try:
+            code_record.keep(self.paths.run_dir(run.run_id), run.plan.workdir, tree)
+        except OSError as e:
+            log.warning("%s: its code is not kept, so that it cannot be compared: %s", run.run_id, e)
+
     def _following(self) -> list[Effect]:
         """Return what follows a change of a run: what people read, and what must not stay."""
 
@@ -494,6 +503,9 @@ class Coordinator:
             Effect("trace it", self._tracer.changed),
             Effect("remove its secrets", at_the_end(self._secrets.remove)),
             Effect("remove its recipients", at_the_end(self._messenger.ended)),
+            Effect(
+                "forget its code", forgotten=lambda run_id: code_record.remove(self.paths.run_dir(run_id))
+            ),
             Effect(_COPY, at_the_end(partial(plan_copies.remove, self.paths))),
             Effect(
                 "forget the files that it left", forgotten=lambda run_id: self._left_files.forget([run_id])

@@ -42,7 +42,7 @@ from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.hosts.host_records import Records, give_end
-from orchestrator.head.hosts.preparation import prepare
+from orchestrator.head.hosts.preparation import Pushed, prepare
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links import wire
 from orchestrator.head.links.conversation import Asks, LinkDown, NoAnswer, OrderRefused, Reply
@@ -110,8 +110,10 @@ class Executor:
         state_dir: str = "",
         leaving: Callable[[Asks | None, Run, str], None] = lambda _link, _run, _host: None,
         is_known: Callable[[str], bool] = lambda _: True,
+        pushed: Pushed = lambda _run, _tree: None,
     ) -> None:
-        """`is_known` tells whether this head node knows the run of an id."""
+        """`is_known` tells whether this head node knows the run of an id, `pushed` is told of a run's code."""
+        self._pushed = pushed
         self._is_known = is_known
         self._leaving = leaving
         self._logs = logs
@@ -287,7 +289,7 @@ class Executor:
     def _prepare_now(self, link: HostLink, run: Run, name: str) -> None:
         event: Event | None = None
         try:
-            event = prepare(link, run, name, now=self._now, is_known=self._is_known)
+            event = prepare(link, run, name, now=self._now, is_known=self._is_known, pushed=self._pushed)
         except NoAnswer as e:
             link.reset(str(e))  # the core asks again once the host has reconnected
         except LinkDown as e:

@@ -28,6 +28,8 @@ from orchestrator.head.links.conversation import Asks, OrderRefused
 from orchestrator.protocol.orders import Facts as Probed
 from orchestrator.protocol.table import CODE, HIGHEST, PROBE
 
+Pushed = Callable[[Run, list[codetree.CodeFile]], None]
+
 CHUNK_BYTES = 512 << 10
 
 _SHARED = SharedAnswers()
@@ -38,17 +40,24 @@ PUSH_TIMEOUT_S = 600.0
 
 
 def prepare(
-    link: Asks, run: Run, name: str, *, now: Callable[[], float], is_known: Callable[[str], bool]
+    link: Asks,
+    run: Run,
+    name: str,
+    *,
+    now: Callable[[], float],
+    is_known: Callable[[str], bool],
+    pushed: Pushed = lambda _run, _tree: None,
 ) -> HostPrepared | HostRefused:
     """Prepare a host, which may take minutes, and return the event. Raises LinkDown.
 
     Args:
         is_known: whether this head node knows the run of this id.
+        pushed: told of the files that the run begins with, by each host that got them.
     """
     try:
         _refuse_driven(link, run, name, is_known)
         facts = look(link, run, name)
-        code = _push(link, run, name)
+        code = _push(link, run, name, pushed)
         highest = _highest(link, run)
     except OrderRefused as e:
         return HostRefused(at=now(), host=name, problem=_named(name, e.problem))
@@ -163,7 +172,7 @@ def _source(run: Run) -> str:
         raise
 
 
-def _push(link: Asks, run: Run, name: str) -> str:
+def _push(link: Asks, run: Run, name: str, pushed: Pushed) -> str:
     """Push what the host lacks of the working directory, and return the digest of the tree.
 
     A run keeps the code that it began with. If the workdir has changed or is gone, nothing is pushed: a host that was
@@ -180,6 +189,7 @@ def _push(link: Asks, run: Run, name: str) -> str:
             return _code_of_old(run, name)
         code = _push_tree(link, run, tree)
         if code is not None:
+            pushed(run, tree)
             return code
     raise OrderRefused(
         Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")

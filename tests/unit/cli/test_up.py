@@ -89,7 +89,7 @@ def test_up_of_what_runs_already(orch: Desk, api: FakeApi, spec: str) -> None:
     assert orch("up", spec) == 0
     assert orch.put_out == f"{RUN}\n"
     assert orch.said == (
-        f"{RUN} is already running with this plan; nothing has changed\n"
+        f"{RUN} is already running with this plan; whether its code has changed is not known\n"
         f"{RUN} trains (step 120). Logs: orch logs -f mnist\n"
     )
 

@@ -1,0 +1,90 @@
+"""`orch diff`: in what a run differs from its file and code of now, or from another run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.help import Command
+from orchestrator.cli.run_choice import complete_run
+from orchestrator.cli.session import Session
+from orchestrator.client.known_run import known_run
+
+if TYPE_CHECKING:
+    from orchestrator.client.comparing import Comparison
+    from orchestrator.reporting.code_changes import FileChange
+
+CHANGED = 10
+
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def lines(found: Comparison, session: Session, *, full: bool) -> Iterator[str]:
+    """Yield what differs, under a title for each kind."""
+    title = session.paint
+    if found.spec:
+        yield title("spec", "bold")
+        yield from (f"  {one.sentence}" for one in found.spec)
+    if found.code:
+        yield title("code", "bold")
+        for one in found.code:
+            yield from _file(one, session) if full and one.lines else [f"  {_counts(one)}"]
+    if found.packages:
+        yield title("packages", "bold")
+        yield from (f"  {one.sentence}" for one in found.packages)
+
+
+def _counts(one: FileChange) -> str:
+    known = one.added is not None and one.change != "mode"
+    return f"{one.path}: {one.change}" + (f", +{one.added} -{one.removed}" if known else "")
+
+
+def _file(one: FileChange, session: Session) -> Iterator[str]:
+    for line in one.lines:
+        colour = _COLOURS.get(line[:1])
+        yield session.paint(line, colour) if colour else line
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch diff mnist", "What has changed in its file and code since it began"),
+        ("orch diff mnist --full", "The same, line by line"),
+        ("orch diff mnist-20261120-1 mnist-20261121-1", "What differs between two runs"),
+    ],
+)
+@click.argument("name", shell_complete=complete_run)
+@click.argument("other", required=False, metavar="[RUN2]", shell_complete=complete_run)
+@click.option("--full", is_flag=True, help="Show the lines that differ, as diff -u does.")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit code 10 where something differs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def command(
+    session: Session, name: str, other: str | None, full: bool, detailed_exitcode: bool, as_json: bool
+) -> int:
+    """Compare the run NAME with its cluster spec and working directory as they are now, or with RUN2.
+
+    The spec is compared key by key, the code file by file with what was pushed when the run began, and the packages,
+    between two runs, as the hosts had them. No host is asked.
+    """
+    from orchestrator.client import comparing
+
+    run = known_run(session, name)
+    if other is not None:
+        second = known_run(session, other)
+        found, what = comparing.with_run(session, run, second), second.run_id
+    else:
+        what, plan = comparing.plan_of_now(run)
+        found = comparing.with_now(session, run, plan)
+    if as_json:
+        session.put_json({"schema": 1, "run": run.run_id, "with": what, **comparing.document(found)})
+    else:
+        for line in lines(found, session, full=full):
+            session.put(line)
+        if found.is_same:
+            session.say(f"{run.run_id} and {what} do not differ")
+    if found.code is None:
+        session.warn("the code cannot be compared: what was pushed is not kept of runs of an older orch")
+    return CHANGED if detailed_exitcode and not found.is_same else 0

@@ -1,0 +1,151 @@
+"""What differs between a run and its cluster spec and code as they are now, or another run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.client.environment import Environment
+from orchestrator.core.errors import OrchestratorError
+
+if TYPE_CHECKING:
+    from orchestrator.core.differences import Change
+    from orchestrator.core.plan import Plan
+    from orchestrator.core.state.run import Run
+    from orchestrator.head.records.code_record import Code
+    from orchestrator.reporting.code_changes import FileChange
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package of which two runs have seen other versions on a host; None: it was not there."""
+
+    host: str
+    name: str
+    old: str | None
+    new: str | None
+
+    @property
+    def sentence(self) -> str:
+        """Such as `gpu-a keras: 3.9.0 -> 3.10.1`."""
+        return f"{self.host} {self.name}: {self.old or 'none'} -> {self.new or 'none'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that differs. None: it is not known."""
+
+    spec: tuple[Change, ...]
+    code: tuple[FileChange, ...] | None
+    packages: tuple[Package, ...] | None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing differs, as far as that is known."""
+        return not (self.spec or self.code or self.packages)
+
+    @property
+    def sentence(self) -> str:
+        """The code and the spec in one sentence, such as `train.py: 12 lines; args --lr: 0.1 -> 0.01`."""
+        from orchestrator.core.differences import sentence as of_spec
+        from orchestrator.reporting.code_changes import sentence as of_code
+
+        told = [of_code(self.code or ()), of_spec(self.spec)]
+        told.append(", ".join(package.sentence for package in self.packages or ()))
+        return "; ".join(part for part in told if part)
+
+
+def with_now(environment: Environment, run: Run, plan: Plan) -> Comparison:
+    """Compare a run with a plan, and with the files in the working directory of that plan."""
+    from orchestrator.core.differences import differences
+    from orchestrator.head.code import codetree
+    from orchestrator.head.records import code_record
+
+    tree = codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld)
+    now = code_record.of_workdir(plan.workdir, tree)
+    return Comparison(tuple(differences(run.plan, plan)), _code(_of(environment, run), now), None)
+
+
+def with_run(environment: Environment, old: Run, new: Run) -> Comparison:
+    """Compare a run with another one."""
+    from orchestrator.core.differences import differences
+
+    code = _code(_of(environment, old), _of(environment, new))
+    return Comparison(tuple(differences(old.plan, new.plan)), code, _packages(old, new))
+
+
+def before_it(runs: list[Run], run: Run) -> Run | None:
+    """Return the run that saved the checkpoint from which this one goes on; None where that is not known."""
+    if run.plan.checkpoint is None or run.from_scratch:
+        return None
+    earlier = [one for one in runs if one.run_id != run.run_id and one.checkpoint is not None]
+    same = [
+        one for one in earlier if one.plan.checkpoint and one.plan.checkpoint.dir == run.plan.checkpoint.dir
+    ]
+    return same[-1] if same else None
+
+
+def plan_of_now(run: Run) -> tuple[str, Plan]:
+    """Return the file that a run was submitted from, and its plan as it is now."""
+    from orchestrator.spec.plan import load_plan
+
+    file = next((host.spec for host in run.plan.hosts if host.spec), "")
+    if not file:
+        raise OrchestratorError(
+            f"it is not known which file {run.run_id} was begun with",
+            hint="name a second run to compare with",
+        )
+    return file, load_plan(file)[0]
+
+
+def document(found: Comparison) -> Mapping[str, Any]:
+    """Return it as JSON."""
+    return {
+        "same": found.is_same,
+        "spec": [{"key": one.key, "old": one.old, "new": one.new} for one in found.spec],
+        "code": None
+        if found.code is None
+        else [
+            {"path": one.path, "change": one.change, "added": one.added, "removed": one.removed}
+            for one in found.code
+        ],
+        "packages": None
+        if found.packages is None
+        else [
+            {"host": one.host, "package": one.name, "old": one.old, "new": one.new} for one in found.packages
+        ],
+    }
+
+
+def _of(environment: Environment, run: Run) -> Code | None:
+    from orchestrator.head.records import code_record
+
+    return code_record.read(environment.paths.run_dir(run.run_id))
+
+
+def _code(old: Code | None, new: Code | None) -> tuple[FileChange, ...] | None:
+    from orchestrator.reporting.code_changes import changes
+
+    if old is None or new is None:
+        return None
+    return tuple(changes(old.files, old.text, new.files, new.text))
+
+
+def _packages(old: Run, new: Run) -> tuple[Package, ...]:
+    """Compare what the probes of both runs have found, on hosts that both have prepared."""
+    found = []
+    for host in new.hosts:
+        before = next((other.facts for other in old.hosts if other.name == host.name), None)
+        if before is None or host.facts is None:
+            continue
+        known = (
+            {"python": before.python, **before.versions},
+            {"python": host.facts.python, **host.facts.versions},
+        )
+        found += [
+            Package(host.name, name, known[0].get(name), known[1].get(name))
+            for name in dict.fromkeys([*known[0], *known[1]])
+            if known[0].get(name) != known[1].get(name)
+        ]
+    return tuple(found)

@@ -1,0 +1,73 @@
+"""What has changed from one tree of code to another, file by file and line by line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from typing import Literal
+
+from orchestrator.core.words import counted, listed
+
+Files = Mapping[str, tuple[str, int]]
+"""By path: what names the content, and the mode."""
+
+Text = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file that is not the same."""
+
+    path: str
+    change: Literal["added", "removed", "changed", "mode"]
+    added: int | None = None
+    removed: int | None = None
+    """Lines; None where a text is not known."""
+    lines: tuple[str, ...] = ()
+    """The unified diff, without ends of lines."""
+
+    @property
+    def sentence(self) -> str:
+        """Such as `train.py: 12 lines`, which is the more of those that went and came."""
+        if self.change == "mode":
+            return f"{self.path}: its mode"
+        if self.added is None or self.removed is None:
+            return f"{self.path}: {self.change}"
+        if self.change != "changed":
+            return f"{self.path}: {self.change}, {counted(max(self.added, self.removed), 'line')}"
+        return f"{self.path}: {counted(max(self.added, self.removed), 'line')}"
+
+
+def changes(old: Files, old_text: Text, new: Files, new_text: Text) -> list[FileChange]:
+    """Return what differs, by path."""
+    return [
+        _change(path, old.get(path), old_text, new.get(path), new_text)
+        for path in sorted({**old, **new})
+        if old.get(path) != new.get(path)
+    ]
+
+
+def sentence(found: Sequence[FileChange]) -> str:
+    """Return it in one sentence."""
+    return listed([one.sentence for one in found])
+
+
+def _change(
+    path: str, old: tuple[str, int] | None, old_text: Text, new: tuple[str, int] | None, new_text: Text
+) -> FileChange:
+    if old is not None and new is not None and old[0] == new[0]:
+        return FileChange(path, "mode")
+    before = old_text(path) if old is not None else ""
+    after = new_text(path) if new is not None else ""
+    what: Literal["added", "removed", "changed"] = (
+        "added" if old is None else "removed" if new is None else "changed"
+    )
+    if before is None or after is None:
+        return FileChange(path, what)
+    was, is_ = (f"a/{path}" if old else "/dev/null"), (f"b/{path}" if new else "/dev/null")
+    lines = tuple(unified_diff(before.splitlines(), after.splitlines(), was, is_, lineterm=""))
+    body = lines[2:]
+    return FileChange(
+        path, what, sum(line[0] == "+" for line in body), sum(line[0] == "-" for line in body), lines
+    )

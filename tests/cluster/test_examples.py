@@ -52,6 +52,8 @@ LONG = {
     "checkpoint_manager",
     "tf_keras_backup",
     "model_checkpoint",
+    "central_storage",
+    "mnist",
 }
 """Their scripts are run by other tests too, or by the spec with more devices."""
 
@@ -85,7 +87,13 @@ def test_a_spec_that_users_are_shown_runs_to_its_end(here: Cluster, name: str, a
     assert shown["global_step"] > 0, "its progress is seen"
 
 
-@pytest.mark.parametrize("shape", [(28, 28), (32, 32, 3)], ids=["as MNIST has them", "as CIFAR-10 has them"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param((28, 28), id="as MNIST has them"),
+        pytest.param((32, 32, 3), id="as CIFAR-10 has them", marks=pytest.mark.long),
+    ],
+)
 def test_mnist_reads_a_file_for_hosts_without_a_network(tmp_path: Path, shape: tuple[int, ...]) -> None:
     script, file = SPECS.parent / "examples" / "mnist.py", tmp_path / "data.npz"
     rng = np.random.default_rng(1)

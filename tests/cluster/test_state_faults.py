@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -106,24 +107,24 @@ def test_row_40_of_two_heads_that_drive_one_run_the_shims_obey_the_newer(
         newer.orch("coordinator", "stop")
 
 
-def write_by_write(long: bool) -> Iterator[int]:
-    """Count the writes; where there is little time, yield only some of them."""
-    number = 1
-    while True:
-        yield number
-        number += 1 if long else 5
+def write_by_write(long: bool) -> Iterator[tuple[int, str]]:
+    """Yield the moments before and after each write; where there is little time, one at every fifth."""
+    for number in count(1):
+        if long:
+            yield from ((number, "before"), (number, "after"))
+        elif number % 5 == 1:
+            yield number, "before" if number % 10 == 1 else "after"
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.fault(37)
 def test_row_37_killed_at_each_write_of_a_whole_run_it_is_done_once(
-    local_cluster: Cluster, when: str, long: bool
+    local_cluster: Cluster, long: bool
 ) -> None:
     cluster = local_cluster
     killed_at_a_write.prepare(cluster)
-    for number in write_by_write(long):
-        name, told = f"t{number}", f"killed {when} write {number}"
+    for number, when in write_by_write(long):
+        name, told = f"t{number}-{when}", f"killed {when} write {number}"
         if not survives(cluster, when, number, name):
             break
         run = cluster.run(name)

@@ -105,6 +105,12 @@ class Service:
         assert done.returncode == 0, done.stderr
 
 
+ONE_KIND = pytest.mark.parametrize(
+    "service", ["system", pytest.param("user", marks=pytest.mark.long)], indirect=True
+)
+"""Where the two units differ in nothing that the test shows."""
+
+
 @pytest.fixture(params=["system", "user"])
 def service(machine: SystemdLab, request: pytest.FixtureRequest) -> Iterator[Service]:
     made = Service(machine, request.param)
@@ -163,6 +169,7 @@ def test_the_metrics_are_a_service_that_is_restricted_and_needs_no_coordinator(s
         service.machine.run("systemctl", *scope, "start", UNIT, environ=service.environ)
 
 
+@ONE_KIND
 def test_one_that_hangs_is_begun_anew_and_its_tasks_go_on(service: Service) -> None:
     unit = service.orch("service", "status", *service.options, "--json")
     drop_in = f"{json.loads(unit)['unit']}.d/quick.conf"

@@ -107,6 +107,7 @@ def is_back(run: dict[str, Any], name: str) -> bool:
     return bool(task["restarts"] == 1 and task["phase"] == "RUNNING")
 
 
+@pytest.mark.long  # the next test kills a worker too
 @pytest.mark.fault(16)
 def test_parameter_servers_mend_a_worker_that_dies(local_cluster: Cluster, fault_times: FaultTimes) -> None:
     cluster = local_cluster
@@ -126,7 +127,7 @@ def test_parameter_servers_mend_a_worker_that_dies(local_cluster: Cluster, fault
     assert cluster.orch("kill", "t").returncode == 0
 
 
-@pytest.mark.fault(18)
+@pytest.mark.fault(16, 18)
 def test_parameter_servers_mend_a_frozen_worker_and_another_that_dies_meanwhile(
     local_cluster: Cluster, fault_times: FaultTimes
 ) -> None:

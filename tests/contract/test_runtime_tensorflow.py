@@ -167,10 +167,13 @@ def test_stop_and_resume_of_keras_3_over_two_workers(gang: Callable[..., Gang], 
 @pytest.mark.parametrize(
     ("script", "args", "workers"),
     [
-        ("checkpoint_manager.py", ("--steps", "40", "--save-every", "5"), 2),
+        # These two are killed and resumed over SSH by tests/cluster too.
+        pytest.param(
+            "checkpoint_manager.py", ("--steps", "40", "--save-every", "5"), 2, marks=pytest.mark.long
+        ),
+        pytest.param("digits.py", ("--epochs", "8", "--save-every", "5"), 1, marks=pytest.mark.long),
         # Long enough to be killed: BackupAndRestore removes its checkpoint at the end.
         ("tf_keras_backup.py", ("--epochs", "8", "--save-every", "5"), 1),
-        ("digits.py", ("--epochs", "8", "--save-every", "5"), 1),
     ],
 )
 @pytest.mark.fault(15)

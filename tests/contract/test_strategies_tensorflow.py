@@ -44,6 +44,7 @@ runpy.run_path("{script}", run_name="__main__")
 """Only at this level does TensorFlow say that it has taken a worker back."""
 
 
+@pytest.mark.long  # under a coordinator tests/cluster/test_tensorflow.py does the same
 @pytest.mark.fault(16, 17)
 def test_a_worker_killed_and_started_again_is_taken_back_and_a_lost_ps_ends_the_chief(
     cluster: Start, tmp_path: Path
@@ -114,7 +115,7 @@ def test_tf_keras_fits_with_cut_variables_and_servers_of_its_own(cluster: Start,
     ("strategy", "keras"),
     [
         ("mirrored", 3),
-        ("mirrored", 2),
+        pytest.param("mirrored", 2, marks=pytest.mark.long),
         pytest.param("central_storage", 3, marks=pytest.mark.long),
         pytest.param("central_storage", 2, marks=pytest.mark.long),
     ],

@@ -14,7 +14,7 @@ from orchestrator.core.diagnosis import matching
 from orchestrator.core.ends import Exit
 from tests.contract.strategy_harness import Cluster
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).parent / "scripts" / "strategies" / "training_options.py"
 Train = Callable[[str, str], dict[str, Any]]
@@ -24,7 +24,6 @@ EXACT = 1e-5
 ROUNDED = {"mixed_float16": 1e-3, "mixed_bfloat16": 1e-2}
 """With 11 and 8 bits of precision each replica rounds its own part of the batch."""
 
-EVERY_DAY = {"mirrored": "mixed_float16,accumulation,several_optimizers,several_steps"}
 EQUAL = {
     "mirrored": "mixed_float16,mixed_bfloat16,accumulation,loss_scale,several_optimizers,several_steps",
     "multi_worker_mirrored": "mixed_float16,mixed_bfloat16,accumulation,loss_scale,several_optimizers,"
@@ -78,18 +77,11 @@ def trains_as_one_process(found: dict[str, Any]) -> None:
         assert alone == together == [updates] * (2 if "optimizers" in case else 1), case
 
 
-@pytest.mark.parametrize("strategy", EVERY_DAY)
-def test_a_few_options_train_as_in_one_process(train: Train, strategy: str) -> None:
-    trains_as_one_process(train(strategy, EVERY_DAY[strategy]))
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("strategy", EQUAL)
 def test_options_train_as_in_one_process(train: Train, strategy: str) -> None:
     trains_as_one_process(train(strategy, EQUAL[strategy]))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("strategy", "case", "way_out"), FAILS)
 def test_what_tensorflow_refuses_is_known_by_its_words(
     train: Train, strategy: str, case: str, way_out: str

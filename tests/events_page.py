@@ -13,7 +13,8 @@ HEAD = """<!-- Made by `make docs` from orchestrator/core/notes.py and causes.py
 # Events and causes
 
 `orch events NAME --json` prints one JSON object per line: `seq`, `time` (ISO 8601, UTC), `run`, `kind`, `task` (or
-null), `generation`, `message` (for people; its words may change) and `data`. Scripts go by `kind` and `data`.
+null), `generation`, `message` (for people; its words may change), `data` and `decision`, the number of the entry
+of the journal under which `orch replay` shows what was decided (else null). Scripts go by `kind` and `data`.
 """
 
 CAUSES = """

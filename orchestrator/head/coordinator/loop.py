@@ -77,6 +77,8 @@ class _Decided(NamedTuple):
     before: Run
     event: Event
     decision: Decision
+    entry: int | None = None
+    """Its number in the journal, which `orch events` and `orch replay` show."""
 
 
 class Loop:
@@ -182,10 +184,11 @@ class Loop:
         before, event = self.runs[run_id], KillRequested(at=self._now(), force=True)
         after, actions = abandoned(before, event.at)
         with self._journal.together():
-            self._journal.commit(after, event, [action for action in actions if isinstance(action, Note)])
+            notes = [action for action in actions if isinstance(action, Note)]
+            entry = self._journal.commit(after, event, notes)
         self.halted = {other: halt for other, halt in self.halted.items() if other != run_id}
         self._due.pop(run_id, None)
-        self._carry_out(_Decided(before, event, Decision(after, actions, Weight.JOURNAL)))
+        self._carry_out(_Decided(before, event, Decision(after, actions, Weight.JOURNAL), entry))
 
     def run(self) -> None:
         """Until `stop`."""
@@ -257,8 +260,7 @@ class Loop:
             decision = decide.step(before, event)
             if decision.weight is Weight.NOTHING:
                 return
-            if decision.weight is Weight.JOURNAL:
-                self._keep(before, event, decision)
+            entry = self._keep(before, event, decision) if decision.weight is Weight.JOURNAL else None
             if decision.weight is not Weight.NUMBERS:
                 self._due.pop(before.run_id, None)
         except JournalError:
@@ -269,7 +271,7 @@ class Loop:
             self._halt(before, event, e)
             return
         self._ahead[before.run_id] = decision.run
-        self._decided.append(_Decided(before, event, decision))
+        self._decided.append(_Decided(before, event, decision, entry))
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
@@ -285,18 +287,19 @@ class Loop:
         for one in decided:
             self._carry_out(one)
 
-    def _keep(self, before: Run, event: Event, decision: Decision) -> None:
-        """Write down what was decided, before anything is done about it."""
+    def _keep(self, before: Run, event: Event, decision: Decision) -> int:
+        """Write down what was decided, before anything is done about it. Return the number of the entry."""
         after, actions, _ = decision
         words = decided(before, after, actions)
         notes = [action for action in actions if isinstance(action, Note)]
-        self._journal.commit(after, event, notes, before=before, outcome=Outcome(words))
+        entry = self._journal.commit(after, event, notes, before=before, outcome=Outcome(words))
         self._stories.add(before.run_id, event, words)
+        return entry
 
     def _carry_out(self, decided: _Decided) -> None:
-        before, event, (after, actions, weight) = decided
+        before, event, (after, actions, _), entry = decided
         self.runs = {**self.runs, after.run_id: after}
-        if weight is Weight.JOURNAL:
+        if entry is not None:
             self.seq += 1
             if self.complaint:
                 log.info("the journal can be written again")
@@ -305,14 +308,15 @@ class Loop:
                 self._unread.journaled(after.run_id, event, self._now())
         for note in actions:
             if isinstance(note, Note):
-                whose = f" {note.task}" if note.task else ""
-                log.info("%s %s%s: %s", after.run_id, note.kind.value, whose, note.message)
-        self._guarded(after.run_id, "tell what has changed", lambda: self._changed(before, after))
+                task = f" {note.task}" if note.task else ""
+                log.info("%s %s%s: %s [%s]", after.run_id, note.kind.value, task, note.message, entry)
+        whose = f"{after.run_id}, decision {entry}"
+        self._guarded(whose, "tell what has changed", lambda: self._changed(before, after))
         for action in actions:
             if not isinstance(action, Note):
-                self._guarded(after.run_id, "carry out an action", partial(self._execute, after, action))
+                self._guarded(whose, "carry out an action", partial(self._execute, after, action))
 
-    def _guarded(self, run_id: str, what: str, call: Callable[[], None]) -> None:
+    def _guarded(self, whose: str, what: str, call: Callable[[], None]) -> None:
         """Do what follows a decision. A fault in it must not end the thread that decides about all runs.
 
         An order that was not given is outstanding, and is given when its host reports the next time that it is up.
@@ -320,7 +324,7 @@ class Loop:
         try:
             call()
         except Exception:
-            log.exception("%s: could not %s", run_id, what)
+            log.exception("%s: could not %s", whose, what)
 
     def _halt(self, run: Run, event: Event, error: Exception) -> None:
         """Decide nothing about the run any more, and say why, with the events that led to it."""

@@ -12,7 +12,7 @@ from orchestrator.core.errors import JournalError
 from orchestrator.head.journal.values import checksum
 from orchestrator.head.node.disk import full_error, is_full
 
-VERSION = 5
+VERSION = 6
 
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
@@ -27,7 +27,7 @@ SCHEMA = (
     """CREATE TABLE events (
         seq INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL,
         kind TEXT NOT NULL, task TEXT, generation INTEGER NOT NULL, message TEXT NOT NULL, data TEXT NOT NULL,
-        sum INTEGER NOT NULL
+        decision INTEGER, sum INTEGER NOT NULL
     ) STRICT""",
     "CREATE INDEX events_by_name ON events (name, seq)",
     "CREATE INDEX events_by_run ON events (run_id, seq)",

@@ -45,8 +45,8 @@ Runs that go on are kept whatever their number, and so are ended ones of which a
 
 _ALL = f"SELECT {COLUMNS} FROM runs ORDER BY rowid"
 _INSERT_EVENT = (
-    "INSERT INTO events (time, run_id, name, kind, task, generation, message, data, sum) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO events (time, run_id, name, kind, task, generation, message, data, decision, sum) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _NEWEST_ENDED = "SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT ?"
 
@@ -195,8 +195,10 @@ class Journal:
         *,
         before: Run | None = None,
         outcome: Outcome | None = None,
-    ) -> None:
+    ) -> int:
         """Event, state and notes, all or none. A run's first event brings the run itself into the journal.
+
+        Returns the number of the entry, by which `orch events` and `orch replay` name the decision.
 
         Args:
             before: the state in which the event came, and `outcome`: what the core decided, both for who replays it.
@@ -218,18 +220,20 @@ class Journal:
                 outcome.to_json() if outcome is not None else None,
                 after,
             )
-            seq = self._db.execute(
+            inserted = self._db.execute(
                 "INSERT INTO journal (time, run_id, type, event, changes, outcome, after, sum) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (*entry, checksum(entry)),
-            ).lastrowid
+            )
+            seq = inserted.lastrowid or 0
             state_bytes = self._put_state(run, event, time, seq) if is_whole else 0
-            self._db.executemany(_INSERT_EVENT, [_summed(_row(time, run, note)) for note in notes])
+            self._db.executemany(_INSERT_EVENT, [_summed((*_row(time, run, note), seq)) for note in notes])
         if last is None or is_whole:
             self._last[run.run_id] = _Written(run, state_bytes, 0)
         else:
             grown_bytes = len(found or b"") + len(after or b"")
             self._last[run.run_id] = _Written(run, last.state_bytes, last.log_bytes + grown_bytes)
+        return seq
 
     def _put_state(self, run: Run, event: Event, time: str, seq: int | None) -> int:
         """Write the state whole, and return its size. What follows needs only say what it changes."""
@@ -251,7 +255,7 @@ class Journal:
         """Add an event that says so of a run, whose state is left as it is."""
         note = (NoteKind.RUN_SET_ASIDE.value, None, 0, one.sentence, json.dumps({"why": one.why}))
         with self._transaction():
-            self._db.execute(_INSERT_EVENT, _summed((self._clock(), one.run_id, one.name, *note)))
+            self._db.execute(_INSERT_EVENT, _summed((self._clock(), one.run_id, one.name, *note, None)))
 
     def write_off(self, run_id: str) -> None:
         """Count a run as ended that cannot be read and of which nothing lives. Its state is left as it is."""
@@ -313,7 +317,7 @@ class Journal:
     def events(self, *, name: str | None = None, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """Return what `orch events` shows, in order: the events of one run (by its name or id), or of all."""
         rows = self._read(
-            "SELECT seq, time, run_id, name, kind, task, generation, message, data, sum FROM events "
+            "SELECT seq, time, run_id, name, kind, task, generation, message, data, decision, sum FROM events "
             "WHERE seq > ? AND (? IS NULL OR name = ? OR run_id = ?) ORDER BY seq LIMIT ?",
             (after, name, name, name, limit),
         )
@@ -367,11 +371,11 @@ def _summed(row: tuple[object, ...]) -> tuple[object, ...]:
 
 def _shown(seq: int, *row: Any) -> dict[str, Any]:
     """Return an event as `orch events` shows it; one that the disk has changed says so."""
-    time, run, _, kind, task, generation, message, data, total = row
+    time, run, _, kind, task, generation, message, data, decision, total = row
     if checksum(row[:-1]) != total:
         message, data = f"(this event was changed on the disk: its checksum is wrong) {message}", "{}"
     shown = {"seq": seq, "time": time, "run": run, "kind": kind, "task": task, "generation": generation}
-    return {**shown, "message": message, "data": json.loads(data)}
+    return {**shown, "message": message, "data": json.loads(data), "decision": decision}
 
 
 def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:

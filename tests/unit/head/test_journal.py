@@ -93,6 +93,7 @@ def test_what_comes_back_is_what_was_put_in(journal: Journal, path: str) -> None
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])
     assert second["task"] is None
     (entry,) = again.entries(run.run_id)
+    assert first["decision"] == second["decision"] == entry.seq, "where `orch replay` shows it"
     assert (entry.type, entry.event) == ("Submitted", Submitted(8.0))
     again.close()
 

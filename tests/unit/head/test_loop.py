@@ -56,14 +56,15 @@ class Disk(Journal):
         self.full_after: int | None = None
         """How many commits there is room for."""
 
-    def commit(self, run: Run, event: Event, notes: Sequence[Note], **more: Any) -> None:
+    def commit(self, run: Run, event: Event, notes: Sequence[Note], **more: Any) -> int:
         if self.full_after is not None:
             self.full, self.full_after = self.full_after <= 0, self.full_after - 1
         if self.full:
             self.story.append(f"refused {type(event).__name__}")
             raise disk.full_error(self.path)
-        super().commit(run, event, notes, **more)
+        entry = super().commit(run, event, notes, **more)
         self.story.append(f"kept {type(event).__name__}")
+        return entry
 
 
 class Rig:

@@ -36,10 +36,12 @@ def status(
     from orchestrator.head.coordinator.status import SCHEMA, run_document
     from orchestrator.head.journal import reading as journal_reading
     from orchestrator.head.records import accounts as head_accounts
+    from orchestrator.head.records import plan_copies
 
     written = [_written(paths.journal + suffix) for suffix in ("", "-wal")]
     try:
-        kept = journal_reading.peek(paths.journal).kept
+        contents = journal_reading.peek(paths.journal)
+        kept = contents.kept
     except JournalError:
         return None
     if not any(written):
@@ -53,7 +55,9 @@ def status(
         run.update(steps_per_s=None, tasks=[{**task, **_NOT_KNOWN} for task in run["tasks"]])
         run.update(global_step=_newest_step(run, times.get(run["run_id"])))
     runs = [_newer(run, live.get(run["run_id"])) for run in runs]
-    return {"schema": SCHEMA, "runs": runs, "coordinator": None, "recorded_age_s": age_s}
+    known = [one.run.run_id for one in kept] + [one.run_id for one in contents.unreadable]
+    missing = plan_copies.missing(paths, known)
+    return {"schema": SCHEMA, "runs": runs, "missing": missing, "coordinator": None, "recorded_age_s": age_s}
 
 
 def aged(document: Any, by_s: float) -> Any:

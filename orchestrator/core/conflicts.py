@@ -77,7 +77,7 @@ def of_others(
     run_id: str | None,
     owner: Owner | None,
     told: Iterable[Driven],
-    is_known: Callable[[str], bool] = lambda _: True,
+    is_known: Callable[[str], bool],
 ) -> list[Driven]:
     """Return the runs of other owners that this plan would run beside: of its name, or in its checkpoint directory.
 

@@ -186,15 +186,18 @@ def test_a_head_that_came_back_from_an_old_copy_starts_no_second_gang(local_clus
     cluster.kill_coordinator()
     shutil.rmtree(state)
     shutil.copytree(copy, state)
-    refused = cluster.orch("up", spec)
-    assert refused.returncode == 6, refused.stderr
-    assert run_id in refused.stderr
-    assert "this head node began it, and its journal does not have it" in refused.stderr
-    assert "orch recover --hosts" in refused.stderr
+    for args, code in ((["status"], 3), (["up", spec], 6), (["status"], 0)):
+        told = cluster.orch(*args)
+        assert told.returncode == code, told.stderr
+        assert f"{run_id} " in told.stderr
+        assert "its journal does not have it" in told.stderr
+        assert "orch recover --hosts" in told.stderr
+        assert "No runs yet" not in told.stdout
     cluster.ok("coordinator", "stop")
     cluster.ok("recover", "--hosts", spec, "--yes")
     after = cluster.wait_step(before["global_step"] + 5)
     assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+    assert "its journal does not have it" not in cluster.orch("status").stderr
 
 
 @pytest.mark.fault(89)

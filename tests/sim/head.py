@@ -153,6 +153,7 @@ class Head:
             now=self.clock,
             unix_time=self.clock,
             state_dir=world.state_dir,
+            is_known=lambda _: True,
         )
         self.due_at = float("inf")
 

@@ -134,7 +134,9 @@ def rebuild(
                 journal.write_off(run_id)
             known = {one.run.run_id for one in journal.contents().kept}
             known |= {one.run_id for one in journal.contents().unreadable}
-            for run_id in plan_copies.of_runs(session.paths).keys() - known:
+            for run_id in (
+                plan_copies.of_runs(session.paths).keys() | plan_copies.marked(session.paths)
+            ) - known:
                 plan_copies.set_aside(session.paths, run_id)
         finally:
             journal.close()

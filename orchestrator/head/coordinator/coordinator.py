@@ -133,7 +133,8 @@ class Coordinator:
         # is tried again: by then other runs may have begun.
         for file in self._secrets.files_of_others(going_on):
             self._effects.post(f"remove {file}", "", partial(self._secrets.remove_file, file))
-        for run_id in plan_copies.of_runs(self.paths).keys() - set(going_on):
+        ended = (plan_copies.of_runs(self.paths).keys() | plan_copies.marked(self.paths)) & self._known()
+        for run_id in ended - set(going_on):
             self._effects.post(_COPY, run_id, partial(plan_copies.remove, self.paths, run_id))
         for run in self.loop.runs.values():
             if run.phase.is_terminal:
@@ -151,10 +152,12 @@ class Coordinator:
     def _is_known(self, run_id: str) -> bool:
         return run_id in self.loop.runs or run_id in self._unreadable
 
+    def _known(self) -> set[str]:
+        return self.loop.runs.keys() | self._unreadable
+
     def _refuse_lost(self) -> None:
         """Raise JournalError where a run was begun here that the journal does not have: it lacks what was written."""
-        contents = self.journal.contents()
-        known = {one.run.run_id for one in contents.kept} | {one.run_id for one in contents.unreadable}
+        known = {one.run.run_id for one in self.journal.contents().kept} | self._unreadable
         lost = sorted(plan_copies.of_runs(self.paths).keys() - known)
         if lost:
             raise damaged(
@@ -198,7 +201,7 @@ class Coordinator:
         aside = [f"{one.sentence}; {conflicts.WAY_BACK}" for one in self._set_aside]
         own = [told for told in (self._warning, self._tracer.problem) if told]
         own += [str(one["sentence"]) for one in self._effects.document()]
-        return "; ".join([*own, *aside, *stopped]) or None
+        return "; ".join([*own, *aside, *stopped, *plan_copies.missing(self.paths, self._known())]) or None
 
     def status(self, name: str | None) -> dict[str, Any]:
         """Return the document of `orch status`. A name means the newest run of that name; a run id names one run."""
@@ -214,6 +217,7 @@ class Coordinator:
         for run, shown in zip(runs, document["runs"], strict=True):
             shown["outputs"] = self._left_files.document(run)
             describe.add_outputs(shown, shown["outputs"])
+        document["missing"] = plan_copies.missing(self.paths, self._known())
         return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
 
     def history(self, name: str) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Executor:
         unix_time: Callable[[], float] = time.time,
         state_dir: str = "",
         leaving: Callable[[Asks | None, Run, str], None] = lambda _link, _run, _host: None,
-        is_known: Callable[[str], bool] = lambda _: True,
+        is_known: Callable[[str], bool],
         pushed: Pushed = lambda _run, _tree: None,
     ) -> None:
         """`is_known` tells whether this head node knows the run of an id, `pushed` is told of a run's code."""

@@ -260,7 +260,10 @@ class Journal:
     def write_off(self, run_id: str) -> None:
         """Count a run as ended that cannot be read and of which nothing lives. Its state is left as it is."""
         with self._transaction():
-            self._db.execute("UPDATE runs SET ended = ? WHERE run_id = ?", (self._clock(), run_id))
+            (row,) = self._db.execute(f"SELECT {COLUMNS} FROM runs WHERE run_id = ?", (run_id,))
+            ended = (*row[:3], self._clock(), *row[4:-1])
+            total = checksum(ended) if checksum(row[:-1]) == row[-1] else row[-1]  # what was damaged stays so
+            self._db.execute("UPDATE runs SET ended = ?, sum = ? WHERE run_id = ?", (ended[3], total, run_id))
 
     def prune(self, *, ended_max: int = ENDED_MAX) -> list[str]:
         """Forget the runs that ended before the newest `ended_max`, with their events; which they were.

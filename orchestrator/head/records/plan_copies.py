@@ -1,12 +1,14 @@
 """The head's own copy of each run's plan, beside its logs: what is known of a run although its journal is lost.
 
-It is there from a run's submission until its end, so each copy says as well that a run may go on.
+It is there from a run's submission until its end, so each copy says as well that a run may go on. A mark beside the
+socket says the same: it stays where the state directory comes back from an old copy.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,15 +22,17 @@ _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
 def keep(paths: Paths, run_id: str, plan: Plan) -> None:
-    """Write the copy, durably. The run's directory is there. Raises OSError."""
+    """Write the copy, durably, and the mark. The run's directory is there. Raises OSError."""
     durable.write(_path(paths, run_id), _PLAN.dump_json(plan))
+    os.makedirs(_marks(paths), mode=0o700, exist_ok=True)
+    durable.write(os.path.join(_marks(paths), run_id), os.fsencode(paths.state_dir))
 
 
 def remove(paths: Paths, run_id: str) -> None:
-    """Remove the copy of a run that has ended. Raises OSError."""
-    for suffix in ("", _ASIDE):
+    """Remove the copy of a run that has ended, and its mark. Raises OSError."""
+    for path in (_path(paths, run_id), _path(paths, run_id) + _ASIDE, os.path.join(_marks(paths), run_id)):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(_path(paths, run_id) + suffix)
+            os.unlink(path)
 
 
 def of_runs(paths: Paths) -> dict[str, Plan | None]:
@@ -38,13 +42,41 @@ def of_runs(paths: Paths) -> dict[str, Plan | None]:
 
 def set_aside(paths: Paths, run_id: str) -> None:
     """Keep the copy for `orch recover` only: a person knows that the journal does not have the run. Raises OSError."""
-    os.replace(_path(paths, run_id), _path(paths, run_id) + _ASIDE)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(_marks(paths), run_id))
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(_path(paths, run_id), _path(paths, run_id) + _ASIDE)
 
 
 def of_lost(paths: Paths) -> dict[str, Plan]:
     """Return by run id the plans that can be read, also of runs that were set aside."""
     found = {name: _read(_path(paths, name)) or _read(_path(paths, name) + _ASIDE) for name in _runs(paths)}
     return {name: plan for name, plan in found.items() if plan is not None}
+
+
+def marked(paths: Paths) -> set[str]:
+    """Return the runs that were begun with this state directory, and may go on, as the marks beside the socket say."""
+    own = os.fsencode(paths.state_dir)
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(_marks(paths)):
+            with open(os.path.join(_marks(paths), name), "rb") as file:
+                found |= {name} if file.read() == own else set()
+    return found
+
+
+def missing(paths: Paths, known: Collection[str]) -> list[str]:
+    """Return a sentence for each run that was begun here, and that the journal, which has the known ones, lacks."""
+    return [
+        f"{run_id} was begun on this head node, and its journal does not have it: the journal was damaged, or came "
+        "back from an old copy. Its tasks may be training; `orch coordinator stop` and `orch recover --hosts FILE` "
+        "take it up"
+        for run_id in sorted(marked(paths) - set(known))
+    ]
+
+
+def _marks(paths: Paths) -> str:
+    return os.path.join(paths.runtime_dir, "runs")
 
 
 def _runs(paths: Paths) -> list[str]:

@@ -115,7 +115,7 @@ DRIVEN_THERE = Driven(
 
 def standing_in_the_way(*told: Driven, run_id: str | None = "t-1") -> list[str]:
     plan = make_plan(["a", "b"], checkpoint=True)
-    return [one.run_id for one in of_others(plan, run_id, MINE, told)]
+    return [one.run_id for one in of_others(plan, run_id, MINE, told, lambda _: True)]
 
 
 @pytest.mark.fault(62)
@@ -142,7 +142,7 @@ def test_row_62_what_goes_on_under_the_name_or_in_the_directory_of_another_owner
 def test_a_plan_without_checkpoints_shares_no_directory() -> None:
     plan = make_plan(["a"], checkpoint=False)
     told = [replace(DRIVEN_THERE, name="u", checkpoint_dir=None), replace(DRIVEN_THERE, name="v")]
-    assert of_others(plan, "t-1", MINE, told) == []
+    assert of_others(plan, "t-1", MINE, told, lambda _: True) == []
 
 
 @pytest.mark.fault(62)

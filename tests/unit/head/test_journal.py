@@ -293,6 +293,8 @@ def test_row_59_a_state_that_cannot_be_read_is_set_aside_and_the_others_are_give
     assert opened.prune(ended_max=0) == []
     opened.write_off(aside.run_id)
     assert opened.contents().set_aside == ()
+    (written_off,) = opened.contents().unreadable
+    assert written_off.why == aside.why, "its row has the checksum of what is in it now"
     assert opened.prune(ended_max=0) == [], "whether its hosts owe a proof is not known"
     opened.commit(a_run(aside.run_id), Submitted(1.0), [])
     assert opened.contents().unreadable == (), "rebuilt, it can be read again"

@@ -69,12 +69,13 @@ class SimJournal(Journal):
         if fate != "lives":
             raise Died
 
-    def commit(self, run: Run, event: Event, notes: Sequence[Note], **more: Any) -> None:
+    def commit(self, run: Run, event: Event, notes: Sequence[Note], **more: Any) -> int:
         """Commit as the real journal does."""
         if self._world.disk_full:
             raise JournalError("the disk of the journal is full")
-        super().commit(run, event, notes, **more)
+        entry = super().commit(run, event, notes, **more)
         self._written[run.run_id] = run
+        return entry
 
     def copy(self, path: str) -> str:
         """Copy the files as a crash leaves them to `path`."""

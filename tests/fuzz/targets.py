@@ -22,6 +22,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+import yaml
 from hypothesis import strategies as st
 
 from orchestrator.checkpoints import verify
@@ -44,6 +45,7 @@ from orchestrator.head.links.edge import WireError
 from orchestrator.head.links.link import HostLink, Pace, Watch
 from orchestrator.head.reach.ssh import errors
 from orchestrator.head.reach.ssh.transport import SshTransport
+from orchestrator.spec.document import parse
 from orchestrator.spec.plan import load_plan
 from tests.contract.fake_agent import BUNDLE
 from tests.lies import GONE, anything, changed, news, places
@@ -179,12 +181,37 @@ def specs(draw: st.DrawFn) -> str:
 
 
 def take_spec(text: str) -> None:
-    """Load a spec, as `orch validate` does."""
+    """Load a spec, as `orch validate` does: it is refused, or each value is what is written there."""
     with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
-        path = Path(directory) / "cluster.yaml"
+        (Path(directory) / "examples").symlink_to(
+            ROOT / "examples"
+        )  # or each would be refused for its workdir
+        path = Path(directory) / "cluster_specs" / "cluster.yaml"
+        path.parent.mkdir()
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
-        with contextlib.suppress(SpecError):
+        try:
             load_plan(path)
+        except SpecError:
+            return
+        root, _ = parse(text)
+        assert root is not None
+        assert _is_written(root.data(), yaml.load(text, yaml.BaseLoader))
+
+
+def _is_written(found: Any, written: Any) -> bool:
+    """Return whether a value is what another reader of YAML, which takes all scalars for text, finds at its place."""
+    match found:
+        case dict():
+            return found.keys() == written.keys() and all(_is_written(found[k], written[k]) for k in found)
+        case list():
+            return len(found) == len(written) and all(map(_is_written, found, written))
+        case bool():
+            return written.lower() in (("true", "yes", "on") if found else ("false", "no", "off"))
+        case None:
+            return written.lower() in ("", "~", "null")
+        case str():
+            return bool(found == written)
+    return bool(type(found)(written) == found)
 
 
 # ---------------------------------------------------------------- journals
@@ -277,22 +304,28 @@ def take_checkpoint(found: Any) -> None:
     """Verify a checkpoint one of whose files was damaged: it is noticed, or what is in it reads as before."""
     name, changes, cut = found
     with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
-        top = name.split("/")[0]
-        whole, copy = Path(directory) / "whole" / top, Path(directory) / "gen-000001" / top
-        for place in (whole, copy):
-            place.parent.mkdir()
-            if (FIXTURES / top).is_dir():
-                shutil.copytree(FIXTURES / top, place)
-            else:
-                shutil.copy(FIXTURES / top, place)
-        damaged = copy.parent / name
+        copy = _copied(name.split("/")[0], Path(directory) / "gen-000001")
+        damaged = copy / name
         damaged.write_bytes(_edited(damaged.read_bytes(), changes, cut))
-        answer = verify(str(copy.parent), pause=lambda _: None)
+        answer = verify(str(copy), pause=lambda _: None)
         json.dumps(answer)
         if (said := answer["checkpoint"]) is not None:
-            assert _contents(copy.parent, said["path"]) == _contents(
-                whole.parent, whole.parent / Path(said["path"]).relative_to(copy.parent)
-            )
+            whole = _undamaged(name.split("/")[0], str(Path(said["path"]).relative_to(copy)))
+            assert _contents(copy, said["path"]) == whole
+
+
+def _copied(top: str, place: Path) -> Path:
+    """Return a new directory with this one of the fixtures in it."""
+    place.mkdir()
+    (shutil.copytree if (FIXTURES / top).is_dir() else shutil.copy)(FIXTURES / top, place / top)
+    return place
+
+
+@cache
+def _undamaged(top: str, path: str) -> object:
+    with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
+        whole = _copied(top, Path(directory) / "whole")
+        return _contents(whole, whole / path)
 
 
 def _contents(directory: Path, path: str | Path) -> object:

@@ -13,9 +13,10 @@ from orchestrator.head.api.client import Client
 _LOOK_EVERY_S = 0.25
 
 
-def order(client: Client, run: Mapping[str, Any], *, force: bool) -> None:
-    """Order the kill of an active run."""
-    client.post(f"/v1/runs/{run['name']}/kill", {"force": force})
+def order(client: Client, run: Mapping[str, Any], *, force: bool, at_checkpoint: bool = False) -> None:
+    """Order the kill of an active run, or its end at the next checkpoint."""
+    body = {"force": force} | ({"at_checkpoint": True} if at_checkpoint else {})
+    client.post(f"/v1/runs/{run['name']}/kill", body)
 
 
 def wait_end(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     Place = Callable[[Plan], Plan]
 
 
-_END_S = 600.0
-"""How long a run may take to save and end before another takes its place."""
+_END_S = 900.0
+"""How long a run may take to come to its next checkpoint and end before another takes its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ def _end_older(environment: Environment, client: Client, plan: Plan) -> str | No
     found = with_now(environment, known_run(environment, run_id), plan)
     if found.is_same:
         return None
-    environment.say(f"Saving and ending {run_id}, to go on with: {found.sentence}")
-    killing.order(client, active[-1], force=False)
+    environment.say(f"Ending {run_id} at its next checkpoint, to go on with: {found.sentence}")
+    killing.order(client, active[-1], force=False, at_checkpoint=True)
     ended = killing.wait_end(client, environment, active[-1], environment.now() + _END_S)
     problem = killing.verdict([ended])
     if problem is not None:

@@ -43,6 +43,8 @@ class Row:
     """A restart of all tasks may help where a restart of one task, with its old port on its old host, did not."""
     is_found_first: bool = False
     """It is found while the tasks live: what they then die of is not the cause."""
+    ends_saved: bool = False
+    """The run ends by it, saved, to go on some day; it is nobody's failure."""
     disowns: bool = False
     """The run does not resume from what the generation has saved."""
     may_want_room: bool = False
@@ -227,9 +229,20 @@ class Cause(Enum):
         "host leaves",
         blame=Blame.NOBODY,
         is_free=True,
+        ends_saved=True,
         is_found_first=True,
         means="whoever lends the hosts takes them away, and no other host could take the tasks",
         advice="`orch up` goes on from the last checkpoint, on other hosts",
+    )
+
+    PLANNED_END = Row(
+        "planned end",
+        blame=Blame.NOBODY,
+        is_free=True,
+        ends_saved=True,
+        is_found_first=True,
+        means="nothing failed: its time limit was over, or its user wanted it to end at a checkpoint",
+        advice="`orch up` goes on from the last checkpoint",
     )
 
     _value_: str

@@ -48,8 +48,8 @@ def refuse_start(
             changed = sentence(differences(run.plan, plan))
             raise Refused(
                 f"a run named {plan.name} with another plan is active: {run.run_id}; {changed}",
-                hint="`orch up FILE --restart` saves and ends it, and goes on with this plan; or give this one another "
-                "name",
+                hint="`orch up FILE --restart` ends it at its next checkpoint, and goes on with this plan; or give "
+                "this one another name",
             )
         directory = _shared_checkpoints(run.plan, plan)
         if directory is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import MappingProxyType
 
 from orchestrator.core.hosts import lifecycle, silence
-from orchestrator.core.phases import leaving, room, standby
+from orchestrator.core.phases import leaving, planned_end, room, standby
 from orchestrator.core.phases.individual import may_start_individually, overdue_at
 from orchestrator.core.phases.stall import stalled_at
 from orchestrator.core.state.instants import Deadline, Kind, instants_of
@@ -50,6 +50,7 @@ DEADLINES: MappingProxyType[str, Callable[[Run], _Due]] = MappingProxyType(
         "a host is displayed as unreachable": lambda run: [at for _, at in lifecycle.silent_at(run)],
         "a host that could not be prepared is asked again": lambda run: [h.retry_at for h in run.hosts],
         "the tasks of a host that leaves are asked to end": leaving.due,
+        "the planned end of the run is wanted, or has come": planned_end.due,
         "a standby is started, or has not joined": standby.due,
         "a task is restarted by itself": _individual_starts,
         "a task that was restarted by itself has not joined, or does not end": _individual_waits,

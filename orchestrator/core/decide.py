@@ -51,7 +51,7 @@ from orchestrator.core.events import (
 from orchestrator.core.faults import KINDS, Fault
 from orchestrator.core.hosts import lifecycle
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import checkpoints, final_verification, leaving, room, standby
+from orchestrator.core.phases import checkpoints, final_verification, leaving, planned_end, room, standby
 from orchestrator.core.phases.host_reports import absorb
 from orchestrator.core.phases.individual import advance_individual, end_individually
 from orchestrator.core.phases.reschedule import handle
@@ -67,8 +67,8 @@ from orchestrator.core.phases.starting import (
 from orchestrator.core.phases.stopping import (
     SWEEP_WAIT_S,
     advance_stopping,
+    ends_saved,
     finish,
-    hosts_leave,
     hurry,
     stop_all,
     stop_for,
@@ -213,6 +213,7 @@ def _advance(turn: Turn) -> None:
         lifecycle.note_silence(turn)
         lifecycle.prepare_again(turn)
         standby.advance(turn)
+        planned_end.advance(turn)
     match turn.run.phase_state:
         case Pending():
             advance_pending(turn)
@@ -317,6 +318,9 @@ def _kill(turn: Turn, event: KillRequested) -> None:
     run = turn.run
     if run.phase.is_terminal:
         return
+    if event.at_checkpoint and run.phase is Phase.RUNNING and run.plan.checkpoint is not None:
+        planned_end.ask(turn)
+        return
     if run.generation == 0:
         finish(turn, Ended(phase=Phase.KILLED), "killed before any task was started")
         return
@@ -325,9 +329,9 @@ def _kill(turn: Turn, event: KillRequested) -> None:
     if run.phase is Phase.STOPPING and run.intent in (Intent.SUCCEED, Intent.FAIL):
         hurry(turn)
         return
-    if run.intent is not Intent.KILL or hosts_leave(run):
+    if run.intent is not Intent.KILL or ends_saved(run):
         turn.note(NoteKind.KILL, "kill requested by the user")
-        turn.set(first_cause=None if hosts_leave(run) else run.first_cause)
+        turn.set(first_cause=None if ends_saved(run) else run.first_cause)
         stop_all(turn, Intent.KILL, "killed by the user")
     if event.force:
         turn.set_phase(force_at=turn.at)

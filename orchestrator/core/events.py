@@ -199,6 +199,8 @@ class KillRequested:
 
     at: Instant
     force: bool = False
+    at_checkpoint: bool = False
+    """Of a run that trains: not before the next verified checkpoint, if one comes soon."""
 
 
 @dataclass(frozen=True, slots=True)

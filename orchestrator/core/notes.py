@@ -109,6 +109,9 @@ class NoteKind(Enum):
         "A host will be taken away by whoever lends it, when, and what becomes of its tasks.",
         notice="host-lost",
     )
+    ENDS_SOON = Row(
+        "ends-soon", "The run ends at its next checkpoint: its time limit is near, or its user wants it."
+    )
     HOST_STAYS = Row("host-stays", "A host that was to be taken away stays after all.")
     HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.")
     GPU_LOST = Row("gpu-lost", "A GPU is not told of any more; its index is in `data`.")

@@ -239,6 +239,8 @@ class Plan:
     options: Options = Options()
     replicas_min: Mapping[str, int] = field(default_factory=dict)
     """By task type: how many must be left when a host is lost and no spare is there. Others are never left out."""
+    time_limit_s: float | None = None
+    """After which the run ends, at a checkpoint where one comes in time. None: it may train for as long as it wants."""
     chaos: bool = False
     """Whether `orch chaos` may hurt it."""
     notify: NotifyPlan | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
-from orchestrator.core.phases import leaving, room
+from orchestrator.core.phases import leaving, planned_end, room
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.phases.stopping import NOTHING_SEEN, to_prove
@@ -140,7 +140,12 @@ def _ago(at: Instant | None, now: Instant) -> str:
 
 
 def _running(run: Run, running: Running, now: Instant) -> Reason:
-    also = leaving.diagnostic(run, now) + _in_other_places(run) + checkpoint_dir.diagnostic(run)
+    also = (
+        leaving.diagnostic(run, now)
+        + planned_end.diagnostic(run, now)
+        + _in_other_places(run)
+        + checkpoint_dir.diagnostic(run)
+    )
     told = _beside_the_step(run, running, now)
     if run.global_step is not None:
         rest = f"{told}{also}".removeprefix("; ")

@@ -290,6 +290,8 @@ class Run(_Model):
     """When to try again, and when to give up."""
     timing: TimingSpec = TimingSpec()
     """How long the run waits for things."""
+    time_limit: Annotated[float, duration(1, 10**8)] | None = None
+    """How long the run may take, such as 12h: it ends at a checkpoint before that. `orch up` goes on from there."""
     on_stall: Literal["restart", "notify"] = "restart"
     """What to do when training makes no progress for stall_after: restart from the checkpoint, or only say so."""
     notify: Notify | None = None

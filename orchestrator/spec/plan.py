@@ -96,6 +96,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         notify=_notify(run, base_dir),
         runtime=run.runtime,
         chaos=run.chaos == "allowed",
+        time_limit_s=run.time_limit,
         options=_options(run, replicas(tasks, run.replicas_on_cpu) if fewest else None),
     )
 

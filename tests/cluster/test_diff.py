@@ -49,7 +49,7 @@ def test_up_of_changed_code_or_spec_says_what_has_changed_and_restart_applies_it
     restarted = orch.orch("up", str(spec), "--restart")
     assert restarted.returncode == 0, restarted.stderr
     told = "model.py: 2 lines; args --save-every: 5 -> 6"
-    assert f"Saving and ending {first}, to go on with: {told}" in restarted.stderr
+    assert f"Ending {first} at its next checkpoint, to go on with: {told}" in restarted.stderr
     assert f"Since {first}, which saved its checkpoint, this has changed: {told}" in restarted.stderr
     second = restarted.stdout.strip()
     run = orch.wait(lambda run: run["run_id"] == second and (run["global_step"] or 0) > 10)

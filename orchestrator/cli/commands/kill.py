@@ -31,6 +31,7 @@ class Request:
     timeout_s: float
     yes: bool = False
     """Do not ask where no name is given."""
+    at_checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def run(request: Request, session: Session) -> Result:
     deadline = session.now() + request.timeout_s
     active = [found for found in chosen if is_active(found)]
     for found in active:
-        killing.order(client, found, force=request.force)
+        killing.order(client, found, force=request.force, at_checkpoint=request.at_checkpoint)
     try:
         ended = tuple(killing.wait_end(client, session, found, deadline) for found in active)
     except KeyboardInterrupt:
@@ -143,6 +144,7 @@ def _chosen(
     examples=[
         ("orch kill mnist", "Stop the run mnist"),
         ("orch kill --all --timeout 2m", "Stop all active runs, and wait at most two minutes"),
+        ("orch kill mnist --at-checkpoint", "Stop it once its next checkpoint is verified"),
         ("orch kill mnist --force", "Kill its tasks at once, without a last checkpoint"),
     ],
 )
@@ -155,6 +157,11 @@ def _chosen(
     help="Send SIGKILL at once: no grace, no last checkpoint. Also for a run that orch has stopped deciding on.",
 )
 @click.option(
+    "--at-checkpoint",
+    is_flag=True,
+    help="Stop it once the next checkpoint is verified, so that hardly a step is lost; after 10 minutes without one.",
+)
+@click.option(
     "--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the end."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the ended runs with their proofs as a document.")
@@ -165,6 +172,7 @@ def command(
     all_runs: bool,
     yes: bool,
     force: bool,
+    at_checkpoint: bool,
     timeout: float,
     as_json: bool,
 ) -> int:
@@ -173,9 +181,11 @@ def command(
     Without NAME: the only active run, once you confirm. Exit code 0 when every host is checked, 4 when a host did not
     answer, 6 when a process could not be killed, or when nobody confirmed.
     """
+    if force and at_checkpoint:
+        raise UsageError("use only one of --force and --at-checkpoint")
     if force:
         session.warn("--force kills at once; steps since the last checkpoint are lost")
-    result = run(Request(names, all_runs, force, timeout, yes), session)
+    result = run(Request(names, all_runs, force, timeout, yes, at_checkpoint), session)
     for found in result.already:
         session.say(f"{render.title(found)} had already ended: {found.get('phase')}")
     if as_json:

@@ -139,8 +139,8 @@ def run(request: Request, session: Session) -> dict[str, Any]:
             f"{submitted.run_id} is already running with this plan, but with other code: {submitted.changed}"
         )
         session.hint(
-            f"it goes on with the code that it began with; `orch up {request.file} --restart` saves and ends it, and "
-            f"goes on with this; `orch diff {submitted.name} --full` shows the lines"
+            f"it goes on with the code that it began with; `orch up {request.file} --restart` ends it at its next "
+            f"checkpoint, and goes on with this; `orch diff {submitted.name} --full` shows the lines"
         )
     elif not submitted.created:
         known = submitted.changed is not None
@@ -238,7 +238,8 @@ def exit_code(document: Mapping[str, Any]) -> int:
 @click.option(
     "--restart",
     is_flag=True,
-    help="If the spec or the code has changed since the active run began: save and end it, and go on with these.",
+    help="If the spec or the code has changed since the active run began: end it at its next checkpoint, and go on "
+    "with these.",
 )
 @click.option(
     "--take-over",

@@ -11,7 +11,7 @@ from orchestrator.core.events import DrainRequested, UndrainRequested
 from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.launching.placement import assigned
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import leaving
+from orchestrator.core.phases import leaving, planned_end
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.state.host import HostState
 from orchestrator.core.state.phase_states import Intent, Phase
@@ -28,6 +28,8 @@ def at_checkpoint(turn: Turn) -> None:
     if turn.run.phase is Phase.RUNNING and known is not None:
         step = known.global_step if known.global_step is not None else "unknown"
         occasion = f"checkpoint of step {step} is {'verified' if known.verified else 'saved'}"
+        if planned_end.at_checkpoint(turn, occasion):
+            return
         if leaving.leaving(turn.run):
             leaving.leave(turn, occasion)
         else:

@@ -11,7 +11,7 @@ from orchestrator.core.launching.environment import endpoint
 from orchestrator.core.launching.generations import next_generation
 from orchestrator.core.launching.wiring import Addresses
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import leaving, room, standby
+from orchestrator.core.phases import leaving, planned_end, room, standby
 from orchestrator.core.phases.running import next_verification, react_to_end
 from orchestrator.core.phases.stopping import finish, stop_all, stop_for
 from orchestrator.core.state.host import Host, HostState, Link
@@ -27,6 +27,7 @@ def prepare(turn: Turn) -> None:
     """Begin a run: prepare its hosts."""
     timing = turn.run.plan.timing
     turn.set_phase(deadline_at=turn.at + timing.start_after_s)
+    planned_end.begin(turn)
     spares = len(turn.run.hosts) - len(turn.run.assignees)
     beside = f", and {counted(spares, 'spare')}" if spares else ""
     turn.note(NoteKind.SUBMITTED, f"{turn.run.run_id}: {_size(turn.run)}{beside}")

@@ -163,7 +163,7 @@ def _settle_intent(turn: Turn) -> None:
     run = turn.run
     chief = run.task(run.chief)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
-    is_gentle = run.intent is Intent.RESCHEDULE or hosts_leave(run)
+    is_gentle = run.intent is Intent.RESCHEDULE or ends_saved(run)
     if is_gentle and chief.exit is not None and chief.exit.ordered:
         is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
     failed = cause.failed_before_its_chief(run, gang(run)) if is_done else None
@@ -362,7 +362,7 @@ def _conclude(turn: Turn) -> None:
             reason += NOTHING_SEEN
         for warning in warnings:
             turn.note(NoteKind.WARNING, warning)
-    elif hosts_leave(run):
+    elif ends_saved(run):
         saved = final_verification.saved(run)
         _say_done(turn, saved)
         turn.set(reason_rest=saved)
@@ -373,10 +373,10 @@ def _conclude(turn: Turn) -> None:
     finish(turn, Ended(phase=ENDS[stopping.intent], proof=stopping.proof), reason, rest=rest)
 
 
-def hosts_leave(run: Run) -> bool:
-    """Whether the run is being ended because its hosts are taken away, and not by its user."""
+def ends_saved(run: Run) -> bool:
+    """Whether the run is being ended, to go on some day: its hosts are taken away, or its end was planned."""
     found = run.first_cause
-    return run.intent is Intent.KILL and found is not None and found.cause is Cause.HOST_LEAVES
+    return run.intent is Intent.KILL and found is not None and found.cause.row.ends_saved
 
 
 _END_NOTES = {

@@ -19,7 +19,7 @@ from orchestrator.core.replacing import replace
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.checkpoint import Checkpoint, Seed
 from orchestrator.core.state.host import Host
-from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Ended, Intent, Pending, Phase, PhaseState, Stopping, Swept
 from orchestrator.core.state.roster import Roster
@@ -40,6 +40,17 @@ class Problem:
     """What in the cluster spec says so, such as `run.strategy`."""
     table: tuple[tuple[str, ...], ...] = ()
     """What the sentence sums up; the first row names the columns. Whoever shows it aligns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEnd:
+    """That a run is to end, at a checkpoint if one comes in time."""
+
+    why: str
+    at: Deadline
+    """When it ends without one."""
+    wanted_at: Deadline | None
+    """From when on a checkpoint ends it; None once that has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,8 @@ class Run:
     """A start from scratch was asked for and is not done yet: older checkpoints are to be left behind."""
     code: str = ""
     """The digest of the tree that this run runs, from its first generation on, whatever the workdir becomes."""
+    planned_end: PlannedEnd | None = None
+    """None of a run that may train for as long as it wants."""
     warnings: tuple[str, ...] = ()
     said_chars: int = 0
     """How much its tasks have said, in all generations."""

@@ -95,8 +95,14 @@ class _Api:
 
     async def kill(self, request: Request) -> JSONResponse:
         body = await _body(request)
-        name, force = request.path_params["name"], bool(body.get("force"))
-        run = await anyio.to_thread.run_sync(lambda: self._coordinator.kill(name, force=force))
+        name, force, later = (
+            request.path_params["name"],
+            bool(body.get("force")),
+            bool(body.get("at_checkpoint")),
+        )
+        run = await anyio.to_thread.run_sync(
+            lambda: self._coordinator.kill(name, force=force, at_checkpoint=later)
+        )
         return JSONResponse({"run_id": run.run_id, "phase": run.phase.value}, status_code=202)
 
     async def drain(self, request: Request) -> JSONResponse:

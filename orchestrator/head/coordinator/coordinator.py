@@ -304,8 +304,8 @@ class Coordinator:
             if back and run.phase.is_terminal:
                 self._executor.open(run, back)
 
-    def kill(self, name: str, *, force: bool) -> Run:
-        """End a run, as the user asks. A second request changes nothing.
+    def kill(self, name: str, *, force: bool, at_checkpoint: bool = False) -> Run:
+        """End a run, as the user asks: now, or at its next checkpoint. A second request changes nothing.
 
         With `force` also where nothing is decided about the run any more.
         """
@@ -313,7 +313,7 @@ class Coordinator:
         def command() -> Run:
             run = self.find(name)
             try:
-                self.loop.decide(run.run_id, KillRequested(at=time.monotonic(), force=force))
+                self.loop.decide(run.run_id, KillRequested(time.monotonic(), force, at_checkpoint))
             except DecisionsStopped:
                 if not force:
                     raise

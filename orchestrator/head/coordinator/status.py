@@ -70,6 +70,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "standby": _standby(run, now),
         "first_cause": first_cause(run),
         "planned_end": _planned_end(run),
+        "time_left_s": _time_left_s(run, now),
         "warnings": list(run.warnings),
         "proof": _proof(run),
         "hosts": [_host(run, host, now) for host in run.hosts],
@@ -152,6 +153,13 @@ def _planned_end(run: Run) -> str | None:
         if run.first_cause is not None and not run.first_cause.is_failure
         else None
     )
+
+
+def _time_left_s(run: Run, now: float) -> float | None:
+    """Return in what time the run ends at the latest; None where it may go on for as long as it wants, or has ended."""
+    if run.planned_end is None or run.phase.is_terminal:
+        return None
+    return round(max(0.0, run.planned_end.at - now), 1)
 
 
 def saving(run: Run) -> dict[str, Any] | None:

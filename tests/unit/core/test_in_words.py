@@ -39,5 +39,5 @@ def test_a_decision_is_like_another_whatever_its_notes_say() -> None:
 def test_events_are_told_in_a_line() -> None:
     told = ev.TaskReport(TASK.id, 1, "running")
     assert event_in_words(ev.HostReported(1.0, "a", (told,))) == "HostReported host=a worker:0=running"
-    assert event_in_words(ev.KillRequested(1.0, force=True)) == "KillRequested force=True"
+    assert event_in_words(ev.KillRequested(1.0, force=True)) == "KillRequested force=True at_checkpoint=False"
     assert len(event_in_words(ev.HostDown(1.0, "a", "x" * 10_000))) < 200

@@ -20,7 +20,7 @@ from orchestrator.core.state.checkpoint import Checkpoint
 from orchestrator.core.state.host import Facts, Host, Link
 from orchestrator.core.state.instants import Kind, instants_of, rebased, stood_still
 from orchestrator.core.state.phase_states import Phase, Running
-from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.run import PlannedEnd, Run, new_run
 from orchestrator.core.state.task import Standby, Task, TaskPhase
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
@@ -164,6 +164,8 @@ def test_the_loop_wakes_for_each_deadline_of_a_host_or_a_task() -> None:
         (run.with_host(replace(run.hosts[0], leave_at=7.0)), Host, "leave_at"),
         (run.with_task(replace(worker, phase=TaskPhase.WAITING, start_at=7.0)), Task, "start_at"),
         (run.with_task(replace(worker, phase=TaskPhase.STARTING, deadline_at=7.0)), Task, "deadline_at"),
+        (replace(run, planned_end=PlannedEnd("", 7.0, None)), PlannedEnd, "at"),
+        (replace(run, planned_end=PlannedEnd("", 9.0, 7.0)), PlannedEnd, "wanted_at"),
         (replace(run, standby=Standby(start_at=7.0)), Standby, "start_at"),
         (replace(run, standby=Standby(tasks=(worker,), join_at=7.0)), Standby, "join_at"),
     ]

@@ -23,6 +23,7 @@ NEITHER = (
     Cause.ROLLED_BACK,
     Cause.RESCHEDULED,
     Cause.HOST_LEAVES,
+    Cause.PLANNED_END,
 )
 
 

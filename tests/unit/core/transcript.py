@@ -105,6 +105,8 @@ class Transcript:
             plan = replace(plan, restart=replace(plan.restart, on_stall=options["on_stall"]))
         plan = replace(plan, restart=replace(plan.restart, standby=options.get("standby", "off")))
         plan = replace(plan, chaos=options.get("chaos") == "yes")
+        if "time_limit" in options:
+            plan = replace(plan, time_limit_s=float(options["time_limit"]))
         if "tasks" in options:  # tasks=chief:0,ps:0,worker:0: one per host, in that order
             ids = [TaskId.parse(name) for name in options["tasks"].split(",")]
             placed = tuple(TaskPlan(task, host) for task, host in zip(ids, hosts, strict=True))
@@ -243,6 +245,8 @@ class Transcript:
         match verb, rest:
             case "tick", []:
                 return ev.Ticked(at)
+            case "kill", ["at-checkpoint"]:
+                return ev.KillRequested(at, at_checkpoint=True)
             case "kill", force:
                 return ev.KillRequested(at, force=bool(force))
             case "drain", [host, "gone"]:

@@ -1,0 +1,100 @@
+"""A run that is to end at a checkpoint: its `time_limit` is nearly over, or its user wants it.
+
+Nothing has failed. From the moment at which the end is wanted, the run ends when the next checkpoint is verified, so
+that hardly a step is lost; at the latest when its tasks need the rest of the time to end in order. No time counts in
+which no coordinator lived: that is nobody's fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.core.causes import Cause
+from orchestrator.core.ends import FirstCause
+from orchestrator.core.hosts import host_state
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases.leaving import END_S
+from orchestrator.core.phases.stopping import finish, stop_all
+from orchestrator.core.state.instants import Deadline, Instant, is_due
+from orchestrator.core.state.phase_states import Ended, Intent, Phase
+from orchestrator.core.state.run import PlannedEnd, Run
+from orchestrator.core.turn import Turn
+from orchestrator.core.words import duration
+
+WINDOW_S = 600.0
+WINDOW_SHARE = 0.1
+"""How long before its last moment a run with a limit looks for a checkpoint to end at; of the limit, at most."""
+
+ASKED_S = 600.0
+"""How long a run that is to end at a checkpoint waits for one."""
+
+_ENDS = (Phase.PENDING, Phase.RENDEZVOUS, Phase.RUNNING, Phase.BACKOFF)
+
+
+def begin(turn: Turn) -> None:
+    """Set the limit of a run that begins."""
+    limit_s = turn.run.plan.time_limit_s
+    if limit_s is None:
+        return
+    at = turn.at + max(limit_s - turn.run.plan.timing.kill_grace_s - END_S, limit_s / 2)
+    window_s = min(WINDOW_S, WINDOW_SHARE * limit_s) if turn.run.plan.checkpoint is not None else 0.0
+    why = f"its time limit of {duration(limit_s)} is nearly over"
+    turn.set(planned_end=PlannedEnd(why, at=at, wanted_at=at - window_s))
+
+
+def ask(turn: Turn) -> None:
+    """Let the run end at its next checkpoint, as its user wants."""
+    at, planned = turn.at + ASKED_S, turn.run.planned_end
+    if planned is not None and planned.wanted_at is None:
+        return
+    at = min(at, planned.at) if planned is not None else at
+    turn.set(planned_end=PlannedEnd("its user wants it to end at a checkpoint", at=at, wanted_at=None))
+    turn.note(NoteKind.ENDS_SOON, f"the run ends at its next checkpoint, or in {duration(at - turn.at)}")
+
+
+def due(run: Run) -> Sequence[Deadline | None]:
+    """Return when the end is wanted, and when there is no more time. A coordinator that is cut off ends nothing."""
+    planned = run.planned_end
+    if planned is None or run.phase not in _ENDS or host_state.is_cut_off(run):
+        return ()
+    return planned.wanted_at, planned.at
+
+
+def advance(turn: Turn) -> None:
+    """End the run where there is no more time; before that, say once that it will end."""
+    planned = turn.run.planned_end
+    if planned is None or not any(is_due(at, turn.at) for at in due(turn.run)):
+        return
+    if is_due(planned.at, turn.at):
+        in_vain = ", and no checkpoint came in time" if turn.run.plan.checkpoint is not None else ""
+        _end(turn, f"{planned.why}{in_vain}")
+        return
+    turn.set(planned_end=PlannedEnd(planned.why, planned.at, wanted_at=None))
+    left = duration(planned.at - turn.at)
+    turn.note(NoteKind.ENDS_SOON, f"{planned.why}: the run ends at its next checkpoint, or in {left}")
+
+
+def at_checkpoint(turn: Turn, occasion: str) -> bool:
+    """End the run now that a checkpoint was just verified, if that is wanted. Return whether it was."""
+    planned = turn.run.planned_end
+    if planned is None or planned.wanted_at is not None or host_state.is_cut_off(turn.run):
+        return False
+    _end(turn, f"{planned.why}; {occasion}")
+    return True
+
+
+def _end(turn: Turn, sentence: str) -> None:
+    found = FirstCause(None, turn.run.generation, Cause.PLANNED_END, sentence)
+    turn.set(first_cause=found)
+    if turn.run.generation == 0:
+        finish(turn, Ended(phase=Phase.KILLED), sentence)
+    else:
+        stop_all(turn, Intent.KILL, sentence, rest="")
+
+
+def diagnostic(run: Run, now: Instant) -> str:
+    """Say of a run that trains that it ends soon."""
+    planned = run.planned_end
+    if planned is None or planned.wanted_at is not None:
+        return ""
+    return f"; {planned.why}: it ends at the next checkpoint, or in {duration(max(0.0, planned.at - now))}"

@@ -14,11 +14,24 @@ Example = tuple[str, str]
 
 
 class Command(click.Command):
-    """A command with examples: `@click.command(cls=Command, examples=[(line, meaning)])`."""
+    """A command with what orch must know of it: `@click.command(cls=Command, examples=[(line, meaning)])`.
 
-    def __init__(self, *args: Any, examples: Iterable[Example] = (), **kwargs: Any) -> None:
+    `acts`: it changes something, and may not have finished when its output could not be written. `about_runs`: it means
+    a run, which may be one on Slurm.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: Iterable[Example] = (),
+        acts: bool = False,
+        about_runs: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
+        self.acts = acts
+        self.about_runs = about_runs
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write each example below a comment that says what it does, ready to be copied."""

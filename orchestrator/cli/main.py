@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from keyword import iskeyword
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import __version__
-from orchestrator.cli.help import Group, version_option
+from orchestrator.cli.help import Command, Group, version_option
 from orchestrator.cli.session import Session, StdoutClosed, discard
 from orchestrator.core.errors import InvariantViolated, OrchestratorError, SpecError
 
@@ -94,20 +94,6 @@ _WORDS_OF_OTHERS = {
     "help": "--help",
 }
 """What people type who come from other tools, and the word here. A command of that name goes before."""
-
-_ACTS = (
-    *("up", "exec", "kill", "drain", "undrain", "recover", "gc", "chaos", "trust"),
-    *("ckpt pin", "ckpt unpin", "ckpt rollback", "ckpt rm"),
-    *("coordinator start", "coordinator stop", "coordinator restart", "service install", "service uninstall"),
-)
-"""Commands that change something, and may not have finished when their output could not be written."""
-
-_ABOUT_RUNS = (
-    *("status", "top", "why", "logs", "hosts", "events", "stacks", "replay", "report", "ui"),
-    *("fetch", "tensorboard", "exec", "ssh", "diff"),
-    *("kill", "drain", "undrain", "ckpt", "chaos", "metrics"),
-)
-"""Commands that mean a run, which may be one on Slurm."""
 
 INTERRUPTED = 130
 STDOUT_CLOSED = 141
@@ -210,7 +196,8 @@ def run(argv: Sequence[str], session: Session) -> int:
 
 def _choose_job(argv: Sequence[str], session: Session) -> None:
     """Let the command speak with the coordinator in a Slurm job, where it means a run that is there."""
-    if argv and argv[0] in _ABOUT_RUNS and os.path.isdir(os.path.join(session.paths.state_dir, "slurm")):
+    is_there = os.path.isdir(os.path.join(session.paths.state_dir, "slurm"))
+    if is_there and any(command.about_runs for _, command in called(argv)):
         from orchestrator.client.on_slurm import chosen
 
         found = chosen(session, list(argv[1:]))
@@ -235,7 +222,20 @@ def acting_command(argv: Sequence[str]) -> str | None:
     """Return the command that was to change something; None if it only shows."""
     if {"-h", "--help"} & set(argv):
         return None
-    return next((words for n in (1, 2) if (words := " ".join(argv[:n])) in _ACTS), None)
+    return next((words for words, command in called(argv) if command.acts), None)
+
+
+def called(argv: Sequence[str]) -> Iterator[tuple[str, Command]]:
+    """Yield the command that a command line calls by its first word, and that of the second, with these words."""
+    command: click.Command | None = cli
+    for n, word in enumerate(argv[:2], 1):
+        if not isinstance(command, click.Group) or (command := command.get_command(_NOWHERE, word)) is None:
+            return
+        if isinstance(command, Command):
+            yield " ".join(argv[:n]), command
+
+
+_NOWHERE = click.Context(cli)
 
 
 def main() -> None:

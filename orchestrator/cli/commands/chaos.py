@@ -172,6 +172,8 @@ def _fault_options(command: Any) -> Any:
 
 @click.command(
     cls=Command,
+    acts=True,
+    about_runs=True,
     examples=[
         ("orch chaos --kill worker:1", "Kill a task of the only active run, and measure its recovery"),
         ("orch chaos mnist --cut gpu-b --for 2m --at-step 500", "Cut a host off for two minutes at step 500"),

@@ -106,6 +106,7 @@ def _writing(answer: Document) -> list[str]:
 
 @click.group(
     cls=Group,
+    about_runs=True,
     examples=[
         ("orch ckpt ls", "List the checkpoints of the active run, else of the newest"),
         ("orch ckpt rollback mnist --to 120 --restart", "Go back to step 120 now"),
@@ -175,10 +176,11 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
 
 
 @command.command(
+    acts=True,
     examples=[
         ("orch ckpt rollback --to 120", "The next `orch up` starts from step 120"),
         ("orch ckpt rollback mnist --to gen-5 --restart", "Restart the run mnist from generation 5 now"),
-    ]
+    ],
 )
 @run_argument()
 @click.option(
@@ -211,10 +213,11 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
 
 
 @command.command(
+    acts=True,
     examples=[
         ("orch ckpt pin 120", "Keep the checkpoint of step 120 of the active run, else of the newest"),
         ("orch ckpt pin mnist gen-5", "Keep the newest checkpoint of generation 5 of the run mnist"),
-    ]
+    ],
 )
 @run_and("checkpoint", complete_checkpoint)
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
@@ -225,10 +228,11 @@ def pin(session: Session, name: str | None, checkpoint: str, as_json: bool) -> i
 
 
 @command.command(
+    acts=True,
     examples=[
         ("orch ckpt unpin 120", "Unpin the checkpoint of step 120 of the active run, else of the newest"),
         ("orch ckpt unpin mnist gen-5", "Unpin that of generation 5 of the run mnist"),
-    ]
+    ],
 )
 @run_and("checkpoint", complete_checkpoint)
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
@@ -239,13 +243,14 @@ def unpin(session: Session, name: str | None, checkpoint: str, as_json: bool) ->
 
 
 @command.command(
+    acts=True,
     examples=[
         ("orch ckpt rm gen-1", "Remove generation 1 of the active run, else of the newest"),
         (
             "orch ckpt rm mnist set-aside --yes",
             "Remove all that is set aside of the run mnist, and do not ask",
         ),
-    ]
+    ],
 )
 @run_and("checkpoint", complete_checkpoint)
 @click.option("--yes", is_flag=True, help="Remove without asking.")

@@ -46,10 +46,11 @@ def run(session: Session, after: int | None) -> int:
 
 
 @command.command(
+    acts=True,
     examples=[
         ("orch coordinator start", "Start it unless it is running"),
         ("orch coordinator start --json", "The same, and print its pid, epoch, version and socket"),
-    ]
+    ],
 )
 @click.option("--json", "as_json", is_flag=True, help="Print its document, for scripts.")
 @click.pass_obj
@@ -66,10 +67,11 @@ def start(session: Session, as_json: bool) -> int:
 
 
 @command.command(
+    acts=True,
     examples=[
         ("orch coordinator stop", "Stop it; the tasks keep running"),
         ("orch coordinator stop && orch coordinator start", "Stop it and start another one"),
-    ]
+    ],
 )
 @click.pass_obj
 def stop(session: Session) -> int:
@@ -97,10 +99,11 @@ def stop_coordinator(session: Session) -> None:
 
 
 @command.command(
+    acts=True,
     examples=[
         ("orch coordinator restart", "Replace the coordinator by one of this version"),
         ("orch coordinator restart --timeout 5m", "Wait up to five minutes for all hosts to report"),
-    ]
+    ],
 )
 @click.option(
     "--timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for all hosts."

@@ -49,6 +49,7 @@ def _file(one: FileChange, session: Session) -> Iterator[str]:
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch diff mnist", "What has changed in its file and code since it began"),
         ("orch diff mnist --full", "The same, line by line"),

@@ -84,6 +84,8 @@ old_name_option = click.option("--name", "old_name", hidden=True, shell_complete
 
 @click.command(
     cls=Command,
+    acts=True,
+    about_runs=True,
     examples=[
         ("orch drain gpu-b", "Move the only run that uses gpu-b off that host, at its next checkpoint"),
         ("orch drain mnist gpu-b --now", "Move the run mnist off it at once"),

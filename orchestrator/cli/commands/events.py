@@ -13,6 +13,7 @@ from orchestrator.client.client import Client
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch events mnist", "Show what happened to the run mnist"),
         ("orch events mnist --follow", "Show new events too, until the run ends"),

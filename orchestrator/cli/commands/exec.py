@@ -178,6 +178,8 @@ def _all_failed(problems: Sequence[HostError]) -> OrchestratorError:
 
 @click.command(
     cls=Command,
+    acts=True,
+    about_runs=True,
     examples=[
         ("orch exec mnist -- nvidia-smi -L", "Run a command on every host that has a task of the run"),
         ("orch exec mnist --task worker:0 -- python check.py", "Run it where that task works, as it does"),

@@ -200,6 +200,7 @@ def _say_nothing(found: Mapping[str, Any], patterns: Sequence[str], session: Ses
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch fetch mnist", "Fetch all that the tasks of mnist have left, into mnist-outputs/"),
         ("orch fetch mnist model.keras '*.csv' --to results", "Fetch the model and all tables into results/"),

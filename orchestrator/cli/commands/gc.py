@@ -131,6 +131,7 @@ def shown(items: Sequence[Item], session: Session) -> str:
 
 @click.command(
     cls=Command,
+    acts=True,
     examples=[
         ("orch gc --dry-run", "List orphans on the hosts of all known runs"),
         ("orch gc --hosts cluster.yaml", "Look on the hosts of a spec, and ask before removing"),

@@ -20,6 +20,7 @@ Host = Mapping[str, Any]
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch hosts cluster.yaml", "Show the hosts of a cluster spec, before anything is started on them"),
         ("orch hosts", "Show the hosts of the active runs"),

@@ -141,6 +141,8 @@ def _chosen(
 
 @click.command(
     cls=Command,
+    acts=True,
+    about_runs=True,
     examples=[
         ("orch kill mnist", "Stop the run mnist"),
         ("orch kill --all --timeout 2m", "Stop all active runs, and wait at most two minutes"),

@@ -34,6 +34,7 @@ def _several(option: str, name: str, help: str, **more: Any) -> Callable[[Any], 
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch logs --follow", "Follow the newest run until it ends"),
         ("orch logs mnist worker:1 --since 5m", "Show the last five minutes of one task"),

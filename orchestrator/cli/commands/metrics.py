@@ -38,6 +38,7 @@ def registry(environment: Environment) -> CollectorRegistry:
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch metrics", "Serve http://127.0.0.1:9464/metrics until Ctrl-C"),
         ("orch metrics --listen 10.0.0.5:9464", "Serve on an address that Prometheus reaches"),

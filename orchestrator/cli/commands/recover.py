@@ -249,6 +249,7 @@ def document(chosen: Sequence[Found], others: Sequence[Found]) -> list[dict[str,
 
 @click.command(
     cls=Command,
+    acts=True,
     examples=[
         ("orch recover --hosts cluster.yaml", "Rebuild the journal from the hosts of a spec"),
         ("orch recover --hosts a.yaml --hosts b.yaml --yes", "Query the hosts of two specs, and do not ask"),

@@ -96,6 +96,7 @@ def _lines(outcome: Outcome | None) -> list[str]:
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch replay mnist", "Show what was decided at each event of the newest run of that name"),
         ("orch replay mnist-20261120-093005 --to 812", "Stop after the entry 812 of the journal"),

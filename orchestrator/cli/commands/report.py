@@ -13,6 +13,7 @@ from orchestrator.core.errors import OrchestratorError
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch report mnist", "Write mnist-….html into this directory"),
         ("orch report mnist --html /tmp/mnist.html", "Into a file of your choice"),

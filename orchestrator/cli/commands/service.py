@@ -175,6 +175,7 @@ def command() -> None:
 
 @command.command(
     "install",
+    acts=True,
     examples=[
         ("orch service install", "Install, enable and start the unit of your user"),
         ("orch service install --print", "Print the unit, and change nothing"),
@@ -215,6 +216,7 @@ def install_command(
 
 @command.command(
     "uninstall",
+    acts=True,
     examples=[
         ("orch service uninstall", "Stop and remove the unit of your user"),
         ("orch service uninstall --system", "Stop and remove the unit of the machine"),

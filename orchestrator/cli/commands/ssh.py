@@ -60,6 +60,7 @@ def chosen(run: Run, asked: str | None) -> tuple[HostPlan, str]:
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch ssh mnist gpu-b", "Open a terminal on a host of the run"),
         ("orch ssh mnist worker:3", "Open one on the host of that task"),

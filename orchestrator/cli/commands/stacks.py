@@ -37,6 +37,7 @@ def run(request: Request, session: Session) -> dict[str, str]:
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch stacks", "Show the stacks of all tasks of the only active run"),
         ("orch stacks mnist worker:1", "Show the stacks of one task"),

@@ -25,6 +25,7 @@ _REFRESH_S = 1.0
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch status", "Show all runs"),
         ("orch status mnist --watch", "Keep the status of one run on the screen"),

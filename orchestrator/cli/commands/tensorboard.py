@@ -146,6 +146,7 @@ def _refresh(
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch tensorboard", "Serve the active run's curves until Ctrl-C"),
         ("orch tensorboard mnist --port 6007", "Serve those of the run mnist on a port of your choice"),

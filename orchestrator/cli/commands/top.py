@@ -14,6 +14,7 @@ from orchestrator.core.errors import UsageError
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch top", "Show the newest active run, and what its tasks do"),
         ("orch top mnist", "Show the run mnist; ? shows the keys"),

@@ -195,6 +195,7 @@ def _state(key: ScannedKey) -> str:
 
 @click.command(
     cls=Command,
+    acts=True,
     examples=[
         ("orch trust cluster.yaml", "Show the keys of all hosts of a spec, and ask"),
         ("orch trust ml@10.0.0.11:2222", "Show the key of one host, and ask"),

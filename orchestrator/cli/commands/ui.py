@@ -14,6 +14,7 @@ PORT = 8265
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch ui", "Serve the page, and print its address"),
         ("orch ui --open", "Open it in a browser of this machine"),

@@ -13,6 +13,8 @@ from orchestrator.cli.show.terminal import printable
 
 @click.command(
     cls=Command,
+    acts=True,
+    about_runs=True,
     examples=[
         ("orch undrain gpu-b", "Let gpu-b take tasks of the only run that has it"),
         ("orch undrain mnist gpu-b", "Let gpu-b take tasks of the run mnist"),

@@ -213,6 +213,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
 
 @click.command(
     cls=Command,
+    acts=True,
     examples=[
         ("orch up cluster.yaml --follow", "Start the run, and show its progress and logs; Ctrl-C detaches"),
         ("orch up cluster.yaml --wait --timeout 12h", "Wait for the outcome, for scripts"),

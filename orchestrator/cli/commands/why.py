@@ -33,6 +33,7 @@ def run(request: Request, session: Session) -> dict[str, Any]:
 
 @click.command(
     cls=Command,
+    about_runs=True,
     examples=[
         ("orch why", "Explain the last failure of the active run, else of the newest"),
         ("orch why mnist --all", "Explain the end of every generation of the run mnist"),

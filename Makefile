@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 HOROVOD := .venv-horovod
 BIN := $(VENV)/bin
-# Most of the tests' time is waiting, for heartbeats and imports: two at once, whatever the cores.
-JOBS ?= 2
+# Most of the tests' time is waiting, for heartbeats and imports: three at once on two cores.
+JOBS ?= 3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check format bench scaling faults docs release-check sim fuzz mutants docker-demo clean
@@ -67,8 +67,9 @@ check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/oxlint orchestrator/page/static
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'
+	$(BIN)/mypy & types=$$!; \
+	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'; \
+	tests=$$?; wait $$types && exit $$tests
 
 format: $(VENV)/.dev  ## bring the sources into shape
 	$(BIN)/ruff format .
@@ -97,8 +98,9 @@ scaling: $(VENV)/.dev  ## images/s of 1, 2 and 4 replicas, under orch and by han
 faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and write that page (ROWS=15,24: only these, and no page)
 	$(BIN)/python -m tests.faults $(if $(ROWS),--rows $(ROWS))
 
-release-check: $(VENV)/.dev  ## that docs/faults.md is whole, without a failure, and of this very commit
-	$(BIN)/python -m tests.faults --check
+release-check: $(VENV)/.dev  ## once before a release: all that `make test` leaves to `make test-long`, what of it was skipped, and whether docs/faults.md is whole and of this very commit
+	status=0; $(BIN)/python -m pytest tests --only-long -n $(JOBS) --dist worksteal --durations 20 || status=1; \
+	$(BIN)/python -m tests.faults --check && exit $$status
 
 docs: $(VENV)/.dev  ## write docs/protocol.md and docs/events.md from the tables that they show
 	$(BIN)/python -m tests.protocol_page

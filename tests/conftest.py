@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 settings.register_profile("orch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("orch")
 
+LACKS_A_PROGRAM = re.compile(r"not found|\binstall\b|there is no \w+$")
+"""In the reason of a skip: what `.ci/run` has to install. A kernel without something is no fault of CI."""
+
 REPORT = pytest.StashKey[dict[str, dict[str, Any]]]()
 
 
@@ -30,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fault-rows", metavar="N,N…", help="only tests of these rows of the table of faults")
     group.addoption("--fault-report", metavar="FILE", help="write outcomes and measured times there, as JSON")
     group.addoption("--long", action="store_true", help="more cases than CI has time for, and longer faults")
+    group.addoption(
+        "--only-long", action="store_true", help="nothing but those cases, and a line on each file"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,7 +51,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if chosen:
         wanted = {int(number) for number in chosen.split(",")}
         kept = [item for item in kept if wanted & set(_rows_of(item))]
-    if not config.getoption("--long"):
+    if config.getoption("--only-long"):
+        kept = [item for item in kept if item.get_closest_marker("long") is not None]
+    elif not config.getoption("--long"):
         kept = [item for item in kept if item.get_closest_marker("long") is None]
     staying = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in staying])
@@ -67,6 +77,10 @@ def pytest_runtest_makereport(
     report = yield
     rows = _rows_of(item)
     if rows:
+        why = _ended(report)[1] if report.skipped else ""
+        if os.environ.get("CI") and LACKS_A_PROGRAM.search(why):
+            report.outcome = "failed"
+            report.longrepr = f"row {', '.join(map(str, rows))} is proven nowhere if CI skips it: {why}"
         entry = item.config.stash[REPORT].setdefault(
             item.nodeid, {"rows": rows, "outcome": "passed", "took_s": 0.0}
         )
@@ -99,6 +113,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         Path(path + worker).write_text(json.dumps(session.config.stash[REPORT]), encoding="utf-8")
 
 
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say of each file with `long` tests how they ended: what was skipped is not run by anything else."""
+    if not config.getoption("--only-long"):
+        return
+    terminalreporter.section("what only `make test-long` runs")
+    ended: dict[str, Counter[str]] = {}
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            ended.setdefault(report.nodeid.partition("::")[0], Counter())[outcome] += 1
+    for path, counted in sorted(ended.items()):
+        terminalreporter.write_line(f"{path}: {', '.join(f'{n} {what}' for what, n in counted.items())}")
+
+
 def _rows_of(item: pytest.Item) -> list[int]:
     function = getattr(item, "function", None)
     if function is not None and function.__module__ != getattr(item, "module", function).__name__:
@@ -115,7 +142,7 @@ def fault_times() -> FaultTimes:
 @pytest.fixture
 def long(request: pytest.FixtureRequest) -> bool:
     """Whether a fault may last as long as the page says; CI has seconds."""
-    return bool(request.config.getoption("--long"))
+    return bool(request.config.getoption("--long") or request.config.getoption("--only-long"))
 
 
 @pytest.fixture

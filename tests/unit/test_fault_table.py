@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LACKS_A_PROGRAM
 from tests.faults import freshness, page, results
 from tests.faults.__main__ import PAGE
 from tests.faults.results import Results, TestResult, outcome_of, slowest
@@ -89,6 +90,20 @@ def test_the_page_counts_no_row_as_passed_of_which_a_test_was_not_run() -> None:
 )
 def test_a_skip_is_never_a_pass(outcomes: list[str], together: str) -> None:
     assert outcome_of([ran(outcome) for outcome in outcomes]) == together
+
+
+@pytest.mark.parametrize(
+    ("why", "fails"),
+    [
+        ("NO SYSTEMD HERE: systemctl not found; install systemd and dbus", True),
+        ("no Chromium on this machine: apt install chromium", True),
+        ("there is no kubectl", True),
+        ("NO FREEZER OF CONTROL GROUPS v1 HERE: no process can be made unkillable", False),
+        ("THIS MACHINE HAS A GPU: no host without one can be played", False),
+    ],
+)
+def test_a_row_that_ci_skips_for_a_missing_program_fails_there(why: str, fails: bool) -> None:
+    assert bool(LACKS_A_PROGRAM.search(why)) is fails
 
 
 def test_a_skip_a_gap_and_an_expected_failure_are_shown_as_what_they_are() -> None:

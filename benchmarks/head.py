@@ -7,7 +7,7 @@ heartbeats that they really send; over SSH every host must have been heard withi
 else nothing is said.
 
 `orch up` over SSH is measured in two ways: on hosts that hold nothing of orch yet, and with a new coordinator on hosts
-that hold its code. Of the first ones only the very first compiles the code for hosts: the head keeps it. By hand, plain
+that hold its code. Each coordinator puts the compiled code for hosts together once. By hand, plain
 `ssh` starts the same processes on all hosts at once, in the first case after it has brought the code. All hosts share
 this machine's cores, so both ways pay for what really runs on the hosts. With many hosts that takes a minute, and the
 head's CPU then holds the reports of those that are ready and wait for the others.

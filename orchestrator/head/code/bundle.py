@@ -63,22 +63,20 @@ class Bundle:
     """The SHA-256 of psutil's files, which names them on hosts; None where the head itself has no psutil."""
     platform: str
     """The platform that psutil was built for."""
-    kept_in: str | None = None
-    """The head's directory for what it has compiled; None where it keeps nothing."""
 
 
 _BUILDING = threading.Lock()
 
 
-def load(kept_in: str | None = None) -> Bundle:
+def load() -> Bundle:
     """Return the bundle of the installed package. It is built once per process, however many threads ask at once."""
     with _BUILDING:
-        return _built(kept_in)
+        return _built()
 
 
 @cache
-def _built(kept_in: str | None) -> Bundle:
-    return Bundle(build(), _digest_of(psutil_files()), hostdir.platform(), kept_in)
+def _built() -> Bundle:
+    return Bundle(build(), _digest_of(psutil_files()), hostdir.platform())
 
 
 def members(package: Path = PACKAGE) -> list[tuple[str, Path]]:

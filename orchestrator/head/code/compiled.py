@@ -1,8 +1,8 @@
 """What is pushed to hosts, as it is pushed: compiled by the head for hosts whose Python has the same byte code.
 
 A host compiles what it gets as source in 0.2 s of its CPU, and psutil in 0.05 s. Most clusters have one version of
-Python, so the head does that once instead of each host, and keeps it in its state directory. A host with another
-version gets sources, and compiles them.
+Python, so the head does that once instead of each host, from the byte code that its own Python keeps. A host with
+another version gets sources, and compiles them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import os
 import sys
 import threading
 import zlib
-from contextlib import suppress
 from functools import cache
 from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.both import durable
-from orchestrator.head.code import bundle, installer
+from orchestrator.head.code import bundle
 from orchestrator.head.code.bundle import Archive, Bundle
 from orchestrator.head.code.installer import compiled, precompile, pyc_of
 
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
     from types import CodeType
 
 _BUILDING = threading.Lock()
-
-_KEPT = "compiled"
-_DIGEST_CHARS = 64
-"""What is kept begins with the SHA-256 of the rest, in hexadecimal digits."""
 
 _LEVEL = 1
 """A third of the time that the usual level takes, for 14 % more bytes."""
@@ -46,7 +40,7 @@ def compiled_for(magic: str, ours: Bundle) -> Archive | None:
     if magic != MAGIC_NUMBER.hex():
         return None
     with _BUILDING:  # many hosts ask at once
-        return _compiled(ours)
+        return _compile(ours.code)
 
 
 def sources(code: Archive) -> Archive:
@@ -62,37 +56,6 @@ def psutil() -> Archive:
 
 
 @cache
-def _compiled(ours: Bundle) -> Archive:
-    if ours.kept_in is None:
-        return _compile(ours.code)
-    path = Path(ours.kept_in, f"{_KEPT}.{sys.implementation.cache_tag}.{_made_of(ours.code)}")
-    found = _kept(path)
-    if found is None:
-        found = _compile(ours.code)
-        with suppress(OSError):  # a full disk: then each coordinator compiles anew
-            for stale in path.parent.glob(f"{_KEPT}.*"):
-                stale.unlink()
-            durable.write(str(path), found.digest.encode("ascii") + found.data, durable=False)
-    return found
-
-
-def _made_of(code: Archive) -> str:
-    """Return a name for all that decides what the compiled archive is."""
-    ways = (Path(file).read_bytes() for file in (__file__, installer.__file__))
-    return hashlib.sha256(b"".join((code.digest.encode("ascii"), MAGIC_NUMBER, *ways))).hexdigest()[:16]
-
-
-def _kept(path: Path) -> Archive | None:
-    """Return what was compiled before; None where nothing was, or a power cut has torn it."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    archive = data[_DIGEST_CHARS:]
-    digest = hashlib.sha256(archive).hexdigest()
-    return Archive(digest, archive) if data.startswith(digest.encode("ascii")) else None
-
-
 def _compile(code: Archive) -> Archive:
     files, plain = dict(bundle.members()), io.BytesIO()
     precompile(code.data, plain, lambda name, source: _code(files.get(name), name, source))

@@ -105,7 +105,7 @@ class Coordinator:
         self._effects = Effects(self._following())
         self._executor = Executor(
             transports,
-            partial(bundle.load, paths.state_dir),
+            bundle.load,
             self._logs,
             self._secrets,
             self.loop.post,

@@ -25,7 +25,7 @@ from orchestrator.head.effects.delivery import deliver
 from orchestrator.head.effects.lookout import Lookout
 from orchestrator.head.effects.recipient import Message, Recipient
 from orchestrator.head.journal.journal import now_utc
-from orchestrator.head.journal.news import NEWS_MAX, Changes, newest_seq, news
+from orchestrator.head.journal.news import newest_seq, news
 from orchestrator.head.node.secrets import Secrets
 from orchestrator.reporting import notices
 from orchestrator.reporting.notices import Happened, Held, Notice
@@ -92,7 +92,6 @@ class Messenger:
         # Of another journal than last time, only new events are told.
         self._seq = kept["seq"] if is_ours else newest_seq(place.journal)
         self._desk = _held(kept, now()) if is_ours else notices.EMPTY
-        self._changes, self._is_behind = Changes(place.journal), True
         self._unsent = kept.get("unsent") or [] if is_ours else []
 
     def start(self) -> None:
@@ -139,12 +138,8 @@ class Messenger:
             self._ended.discard(run_id)
 
     def _news(self) -> list[Happened]:
-        if not self._changes.may_be_new() and not self._is_behind:
-            return []
-        self._is_behind = True
         with contextlib.suppress(OSError):  # a journal that is being written is asked again
             self._seq, happened = news(self._place.journal, self._seq)
-            self._is_behind = len(happened) == NEWS_MAX
             return happened
         return []
 

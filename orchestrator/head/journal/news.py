@@ -29,36 +29,6 @@ class News(NamedTuple):
     happened: list[Happened]
 
 
-class Changes:
-    """Tells whether the journal may hold what has not been read, by its files' sizes and times: without SQLite."""
-
-    def __init__(self, path: str) -> None:
-        self._files = (path, f"{path}-wal")
-        self._read: list[tuple[int, int] | None] = []
-        self._is_settled = False
-
-    def may_be_new(self) -> bool:
-        """Return whether to read now.
-
-        A change is read twice: the clock of files is coarse, so what is written just after a look can leave the same
-        time behind.
-        """
-        now = [_stamp(path) for path in self._files]
-        is_same = now == self._read
-        if is_same and self._is_settled:
-            return False
-        self._is_settled, self._read = is_same, now
-        return True
-
-
-def _stamp(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
 def newest_seq(path: str) -> int:
     """Return the number of the newest event; 0 where there is none."""
     return int(_ask(path, "SELECT coalesce(max(seq), 0) FROM events", ())[0][0])

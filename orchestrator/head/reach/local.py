@@ -25,23 +25,19 @@ _DRAINED_READS_MAX = 16
 """How often stderr is read at the end of the output: a child that prints without end must not hold up its reader."""
 
 
-class LocalTransport:
-    """Starts commands with /bin/sh, each in its own session, as sshd does."""
+class Children:
+    """The children of a transport, and the channels to them."""
 
     def __init__(self) -> None:
         self._channels = OpenChannels()
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def open(self, host: HostPlan, command: str) -> Channel:
-        """Start `command`.
-
-        Raises:
-            HostUnfit: this machine cannot start a process.
-        """
+    def start(self, host: HostPlan, words: list[str]) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own, as sshd does. Raises HostUnfit where this machine cannot."""
         self._reap()
         try:
             child = subprocess.Popen(
-                ["/bin/sh", "-c", command],
+                words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -51,11 +47,14 @@ class LocalTransport:
         except OSError as error:
             raise HostUnfit(
                 host.name,
-                f"cannot start /bin/sh on this machine: {error.strerror}",
+                f"cannot start {words[0]} on this machine: {error.strerror}",
                 hint="free memory or processes (ulimit -u, ulimit -n) and try again",
             ) from error
         self._children.append(child)
-        channel = LocalChannel(child)
+        return child
+
+    def opened(self, host: HostPlan, channel: LocalChannel) -> Channel:
+        """Remember a channel until it is closed, and return it."""
         channel.forget = self._channels.add(host, channel)
         return channel
 
@@ -67,6 +66,14 @@ class LocalTransport:
     def _reap(self) -> None:
         # Closing a channel kills nothing: over SSH, too, a command that ignores the end of its stdin lives on.
         self._children = [child for child in self._children if child.poll() is None]
+
+
+class LocalTransport(Children):
+    """Starts commands with /bin/sh on this machine."""
+
+    def open(self, host: HostPlan, command: str) -> Channel:
+        """Start `command`. Raises HostUnfit where this machine cannot start a process."""
+        return self.opened(host, LocalChannel(self.start(host, ["/bin/sh", "-c", command])))
 
 
 class LocalChannel:

@@ -15,14 +15,13 @@ import subprocess
 import time
 from typing import Protocol
 
-from orchestrator.core.errors import AllocationGone, ConnectFailed, HostUnfit
+from orchestrator.core.errors import AllocationGone, ConnectFailed
 from orchestrator.core.plan import HostPlan
-from orchestrator.head.reach.local import LocalChannel
+from orchestrator.head.reach.local import Children, LocalChannel
 from orchestrator.head.reach.transport import (
     EXIT_STATUS_WAIT_S,
     STDERR_TAIL_BYTES,
     Channel,
-    OpenChannels,
     Tail,
 )
 
@@ -49,14 +48,13 @@ class Engine(Protocol):
         """
 
 
-class RelayTransport:
+class RelayTransport(Children):
     """Opens channels by an engine's client. See transport.Transport."""
 
     def __init__(self, engine: Engine, *, open_s: float = OPEN_S) -> None:
+        super().__init__()
         self._engine = engine
         self._open_s = open_s
-        self._channels = OpenChannels()
-        self._children: list[subprocess.Popen[bytes]] = []
 
     def open(self, host: HostPlan, command: str) -> Channel:
         """Start `command` with /bin/sh on the host, as a child of its keeper.
@@ -66,21 +64,9 @@ class RelayTransport:
             ConnectFailed: the relay did not speak. What the client said may be why.
             HostUnfit: this machine cannot start the engine's client, or the engine will never start the host.
         """
-        self._reap()
         mark = f"orch-relay-{secrets.token_hex(8)}"
         words = self._engine.client(host, ["relay", host.allocation, mark, command])
-        try:
-            child = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-            )
-        except OSError as e:
-            raise HostUnfit(host.name, f"cannot start {words[0]} on this machine: {e.strerror}") from e
-        self._children.append(child)
+        child = self.start(host, words)
         said = _Said(mark)
         try:
             problem = said.wait_open(child, time.monotonic() + self._open_s)
@@ -93,17 +79,7 @@ class RelayTransport:
             if why is not None:
                 raise AllocationGone(host.name, why)
             raise ConnectFailed(host.name, f"not connected: {self._engine.waits(host) or problem}")
-        channel = RelayedChannel(child, said)
-        channel.forget = self._channels.add(host, channel)
-        return channel
-
-    def close(self, host: HostPlan) -> None:
-        """Close every channel to this host that is still open."""
-        self._channels.close(host)
-        self._reap()
-
-    def _reap(self) -> None:
-        self._children = [child for child in self._children if child.poll() is None]
+        return self.opened(host, RelayedChannel(child, said))
 
 
 class RelayedChannel(LocalChannel):

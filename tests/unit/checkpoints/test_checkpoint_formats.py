@@ -85,7 +85,6 @@ def test_the_step_is_what_a_name_surely_tells(name: str, step: int | None) -> No
     ("fixture", "kind", "proof"),
     [
         ("torch/model-120.pt", "torch", "checksums"),
-        ("torch/legacy.pt", "torch", "structure"),
         ("torch/no-checksums.pt", "torch", "structure"),
         ("torch/model.safetensors", "safetensors", "structure"),
         ("model.keras", "keras", "checksums"),
@@ -103,6 +102,11 @@ def test_real_files_read_and_none_that_is_cut_off_does(
         path.write_bytes(whole[:size])
         with pytest.raises(Torn):
             read(path)
+
+
+def test_what_torch_wrote_before_1_6_is_handed_on_and_not_verified(tmp_path: Path) -> None:
+    (unit,) = discovery.find(str(copied(tmp_path, "torch/legacy.pt"))).units
+    assert (unit.kind, unit.is_verified) == ("unknown", False)
 
 
 def test_real_directories_of_orbax_read_and_their_names_tell_the_step(tmp_path: Path) -> None:

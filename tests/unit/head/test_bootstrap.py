@@ -21,7 +21,7 @@ import pytest
 
 from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
 from orchestrator.core.plan import HostPlan
-from orchestrator.head.code import bundle, compiled, installer
+from orchestrator.head.code import bundle, installer
 from orchestrator.head.code.compiled import _code, compiled_for
 from orchestrator.head.links import bootstrap
 from orchestrator.head.reach.local import LocalChannel
@@ -303,40 +303,6 @@ def test_the_head_compiles_the_bundle_as_a_host_would() -> None:
                 assert parts(marshal.loads(one[16:])) == parts(marshal.loads(other[16:])), name
             else:
                 assert one == other
-
-
-def test_what_the_head_has_compiled_is_kept_for_the_next_coordinator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    magic, ours = MAGIC_NUMBER.hex(), bundle.load(str(tmp_path))
-    (tmp_path / "compiled.cpython-311.0123456789abcdef").write_bytes(b"of the version before")
-    first = compiled_for(magic, ours)
-    (kept,) = tmp_path.iterdir()
-    whole = kept.read_bytes()
-
-    def again() -> bool:
-        """Whether the next coordinator has to compile anew."""
-        compiled._compiled.cache_clear()
-        counted: list[bundle.Archive] = []
-
-        def compile_(code: bundle.Archive) -> bundle.Archive:
-            assert first is not None
-            counted.append(code)
-            return first
-
-        monkeypatch.setattr(compiled, "_compile", compile_)
-        assert compiled_for(magic, ours) == first
-        return bool(counted)
-
-    assert not again()
-    for torn in (b"", whole[:-1], b"\0" * len(whole)):
-        kept.write_bytes(torn)
-        assert again()
-        assert not again()
-    kept.unlink()
-    kept.mkdir()  # the disk takes nothing
-    assert again()
-    compiled._compiled.cache_clear()
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 40], ids=["cut", "zeros"])

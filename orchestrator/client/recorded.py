@@ -56,8 +56,14 @@ def status(
         run.update(global_step=_newest_step(run, times.get(run["run_id"])))
     runs = [_newer(run, live.get(run["run_id"])) for run in runs]
     known = [one.run.run_id for one in kept] + [one.run_id for one in contents.unreadable]
-    missing = plan_copies.missing(paths, known)
-    return {"schema": SCHEMA, "runs": runs, "missing": missing, "coordinator": None, "recorded_age_s": age_s}
+    troubles = plan_copies.missing(paths, known)
+    return {
+        "schema": SCHEMA,
+        "runs": runs,
+        "troubles": troubles,
+        "coordinator": None,
+        "recorded_age_s": age_s,
+    }
 
 
 def aged(document: Any, by_s: float) -> Any:

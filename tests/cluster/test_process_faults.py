@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import time
@@ -155,3 +156,13 @@ def test_row_90_a_coordinator_that_does_not_answer_is_named_with_the_way_out(loc
         os.kill(pid, signal.SIGCONT)
     after = cluster.wait_step(before["global_step"] + 20)
     assert (after["restarts"], after["phase"]) == (0, "RUNNING")
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (100_000, 100_000))  # `ulimit -f` where it was started
+    refused = cluster.orch("kill", "t")
+    assert refused.returncode == 1, refused.stderr
+    assert "its process may write files of 98 KiB (`ulimit -f`)" in refused.stderr
+    assert "`orch coordinator restart` from a shell without that limit" in refused.stderr
+    wait_until(
+        lambda: f"the coordinator (pid {pid}) has decided nothing" in cluster.orch("status").stderr, "said"
+    )
+    cluster.ok("coordinator", "restart")
+    assert "has decided nothing" not in cluster.orch("status").stderr

@@ -39,6 +39,7 @@ def test_row_34_the_disk_of_the_head_fills_up_while_tasks_train(
                 refused = cluster.orch(*command)
                 assert refused.returncode == 1, refused.stderr
                 assert "state disk full" in refused.stderr
+            assert "state disk full" in cluster.orch("status").stderr
             fault_times.noticed()
             during = cluster.wait_step(before["global_step"] + 150)
             assert during["phase"] == "RUNNING"

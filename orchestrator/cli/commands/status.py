@@ -52,7 +52,7 @@ def command(session: Session, name: str | None, as_json: bool, watch: bool) -> i
         document, code = recorded, e.exit_code
         session.warn(_recorded_sentence(e, document))
         session.hint(e.hint)
-    for sentence in document.get("missing", ()):
+    for sentence in document.get("troubles", ()):
         session.warn(sentence)
     _say_other_version(session, document)
     if as_json:

@@ -26,8 +26,8 @@ Document = Mapping[str, Any]
 def status(document: Document, paint: Paint, *, width: int | None = None) -> str:
     """Format a status document: the active runs (or the last ended one) in full, the others on a line each."""
     runs = list(document.get("runs") or [])
-    if not runs and document.get("missing"):
-        return "The journal has no runs, and lacks what was begun here"
+    if not runs and document.get("troubles"):
+        return "The journal has no runs"
     if not runs:
         return "No runs yet; `orch up FILE` starts one"
     full = [found for found in runs if is_active(found)] or [runs[-1]]

@@ -201,7 +201,15 @@ class Coordinator:
         aside = [f"{one.sentence}; {conflicts.WAY_BACK}" for one in self._set_aside]
         own = [told for told in (self._warning, self._tracer.problem) if told]
         own += [str(one["sentence"]) for one in self._effects.document()]
-        return "; ".join([*own, *aside, *stopped, *plan_copies.missing(self.paths, self._known())]) or None
+        return "; ".join([*own, *aside, *stopped, *self._troubles()]) or None
+
+    def _troubles(self) -> list[str]:
+        """Return what is wrong with the head node's own records, in sentences."""
+        full = disk.full_error(self.paths.journal).message if disk.is_full(self.paths.journal) else None
+        return [
+            *filter(None, [self.loop.trouble() or full]),
+            *plan_copies.missing(self.paths, self._known()),
+        ]
 
     def status(self, name: str | None) -> dict[str, Any]:
         """Return the document of `orch status`. A name means the newest run of that name; a run id names one run."""
@@ -217,7 +225,7 @@ class Coordinator:
         for run, shown in zip(runs, document["runs"], strict=True):
             shown["outputs"] = self._left_files.document(run)
             describe.add_outputs(shown, shown["outputs"])
-        document["missing"] = plan_copies.missing(self.paths, self._known())
+        document["troubles"] = self._troubles()
         return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
 
     def history(self, name: str) -> dict[str, Any]:

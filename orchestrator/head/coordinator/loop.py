@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.core.state.instants import Deadline, rebased, stood_still
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.run import Run
+from orchestrator.core.words import duration
 from orchestrator.head.coordinator.backlog import Backlog
 from orchestrator.head.coordinator.halts import Halt, Stories
 from orchestrator.head.coordinator.inbox import Inbox
@@ -111,6 +113,7 @@ class Loop:
         self._backlog = Backlog()
         self.complaint: str | None = None
         """Why the journal takes nothing; None while it does."""
+        self._complained_at = 0.0
         self._awake_at = now()
         """When the loop last ran."""
         self.ending = False
@@ -378,11 +381,22 @@ class Loop:
         except JournalError as e:
             if not self.complaint:
                 log.error("%s; what happens is held until it can be", e)
+                self._complained_at = self._now()
             self.complaint = e.message
             self._backlog.begin(self._now())
             return False
         self._backlog.decided(happened)
         return True
+
+    def trouble(self) -> str | None:
+        """Say why nothing is decided at this time, since when, by which process, and what a person can do."""
+        if self.complaint is None:
+            return None
+        since = duration(self._now() - self._complained_at)
+        return (
+            f"{self.complaint}: for {since} the coordinator (pid {os.getpid()}) has decided nothing, and tasks train "
+            "on. It goes on by itself once it can write; `orch coordinator restart` starts another"
+        )
 
     def sleep_s(self) -> float | None:
         """Until the next deadline; while the journal cannot be written, until it is tried again.

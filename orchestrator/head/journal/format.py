@@ -5,10 +5,12 @@ Fields that the state of a run gains need no new version: they have defaults.
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 
 from orchestrator import __version__
 from orchestrator.core.errors import JournalError
+from orchestrator.core.words import size
 from orchestrator.head.journal.values import checksum
 from orchestrator.head.node.disk import full_error, is_full
 
@@ -94,6 +96,12 @@ def error_of(path: str, error: sqlite3.Error) -> JournalError:
         return damaged(path, str(error))  # SQLITE_ERROR: no such table; our statements are right
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(path)):
         return full_error(path)
+    bytes_max, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if code == sqlite3.SQLITE_IOERR and bytes_max != resource.RLIM_INFINITY:
+        return JournalError(
+            f"the journal {path} cannot be written: its process may write files of {size(bytes_max)} (`ulimit -f`)",
+            hint="`orch coordinator restart` from a shell without that limit; training goes on meanwhile",
+        )
     return JournalError(
         f"the journal {path} cannot be written: {error}",
         hint="see to its disk and its permissions; training goes on meanwhile",

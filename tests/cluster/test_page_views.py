@@ -73,10 +73,13 @@ def test_lines_of_ranks_tracebacks_and_progress_bars_are_one_row_each(looked: Lo
     page = looked.open(f"/r/{RUN}/logs", tasks=[task_document(0, task=task) for task in TASKS])
     page.get_by_label("Task").get_by_text("worker:7").wait_for(state="attached")
     rows = page.locator(".line")
-    page.get_by_text("epoch 1 loss").wait_for()
+    page.locator(".said", has_text="epoch 1 loss").wait_for()
     said = [" ".join(text.split()) for text in rows.all_inner_texts()]
     assert len(said) == 5, said
     assert "×8" in said[0]
+    assert "epoch 1 loss 0.0…0.7" in said[1], "numbers that differ are not one number"
+    rows.nth(1).get_by_text("each").click()
+    assert "worker:5  epoch 1 loss 0.5" in rows.nth(1).inner_text()
     assert "⟲51 51%|##### |" in said[3]
     assert "×8 ValueError: no traceback, 4 lines" in said[4]
     assert "fit()" not in page.inner_text("[role=log]")
@@ -103,10 +106,15 @@ def test_long_logs_cost_few_elements_and_what_is_missed_is_counted(looked: Looke
     page.get_by_text("step 19999").wait_for()
     elements = "document.querySelectorAll('*').length"
     log = page.get_by_role("log")
-    for _ in range(12):
-        log.evaluate("log => { log.scrollTop = 0; }")
-        page.wait_for_timeout(100)
-        assert page.evaluate(elements) < 3000
+    _scroll(log, "step 0", -1)
+    _scroll(log, "step 19999", 1)
+    log.focus()
+    page.keyboard.press("Home")
+    page.get_by_text("step 0", exact=True).wait_for()
+    assert page.evaluate(elements) < 3000
+    page.keyboard.press("End")
+    page.get_by_text("step 19999").wait_for()
+    log.evaluate("log => { log.scrollTop = 0; }")
     assert re.search(r"searched back to", page.inner_text("main"))
     looked.say("worker:0", *((201 + at / 100, f"late {at}") for at in range(14)))
     page.get_by_text("paused, 14 new").wait_for()
@@ -115,6 +123,40 @@ def test_long_logs_cost_few_elements_and_what_is_missed_is_counted(looked: Looke
     page.get_by_text("paused").wait_for(state="hidden")
     looked.say("worker:0", (300, "followed"))
     page.get_by_text("followed").wait_for()
+
+
+def _scroll(log: Any, wanted: str, direction: int) -> None:
+    """Turn the wheel until a line is seen; what was seen stays near where it was, whatever page comes meanwhile."""
+    log.hover()
+    known = _seen(log)
+    for _ in range(400):
+        if wanted in known:
+            return
+        log.page.mouse.wheel(0, direction * 9000)
+        log.page.wait_for_timeout(25)
+        now = _seen(log)
+        jump = abs(_number(now[0]) - _number(known[0]))
+        assert jump < 1100, f"from {known[0]} to {now[0]} by one turn"
+        known = now
+    raise AssertionError(f"no {wanted} after 400 turns, but {known[:2]}")
+
+
+def _seen(log: Any) -> list[str]:
+    """Return the lines within the visible part."""
+    return list(
+        log.evaluate(
+            """log => {
+              const box = log.getBoundingClientRect();
+              const isSeen = (at) => at.bottom > box.top && at.top < box.bottom;
+              const rows = [...log.querySelectorAll(".line")].filter((row) => isSeen(row.getBoundingClientRect()));
+              return rows.map((row) => row.querySelector(".said").textContent.trim());
+            }"""
+        )
+    )
+
+
+def _number(line: str) -> int:
+    return int(line.split()[-1])
 
 
 def test_a_filter_that_finds_little_says_how_far_it_has_looked_and_goes_on(

@@ -69,8 +69,9 @@ def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, 
     """Return a page of a run's logs. ValueError where the query is not understood.
 
     Query: `task` (several with commas), `generation`, `level` (at least so serious), `q` (a part of the text),
-    `differs` (only lines that few tasks have), `limit`, and `before` or `after`: a place that an earlier page has told,
-    or `until`: a Unix time. Without a place: the newest lines.
+    `differs` (only lines that few tasks have), `limit`, and one of `before`, `next` (the first lines behind it) and
+    `after` (the newest lines behind it): a place that an earlier page has told; or `until`: a Unix time, or `at`: the
+    id of a line, for the page that ends with its time. Without a place: the newest lines.
     """
     limit = min(int(query.get("limit") or 300), LINES_MAX)
     tasks = [task for task in (query.get("task") or "").split(",") if task] or None
@@ -83,9 +84,12 @@ def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, 
     wanted = _Filter(query.get("q") or "", parse_level(query["level"]) if query.get("level") else None)
     if query.get("after"):
         return _newer(files, _place(query["after"]), wanted, limit)
+    if query.get("next"):
+        return _next(files, _place(query["next"]), wanted, limit)
     place = _place(query.get("before") or "")
-    if query.get("until") and not place:
-        place = {key: _at_time(path, float(query["until"])) for key, path in files.items()}
+    until = _time_of(files, query["at"]) if query.get("at") else float(query.get("until") or 0.0)
+    if until and not place:
+        place = {key: _at_time(path, until) for key, path in files.items()}
     return _older(files, place, wanted, limit, differs=bool(query.get("differs")))
 
 
@@ -140,20 +144,10 @@ class _Read:
 
 def _newer(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, limit: int) -> dict[str, Any]:
     """Return what was written since; of much, the newest, and how many lines were left out."""
-    found: list[_Found] = []
-    ends = dict(after)
+    ends = {**after, **{key: _whole(path) for key, path in files.items()}}
     # The first block of each is looked at in any case.
     budget = _Budget(BYTES_MAX + len(files) * _BLOCK_BYTES)
-    for key, path in files.items():
-        ends[key] = end = _whole(path)
-        begin = after.get(key, 0)
-        new = list(_backwards(path, *key, end, budget, begin=begin))
-        before: Iterator[_Found] = iter(())
-        if new and is_within(new[-1].line.text):  # a traceback may have begun before
-            before = _backwards(path, *key, begin, _Budget(4 * _BLOCK_BYTES))
-        levelled = islice(_levelled(chain(new, before)), len(new))
-        found += [each for each in levelled if wanted.takes(each)]
-    found.sort()
+    found = _between(files, after, ends, wanted, budget)
     shown = found[:limit]
     return {
         "schema": 1,
@@ -161,6 +155,61 @@ def _newer(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, 
         "after": _text(ends),
         "skipped": len(found) - len(shown),
     }
+
+
+def _next(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, limit: int) -> dict[str, Any]:
+    """Return the first lines behind a place, with the place behind them, and whether no line follows."""
+    wholes = {key: _whole(path) for key, path in files.items()}
+    begins = {key: after.get(key, 0) for key in files}
+    found: list[_Found] = []
+    read, is_end = 0, False
+    while not is_end and len(found) < limit and read < BYTES_MAX:
+        ends = _ahead(files, begins, wholes, limit)
+        span = sum(ends[key] - begins[key] for key in files)
+        found = _between(files, begins, ends, wanted, _Budget(span + len(files) * _BLOCK_BYTES)) + found
+        begins, is_end, read = ends, ends == wholes, read + span
+    return {
+        "schema": 1,
+        "lines": [_told(each) for each in reversed(found)],
+        "after": _text({**after, **begins}),
+        "is_end": is_end,
+    }
+
+
+def _ahead(files: Mapping[tuple[str, int], str], begins: Place, wholes: Place, limit: int) -> Place:
+    """Return the place behind the next `limit` lines of all files, by time; past the end of a file that has no more."""
+    ends = {key: min(begins[key], wholes[key]) for key in files}
+    parts = [_forwards(path, key, ends[key], wholes[key]) for key, path in files.items()]
+    return ends | {key: end for _, key, end in islice(heapq.merge(*parts), limit)}
+
+
+def _forwards(
+    path: str, key: tuple[str, int], at: int, whole: int
+) -> Iterator[tuple[float, tuple[str, int], int]]:
+    """Yield of each line its time, its file, and the offset behind it."""
+    time = 0.0
+    with open(path, "rb") as file:
+        file.seek(at)
+        while at < whole and (raw := file.readline()):
+            at += len(raw)
+            time = parse(raw, "", 0, 0.0).time or time  # a line that a rotation has cut has none
+            yield time, key, at
+
+
+def _between(
+    files: Mapping[tuple[str, int], str], begins: Place, ends: Place, wanted: _Filter, budget: _Budget
+) -> list[_Found]:
+    """Return the lines between two places that are wanted, the newest first."""
+    found: list[_Found] = []
+    for key, path in files.items():
+        begin = begins.get(key, 0)
+        new = list(_backwards(path, *key, ends[key], budget, begin=begin))
+        before: Iterator[_Found] = iter(())
+        if new and is_within(new[-1].line.text):  # a traceback may have begun before
+            before = _backwards(path, *key, begin, _Budget(4 * _BLOCK_BYTES))
+        levelled = islice(_levelled(chain(new, before)), len(new))
+        found += [each for each in levelled if wanted.takes(each)]
+    return sorted(found)
 
 
 def _told(each: _Found) -> dict[str, Any]:
@@ -204,6 +253,16 @@ def _parts(lines: Iterator[LogLine]) -> Iterator[str]:
 
 def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _time_of(files: Mapping[tuple[str, int], str], line: str) -> float:
+    """Return the time of a line by its id; 0 where its log is not there."""
+    ((key, offset),) = _place(line).items()
+    if key not in files:
+        return 0.0
+    with open(files[key], "rb") as file:
+        file.seek(offset)
+        return parse(file.readline(), "", 0, 0.0).time
 
 
 def _at_time(path: str, time: float) -> int:

@@ -15,14 +15,18 @@ import {
 } from "./base.js";
 
 // So many lines are held, in blocks; only the blocks near the visible part have elements.
-const LINES_HELD = 3000,
-  BLOCK = 80,
-  FOLD_S = 2,
-  LINE_PX = 18,
-  SEARCHES_MAX = 4;
+const LINES_HELD = 3000;
+const BLOCK = 80;
+const FOLD_S = 2;
+const LINE_PX = 18;
+const SEARCHES_MAX = 4;
+const EDGE_PX = 400; // so near to either end, the next page is asked for
 
+const TRACEBACK = /^Traceback \(most recent call last\)/;
+const WITHIN_TRACE = /^\s|^$|^(During handling|The above exception)/;
+const NUMBERS = /0x[0-9a-f]+|\d+(\.\d+)?/gi;
 // What equal lines of several tasks have in common: numbers are masked.
-const masked = (text) => text.replace(/0x[0-9a-f]+|\d+(\.\d+)?/gi, "#");
+const masked = (text) => text.replace(NUMBERS, "#");
 // What a progress bar looks like, written anew in each line or over and over in one.
 const BAR = /[━█▉▊▋▌▍▎▏]{3}|\d%\|.*\||\[[=>.]{8,}\]/;
 
@@ -36,70 +40,76 @@ const settled = (text) => {
 // Lines as rows: equal lines of several tasks, tracebacks, and progress bars are one row each, which tells what it
 // holds.
 const foldLines = (lines, fold) => {
-  const rows = [],
-    same = new Map(),
-    traces = new Map(),
-    bars = new Map();
+  if (!fold) return lines.map(rowOf);
+  const rows = [];
+  const [same, traces, bars] = [new Map(), new Map(), new Map()];
   for (const line of lines) {
-    const whose = `${line.task}/${line.generation}`,
-      shown = settled(line.text);
-    const row = { line, text: shown.text, same: [], more: [], times: shown.times };
-    if (!fold) {
-      rows.push({ ...row, text: line.text.includes("\r") ? shown.text : line.text });
-      continue;
-    }
+    const whose = whoseOf(line);
+    const row = rowOf(line);
     const trace = traces.get(whose);
+    const begins = TRACEBACK.test(line.text);
     if (trace) {
-      // it goes on until a line stands at the margin: the exception itself
       trace.more.push(line.text);
-      if (
-        /^\s|^$/.test(line.text) ||
-        /^(During handling|The above exception)/.test(line.text) ||
-        trace.more.length > 500
-      )
-        continue;
-      if (/^Traceback \(most recent call last\)/.test(line.text)) continue;
+      // It goes on until a line stands at the margin: the exception itself.
+      if (begins || WITHIN_TRACE.test(line.text) || trace.more.length > 500) continue;
       Object.assign(trace, { text: line.text, line: { ...line, level: "error" } });
       traces.delete(whose);
-      join(rows, same, trace);
-      continue;
-    }
-    if (/^Traceback \(most recent call last\)/.test(line.text)) {
+      join(same, trace);
+    } else if (begins) {
       row.more.push(line.text);
       rows.push(row);
       traces.set(whose, row);
-      continue;
-    }
-    const bar = bars.get(whose);
-    if (BAR.test(shown.text)) {
-      if (
-        bar &&
-        rows.includes(bar, -64) &&
-        masked(bar.text).slice(0, 12) === masked(shown.text).slice(0, 12)
-      ) {
-        Object.assign(bar, { text: shown.text, times: bar.times + shown.times });
+    } else if (BAR.test(row.text)) {
+      const bar = bars.get(whose);
+      if (bar && rows.includes(bar, -64) && masked(bar.text).slice(0, 12) === masked(row.text).slice(0, 12)) {
+        Object.assign(bar, { text: row.text, times: bar.times + row.times });
         continue;
       }
       bars.set(whose, row);
-    } else bars.delete(whose);
-    rows.push(row);
-    join(rows, same, row);
+      rows.push(row);
+      join(same, row);
+    } else {
+      bars.delete(whose);
+      rows.push(row);
+      join(same, row);
+    }
   }
   return rows.filter((row) => !row.gone);
 };
-// Merge a row into the equal row of another task, if there is one.
-const join = (rows, same, row) => {
-  const key = `${row.line.generation}/${row.more.length ? "trace/" : ""}${masked(row.text)}`,
-    known = same.get(key);
-  if (
-    known &&
-    row.line.time - known.line.time < FOLD_S &&
-    row.line.task !== known.line.task &&
-    !known.same.includes(row.line.task)
-  ) {
-    known.same.push(row.line.task);
+const rowOf = (line) => ({ line, same: [], more: [], ...settled(line.text) });
+const whoseOf = (line) => `${line.task}/${line.generation}`;
+// A line's id is its task, generation and offset; a line of ours has no place in a log.
+const hasPlace = (line) => line.id.split("/").length === 3;
+// `worker:0/1/480,worker:1/1/99` → by task and generation the offset
+const placesOf = (text) => {
+  const parts = (text || "").split(",").filter(Boolean);
+  return new Map(
+    parts.map((part) => [part.slice(0, part.lastIndexOf("/")), part.slice(part.lastIndexOf("/") + 1)]),
+  );
+};
+// Merge a row into the row of another task that says the same, numbers aside, if there is one.
+const join = (same, row) => {
+  const key = `${row.line.generation}/${row.more.length ? "trace/" : ""}${masked(row.text)}`;
+  const known = same.get(key);
+  const isNear = known && row.line.time - known.line.time < FOLD_S;
+  if (isNear && ![known, ...known.same].some((each) => each.line.task === row.line.task)) {
+    known.same.push(row);
     row.gone = true;
   } else same.set(key, row);
+};
+// What equal lines say: where their numbers differ, from the least to the greatest.
+const range = (texts) => {
+  if (texts.every((text) => text === texts[0])) return texts[0];
+  const all = texts.map((text) => text.match(NUMBERS) || []);
+  let at = 0;
+  return texts[0].replace(NUMBERS, (found) => {
+    const each = all.map((numbers) => numbers[at]);
+    at += 1;
+    if (each.every((one) => one === found)) return found;
+    if (each.some((one) => one.startsWith("0x"))) return "0x…";
+    each.sort((a, b) => Number(a) - Number(b));
+    return `${each[0]}…${each.at(-1)}`;
+  });
 };
 
 export class Logs {
@@ -116,6 +126,7 @@ export class Logs {
       "aria-label": "Log lines",
       "aria-live": "off",
       onscroll: () => this.scrolled(),
+      onkeydown: (event) => this.pressed(event),
     });
     this.note = h("span", { class: "dim", role: "status" });
     this.goOn = h(
@@ -150,15 +161,11 @@ export class Logs {
   }
 
   forget() {
-    [this.lines, this.known, this.blocks, this.missed, this.searches, this.cut] = [
-      [],
-      new Set(),
-      [],
-      0,
-      0,
-      false,
-    ];
+    [this.lines, this.known, this.blocks] = [[], new Set(), []];
+    [this.missed, this.searches] = [0, 0];
     [this.before, this.after, this.searched] = [null, null, null];
+    // Whether newer lines than those that are held are not held, and by task and generation where they begin.
+    [this.cut, this.next] = [false, new Map()];
   }
 
   // The first cause is shown above the lines, wherever one has scrolled to.
@@ -199,16 +206,13 @@ export class Logs {
 
   async start() {
     try {
-      const at = this.query.at?.split("/");
-      // A line is named by its task, generation and offset: the page that ends a little behind it holds it.
-      const place = at
-        ? { task: at[0], generation: at[1], before: `${at[0]}/${at[1]}/${Number(at[2]) + 4096}` }
-        : { until: this.query.until };
-      this.take(await this.ask(place), true);
+      const { at, until } = this.query;
+      this.take(await this.ask({ at, until }), true);
+      this.cut = Boolean(at || until);
       const target = this.list.querySelector(".target");
       if (target) target.scrollIntoView({ block: "center" });
       else this.list.scrollTop = this.list.scrollHeight;
-      if (!at && !this.query.until && !report) this.poll();
+      if (!this.cut && !report) this.poll();
     } catch (error) {
       this.failed(error);
     }
@@ -262,9 +266,40 @@ export class Logs {
     this.loading = false;
   }
 
+  // The lines behind the last one that is held. A filter that finds none looks on for a while.
+  async newer() {
+    if (this.loading || !this.cut) return;
+    this.loading = true;
+    try {
+      for (let searches = 0; this.cut && searches < SEARCHES_MAX; searches += 1) {
+        const next = [...this.next].map((part) => part.join("/")).join(",");
+        const page = await this.ask({ next });
+        this.next = placesOf(page.after);
+        if (page.is_end) [this.cut, this.after, this.missed] = [false, page.after, 0];
+        if (page.lines.length) {
+          this.add(page.lines, false);
+          break;
+        }
+      }
+      this.tell();
+    } catch (error) {
+      this.failed(error);
+    }
+    this.loading = false;
+  }
+
+  // To the first line of all.
+  async first() {
+    const starts = [...this.next.keys()].map((whose) => [whose, 0]);
+    this.forget();
+    [this.cut, this.next] = [true, new Map(starts)];
+    await this.newer();
+    this.list.scrollTop = 0;
+  }
+
   // Take in a page that ends where the lines that are held begin.
   take(page, first) {
-    if (first) this.after = page.after;
+    if (first) [this.after, this.next] = [page.after, placesOf(page.after)];
     [this.before, this.searched] = [page.before, page.searched_to];
     this.searches += 1;
     this.add(page.lines || [], true);
@@ -282,22 +317,19 @@ export class Logs {
     if (over > 0) {
       const dropped = before ? this.lines.splice(LINES_HELD) : this.lines.splice(0, over);
       for (const line of dropped) this.known.delete(line.id);
-      // Lines dropped at the end come back by going to the end; lines dropped at the beginning, by scrolling up.
-      if (before) this.cut = true;
-      else [this.before, this.cutFront] = [this.placeOf(this.lines), true];
+      if (before) {
+        this.cut = true;
+        for (const line of dropped.reverse().filter(hasPlace))
+          this.next.set(whoseOf(line), line.id.split("/")[2]);
+      } else [this.before, this.searched] = [this.placeOf(this.lines), this.lines[0].time];
     }
     this.render();
   }
 
   // The place of the oldest line that is held, of each task: from there older ones are asked for.
   placeOf(lines) {
-    const first = new Map(
-      lines
-        .slice()
-        .reverse()
-        .filter((line) => line.id.split("/").length === 3)
-        .map((line) => [`${line.task}/${line.generation}`, line.id]),
-    );
+    const newestFirst = lines.slice().reverse().filter(hasPlace);
+    const first = new Map(newestFirst.map((line) => [whoseOf(line), line.id]));
     const rest = (this.before || "")
       .split(",")
       .filter((part) => part && !first.has(part.slice(0, part.lastIndexOf("/"))));
@@ -309,12 +341,12 @@ export class Logs {
   // Blocks keep their height while they have no elements, and their rows as long as their lines are the same.
   render() {
     const known = new Map(this.blocks.map((block) => [block.key, block]));
-    const rows = foldLines(this.lines, this.fold),
-      top = this.anchor();
+    const rows = foldLines(this.lines, this.fold);
+    const seen = this.anchors();
     // Begin after the last full block, so that lines at either end leave the blocks between as they are.
     const groups = [];
-    let group = [],
-      hash = -1;
+    let group = [];
+    let hash = -1;
     for (const row of rows) {
       const of = Math.floor((row.line.time || 0) / 5);
       if (group.length >= BLOCK || (of !== hash && group.length >= BLOCK / 2)) {
@@ -360,7 +392,7 @@ export class Logs {
       this.list.replaceChildren(...elements);
     for (const block of this.blocks) if (this.isNear(block.element)) this.fill(block);
     if (this.following) this.list.scrollTop = this.list.scrollHeight;
-    else this.restore(top);
+    else this.restore(seen);
     this.tell();
   }
 
@@ -372,21 +404,24 @@ export class Logs {
       : "No line fits. A run that never started has written none.";
   }
 
-  // The line at the upper edge, which stays where it is when older ones are put above it.
-  anchor() {
-    const edge = this.list.getBoundingClientRect().top;
-    for (const row of this.list.querySelectorAll(".line")) {
-      const at = row.getBoundingClientRect();
-      if (at.bottom > edge) return { id: row.dataset.id, offset: at.top - edge };
-    }
-    return null;
+  // The lines that are seen, from the upper edge on: the first that is still there stays where it is.
+  anchors() {
+    const box = this.list.getBoundingClientRect();
+    return [...this.list.querySelectorAll(".line")]
+      .map((row) => ({ id: row.dataset.id, at: row.getBoundingClientRect() }))
+      .filter(({ at }) => at.bottom > box.top && at.top < box.bottom)
+      .map(({ id, at }) => ({ id, offset: at.top - box.top }));
   }
 
-  restore(top) {
-    const row = top && [...this.list.querySelectorAll(".line")].find((each) => each.dataset.id === top.id);
-    if (row)
-      this.list.scrollTop +=
-        row.getBoundingClientRect().top - this.list.getBoundingClientRect().top - top.offset;
+  restore(seen) {
+    for (const { id, offset } of seen) {
+      const block = this.blocks.find((each) => each.rows.some((row) => row.line.id === id));
+      if (!block) continue;
+      this.fill(block);
+      const row = [...block.element.querySelectorAll(".line")].find((each) => each.dataset.id === id);
+      this.list.scrollTop += row.getBoundingClientRect().top - this.list.getBoundingClientRect().top - offset;
+      return;
+    }
   }
 
   isNear(element) {
@@ -431,14 +466,19 @@ export class Logs {
   }
 
   row({ line, text, same, more, times }) {
-    const isCause = this.last.has(`${line.task}/${line.generation}/${plainText(text)}`);
-    const target = this.query.at === line.id;
+    const isCause = this.last.has(`${whoseOf(line)}/${plainText(text)}`);
+    const target = [line, ...same.map((each) => each.line)].some((each) => each.id === this.query.at);
+    const texts = [text, ...same.map((each) => each.text)];
     const said = h(
       "span",
       { class: "said" },
       times > 1 && h("span", { class: "dim" }, `⟲${countText(times)} `),
-      `${isCause ? "✕ " : ""}${text}`,
+      `${isCause ? "✕ " : ""}${range(texts)}`,
     );
+    if (texts.some((each) => each !== text)) {
+      const each = [line, ...same.map((one) => one.line)].map((one, i) => `${one.task}  ${texts[i]}`);
+      said.append(" ", h("details", {}, h("summary", {}, "each"), h("pre", {}, each.join("\n"))));
+    }
     if (more.length)
       said.append(
         " ",
@@ -458,7 +498,7 @@ export class Logs {
       ),
       h(
         "span",
-        { class: "who", title: [line.task, ...same].join(", ") },
+        { class: "who", title: [line, ...same.map((each) => each.line)].map((each) => each.task).join(", ") },
         same.length ? `${line.task} ×${same.length + 1}` : line.task,
       ),
       said,
@@ -467,11 +507,11 @@ export class Logs {
 
   tell() {
     const { level, q, differs, until } = this.query;
-    const one = this.lines.length === 1,
-      fits = level || q || differs ? (one ? " fits" : " fit") : "";
+    const one = this.lines.length === 1;
+    const fits = level || q || differs ? (one ? " fits" : " fit") : "";
     const parts = [
       `${countText(this.lines.length)} ${one ? "line" : "lines"}${fits}` +
-        (until ? ` until ${timeText(Number(until), { date: true })}` : ""),
+        (until && this.cut ? ` until ${timeText(Number(until), { date: true })}` : ""),
     ];
     if (this.before && this.searched)
       parts.push(`searched back to ${timeText(this.searched, { date: true })}`);
@@ -488,7 +528,15 @@ export class Logs {
       this.missed = 0;
       this.tell();
     }
-    if (this.list.scrollTop < 50 && this.lines.length >= 100) this.older();
+    if (this.list.scrollTop < EDGE_PX) this.older();
+    if (fromEnd < EDGE_PX) this.newer();
+  }
+
+  pressed(event) {
+    if (event.key === "Home" && this.before) this.first();
+    else if (event.key === "End" && this.cut) this.follow();
+    else return;
+    event.preventDefault();
   }
 
   // To the newest line: of a page that was opened at a place, that is another page.

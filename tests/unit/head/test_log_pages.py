@@ -38,6 +38,30 @@ def test_pages_backwards_hold_every_line_once_and_in_the_order_of_time(logs: Run
     assert sorted(got) == sorted(f"{task} line {i}" for i in range(50) for task in ("worker:0", "worker:1"))
 
 
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+@pytest.mark.parametrize("wanted", ["", "line 4"])
+def test_pages_forwards_hold_every_line_once_and_in_the_order_of_time(
+    logs: RunLogs, limit: int, wanted: str
+) -> None:
+    place, is_end = "worker:0/1/0,worker:1/1/0", False
+    got: list[str] = []
+    while not is_end:
+        page = log_pages.document(logs, RUN, {"limit": str(limit), "next": place, "q": wanted})
+        got += [line["text"] for line in page["lines"]]
+        place, is_end = page["after"], page["is_end"]
+    numbers = [int(text.split()[-1]) for text in got]
+    assert numbers == sorted(numbers)
+    said = [f"{task} line {i}" for i in range(50) for task in ("worker:0", "worker:1")]
+    assert sorted(got) == sorted(text for text in said if wanted in text)
+
+
+def test_a_page_at_a_line_ends_with_its_time_in_all_logs(logs: RunLogs) -> None:
+    line = log_pages.document(logs, RUN, {"task": "worker:1", "until": "1020"})["lines"][-1]
+    page = log_pages.document(logs, RUN, {"at": line["id"], "limit": "2"})
+    assert sorted(each["text"] for each in page["lines"]) == ["worker:0 line 20", "worker:1 line 20"]
+    assert page["after"] == log_pages.document(logs, RUN, {"until": "1020"})["after"]
+
+
 def test_what_follows_a_place_is_what_is_new(logs: RunLogs) -> None:
     page = log_pages.document(logs, RUN, {"limit": "2"})
     size = len(_lines("worker:0", 0, 50))

@@ -102,9 +102,10 @@ release-check: $(VENV)/.dev  ## once before a release: all that `make test` leav
 	status=0; $(BIN)/python -m pytest tests --only-long -n $(JOBS) --dist worksteal --durations 20 || status=1; \
 	$(BIN)/python -m tests.faults --check && exit $$status
 
-docs: $(VENV)/.dev  ## write docs/protocol.md and docs/events.md from the tables that they show
+docs: $(VENV)/.dev  ## write docs/protocol.md, docs/events.md and docs/findings.md from the tables that they show
 	$(BIN)/python -m tests.protocol_page
 	$(BIN)/python -m tests.events_page
+	$(BIN)/python -m tests.findings_page
 
 sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [HOURS=10000] [SEED=first] [KIND=lies] [TRACE=1]; exit 1 where a rule is broken
 	$(BIN)/python -m tests.sim $(or $(SEEDS),200) --first $(or $(SEED),0) $(if $(HOURS),--hours $(HOURS)) $(if $(KIND),--kind $(KIND)) $(if $(TRACE),--trace)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PURPOSES = {
     "Run": {
         "validate": "Check cluster specs; print every error with its line.",
+        "doctor": "Find what would keep a spec from training on its hosts.",
         "plan": "Show what a cluster spec resolves to, task by task.",
         "up": "Start a run.",
         "kill": "Stop runs, and verify that no process is left.",

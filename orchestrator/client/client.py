@@ -41,10 +41,11 @@ class Client:
             environment = Environment({**os.environ, **own})
         self._environment = environment
 
-    def up(self, file: str | os.PathLike[str], *, from_scratch: bool = False) -> Run:
+    def up(self, file: str | os.PathLike[str], *, from_scratch: bool = False, check: bool = True) -> Run:
         """Start the run of a cluster spec, and return once it is accepted. Start a coordinator if none is running.
 
-        A run that is already running with this plan is returned as it is.
+        A run that is already running with this plan is returned as it is. With `check`, hosts that do not reach each
+        other are refused.
 
         Raises:
             SpecError: The file is wrong; one line for each diagnostic.
@@ -52,7 +53,7 @@ class Client:
         """
         from orchestrator.client.submit import submit
 
-        found = submit(os.fspath(file), self._environment, self._api, from_scratch=from_scratch)
+        found = submit(os.fspath(file), self._environment, self._api, from_scratch=from_scratch, check=check)
         return Run(self._environment, found.name, found.run_id)
 
     def run(self, name: str | None = None) -> Run:

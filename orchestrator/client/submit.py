@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client.choice import is_active, runs_of
 from orchestrator.client.environment import Environment
 from orchestrator.client.starting import ensure_coordinator
-from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, SpecError
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, SpecError, UsageError
+from orchestrator.core.words import counted
 from orchestrator.head.api.client import Client
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     Place = Callable[[Plan], Plan]
 
+
+EXAMINE_S = 60.0
 
 _END_S = 900.0
 """How long a run may take to come to its next checkpoint and end before another takes its place."""
@@ -46,6 +49,7 @@ def submit(
     restart: bool = False,
     before: Before | None = None,
     place: Place | None = None,
+    check: bool = True,
 ) -> Submitted:
     """Submit the plan of this file. What is already running with this plan is left as it is.
 
@@ -57,6 +61,7 @@ def submit(
         restart: end the active run of this name first, if its spec or its code differs.
         before: see `Before`.
         place: gives the plan other hosts, those that an engine lends.
+        check: whether its hosts must reach each other.
     """
     from orchestrator.spec import own_paths
     from orchestrator.spec.own_notify import load_own
@@ -69,6 +74,9 @@ def submit(
     coordinator, _ = ensure_coordinator(environment)
     if before is not None:
         before(coordinator, plan)
+    running = _is_running(client, plan.name)
+    if check and (restart or not running):
+        plan = examined(plan, environment, client, running=running)
     ended = _end_older(environment, client, plan) if restart else None
     try:
         answer = _post(client, file, plan, secrets, from_scratch=from_scratch)
@@ -157,6 +165,46 @@ def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> 
         return
     if older is not None and told:
         environment.say(f"Since {older.run_id}, which saved its checkpoint, this has changed: {told}")
+
+
+def examined(plan: Plan, environment: Environment, client: Client, *, running: bool) -> Plan:
+    """Return the plan with addresses by which its hosts reach each other. It takes a second or two.
+
+    Raises:
+        Refused: they do not; each line says who does not reach whom.
+    """
+    from pydantic import TypeAdapter
+
+    from orchestrator.core.plan import Plan
+
+    if len(plan.hosts_used) < 2 or any(host.transport not in ("ssh", "local") for host in plan.hosts):
+        return plan
+    environment.say(f"checking that {counted(len(plan.hosts), 'host')} reach each other …")
+    body = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json")}
+    try:
+        answer = client.post("/v1/examine", body, timeout_s=EXAMINE_S)
+    except UsageError:
+        return plan  # the coordinator is of an older orch
+    # Who does not answer is waited for, as ever.
+    findings = [
+        one for one in answer["findings"] if one["id"].startswith("net.") or one["id"] == "host.twice"
+    ]
+    errors = [one for one in findings if one["level"] == "error"]
+    if running:  # the ports that it will give back
+        errors = [one for one in errors if one["id"] != "net.ports-busy"]
+    if errors:
+        raise Refused(
+            "\n".join(f"{one['message']} ({one['id']})" for one in errors),
+            hint="; ".join(dict.fromkeys(one["hint"] for one in errors))
+            + "; `orch doctor` says more, and --no-check starts all the same",
+        )
+    for one in findings:
+        environment.warn(f"{one['message']} ({one['id']})")
+    addresses = answer["addresses"]
+    return replace(
+        plan,
+        hosts=tuple(replace(host, seen_address=addresses.get(host.name, "")) for host in plan.hosts),
+    )
 
 
 def survey_code(file: str, plan: Plan, client: Client) -> Survey | None:

@@ -76,15 +76,18 @@ class HostPlan:
     spec: str = field(default="", compare=False)
     """Where a person wrote of it: the file, absolute, or the word of a command line. For hints only."""
 
+    seen_address: str = field(default="", compare=False)
+    """What its peers have reached it by, where they did not by what the spec says; looked for before each start."""
+
     @property
     def connection(self) -> HostPlan:
         """Return what it takes to connect: runs share a link where all of it is the same."""
-        return replace(self, data_address="", gpus=(), slots=1, spare=False)
+        return replace(self, data_address="", seen_address="", gpus=(), slots=1, spare=False)
 
     @property
     def peer_address(self) -> str:
         """Return what its peers connect to. Hosts with the same one are one machine, where ports are concerned."""
-        return self.data_address or self.address or self.name
+        return self.seen_address or self.data_address or self.address or self.name
 
 
 @dataclass(frozen=True, slots=True)

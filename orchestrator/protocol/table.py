@@ -91,6 +91,22 @@ MACHINE = Verb(
     "links.requests",
     "Returns the CPUs, memory, disk and GPUs of the host, with their use.",
 )
+EXAMINE = Verb(
+    "examine",
+    Fence.NONE,
+    orders.Examine,
+    orders.Health,
+    "hosts.examination",
+    "Listens on ports of the run for a while, and returns limits, disks, clock and proxies of the host.",
+)
+REACH = Verb(
+    "reach",
+    Fence.NONE,
+    orders.Reach,
+    orders.Reached,
+    "hosts.examination",
+    "Resolves the names of the run's other hosts, and connects to what listens there.",
+)
 CODE = Verb(
     "code",
     Fence.BEGINS,
@@ -282,6 +298,8 @@ TABLE: tuple[Verb[Any, Any], ...] = (
     UNWATCH,
     PROBE,
     MACHINE,
+    EXAMINE,
+    REACH,
     CODE,
     BLOB,
     PSUTIL,

@@ -27,6 +27,8 @@ NOT_PLAYED = {
     "psutil": "nothing is sampled",
     "checkpoints": "people go back by the share itself; not where hosts share none",
     "machine": "only people ask",
+    "examine": "before a run begins",
+    "reach": "as examine",
     "stacks": "nobody answers: see SimPerformer",
     "files": "their bytes decide nothing",
     "file": "as files",

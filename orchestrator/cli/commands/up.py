@@ -41,6 +41,8 @@ class Request:
     yes: bool = False
     restart: bool = False
     engine: str | None = None
+    check: bool = True
+    """Whether the hosts must reach each other."""
     level: str | None = None
     """With `follow`: only log lines that are at least so serious."""
 
@@ -70,6 +72,7 @@ def _submit_here(request: Request, session: Session, client: Client, place: Plac
         restart=request.restart,
         before=before,
         place=place,
+        check=request.check,
     )
 
 
@@ -255,6 +258,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
     help="Take nodes from Slurm, or pods from Kubernetes (experimental), as many as the file has hosts, or "
     "`slurm: {nodes: …}` or `kubernetes: {pods: …}` says.",
 )
+@click.option("--no-check", is_flag=True, help="Do not look first whether the hosts reach each other.")
 @click.option("--timeout", type=DURATION, help="Stop waiting after this time, with exit code 7.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one document at the end instead of the run's id."
@@ -273,6 +277,7 @@ def command(
     take_over: bool,
     yes: bool,
     engine: str | None,
+    no_check: bool,
     timeout: float | None,
     as_json: bool,
 ) -> int:
@@ -281,6 +286,9 @@ def command(
     A run that is already running with this plan is left as it is; what differs in its code is said, and --restart
     applies it. A run that has ended resumes from its last verified
     checkpoint. `orch kill` stops it; the end of this command does not.
+
+    Before anything is started, the hosts must reach each other by their names and on the ports of the run; exit code 6
+    where they do not (`orch doctor` looks at more).
 
     Each host is asked first who drives what. Exit code 6 where another head node, or a coordinator whose journal is
     lost, drives a run of this name or in this checkpoint directory, or did so less than 15 minutes ago.
@@ -306,6 +314,7 @@ def command(
         yes,
         restart=restart,
         engine=engine,
+        check=not no_check,
         level=level,
     )
     document = run(request, session)

@@ -14,7 +14,7 @@ from orchestrator.core.errors import SpecError
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
-    from orchestrator.head.hosts.inspection import Found
+    from orchestrator.reporting.findings import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +56,28 @@ def run(request: Request, session: Session) -> list[Checked]:
 
 
 def _ask_hosts(file: str, plan: Plan, session: Session) -> Checked:
-    from orchestrator.cli.commands.trust import say_skipped
-    from orchestrator.head.code import bundle
-    from orchestrator.head.coordinator.main import transports
-    from orchestrator.head.hosts.inspection import inspect
-    from orchestrator.head.reach.ssh.transport import SshTransport
+    from orchestrator.cli.commands.doctor import SLOW_S, examined
 
-    session.say(f"{file}: checking {', '.join(host.name for host in plan.hosts)} …")
-    ways = transports(session.paths)
-    if isinstance(ssh := ways["ssh"], SshTransport):
-        say_skipped(session, ssh, [host for host in plan.hosts if host.transport == "ssh"])
-    found = inspect(plan, ways, bundle.load)
-    if not found:
+    found = examined(file, plan, session, within_s=SLOW_S)
+    for one in found.findings:
+        if one.level == "warning":
+            session.warn(one.message)
+    if not found.errors:
         return Checked(file, None)
-    lines = [_line(file, plan, one) for one in found]
-    hints = dict.fromkeys(one.problem.hint for one in found if one.problem.hint)
-    error = SpecError("\n".join(lines), hint="; ".join(hints) or None)
-    return Checked(file, error, max(one.problem.exit_code for one in found))
+    lines = [_line(file, plan, one) for one in found.errors]
+    error = SpecError("\n".join(lines), hint="; ".join(dict.fromkeys(one.hint for one in found.errors)))
+    return Checked(file, error, max(one.problem.exit_code if one.problem else 6 for one in found.errors))
 
 
-def _line(file: str, plan: Plan, found: Found) -> str:
+def _line(file: str, plan: Plan, found: Finding) -> str:
     """Return the diagnostic at the key that it is about, else at the host."""
     from orchestrator.spec.load import located
 
-    if found.problem.key is not None:
-        return located(file, tuple(found.problem.key.split(".")), found.problem.message)
+    if found.problem is not None and found.problem.key is not None:
+        return located(file, tuple(found.problem.key.split(".")), found.message)
     numbers = {host.name: i for i, host in enumerate(plan.hosts)}
-    loc = ("hosts",) if found.host is None else ("hosts", numbers[found.host])
-    return located(file, loc, found.problem.message)
+    host = found.host if found.peer is None else found.peer
+    return located(file, ("hosts",) if host is None else ("hosts", numbers[host]), found.message)
 
 
 @click.command(
@@ -92,7 +86,7 @@ def _line(file: str, plan: Plan, found: Found) -> str:
         ("orch validate cluster.yaml", "Check a spec without contacting its hosts"),
         (
             "orch validate cluster.yaml --hosts",
-            "Check the hosts too: SSH, Python, TensorFlow, checkpoint directory",
+            "Check the hosts too: SSH, names and ports, Python, checkpoint directory",
         ),
         ("orch validate *.yaml --json", "Check several specs, for scripts"),
     ],
@@ -104,8 +98,9 @@ def _line(file: str, plan: Plan, found: Found) -> str:
 def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool) -> int:
     """Check cluster specs, and report every error with its line and column. Exit code 2 where there is one.
 
-    With --hosts the hosts are checked too: that they answer, and that their Python, TensorFlow, Keras and checkpoint
-    directory fit. Nothing is started. Exit code 4 where a host does not answer, 5 for keys.
+    With --hosts the hosts are checked too, as `orch doctor` does: that they answer, reach each other, and that their
+    Python, TensorFlow, Keras and checkpoint directory fit. Nothing is started. Exit code 4 where a host does not
+    answer, 5 for keys, 6 where the hosts do not fit together.
     """
     checked = run(Request(files, hosts), session)
     if as_json:

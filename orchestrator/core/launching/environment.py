@@ -198,6 +198,10 @@ def environment(
         ours["ORCH_LOG_DIR"] = log_dir
     if checkpoint_dir is not None:
         ours["ORCH_CHECKPOINT_DIR"] = checkpoint_dir
+    if len(plan.hosts) > 1:
+        # Else gRPC would send to a proxy of the login files what the tasks say to each other. The shim adds the host's.
+        peers = dict.fromkeys(host.peer_address.strip("[]") for host in plan.hosts)
+        ours["no_grpc_proxy"] = plan.env.get("no_grpc_proxy", ",".join(peers))
     # Python draws it for each process: the order of a set of strings would differ by worker, and after a restart.
     return {"PYTHONHASHSEED": "0", **STRATEGIES[plan.strategy].env, **plan.env, **ours}
 

@@ -70,15 +70,24 @@ class _Api:
         name, query = request.path_params["name"], dict(request.query_params)
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.log_lines, name, query))
 
-    async def submit(self, request: Request) -> JSONResponse:
-        body = await _body(request)
+    def _plan(self, body: dict[str, Any]) -> Plan:
         try:
-            plan = _PLAN.validate_python(body["plan"])
+            return _PLAN.validate_python(body["plan"])
         except (KeyError, ValidationError) as e:
             raise UsageError(
                 f"this is no plan that coordinator {self._coordinator.describe()['version']} understands: {e}",
                 hint="if orch was upgraded, `orch coordinator stop`, then again (tasks go on)",
             ) from e
+
+    async def examine(self, request: Request) -> JSONResponse:
+        plan = self._plan(await _body(request))
+        found = await anyio.to_thread.run_sync(self._coordinator.examine, plan)
+        findings = [one.document() for one in found.findings]
+        return JSONResponse({"findings": findings, "addresses": dict(found.addresses)})
+
+    async def submit(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        plan = self._plan(body)
         if not re.fullmatch(NAME_PATTERN, plan.name):
             raise UsageError(
                 f"{plan.name!r} is no name of a run", hint="lower-case letters, digits and dashes"
@@ -303,6 +312,7 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/coordinator", api.describe),
         Route("/v1/status", api.status),
         Route("/v1/runs", api.submit, methods=["POST"]),
+        Route("/v1/examine", api.examine, methods=["POST"]),
         Route("/v1/runs/{name}/kill", api.kill, methods=["POST"]),
         Route("/v1/runs/{name}/drain", api.drain, methods=["POST"]),
         Route("/v1/runs/{name}/undrain", api.undrain, methods=["POST"]),

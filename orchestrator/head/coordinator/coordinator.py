@@ -46,6 +46,7 @@ from orchestrator.head.effects.messenger import Messenger, Place
 from orchestrator.head.effects.subscribers import Effect, Effects
 from orchestrator.head.effects.tracer import Tracer
 from orchestrator.head.hosts import host_requests
+from orchestrator.head.hosts.examination import Examined, examine
 from orchestrator.head.journal.format import damaged
 from orchestrator.head.journal.journal import Journal, now_utc
 from orchestrator.head.journal.states import Unreadable
@@ -78,6 +79,7 @@ class Coordinator:
 
     def __init__(self, paths: Paths, transports: Mapping[str, Transport]) -> None:
         self.paths = paths
+        self._transports = transports
         self.started = now_utc()
         self._warning = kills_at_logout(user_name())
         if self._warning is not None:
@@ -311,6 +313,10 @@ class Coordinator:
             ]
             if back and run.phase.is_terminal:
                 self._executor.open(run, back)
+
+    def examine(self, plan: Plan) -> Examined:
+        """Return whether the hosts of a plan reach each other, and what else no start looks at. It blocks."""
+        return examine(plan, self._transports, bundle.load, whole=False)
 
     def kill(self, name: str, *, force: bool, at_checkpoint: bool = False) -> Run:
         """End a run, as the user asks: now, or at its next checkpoint. A second request changes nothing.

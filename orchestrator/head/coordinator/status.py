@@ -21,6 +21,7 @@ from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task
 from orchestrator.core.words import proof_by
 from orchestrator.head.coordinator.halts import Halt
+from orchestrator.reporting import findings
 from orchestrator.reporting.describe import Reason, reason
 from orchestrator.reporting.goodput import Account
 
@@ -205,7 +206,7 @@ def why_document(
         **_headline(run, now, halted),
         **_goodput(run, account),
         "saving": saving(run),
-        "first_causes": list(latest.values()),
+        "first_causes": [{**c, "finding": findings.id_of(str(c.get("cause")))} for c in latest.values()],
     }
 
 
@@ -253,6 +254,7 @@ def _problem(run: Run) -> dict[str, Any] | None:
         return None
     return {
         "code": problem.code,
+        "finding": findings.id_of(problem.code),
         "message": problem.message,
         "hint": problem.hint,
         "exit_code": problem.exit_code,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from orchestrator.host.agent import neighbours
     from orchestrator.host.agent.context import Context
     from orchestrator.host.agent.streams import Output
     from orchestrator.protocol import orders
@@ -39,7 +40,7 @@ LOOK_S = 30.0
 NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
 
 BEGIN_A_RUN = ("code", "seed", "receive", "start")
-UNFENCED = ("probe", "machine", "psutil", "runs")
+UNFENCED = ("probe", "machine", "examine", "reach", "psutil", "runs")
 """Both are columns of the table of orders, which is not imported here; a test compares them."""
 
 
@@ -55,6 +56,7 @@ class Orders:
         self._output = output
         self._blobs = codestore.Receiver(os.path.join(self._host.host_dir, "blobs"))
         self._reader: Parts | None = None
+        self._listeners: neighbours.Listeners | None = None
         self._arrivals = Arrivals(context, CHECKPOINT_S)
 
     def end(self) -> None:
@@ -121,6 +123,31 @@ class Orders:
             return machine.look(host_dir)
 
         self._fork(look, reply, "the look at the machine", deadline_s=PROBE_S)
+
+    def _on_examine(self, order: orders.Examine, _blob: bytes, reply: Reply) -> None:
+        from orchestrator.host.agent import health, neighbours  # few agents are asked
+
+        if self._listeners is None:
+            self._listeners = neighbours.Listeners(self._context.loop)
+        first, last = order["ports"]
+        told = health.of_now(*self._listeners.begin((first, last), order["token"], order["listen_s"]))
+        host_dir, more = self._host.host_dir, order["directories"]
+        self._fork(
+            lambda: {**told, "directories": health.directories(host_dir, more)},
+            reply,
+            "the look at the host",
+            deadline_s=LOOK_S,
+        )
+
+    def _on_reach(self, order: orders.Reach, _blob: bytes, reply: Reply) -> None:
+        targets, within_s = order["targets"], order["within_s"]
+
+        def look() -> orders.Reached:
+            from orchestrator.host.agent import neighbours
+
+            return {"seen": neighbours.reach(targets, within_s)}
+
+        self._fork(look, reply, "the look for the other hosts", deadline_s=within_s + 5.0)
 
     def _on_psutil(self, order: orders.Psutil, blob: bytes, _reply: Reply) -> orders.Nothing:
         digest, last = order["sha256"], order["last"]

@@ -52,6 +52,10 @@ def task_env(
     env.update({str(name): str(value) for name, value in start["env"].items()})
     env.update(release_env)
     env.update(secrets)
+    peers = env.get("no_grpc_proxy")
+    others = inherited.get("no_grpc_proxy") or env.get("no_proxy")
+    if peers and others and peers != others:
+        env["no_grpc_proxy"] = f"{peers},{others}"
     paths = [str(start["bundle"]), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     env.update(marker(start, generation_dir))

@@ -30,6 +30,14 @@ from orchestrator.protocol.orders.checkpoints import Seeded as Seeded
 from orchestrator.protocol.orders.checkpoints import Snapshot as Snapshot
 from orchestrator.protocol.orders.checkpoints import Verified as Verified
 from orchestrator.protocol.orders.checkpoints import Verify as Verify
+from orchestrator.protocol.orders.examining import Directory as Directory
+from orchestrator.protocol.orders.examining import Examine as Examine
+from orchestrator.protocol.orders.examining import Health as Health
+from orchestrator.protocol.orders.examining import Outcome as Outcome
+from orchestrator.protocol.orders.examining import Reach as Reach
+from orchestrator.protocol.orders.examining import Reached as Reached
+from orchestrator.protocol.orders.examining import Seen as Seen
+from orchestrator.protocol.orders.examining import Target as Target
 from orchestrator.protocol.orders.preparation import AskMachine as AskMachine
 from orchestrator.protocol.orders.preparation import Blob as Blob
 from orchestrator.protocol.orders.preparation import BlobState as BlobState

@@ -161,6 +161,7 @@ def test_the_environment_of_a_task() -> None:
     assert environment(plan, "x-1", 3, W1, 2, "/shared/gen-000003", "/logs") == {
         "PYTHONHASHSEED": "0",
         "LANG": "C",
+        "no_grpc_proxy": "10.0.0.1,10.0.0.2",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "1",
         "ORCH_RUN": "x-1",
@@ -335,7 +336,13 @@ def test_only_the_chief_of_the_run_writes_into_the_generations_directory() -> No
 
 
 def test_whatever_a_host_gains_is_of_its_connection_unless_it_is_of_the_run() -> None:
-    of_the_run = {"data_address": "10.0.0.9", "gpus": (1,), "slots": 4, "spare": True}
+    of_the_run = {
+        "data_address": "10.0.0.9",
+        "gpus": (1,),
+        "slots": 4,
+        "spare": True,
+        "seen_address": "10.0.0.8",
+    }
     plain = HostPlan("a", address="ssh.example", data_address="10.0.0.1")
     assert {field.name for field in fields(HostPlan)} - of_the_run.keys() == {
         "name",

@@ -130,8 +130,9 @@ def test_an_ended_run_says_why() -> None:
     run = an_ended_run()
     (shown,) = json.loads(json.dumps(status.document([run], now=NOW)))["runs"]
     assert shown["reason"] == "worker:0 on a was killed by SIGKILL"
-    problem = {
+    problem: dict[str, object] = {
         "code": "failed",
+        "finding": None,
         "message": "it failed",
         "hint": "do that",
         "exit_code": 1,
@@ -235,7 +236,7 @@ def test_of_each_end_the_latest_word_counts_and_the_order_stays() -> None:
     two = {"generation": 2, "task": "worker:1", "done": "given up"}
     later = {**one, "done": "generation 2 resumes from step 10"}
     found = status.why_document(a_run(), [one, later, two], now=NOW)
-    assert found["first_causes"] == [later, two]
+    assert found["first_causes"] == [{**one, "finding": None} for one in (later, two)]
     run = replace(a_run(), first_cause=FirstCause(W0, 3, Cause.OOM, "x"))
     assert [c["generation"] for c in status.why_document(run, [later, two], now=NOW)["first_causes"]] == [
         1,

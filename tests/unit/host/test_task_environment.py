@@ -78,3 +78,14 @@ def test_our_code_comes_before_what_a_login_adds_to_the_path() -> None:
     assert env({"PYTHONPATH": "/theirs"})["PYTHONPATH"] == "/bundle:/theirs"
     assert env({"PYTHONPATH": "/theirs"}, order={"PYTHONPATH": "/specs"})["PYTHONPATH"] == "/bundle:/specs"
     assert env()["PYTHONPATH"] == "/bundle"
+
+
+def test_a_proxy_of_the_login_files_is_gone_around_between_the_hosts() -> None:
+    """GRPC reads http_proxy, and the workers of TensorFlow would wait for each other for ever."""
+    order = {"no_grpc_proxy": "10.0.0.1,10.0.0.2"}
+    assert env({"http_proxy": "p:1"}, order=order)["no_grpc_proxy"] == "10.0.0.1,10.0.0.2"
+    assert env({"no_proxy": ".lab"}, order=order)["no_grpc_proxy"] == "10.0.0.1,10.0.0.2,.lab"
+    both = {"no_proxy": ".lab", "no_grpc_proxy": "x"}
+    assert env(both, order=order)["no_grpc_proxy"] == "10.0.0.1,10.0.0.2,x"
+    assert env({"no_proxy": ".lab"})["no_proxy"] == ".lab"
+    assert "no_grpc_proxy" not in env({"no_proxy": ".lab"})

@@ -1,0 +1,283 @@
+"""Examines the hosts of a plan before anything is started: whether they answer, reach each other, and can train this.
+
+All hosts are asked at once, and each step has its deadline, so a host that hangs holds up no other. Nothing is pushed
+to the hosts but the agent, and nothing is left there. `judgement` says what the answers mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar, runtime_checkable
+
+from orchestrator.core.errors import HostError
+from orchestrator.core.hosts import compatibility, host_state
+from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.core.state.host import Facts
+from orchestrator.core.state.run import Problem, Run, new_run
+from orchestrator.core.words import duration
+from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.hosts import judgement
+from orchestrator.head.hosts.judgement import Met
+from orchestrator.head.hosts.preparation import look
+from orchestrator.head.links.lease import leased
+from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
+from orchestrator.head.reach.transport import Transport
+from orchestrator.protocol.orders import Seen, Target
+from orchestrator.protocol.table import EXAMINE, REACH
+from orchestrator.reporting.findings import Finding, found, of_problem, worst_first
+
+_RUN_ID = "inspection-20000101-000000"
+"""The id of a run that is never started. Hosts remember nothing of a run before they get its code."""
+
+CHECK_S = 10.0
+"""How long each step may take. Who has not answered by then is a finding, and the others go on."""
+
+_LISTEN_S = 60.0
+
+_T = TypeVar("_T")
+
+Told = Callable[[str], None]
+"""Is told what was done, for who waits. From any thread."""
+
+
+@runtime_checkable
+class _Warns(Protocol):
+    """A transport that has read settings of a person's."""
+
+    def warnings(self, host: HostPlan) -> list[str]:
+        """Return what it does not do of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The findings, the worst first."""
+
+    findings: tuple[Finding, ...]
+    addresses: Mapping[str, str]
+    """By host: the address that its peers reach, where they do not reach it by the one of the plan."""
+
+    @property
+    def errors(self) -> list[Finding]:
+        """Return what keeps the run from training."""
+        return [one for one in self.findings if one.level == "error"]
+
+
+def examine(
+    plan: Plan,
+    transports: Mapping[str, Transport],
+    bundle: Callable[[], Bundle],
+    *,
+    whole: bool = True,
+    within_s: float = CHECK_S,
+    told: Told = lambda _: None,
+) -> Examined:
+    """Examine all hosts. It blocks, for a few times `within_s` at most.
+
+    Args:
+        plan: the plan.
+        transports: the ways to its hosts.
+        bundle: our code.
+        whole: False leaves out what each start looks at by itself: Python, packages, GPUs, checkpoint directory.
+        within_s: the deadline of each step.
+        told: is told of the progress.
+    """
+    doctor = _Doctor(plan, transports, bundle, within_s, told)
+    try:
+        return doctor.examine(whole=whole)
+    finally:
+        doctor.close()
+
+
+class _Doctor:
+    def __init__(
+        self,
+        plan: Plan,
+        transports: Mapping[str, Transport],
+        bundle: Callable[[], Bundle],
+        within_s: float,
+        told: Told,
+    ) -> None:
+        self._plan = plan
+        self._run = new_run(_RUN_ID, plan, epoch=1, at=0.0)
+        self._transports = transports
+        self._bundle = bundle
+        self._within_s = within_s
+        self._told = told
+        self._leases = contextlib.ExitStack()
+        self._links: dict[str, HostLink] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def examine(self, *, whole: bool) -> Examined:
+        names = [host.name for host in self._plan.hosts]
+        answers = _at_once(self._meet, names, self._within_s)
+        met = {name: answer for name, answer in answers.items() if isinstance(answer, Met)}
+        failed = [answer for answer in answers.values() if isinstance(answer, Finding)]
+        failed += self._passed_over() if whole else []
+        silent = f"it has not answered for {duration(self._within_s)}"
+        failed += [found("ssh.no-answer", f"{name}: {silent}", name) for name in names if name not in answers]
+        looks: dict[str, Facts | Finding] = {}
+        looking = threading.Thread(target=lambda: looks.update(self._look_at_all(list(met))), daemon=True)
+        if whole:
+            looking.start()
+        seen = self._reach_all(met) if len(met) > 1 else {}
+        if whole:
+            looking.join(self._within_s + 1)
+        facts = {name: one for name, one in looks.items() if isinstance(one, Facts)}
+        failed += [one for one in looks.values() if isinstance(one, Finding)]
+        pairs, addresses = judgement.of_pairs(self._plan, met, seen)
+        all_ = [
+            *failed,
+            *judgement.of_hosts(self._plan, met, whole=whole),
+            *pairs,
+            *_misfits(self._run, facts),
+        ]
+        return Examined(tuple(worst_first(all_)), addresses)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._leases.close()
+
+    def _passed_over(self) -> list[Finding]:
+        """Return what ssh_config and known_hosts say of the hosts, and orch does not do."""
+        told: dict[str, str] = {}
+        for host in self._plan.hosts:
+            way = self._transports[host.transport]
+            if isinstance(way, _Warns):
+                with contextlib.suppress(HostError):  # the connection reports it
+                    told.update((warning, host.name) for warning in way.warnings(host) if warning not in told)
+        return [found("ssh.config", warning, name) for warning, name in told.items()]
+
+    def _meet(self, name: str) -> Met | Finding:
+        """Connect, and have the host listen on the run's ports."""
+        began_at = time.monotonic()
+        host, watch = (
+            self._plan.host(name),
+            Watch(self._run.epoch, self._plan.timing.heartbeat_s, 60.0),
+        )
+        lease = contextlib.ExitStack()
+        try:
+            link = lease.enter_context(
+                leased(host, self._transports[host.transport], self._bundle, self._run.run_id, watch)
+            )
+            with self._lock:
+                if self._closed:
+                    lease.close()
+                    raise LinkDown("it answered too late")
+                self._leases.push(lease)
+                self._links[name] = link
+            connected_s = time.monotonic() - began_at
+            met = self._examine(link, name)
+        except LinkDown as e:
+            return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
+        except OrderRefused as e:
+            return of_problem(_named(name, e.problem), name)
+        self._told(f"{name}: connected in {connected_s:.1f} s")
+        return met
+
+    def _examine(self, link: HostLink, name: str) -> Met:
+        token = secrets.token_hex(16)
+        more = [self._plan.checkpoint.dir] if self._plan.checkpoint is not None else []
+        asked_at = time.time()
+        order = EXAMINE(
+            {
+                "ports": self._plan.ports,
+                "token": token if len(self._plan.hosts) > 1 else "",
+                "listen_s": _LISTEN_S,
+                "directories": more,
+            }
+        )
+        health = link.ask(order, timeout_s=self._within_s).ok
+        hello = link.hello
+        if hello is None:
+            raise LinkDown(f"the connection to {name} broke")
+        return Met(name, hello, health, token, asked_at, time.time())
+
+    def _reach_all(self, met: Mapping[str, Met]) -> dict[str, list[Seen]]:
+        """Return, by host, how it has reached the others."""
+
+        def one(name: str) -> list[Seen] | None:
+            targets = [
+                target for other in met.values() if other.name != name for target in self._targets(other)
+            ]
+            order = REACH({"targets": targets, "within_s": self._within_s / 2})
+            try:
+                seen = self._links[name].ask(order, timeout_s=self._within_s).ok["seen"]
+            except (LinkDown, OrderRefused):
+                return None
+            self._told(f"{name}: has tried to reach {len(met) - 1} others")
+            return seen
+
+        answers = _at_once(one, list(met), self._within_s + 1)
+        return {name: seen for name, seen in answers.items() if seen is not None}
+
+    def _targets(self, met: Met) -> list[Target]:
+        """Return the address of the plan, and where it is a name, that at which SSH has reached the host."""
+        address = self._plan.host(met.name).peer_address
+        other = met.health["reached_at"]
+        addresses = [address] if other is None or not judgement.is_name(address) else [address, other]
+        return [
+            {"host": met.name, "address": one, "ports": list(met.health["ports"]), "token": met.token}
+            for one in addresses
+        ]
+
+    def _look_at_all(self, names: Sequence[str]) -> dict[str, Facts | Finding]:
+        def one(name: str) -> Facts | Finding:
+            try:
+                return look(self._links[name], self._run, name)
+            except LinkDown as e:
+                return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
+            except OrderRefused as e:
+                return of_problem(e.problem, name)
+
+        answers = _at_once(one, names, self._within_s)
+        said = f"its Python and its checkpoint directory have not answered for {duration(self._within_s)}"
+        late = {
+            name: found("ssh.no-answer", f"{name}: {said}", name) for name in names if name not in answers
+        }
+        return {**answers, **late}
+
+
+def _at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) -> dict[str, _T]:
+    """Return the answers that come in time. A thread that hangs is left behind."""
+    answers: dict[str, _T] = {}
+    lock = threading.Lock()
+
+    def one(name: str) -> None:
+        answer = work(name)
+        with lock:
+            answers[name] = answer
+
+    threads = [
+        threading.Thread(target=one, args=(name,), daemon=True, name=f"examine-{name}") for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    end_at = time.monotonic() + within_s
+    for thread in threads:
+        thread.join(max(0.0, end_at - time.monotonic()))
+    with lock:
+        return {name: answers[name] for name in names if name in answers}
+
+
+def _named(host: str, problem: Problem) -> Problem:
+    message = problem.message
+    return problem if message.startswith(f"{host}:") else replace(problem, message=f"{host}: {message}")
+
+
+def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
+    """Return where hosts do not fit together, and what is left of earlier runs on one."""
+    stuck = [
+        of_problem(host_state.stuck(name, "; ".join(each.sentence for each in one.unkillable)), name)
+        for name, one in facts.items()
+        if one.unkillable
+    ]
+    hosts = [replace(host, facts=facts[host.name]) for host in run.hosts if host.name in facts]
+    problems = (compatibility.differences(hosts), compatibility.unshared(run.plan.checkpoint, hosts))
+    return [*stuck, *(of_problem(problem, None) for problem in problems if problem is not None)]

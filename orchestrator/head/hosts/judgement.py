@@ -1,0 +1,242 @@
+"""What the answers of examined hosts mean: pure functions from what was seen to findings."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.core.launching.environment import endpoint, ports_needed
+from orchestrator.core.plan import Plan
+from orchestrator.core.words import duration, listed, size
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.orders import Health, Seen
+from orchestrator.reporting.findings import Finding, Level, found
+
+SKEW_MAX_S = 2.0
+SLOW_NAME_S = 2.0
+OPEN_FILES_MIN = 4096
+FREE_BYTES_MIN = 1 << 30
+FREE_FILES_MIN = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A host that has answered. `asked_at` and `answered_at` are Unix time of the head."""
+
+    name: str
+    hello: Greeting
+    health: Health
+    token: str = ""
+    asked_at: float = 0.0
+    answered_at: float = 0.0
+
+    @property
+    def machine(self) -> tuple[object, ...]:
+        """Return what two names of one machine have in common, and two machines or containers have not."""
+        return self.hello["boot_id"], self.hello["host_dir"], self.hello["host_dir_device"]
+
+
+def is_name(address: str) -> bool:
+    """Return whether an address has to be resolved.
+
+    >>> is_name("gpu-a"), is_name("10.0.0.7"), is_name("[fd00::7]")
+    (True, False, False)
+    """
+    try:
+        ipaddress.ip_address(address.strip("[]"))
+    except ValueError:
+        return True
+    return False
+
+
+def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding]:
+    """Return what is wrong with single hosts, and which two of them are one. With `whole`, also what will be missed."""
+    findings = _twice(met.values())
+    for one in met.values():
+        findings += _ports(plan, one)
+        if whole:
+            findings += [*_clock(one), *_disks(one), *_limits(one), *_proxies(plan, one)]
+    return findings
+
+
+def _twice(met: Iterable[Met]) -> list[Finding]:
+    first: dict[tuple[object, ...], str] = {}
+    findings = []
+    for one in met:
+        other = first.setdefault(one.machine, one.name)
+        if other != one.name:
+            said = f"{other} and {one.name} are one machine: they have the same boot id and the same host directory"
+            findings.append(found("host.twice", said, other, one.name))
+    return findings
+
+
+def _ports(plan: Plan, one: Met) -> list[Finding]:
+    first, last = plan.ports
+    free, needed = one.health["ports_free"], ports_needed(plan)
+    findings = []
+    if free < needed and one.name in plan.hosts_used:
+        said = (
+            f"{one.name}: {free} of the ports {first}-{last} are free, and the run needs {needed}; busy are "
+            f"{listed([str(port) for port in one.health['ports_busy']])}"
+        )
+        findings.append(found("net.ports-busy", said, one.name))
+    outgoing = one.health["outgoing"]
+    if outgoing is not None and first <= outgoing[1] and outgoing[0] <= last:
+        range_ = f"its range of outgoing connections, {outgoing[0]}-{outgoing[1]}"
+        said = f"{one.name}: `ports: {first}-{last}` lies in {range_}"
+        findings.append(found("net.ports-outgoing", said, one.name))
+    return findings
+
+
+def _clock(one: Met) -> list[Finding]:
+    ahead, behind = one.health["time"] - one.answered_at, one.asked_at - one.health["time"]
+    skew_s = max(ahead, behind)
+    if skew_s <= SKEW_MAX_S:
+        return []
+    side = "ahead of" if ahead > behind else "behind"
+    return [
+        found(
+            "host.clock",
+            f"{one.name}: its clock is {duration(skew_s)} {side} that of the head node",
+            one.name,
+        )
+    ]
+
+
+def _disks(one: Met) -> list[Finding]:
+    findings = []
+    for directory in one.health["directories"]:
+        path, free, files = directory["path"], directory["free_bytes"], directory["free_files"]
+        if directory["why"] is not None:
+            findings.append(found("storage.read-only", f"{one.name}: {path}: {directory['why']}", one.name))
+        elif directory["read_only"]:
+            said = f"{one.name}: {path} lies on a file system that is read-only"
+            findings.append(found("storage.read-only", said, one.name))
+        if free is not None and free < FREE_BYTES_MIN:
+            findings.append(found("storage.space", f"{one.name}: {path} has {size(free)} left", one.name))
+        if files is not None and files < FREE_FILES_MIN:
+            said = f"{one.name}: {path} has room for {files} more files only"
+            findings.append(found("storage.space", said, one.name))
+        if directory["noexec"] and path.startswith(("/tmp", "/var/tmp")):
+            said = f"{one.name}: {path} lies on a file system that is mounted with noexec"
+            findings.append(found("storage.noexec", said, one.name))
+    return findings
+
+
+def _limits(one: Met) -> list[Finding]:
+    findings = []
+    files = one.health["open_files"]
+    if files is not None and files < OPEN_FILES_MIN:
+        findings.append(found("host.open-files", f"{one.name}: {files} files may be open at once", one.name))
+    if one.hello["warning"]:
+        findings.append(found("host.ends-at-logout", f"{one.name}: {one.hello['warning']}", one.name))
+    return findings
+
+
+def _proxies(plan: Plan, one: Met) -> list[Finding]:
+    proxies = one.health["proxies"]
+    if not proxies or len(plan.hosts_used) < 2:
+        return []
+    told = ", ".join(f"{name}={value}" for name, value in proxies.items())
+    said = f"{one.name}: tasks get {told}; between the hosts they are told to go around it"
+    return [found("net.proxy", said, one.name)]
+
+
+def of_pairs(
+    plan: Plan, met: Mapping[str, Met], seen: Mapping[str, Sequence[Seen]]
+) -> tuple[list[Finding], dict[str, str]]:
+    """Return what is wrong between hosts, and the addresses to use where those of the plan lead nowhere.
+
+    An address is used in the place of a name where all hosts that were asked have reached the very host by it.
+    """
+    findings: list[Finding] = []
+    addresses: dict[str, str] = {}
+    if len(met) > 1:
+        unheard = [name for name in met if name not in seen]
+        findings += [
+            found(
+                "net.blocked",
+                f"{name}: it is not known whether it reaches its peers: it did not answer",
+                name,
+                level="warning",
+            )
+            for name in unheard
+        ]
+    for peer in met:
+        address = plan.host(peer).peer_address
+        looks = {
+            name: [one for one in told if one["host"] == peer] for name, told in seen.items() if name != peer
+        }
+        judged = _of_peer(plan, peer, address, looks)
+        better = _better(address, looks) if any(one.level == "error" for one in judged) else None
+        if better is not None:
+            addresses[peer] = better
+            judged = [_replaced(one, better) for one in judged]
+        findings += judged
+    return findings, addresses
+
+
+def _better(address: str, looks: Mapping[str, Sequence[Seen]]) -> str | None:
+    """Return the other address by which all have reached the host; None where there is none."""
+    fine = [
+        {one["address"] for one in told if one["outcome"] == "fine" and one["address"] != address}
+        for told in looks.values()
+    ]
+    common = set.intersection(*fine) if fine else set()
+    return min(common, default=None)
+
+
+def _replaced(one: Finding, address: str) -> Finding:
+    said = f"{one.message}; its peers are given {address}, by which they reach it"
+    hint = f"write `address: {address}` or `data_address: {address}` of {one.peer}, and it is not looked for again"
+    return found(one.id, said, one.host, one.peer, level="warning", hint=hint)
+
+
+def _of_peer(plan: Plan, peer: str, address: str, looks: Mapping[str, Sequence[Seen]]) -> list[Finding]:
+    """Return how a host is not reached by the address of the plan: one finding for all who saw the same."""
+    same: dict[tuple[str, str], list[str]] = {}
+    for name, told in looks.items():
+        mine = next((one for one in told if one["address"] == address), None)
+        what = _what(peer, address, mine)
+        if what is not None:
+            same.setdefault(what, []).append(name)
+    used = set(plan.hosts_used)
+    findings = []
+    for (which, said), names in same.items():
+        matters = peer in used and not used.isdisjoint(names)
+        level: Level | None = None if matters else "warning"
+        findings.append(found(which, f"{listed(names)}: {said}", names[0], peer, level=level))
+    return findings
+
+
+def _what(peer: str, address: str, seen: Seen | None) -> tuple[str, str] | None:
+    """Return the id and the sentence; None where the host was reached."""
+    if seen is None:
+        return "net.blocked", f"did not reach {peer} ({address}) in time"
+    outcome, why = seen["outcome"], seen["why"] or "no reason was given"
+    if outcome == "fine":
+        if seen["resolve_s"] <= SLOW_NAME_S:
+            return None
+        return "net.name-slow", f"takes {duration(seen['resolve_s'])} to resolve {address} ({peer})"
+    if outcome == "no-name":
+        return "net.name-unresolved", f"cannot resolve {address}, the address of {peer} in TF_CONFIG ({why})"
+    resolved = seen["resolved"]
+    if resolved and all(_is_loopback(one) for one in resolved):
+        where = (
+            f"resolves to {resolved[0]} there" if is_name(address) else "is an address of each host itself"
+        )
+        return "net.name-loopback", f"cannot reach {peer} by {address}, which {where}"
+    place = endpoint(resolved[0] if resolved else address, seen["port"] or 0)
+    if is_name(address):
+        place = f"{place} ({address})"
+    if outcome == "cut":
+        return "net.large-packets", f"connects to {peer} at {place}, and large packets do not arrive: {why}"
+    return "net.blocked", f"cannot connect to {peer} at {place}, where its agent listens: {why}"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,218 @@
+"""Whether the hosts of a run can reach each other: listens on the run's ports, and connects to those of its peers.
+
+A listener answers everybody with its token and a few large packets. So a peer learns whether it has reached this very
+host, and whether its network carries more than the handshake.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+
+from orchestrator.host.agent.streams import READ, Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from orchestrator.protocol.orders import Outcome, Seen, Target
+
+LISTENERS = 2
+"""One at each end of the range: a firewall may have opened a part of it."""
+
+FILL_BYTES = 24 << 10
+"""What follows the token: several packets of the largest size that networks carry."""
+
+SLOW_NAME_S = 5.0
+"""After this, a name that has not been resolved counts as not found."""
+
+_NAMED_MAX = 8
+_BUFFER_BYTES = 256 << 10
+
+
+class Listeners:
+    """The sockets that answer for this host. They are closed after their time, or with the agent."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._open: list[socket.socket] = []
+
+    def begin(self, ports: tuple[int, int], token: str, listen_s: float) -> tuple[list[int], int, list[int]]:
+        """Listen on the first and the last free port, in the place of what listened before.
+
+        Returns:
+            Where it listens, how many ports are free, and the first of those that are not.
+        """
+        self._end(self._open)
+        free, busy = _free_ports(ports)
+        wanted = dict.fromkeys([*free[:1], *free[-1:]] if token else [])
+        made = [one for one in map(_listener, wanted) if one is not None]
+        answer = token.encode() + bytes(FILL_BYTES)
+        for one in made:
+            self._loop.watch(one.fileno(), READ, lambda _events, one=one: _answer(one, answer))  # type: ignore[misc]
+        self._open = made
+        self._loop.after(listen_s, lambda: self._end(made))
+        return [one.getsockname()[1] for one in made], len(free), busy[:_NAMED_MAX]
+
+    def _end(self, these: list[socket.socket]) -> None:
+        for one in these:
+            if one.fileno() >= 0:
+                self._loop.forget(one.fileno())
+                one.close()
+
+
+def _free_ports(ports: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Return which ports of the range can be bound, and which not. Nothing is left bound."""
+    free, busy = [], []
+    for port in range(ports[0], ports[1] + 1):
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("", port))
+            except OSError:
+                busy.append(port)
+            else:
+                free.append(port)
+    return free, busy
+
+
+def _listener(port: int) -> socket.socket | None:
+    """Return a socket that listens on all addresses, of both families where there are both; None where it cannot."""
+    for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        one = None
+        try:
+            one = socket.socket(family)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Inherited by each connection: all of the answer fits, so nobody is waited for.
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            one.bind((anywhere, port))
+            one.listen(128)
+            one.setblocking(False)
+        except OSError:
+            if one is not None:
+                one.close()
+            continue
+        return one
+    return None
+
+
+def _answer(listener: socket.socket, answer: bytes) -> None:
+    try:
+        connection, _ = listener.accept()
+    except OSError:
+        return  # it has hung up already
+    with connection:
+        connection.setblocking(False)
+        try:
+            connection.send(answer)
+        except OSError:
+            return
+
+
+def reach(targets: list[Target], within_s: float) -> list[Seen]:
+    """Connect to all targets at once, and return how each was reached. In a fork: a name server may hang."""
+    import threading
+
+    give_up_at = time.monotonic() + within_s
+    seen: list[Seen] = []
+
+    def one(target: Target) -> None:
+        seen.append(_reach(target, give_up_at))
+
+    threads = [threading.Thread(target=one, args=(target,), daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, give_up_at + 0.2 - time.monotonic()))
+    return list(seen)
+
+
+def _reach(target: Target, give_up_at: float) -> Seen:
+    began_at = time.monotonic()
+    told: Seen = {
+        "host": target["host"],
+        "address": target["address"],
+        "outcome": "fine",
+        "resolved": [],
+        "resolve_s": 0.0,
+        "port": None,
+        "why": None,
+    }
+    try:
+        found = _resolve(target["address"], min(SLOW_NAME_S, give_up_at - began_at))
+    except OSError as e:
+        return {**told, "outcome": "no-name", "resolve_s": time.monotonic() - began_at, "why": _words(e)}
+    told["resolved"] = [str(place[0]) for _, place in found][:_NAMED_MAX]
+    told["resolve_s"] = time.monotonic() - began_at
+    for port in target["ports"]:
+        outcome, why = _connect(found, port, target["token"].encode(), give_up_at)
+        if outcome != "fine":
+            return {**told, "outcome": outcome, "port": port, "why": why}
+    return told
+
+
+def _resolve(name: str, limit_s: float) -> list[tuple[int, tuple[object, ...]]]:
+    """Return families and addresses. Raises OSError where there is none, or none in time."""
+    from orchestrator.host.system.patience import within
+
+    hangs: list[tuple[int, tuple[object, ...]]] = []
+
+    def look() -> list[tuple[int, tuple[object, ...]]]:
+        bare = name.strip("[]").encode()
+        return [(row[0], row[4]) for row in socket.getaddrinfo(bare, 0, 0, socket.SOCK_STREAM)]
+
+    found = within(limit_s, look, hangs)
+    if found is hangs:
+        raise TimeoutError(errno.ETIMEDOUT, f"no name server has answered for {limit_s:.0f} s")
+    return found
+
+
+def _connect(
+    places: list[tuple[int, tuple[object, ...]]], port: int, token: bytes, give_up_at: float
+) -> tuple[Outcome, str | None]:
+    """Try the addresses in their order, as a library would, and return how the last one failed."""
+    outcome: Outcome = "no-route"
+    why: str | None = "the name has no address"
+    for family, place in places:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as connection:
+                connection.settimeout(max(0.05, give_up_at - time.monotonic()))
+                connection.connect((place[0], port, *place[2:]))
+                outcome, why = _read(connection, token, give_up_at)
+        except OSError as e:
+            outcome, why = _outcome(e)
+        else:
+            return outcome, why
+    return outcome, why
+
+
+def _read(connection: socket.socket, token: bytes, give_up_at: float) -> tuple[Outcome, str | None]:
+    data = bytearray()
+    try:
+        while len(data) < len(token) + FILL_BYTES:
+            connection.settimeout(max(0.05, give_up_at - time.monotonic()))
+            part = connection.recv(65536)
+            if not part:
+                break
+            data += part
+    except OSError as e:
+        if not data.startswith(token):
+            return "cut", f"it accepts the connection, and nothing arrives: {_words(e)}"
+    if not data.startswith(token):
+        return "stranger", "somebody else answers there"
+    if len(data) < len(token) + FILL_BYTES:
+        return "cut", f"{len(data)} bytes of {len(token) + FILL_BYTES} have arrived"
+    return "fine", None
+
+
+def _outcome(error: OSError) -> tuple[Outcome, str]:
+    if isinstance(error, ConnectionRefusedError):
+        return "refused", _words(error)
+    if isinstance(error, TimeoutError):
+        return "timeout", "nothing answers"
+    return "no-route", _words(error)
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,94 @@
+"""The types of the orders that look for what would keep a run from training, and of their replies."""
+
+from typing import Annotated, Literal, TypedDict
+
+from orchestrator.protocol.bounds import Count, FreeBytes, Length, Name, Path, Port, Seconds, Text, UnixTime
+from orchestrator.protocol.orders.base import Order
+
+TARGETS_MAX = 4096
+"""How many peers one host may be asked to reach."""
+
+
+class Examine(Order):
+    """What to listen on, and where to look."""
+
+    ports: tuple[int, int]
+    """First and last port of the run. Without a token nothing listens."""
+    token: str
+    """What the listeners answer to whoever connects, so that a peer knows whom it has reached."""
+    listen_s: float
+    """How long they listen, unless the connection ends before."""
+    directories: list[str]
+    """Directories besides those of the host itself."""
+
+
+class Directory(TypedDict):
+    """A directory and its file system. What cannot be told is null."""
+
+    path: Path
+    why: Text | None
+    """Why nothing can be told; null if it can."""
+    free_bytes: FreeBytes | None
+    free_files: FreeBytes | None
+    read_only: bool
+    noexec: bool
+
+
+class Health(TypedDict):
+    """What the host is like. What cannot be told is null."""
+
+    time: UnixTime
+    reached_at: Name | None
+    """The address at which SSH has reached the host, as the host sees it."""
+    ports: Annotated[list[Port], Length(16)]
+    """Where it listens now."""
+    ports_free: Count
+    ports_busy: Annotated[list[Port], Length(16)]
+    """The first of those that are not free."""
+    outgoing: tuple[Port, Port] | None
+    """The range of ports of outgoing connections."""
+    proxies: Annotated[dict[Name, Name], Length(16)]
+    """The variables that gRPC reads, without user and password."""
+    open_files: Count | None
+    """How many may be open at once; null without a limit."""
+    directories: Annotated[list[Directory], Length(64)]
+
+
+class Target(TypedDict):
+    """A peer, and what it would answer."""
+
+    host: str
+    address: str
+    ports: list[int]
+    token: str
+
+
+class Reach(Order):
+    """The peers to connect to."""
+
+    targets: list[Target]
+    within_s: float
+
+
+Outcome = Literal["fine", "no-name", "refused", "timeout", "no-route", "stranger", "cut"]
+"""stranger: somebody else answers; cut: it begins to answer, and large packets do not arrive."""
+
+
+class Seen(TypedDict):
+    """How one peer was reached, at one address."""
+
+    host: Name
+    address: Name
+    outcome: Outcome
+    resolved: Annotated[list[Name], Length(16)]
+    resolve_s: Seconds
+    port: Port | None
+    """The port that was not reached; null if all were, or none was tried."""
+    why: Text | None
+    """In the words of the system; null if it was reached."""
+
+
+class Reached(TypedDict):
+    """How the peers were reached. Who is missing was not reached in time."""
+
+    seen: Annotated[list[Seen], Length(TARGETS_MAX)]

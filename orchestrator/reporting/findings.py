@@ -1,0 +1,358 @@
+"""What can be wrong with hosts before anything is trained: a row for each finding, with a stable id.
+
+`orch doctor`, `orch up`, `orch validate --hosts`, `orch why` and `orch status` name a thing by the id of its row, and
+docs/findings.md is made of the rows. To add one: a row here, and the place that finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from orchestrator.core.causes import Cause
+from orchestrator.core.state.run import Problem
+
+Level = Literal["error", "warning", "fine"]
+"""error: the training would not begin, or would not go on; warning: it will be missed later; fine: it was checked."""
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the catalogue."""
+
+    id: str
+    level: Level
+    about: str
+    """What is so, in general."""
+    why: str
+    """What follows from it."""
+    way_out: str
+    codes: tuple[str, ...] = ()
+    """The problems of a start that say the same thing."""
+    causes: tuple[Cause, ...] = ()
+    """The first causes that it leads to where nobody has looked before."""
+
+
+CATALOGUE: tuple[Row, ...] = (
+    Row(
+        "ssh.no-answer",
+        "error",
+        "the host cannot be reached over SSH, or does not answer in time",
+        "nothing can be started there",
+        "see that `ssh` reaches it from the head node, with the same name, port and bastion",
+        ("unreachable", "connect", "link", "pod"),
+    ),
+    Row(
+        "ssh.refused",
+        "error",
+        "the host refuses our keys",
+        "nothing can be started there",
+        "put the public key into authorized_keys there, or name another as `identity_file`",
+        ("auth",),
+    ),
+    Row(
+        "ssh.host-key",
+        "error",
+        "the key of the host is not known, is another one than it was, or is revoked",
+        "the host may be another machine, so no authentication is tried",
+        "compare the fingerprint with the owner of the host, then `orch trust FILE`",
+        ("host-key-unknown", "host-key-changed", "host-key-revoked", "revoked-keys-unreadable"),
+    ),
+    Row(
+        "ssh.config",
+        "warning",
+        "~/.ssh/config says something of the host that orch does not do",
+        "`ssh` may reach the host where orch does not, or by another way",
+        "say the same in the cluster spec: `address`, `port`, `user`, `identity_file`, `proxy_jump`",
+    ),
+    Row(
+        "net.name-unresolved",
+        "error",
+        "the name of a host cannot be resolved on another host",
+        "TF_CONFIG names the hosts, and TensorFlow waits for ever for a peer that it cannot find",
+        "write the address that its peers reach as `address` or `data_address` of the host",
+    ),
+    Row(
+        "net.name-loopback",
+        "error",
+        "the name of a host means another machine on one of its peers, often the peer itself (127.0.1.1)",
+        "the peer would connect to itself, and wait for ever",
+        "correct /etc/hosts there, or write the address as `address` or `data_address` of the host",
+    ),
+    Row(
+        "net.name-slow",
+        "warning",
+        "resolving the name of a host takes long on another host",
+        "each connection waits for that; a name server that drops packets adds 10 s to each start",
+        "write addresses instead of names, or remove the name server that does not answer",
+    ),
+    Row(
+        "net.blocked",
+        "error",
+        "a host cannot connect to the ports of the run on another host",
+        "TensorFlow would wait for ever for its peers, and no step would be made",
+        "open the ports of `ports:` between the hosts in their firewalls, or name ports that are open; where they have "
+        "a network of their own, write its addresses as `data_address`",
+        causes=(Cause.NETWORK,),
+    ),
+    Row(
+        "net.large-packets",
+        "error",
+        "two hosts connect, and large packets between them are lost",
+        "the first exchange of gradients would never end",
+        "give their interfaces the MTU that the network carries: `ping -M do -s 1472` between them shows it",
+    ),
+    Row(
+        "net.ports-busy",
+        "error",
+        "too few of the ports of `ports:` are free on a host",
+        "a task would find no port to listen on",
+        "name another range as `ports:`; `ss -tlnp` there shows who listens",
+        causes=(Cause.PORT,),
+    ),
+    Row(
+        "net.ports-outgoing",
+        "warning",
+        "`ports:` lies in the range of outgoing connections of a host",
+        "any program there may take a port of the run for a moment, and a start fails now and then",
+        "name a range as `ports:` outside of `sysctl net.ipv4.ip_local_port_range`",
+    ),
+    Row(
+        "net.proxy",
+        "fine",
+        "a proxy is set in the environment that tasks get",
+        "gRPC would send to it what the tasks say to each other; so they are told to go around it (no_grpc_proxy)",
+        "nothing, as long as the training trains",
+    ),
+    Row(
+        "host.twice",
+        "error",
+        "two hosts of the spec are one machine",
+        "its GPUs, memory and ports would be given out twice",
+        "remove one of them, and give the other all `gpus` and `slots`",
+    ),
+    Row(
+        "host.clock",
+        "warning",
+        "the clock of a host is not that of the head node",
+        "logs and events of the hosts do not fit together, and files of others look new or old",
+        "let the host keep time: `timedatectl set-ntp true` there",
+    ),
+    Row(
+        "host.open-files",
+        "warning",
+        "few files may be open at once on a host",
+        "the input pipeline and the connections of a large training need more",
+        "raise `nofile` in /etc/security/limits.conf there",
+    ),
+    Row(
+        "host.ends-at-logout",
+        "warning",
+        "a host ends what a user has left when the last session closes",
+        "a short break of the SSH connection would end the training",
+        "`loginctl enable-linger` there, once; `orch doctor --fix` does it",
+    ),
+    Row(
+        "host.stuck",
+        "error",
+        "processes of an earlier run cannot be killed on a host",
+        "they hold its GPUs and memory",
+        "see what they wait for (a disk, a driver), or reboot the host",
+        ("host-stuck", "unkillable"),
+    ),
+    Row(
+        "host.own-name",
+        "error",
+        "a host's own name resolves to no place where its peers can reach it",
+        "gloo listens where the own name resolves to",
+        "give the name the host's address in /etc/hosts there",
+        ("own-name",),
+    ),
+    Row(
+        "host.unfit",
+        "error",
+        "the host answers, and cannot hold the run",
+        "nothing can be started there",
+        "see the sentence of the finding",
+        ("host-unfit", "host", "agent", "not-writable", "no-space", "own-place"),
+    ),
+    Row(
+        "gpu.missing",
+        "error",
+        "a host has fewer GPUs than the spec says, or none",
+        "the training would fall back to the CPU, or not begin",
+        "correct `gpus` of the host; `nvidia-smi -L` there lists them",
+        ("gpu-missing",),
+        (Cause.DEVICES,),
+    ),
+    Row(
+        "gpu.in-use",
+        "error",
+        "a GPU of the run is used by somebody else",
+        "its memory would not suffice",
+        "wait, ask them, or give the run other GPUs",
+        ("gpu-in-use",),
+    ),
+    Row(
+        "python.unusable",
+        "error",
+        "the Python of the run cannot be started on a host, or is too old",
+        "nothing can be started there",
+        "give the full path of the Python that has TensorFlow as `python`",
+        ("no-python", "python-too-old"),
+    ),
+    Row(
+        "python.no-tensorflow",
+        "error",
+        "the Python of the run has no TensorFlow on a host",
+        "the first import would fail",
+        "install it there, or name the Python that has it as `python` of the host",
+        ("no-tensorflow",),
+    ),
+    Row(
+        "python.keras",
+        "error",
+        "the strategy and the version of Keras do not go together",
+        "the training would fail, or not be distributed",
+        "see the sentence of the finding",
+        ("keras",),
+    ),
+    Row(
+        "python.differs",
+        "error",
+        "the hosts have different versions of Python, TensorFlow or Keras",
+        "a gang computes one gradient, and its members must agree",
+        "install the same versions on all hosts, or name another Python per host",
+        ("hosts-differ",),
+    ),
+    Row(
+        "python.syntax",
+        "error",
+        "the Python of a host cannot compile the script",
+        "every task would end at once",
+        "correct the script, or name a newer Python",
+        ("syntax",),
+    ),
+    Row(
+        "python.no-module",
+        "error",
+        "the script imports a module that a host does not have",
+        "the task would end at that import",
+        "install the package in the Python of the run there",
+        ("no-module",),
+        (Cause.IMPORT,),
+    ),
+    Row(
+        "storage.checkpoint",
+        "error",
+        "the checkpoint directory cannot be written on a host",
+        "nothing that the training learns would be saved",
+        "it must exist, or be possible to make, and be writable by the SSH user on every host",
+        ("checkpoint-dir",),
+    ),
+    Row(
+        "storage.not-shared",
+        "error",
+        "the checkpoint directory is not one directory on all hosts",
+        "what one host saves would not be found by the others after a restart",
+        "mount the same file system there, or write `checkpoint: {shared: false}`",
+        ("not-shared",),
+    ),
+    Row(
+        "storage.space",
+        "warning",
+        "little space, or few files, are left on a disk that the run uses",
+        "the training would fail when it saves or logs",
+        "remove what is not needed, or name another directory; `orch gc` removes what ended runs have left",
+    ),
+    Row(
+        "storage.read-only",
+        "error",
+        "a directory that the run needs lies on a file system that is read-only",
+        "nothing can be written there",
+        "mount it for writing, or set another directory",
+    ),
+    Row(
+        "storage.noexec",
+        "warning",
+        "a directory where Python puts compiled code lies on a file system without execution",
+        "a library that unpacks its code there fails at its import",
+        "set TMPDIR in `env:` to a directory elsewhere",
+    ),
+)
+
+BY_ID = {row.id: row for row in CATALOGUE}
+_BY_CODE = {code: row for row in CATALOGUE for code in row.codes}
+_BY_CAUSE = {cause.row.name: row for row in CATALOGUE for cause in row.causes}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found: the row, where, and what was seen."""
+
+    id: str
+    message: str
+    """One sentence, with the host in it."""
+    host: str | None = None
+    peer: str | None = None
+    """The other host, of a pair."""
+    level: Level = "error"
+    hint: str = ""
+    problem: Problem | None = None
+    """What a start would be refused for, where the finding is that."""
+
+    @property
+    def row(self) -> Row:
+        """Return its row of the catalogue."""
+        return BY_ID[self.id]
+
+    def document(self) -> dict[str, str | None]:
+        """Return it as JSON has it."""
+        return {
+            "id": self.id,
+            "level": self.level,
+            "host": self.host,
+            "peer": self.peer,
+            "message": self.message,
+            "why": self.row.why,
+            "hint": self.hint,
+        }
+
+
+def found(
+    id: str,
+    message: str,
+    host: str | None = None,
+    peer: str | None = None,
+    *,
+    level: Level | None = None,
+    hint: str = "",
+) -> Finding:
+    """Return a finding with the level and the way out of its row, where nothing else is said."""
+    row = BY_ID[id]
+    return Finding(id, message, host, peer, level or row.level, hint or row.way_out)
+
+
+def of_problem(problem: Problem, host: str | None) -> Finding:
+    """Return why a start would be refused, as a finding."""
+    row = _BY_CODE.get(problem.code, BY_ID["host.unfit"])
+    return Finding(row.id, problem.message, host, None, row.level, problem.hint or row.way_out, problem)
+
+
+def id_of(code: str) -> str | None:
+    """Return the id of the finding that a problem or the name of a first cause is; None of what is none.
+
+    >>> id_of("not-shared"), id_of("network"), id_of("head-disk")
+    ('storage.not-shared', 'net.blocked', None)
+    """
+    row = _BY_CODE.get(code) or _BY_CAUSE.get(code)
+    return row.id if row is not None else None
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the errors, then the warnings, then what is fine; each in the order of the catalogue."""
+    order = {row.id: number for number, row in enumerate(CATALOGUE)}
+    return sorted(findings, key=lambda one: (LEVELS.index(one.level), order[one.id]))

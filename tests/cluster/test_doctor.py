@@ -1,0 +1,212 @@
+"""What `orch doctor` finds: each thing is really wrong on the hosts of one lab, and right again afterwards."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.head.code import bundle
+from orchestrator.head.hosts.examination import Examined, examine
+from orchestrator.head.reach.ssh.transport import SshTransport
+from tests.cluster.cluster import WORKDIR, Cluster
+from tests.cluster.lab import Lab, LabHost
+
+pytestmark = pytest.mark.lab
+
+PORTS = (24300, 24339)
+
+
+def plan_of(*hosts: HostPlan) -> Plan:
+    tasks = tuple(TaskPlan(TaskId("worker", index), host.name) for index, host in enumerate(hosts))
+    return Plan(
+        "t", "multi_worker_mirrored", hosts, tasks, "fake_trainer.py", workdir=str(WORKDIR), ports=PORTS
+    )
+
+
+@pytest.fixture
+def look(ssh: SshTransport) -> Callable[..., Examined]:
+    """Examine these hosts, without Python and packages where nothing else is said."""
+
+    def examined(*hosts: HostPlan, whole: bool = False, within_s: float = 10.0) -> Examined:
+        return examine(plan_of(*hosts), {"ssh": ssh}, bundle.load, whole=whole, within_s=within_s)
+
+    return examined
+
+
+def ids(found: Examined) -> set[tuple[str, str, str | None]]:
+    return {(one.id, one.level, one.peer or one.host) for one in found.findings}
+
+
+@contextmanager
+def rule(host: LabHost, *words: str) -> Iterator[None]:
+    """Drop what these words of iptables match, for a while."""
+    host.run("iptables", "-A", *words)
+    try:
+        yield
+    finally:
+        host.run("iptables", "-D", *words)
+
+
+def listen(host: LabHost) -> list[str]:
+    """Return the command that holds all ports of the run but one on a host, and says when it does."""
+    code = (
+        "import socket, time\n"
+        f"held = [socket.create_server(('', port)) for port in range({PORTS[0] + 1}, {PORTS[1] + 1})]\n"
+        "print('held', flush=True)\ntime.sleep(60)"
+    )
+    return ["python3", "-c", code]
+
+
+def test_nothing_is_found_where_all_is_right(lab3: Lab, look: Callable[..., Examined]) -> None:
+    found = look(*(host.plan() for host in lab3.hosts))
+    assert found.findings == ()
+    assert found.addresses == {}
+
+
+def test_a_name_that_only_the_head_knows_is_replaced_by_the_address_that_peers_reach(
+    lab3: Lab, look: Callable[..., Examined]
+) -> None:
+    """The form that `orch import` writes: an alias of ~/.ssh/config."""
+    hosts = [host.plan() for host in lab3.hosts[:2]]
+    named = replace(hosts[1], data_address="gpu-b")
+    found = look(hosts[0], named)
+    assert ids(found) == {("net.name-unresolved", "warning", "host-1")}
+    assert found.addresses == {"host-1": lab3.hosts[1].address}
+    assert "gpu-b" in found.findings[0].message
+
+
+def test_a_name_that_means_the_peer_itself_is_found(lab3: Lab, look: Callable[..., Examined]) -> None:
+    """As Debian writes it, every host has a line of its own for 127.0.1.1; here the name is in all of them."""
+    hosts = [host.plan() for host in lab3.hosts[:2]]
+    found = look(hosts[0], replace(hosts[1], data_address="localhost"))
+    assert ids(found) == {("net.name-loopback", "warning", "host-1")}
+    assert found.addresses == {"host-1": lab3.hosts[1].address}
+    found = look(hosts[0], replace(hosts[1], data_address="127.0.1.1"))
+    assert ids(found) == {("net.name-loopback", "error", "host-1")}
+
+
+def test_a_firewall_is_found_in_the_one_direction_that_it_closes(
+    lab3: Lab, look: Callable[..., Examined]
+) -> None:
+    first, second, _ = lab3.hosts
+    with rule(second, "INPUT", "-p", "tcp", "--dport", f"{PORTS[0]}:{PORTS[1]}", "-j", "REJECT"):
+        found = look(first.plan(), second.plan())
+    assert ids(found) == {("net.blocked", "error", "host-1")}
+    assert found.findings[0].host == "host-0"
+    with rule(second, "INPUT", "-p", "tcp", "--dport", str(PORTS[1]), "-j", "REJECT"):
+        assert ids(look(first.plan(), second.plan())) == {("net.blocked", "error", "host-1")}, (
+            "a part is open"
+        )
+
+
+def test_a_network_that_loses_large_packets_is_found(lab3: Lab, look: Callable[..., Examined]) -> None:
+    first, second, _ = lab3.hosts
+    large = ("-p", "tcp", "--sport", f"{PORTS[0]}:{PORTS[1]}", "-m", "length", "--length", "1000:65535")
+    with rule(first, "INPUT", *large, "-j", "DROP"):
+        found = look(first.plan(), second.plan(), within_s=4.0)
+    assert ids(found) == {("net.large-packets", "error", "host-1")}
+
+
+def test_ports_that_others_hold_are_counted(lab3: Lab, look: Callable[..., Examined]) -> None:
+    host = lab3.hosts[0]
+    process = host.popen(*listen(host))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        found = look(host.plan(), lab3.hosts[1].plan())
+    finally:
+        process.kill()
+        process.wait()
+    assert ids(found) == {("net.ports-busy", "error", "host-0")}
+    assert str(PORTS[0] + 1) in found.findings[0].message
+
+
+def test_one_machine_under_two_names_is_refused(lab3: Lab, look: Callable[..., Examined]) -> None:
+    host = lab3.hosts[0].plan()
+    found = look(host, replace(host, name="again", data_address="localhost"))
+    assert ("host.twice", "error", "again") in ids(found)
+
+
+def test_a_host_that_does_not_answer_holds_up_nobody(lab3: Lab, look: Callable[..., Examined]) -> None:
+    first, second, third = lab3.hosts
+    with rule(second, "INPUT", "-p", "tcp", "--dport", f"{PORTS[0]}:{PORTS[1]}", "-j", "REJECT"):
+        third.cut()
+        try:
+            began_at = time.monotonic()
+            found = look(*(host.plan() for host in lab3.hosts), within_s=3.0)
+            took_s = time.monotonic() - began_at
+        finally:
+            third.heal()
+    assert ids(found) == {("net.blocked", "error", "host-1"), ("ssh.no-answer", "error", "host-2")}
+    assert first.name in found.findings[1].message
+    assert took_s < 8.0
+
+
+def test_doctor_says_it_all_as_json(tmp_path: Path, lab3: Lab) -> None:
+    """The whole of it, with Python and disks, as a person has it."""
+    cluster = Cluster(tmp_path, lab3)
+    try:
+        spec = cluster.spec(tasks=2, checkpoint={"dir": "/proc/nowhere"})
+        done = cluster.orch("doctor", spec, "--json")
+        assert done.returncode == 1, done.stderr
+        found = json.loads(done.stdout)["findings"]
+        assert {(one["id"], one["level"], one["host"]) for one in found} >= {
+            ("storage.checkpoint", "error", "host-0"),
+            ("storage.checkpoint", "error", "host-1"),
+        }
+        assert set(found[0]) == {"id", "level", "host", "peer", "message", "why", "hint"}
+        fine = cluster.ok("doctor", cluster.spec(tasks=2))
+        assert "error" not in fine
+    finally:
+        cluster.close()
+
+
+def test_up_refuses_hosts_that_do_not_reach_each_other_and_helps_where_it_can(
+    tmp_path: Path, lab3: Lab
+) -> None:
+    cluster = Cluster(tmp_path, lab3)
+    cluster.checks = True
+    second = lab3.hosts[1]
+    hosts = cluster.hosts(2)
+    try:
+        spec = cluster.spec("--steps", "5", tasks=2, hosts=hosts, ports=f"{PORTS[0]}-{PORTS[1]}")
+        with rule(second, "INPUT", "-p", "tcp", "--dport", f"{PORTS[0]}:{PORTS[1]}", "-j", "REJECT"):
+            refused = cluster.orch("up", spec)
+        assert refused.returncode == 6
+        assert "net.blocked" in refused.stderr
+        assert json.loads(cluster.ok("status", "--json"))["runs"] == []
+        hosts[1]["data_address"] = "only-the-head-knows"
+        named = cluster.spec("--steps", "5", tasks=2, hosts=hosts)
+        said = cluster.orch("up", named, "--wait")
+        assert said.returncode == 0, said.stderr
+        assert "net.name-unresolved" in said.stderr
+        address = cluster.run()["tasks"][1]["address"]
+        assert address is None or address.startswith(second.address)
+    finally:
+        cluster.close()
+
+
+def test_a_plan_with_a_checkpoint_directory_that_is_not_shared_says_so(
+    tmp_path: Path, lab3: Lab, ssh: SshTransport
+) -> None:
+    first, second, _ = lab3.hosts
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    own = second.own_directory(directory)
+    try:
+        plan = replace(
+            plan_of(first.plan(), second.plan()), checkpoint=CheckpointPlan(str(directory)), runtime=False
+        )
+        found = examine(plan, {"ssh": ssh}, bundle.load)
+    finally:
+        second._own = None
+        second.restart_sshd()
+    assert own.exists()
+    assert ("storage.not-shared", "error", None) in ids(found)

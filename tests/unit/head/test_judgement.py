@@ -1,0 +1,127 @@
+"""What the answers of examined hosts mean."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.head.hosts.judgement import Met, of_hosts, of_pairs
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.orders import Health, Seen
+
+DIRECTORY = {
+    "path": "/tmp",
+    "why": None,
+    "free_bytes": 1 << 40,
+    "free_files": 1 << 20,
+    "read_only": False,
+    "noexec": False,
+}
+
+
+def plan_of(*addresses: str, tasks: int | None = None) -> Plan:
+    hosts = tuple(
+        HostPlan(name, data_address=address) for name, address in zip("abc", addresses, strict=False)
+    )
+    placed = tuple(TaskPlan(TaskId("worker", i), host.name) for i, host in enumerate(hosts[:tasks]))
+    return Plan("t", "multi_worker_mirrored", hosts, placed, "train.py", ports=(20000, 20009))
+
+
+def met(name: str = "a", *, boot: str | None = None, warning: str | None = None, **health: Any) -> Met:
+    hello = {"boot_id": boot or name, "host_dir": "/h", "host_dir_device": 1, "warning": warning}
+    told = {
+        "time": 1000.0,
+        "reached_at": None,
+        "ports": [20000],
+        "ports_free": 10,
+        "ports_busy": [],
+        "outgoing": (32768, 60999),
+        "proxies": {},
+        "open_files": 1 << 20,
+        "directories": [DIRECTORY],
+        **health,
+    }
+    return Met(name, cast("Greeting", hello), cast("Health", told), "token", 1000.0, 1000.1)
+
+
+def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
+    told = {"host": host, "address": address, "outcome": outcome, "resolved": [], "resolve_s": 0.0}
+    return cast("Seen", {**told, "port": 20000, "why": "because", **more})
+
+
+@pytest.mark.parametrize(
+    ("health", "id"),
+    [
+        ({}, None),
+        ({"time": 1007.0}, "host.clock"),
+        ({"time": 993.0}, "host.clock"),
+        ({"ports_free": 1, "ports_busy": [20001]}, "net.ports-busy"),
+        ({"outgoing": (20005, 60999)}, "net.ports-outgoing"),
+        ({"proxies": {"http_proxy": "proxy:3128"}}, "net.proxy"),
+        ({"open_files": 1024}, "host.open-files"),
+        ({"warning": "it ends what is left"}, "host.ends-at-logout"),
+        ({"directories": [{**DIRECTORY, "free_bytes": 1 << 20}]}, "storage.space"),
+        ({"directories": [{**DIRECTORY, "free_files": 3}]}, "storage.space"),
+        ({"directories": [{**DIRECTORY, "read_only": True}]}, "storage.read-only"),
+        ({"directories": [{**DIRECTORY, "noexec": True}]}, "storage.noexec"),
+        ({"directories": [{**DIRECTORY, "why": "it has not answered"}]}, "storage.read-only"),
+    ],
+)
+def test_what_is_wrong_with_one_host(health: dict[str, Any], id: str | None) -> None:
+    found = of_hosts(plan_of("10.0.0.1", "10.0.0.2"), {"a": met(**health)}, whole=True)
+    assert [one.id for one in found] == ([id] if id else [])
+    assert all("a: " in one.message for one in found)
+
+
+def test_two_names_of_one_machine_and_two_machines() -> None:
+    plan = plan_of("10.0.0.1", "10.0.0.2")
+    same = of_hosts(plan, {"a": met("a", boot="x"), "b": met("b", boot="x")}, whole=False)
+    assert [(one.id, one.host, one.peer) for one in same] == [("host.twice", "a", "b")]
+    assert of_hosts(plan, {"a": met("a"), "b": met("b")}, whole=False) == []
+
+
+def test_an_address_replaces_a_name_only_where_all_have_reached_the_host_by_it() -> None:
+    plan = plan_of("10.0.0.1", "10.0.0.2", "gpu-c")
+    hosts = {name: met(name) for name in "abc"}
+    fine = [seen("a", "10.0.0.1"), seen("b", "10.0.0.2")]
+    lost = [seen("c", "gpu-c", "no-name"), seen("c", "10.0.0.3")]
+    others = {"a": [fine[1], *lost], "b": [fine[0], *lost], "c": fine}
+    found, addresses = of_pairs(plan, hosts, others)
+    assert addresses == {"c": "10.0.0.3"}
+    assert [(one.id, one.level, one.peer) for one in found] == [("net.name-unresolved", "warning", "c")]
+    assert "a, b" in found[0].message
+    others["b"] = [fine[0], seen("c", "gpu-c", "no-name"), seen("c", "10.0.0.3", "timeout")]
+    found, addresses = of_pairs(plan, hosts, others)
+    assert addresses == {}
+    assert [one.level for one in found] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("told", "id"),
+    [
+        (seen("b", "b", resolve_s=9.0), "net.name-slow"),
+        (seen("b", "b", "refused", resolved=["127.0.1.1"]), "net.name-loopback"),
+        (seen("b", "b", "stranger", resolved=["10.0.0.9"]), "net.blocked"),
+        (seen("b", "b", "timeout", resolved=["10.0.0.9"]), "net.blocked"),
+        (seen("b", "b", "cut", resolved=["10.0.0.9"]), "net.large-packets"),
+    ],
+)
+def test_how_one_host_does_not_reach_another(told: Seen, id: str) -> None:
+    hosts = {"a": met("a"), "b": met("b")}
+    found, _ = of_pairs(plan_of("10.0.0.1", "b"), hosts, {"a": [told], "b": [seen("a", "10.0.0.1")]})
+    assert [(one.id, one.host, one.peer) for one in found] == [(id, "a", "b")]
+
+
+def test_a_host_without_a_task_keeps_nobody_from_training() -> None:
+    hosts = {"a": met("a"), "b": met("b")}
+    told = {"a": [seen("b", "10.0.0.2", "timeout")], "b": [seen("a", "10.0.0.1")]}
+    found, _ = of_pairs(plan_of("10.0.0.1", "10.0.0.2", tasks=1), hosts, told)
+    assert [one.level for one in found] == ["warning"]
+
+
+def test_a_host_that_does_not_say_whom_it_reaches() -> None:
+    hosts = {"a": met("a"), "b": met("b")}
+    found, _ = of_pairs(plan_of("10.0.0.1", "10.0.0.2"), hosts, {"b": [seen("a", "10.0.0.1")]})
+    assert [(one.id, one.level, one.host) for one in found] == [("net.blocked", "warning", "a")]

@@ -217,7 +217,7 @@ def test_the_fake_coordinator_tells_first_causes_as_the_real_one_does() -> None:
 @pytest.mark.parametrize("planned", [Cause.RESCHEDULED, Cause.HOST_LEAVES])
 def test_a_planned_end_is_no_first_cause_and_hides_none(planned: Cause) -> None:
     """A drain, and the end of a run whose hosts are taken away while it waits after a real failure."""
-    failed = {"generation": 1, "task": "worker:0", "cause": "signal"}
+    failed = {"generation": 1, "task": "worker:0", "cause": "signal", "finding": None}
     moved = {"generation": 2, "task": None, "cause": planned.value}
     sentence = "a leaves: the time limit is near"
     run = replace(

@@ -8,9 +8,13 @@ from typing import Any
 from orchestrator.client.choice import is_active, status_of
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly, WaitTimedOut
+from orchestrator.core.words import duration
 from orchestrator.head.api.client import Client
 
 _LOOK_EVERY_S = 0.25
+
+SAY_AGAIN_S = 5.0
+"""What lasts is said again, with its time: silence looks like a command that hangs."""
 
 
 def order(client: Client, run: Mapping[str, Any], *, force: bool, at_checkpoint: bool = False) -> None:
@@ -23,7 +27,7 @@ def wait_end(
     client: Client, environment: Environment, chosen: Mapping[str, Any], deadline: float
 ) -> dict[str, Any]:
     """Return the ended run, and say meanwhile what it waits for. Raises WaitTimedOut."""
-    said = ""
+    said, since, again_at = "", 0.0, 0.0
     while True:
         began = environment.now()
         found = status_of(client, chosen)
@@ -33,7 +37,10 @@ def wait_end(
         sentence = f"{title}: {phase}: {found.get('reason') or 'stopping'}"
         if sentence != said:
             environment.say(sentence)
-            said = sentence
+            said, since, again_at = sentence, began, began + SAY_AGAIN_S
+        elif began >= again_at:
+            environment.say(f"{sentence}, for {duration(began - since)} so far")
+            again_at += SAY_AGAIN_S
         if environment.now() >= deadline:
             raise WaitTimedOut(
                 f"{title} is still {phase}: {found.get('reason')}",

@@ -208,7 +208,11 @@ def _stopping(run: Run, stopping: Stopping) -> str:
     if not to_prove(run):
         left = _gone(run) or "no leftover processes"
         return f"{left}; reading the newest checkpoint, {following}"
-    return _joined(_gone(run), f"checking {listed(to_prove(run))} for leftover processes, {following}")
+    checked = (
+        f" ({len(run.proof)} of {len(run.proof) + len(to_prove(run))} hosts are checked)" if run.proof else ""
+    )
+    what = f"checking {listed(to_prove(run))} for leftover processes{checked}, {following}"
+    return _joined(_gone(run), what)
 
 
 def _gone(run: Run) -> str:

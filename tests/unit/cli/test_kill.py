@@ -120,6 +120,15 @@ def test_kill_all_and_a_name(orch: Desk, api: FakeApi) -> None:
     assert orch("kill", "--all", "mnist") == 2
 
 
+@pytest.mark.fault(90)
+def test_a_kill_that_waits_long_says_so_again_and_again(orch: Desk, api: FakeApi) -> None:
+    api.runs.append(run_document())
+    api.on_kill = lambda found: found.update(phase="STOPPING", reason="checking b for leftover processes")
+    assert orch("kill", "mnist", "--timeout", "12s") == 7
+    line = f"{RUN}: STOPPING: checking b for leftover processes"
+    assert orch.said.startswith(f"{line}\n{line}, for 5.0 s so far\n{line}, for 10 s so far\n")
+
+
 def test_a_kill_that_takes_too_long(orch: Desk, api: FakeApi) -> None:
     api.runs.append(run_document(phase="STOPPING", reason="waits for gpu-b"))
     assert orch("kill", "mnist", "--timeout", "2s") == 7

@@ -197,7 +197,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 own={"intent": Intent.KILL, "proof": {"a": Swept()}},
                 reason="killed by the user",
             ),
-            "killed by the user; checking b for leftover processes, then KILLED",
+            "killed by the user; checking b for leftover processes (1 of 2 hosts are checked), then KILLED",
         ),
         (
             run_in(

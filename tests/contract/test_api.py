@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from orchestrator.core.errors import (
     ConnectFailed,
@@ -447,6 +448,21 @@ def test_events_are_waited_for_and_come_as_they_happen(rig: Rig) -> None:
     assert rig.client.get("/v1/events", {"name": "nobody"}) == {"events": []}
 
 
+def test_who_waits_for_events_is_woken_and_does_not_look_again_and_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    async def is_disconnected(request: Request) -> bool:
+        looks.append(request.url.path)
+        return False
+
+    monkeypatch.setattr(Request, "is_disconnected", is_disconnected)
+    assert rig.client.get("/v1/events", {"wait_s": 0.5}) == {"events": []}
+    assert len(looks) == 1
+    assert rig.coordinator.loop.news._wakes == (), "nobody waits any more"
+
+
 def test_who_waits_for_events_is_answered_when_the_coordinator_stops(rig: Rig) -> None:
     told: list[dict[str, Any]] = []
     waiter = threading.Thread(
@@ -571,10 +587,10 @@ def _fill_what_the_journal_has_left(rig: Rig) -> None:
     """Post events until the journal refuses one; the loop holds it and goes on."""
     agent = rig.hosts.agents["a"]
     for number in range(200):
-        before = rig.coordinator.loop.seq
+        before = rig.coordinator.loop.news.seq
         agent.report({rig.client.get("/v1/coordinator")["runs"][0]: [_said(number)]})
         try:
-            until(lambda before=before: rig.coordinator.loop.seq > before, timeout_s=0.5)  # type: ignore[misc]
+            until(lambda before=before: rig.coordinator.loop.news.seq > before, timeout_s=0.5)  # type: ignore[misc]
         except AssertionError:
             return
     raise AssertionError("the disk is not full")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,19 @@ def _size(path: str) -> int:
     return os.stat(path).st_size if os.path.exists(path) else 0
 
 
+class SimLogCopier(LogCopier):
+    """The real copier, but for its wait, which would stop the simulated time."""
+
+    def __init__(self, world: World, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._fibers = world.fibers
+
+    def wait_for_the_rest(self, run_id: str, tasks: Collection[str], until: float) -> None:
+        """Look every 50 ms."""
+        while self.is_behind(run_id, tasks) and self._now() < until:
+            self._fibers.wait(0.05)
+
+
 class SimPerformer(Executor):
     """The real executor. It tells the rules what it hears."""
 
@@ -146,7 +159,7 @@ class Head:
             self,
             {"ssh": self.transport},
             lambda: BUNDLE,
-            LogCopier(SimLogs(world, world.state_dir), self._say_limit, now=self.clock),
+            SimLogCopier(world, SimLogs(world, world.state_dir), self._say_limit, now=self.clock),
             self.secrets,
             self._post,
             Pace(silence_check_s=silence_s / 3),

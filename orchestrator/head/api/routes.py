@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
 import re
 import time
 from concurrent.futures import TimeoutError as CallTimeout
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
     from orchestrator.head.coordinator.coordinator import Coordinator
 
 WAIT_MAX_S = 60.0
-POLL_S = 0.1
+GONE_S = 5.0
+"""How long it may take until a client that has gone away is noticed to wait for events no more."""
 BODY_BYTES_MAX = 16 << 20
 
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
@@ -206,19 +209,24 @@ class _Api:
             raise UsageError("after is a number of an event: `orch events --json` shows them as seq")
         if math.isnan(left_s):
             raise UsageError("wait_s is a number of seconds")
-        seen = -1
-        while True:
-            if self._coordinator.loop.seq != seen:
-                seen = self._coordinator.loop.seq
-                found = await anyio.to_thread.run_sync(
-                    lambda: self._coordinator.events(query.get("name"), after)
-                )
-                if found or left_s <= 0:
+        until, seen, changed = time.monotonic() + left_s, -1, asyncio.Event()
+        wake = partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)
+        news = self._coordinator.loop.news
+        with news.told(wake):
+            while True:
+                changed.clear()
+                found: list[dict[str, Any]] = []
+                if news.seq != seen:
+                    seen = news.seq
+                    found = await anyio.to_thread.run_sync(
+                        lambda: self._coordinator.events(query.get("name"), after)
+                    )
+                left_s = until - time.monotonic()
+                is_over = left_s <= 0 or self._coordinator.loop.ending
+                if found or is_over or await request.is_disconnected():
                     return JSONResponse({"events": found})
-            if left_s <= 0 or self._coordinator.loop.ending or await request.is_disconnected():
-                return JSONResponse({"events": []})
-            await anyio.sleep(POLL_S)
-            left_s -= POLL_S
+                with anyio.move_on_after(min(left_s, GONE_S)):
+                    await changed.wait()
 
     async def stop(self, request: Request) -> JSONResponse:
         await _body(request)  # otherwise the answer would come before the client has sent its whole request

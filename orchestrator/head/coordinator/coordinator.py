@@ -525,10 +525,16 @@ class Coordinator:
                 "forget its code", forgotten=lambda run_id: code_record.remove(self.paths.run_dir(run_id))
             ),
             Effect(_COPY, at_the_end(partial(plan_copies.remove, self.paths))),
+            Effect("forget it", forgotten=self._forget_run),
             Effect(
                 "forget the files that it left", forgotten=lambda run_id: self._left_files.forget([run_id])
             ),
         ]
+
+    def _forget_run(self, run_id: str) -> None:
+        self._fetching.pop(run_id, None)
+        self._accounts.forget(run_id)
+        self._executor.transfers.checkpoints.forget(run_id)
 
     def _forget_old(self) -> None:
         """Remove old runs, so that the journal stays bounded."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from orchestrator.core.actions import (
     Action,
@@ -91,6 +91,14 @@ class Workers(Protocol):
         """Do the work later."""
 
 
+class _Opened(NamedTuple):
+    """A run whose hosts are connected."""
+
+    epoch: int
+    tasks: frozenset[TaskId]
+    hosts: frozenset[str]
+
+
 class Executor:
     """Sends orders through the links of its pool, and hands events to `post`, which is the loop's."""
 
@@ -121,8 +129,8 @@ class Executor:
         self._post = post
         crew = Crew()
         self._board = ConnectionPool(transports, bundle, self, pace, connect or partial(HostLink, crew=crew))
-        self._opened: dict[str, tuple[int, frozenset[TaskId]]] = {}
-        """By run id, the run's epoch and its tasks."""
+        self._opened: dict[str, _Opened] = {}
+        """By run id, while a host of it is connected, or to be."""
         self._preparing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._records = Records()
@@ -135,7 +143,13 @@ class Executor:
 
     def open(self, run: Run, names: list[str]) -> None:
         """Connect the hosts of a run. A link that another run has is shared."""
-        self._opened[run.run_id] = (run.epoch, frozenset(task.id for task in run.plan.tasks))
+        if not names:
+            return
+        with self._lock:
+            known = self._opened.get(run.run_id)
+            hosts = frozenset(names) | (known.hosts if known is not None else frozenset())
+            tasks = frozenset(task.id for task in run.plan.tasks)
+            self._opened[run.run_id] = _Opened(run.epoch, tasks, hosts)
         self._logs.expect_all(run)
         self._board.attach(run, names)
 
@@ -180,12 +194,14 @@ class Executor:
 
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         """See `Listener`."""
-        epoch, known = self._opened[run_id]
+        opened = self._opened.get(run_id)
+        if opened is None:
+            return  # its last host was let go a moment ago
         event = wire.host_reported(
-            host, run_id, report, at=self._now(), unix_time=self._unix_time(), known=known
+            host, run_id, report, at=self._now(), unix_time=self._unix_time(), known=opened.tasks
         )
         self._post(run_id, event)
-        self._logs.reported(link, run_id, epoch, event)
+        self._logs.reported(link, run_id, opened.epoch, event)
 
     def flooded(self, run_id: str, host: str, problem: str) -> None:
         """See `Listener`."""
@@ -379,8 +395,7 @@ class Executor:
     def _drain_and_detach(self, run: Run, name: str) -> None:
         until = self._now() + DRAIN_S
         here = [str(task.id) for task in run.tasks if task.host == name]
-        while self._logs.is_behind(run.run_id, here) and self._now() < until:
-            time.sleep(0.05)
+        self._logs.wait_for_the_rest(run.run_id, here, until)
         link = self.link(run, name)
         connected = link if link is not None and link.is_connected else None
         if run.phase.is_terminal:
@@ -389,6 +404,13 @@ class Executor:
             give_end(connected, run, name, now=self._now())
         self._board.detach(run, name)
         self._logs.forget(run.run_id, here)
+        self._let_go(run.run_id, name)
+
+    def _let_go(self, run_id: str, name: str) -> None:
+        with self._lock:
+            opened = self._opened.pop(run_id, None)
+            if opened is not None and (hosts := opened.hosts - {name}):
+                self._opened[run_id] = opened._replace(hosts=hosts)
 
 
 def _is_known(run: Run, verified: CheckpointVerified) -> bool:

@@ -38,6 +38,7 @@ from orchestrator.core.words import duration
 from orchestrator.head.coordinator.backlog import Backlog
 from orchestrator.head.coordinator.halts import Halt, Stories
 from orchestrator.head.coordinator.inbox import Inbox
+from orchestrator.head.coordinator.news import News
 from orchestrator.head.coordinator.report_queue import Reports, Waiting
 from orchestrator.head.journal.entries import Outcome
 from orchestrator.head.journal.journal import Journal
@@ -118,8 +119,8 @@ class Loop:
         """When the loop last ran."""
         self.ending = False
         """Whether the loop was told to stop."""
-        self.seq = 0
-        """Counts the turns that were journaled. A request that waits for news compares it."""
+        self.news = News()
+        """Counts the turns that were journaled, and wakes the requests that wait for one."""
 
     # -- posted from other threads -------------------------------------------------------------------------
 
@@ -154,6 +155,7 @@ class Loop:
     def stop(self) -> None:
         """End the loop after what was posted before."""
         self.ending = True
+        self.news.wake()
         self._inbox.put(None)
 
     # -- the deciding thread -------------------------------------------------------------------------------
@@ -303,7 +305,7 @@ class Loop:
         before, event, (after, actions, _), entry = decided
         self.runs = {**self.runs, after.run_id: after}
         if entry is not None:
-            self.seq += 1
+            self.news.more()
             if self.complaint:
                 log.info("the journal can be written again")
                 self.complaint = None
@@ -341,7 +343,7 @@ class Loop:
         )
         try:
             self._journal.commit(run, event, [note], before=run, outcome=Outcome(raised=halt.error))
-            self.seq += 1
+            self.news.more()
         except Exception:
             log.exception("%s: the journal does not have it", run.run_id)
 

@@ -181,6 +181,7 @@ class HostLink:
             self._watches = {other: kept for other, kept in self._watches.items() if other != run_id}
             if watch is not None and self._connection is not None:
                 self.send(orders.unwatch(run_id, watch.epoch))
+            self._fences.pop(run_id, None)
 
     def send(
         self, order: Order[A], blob: bytes = b"", on_reply: Callable[[Reply[A]], None] | None = None

@@ -51,6 +51,12 @@ class Accounts:
             found = {run_id: self._account(run_id) for run_id in run_ids}
         return {run_id: one for run_id, one in found.items() if one is not None}
 
+    def forget(self, run_id: str) -> None:
+        """Forget a run that the journal has dropped."""
+        with self._lock:
+            self._events.pop(run_id, None)
+            self._final.pop(run_id, None)
+
     def _account(self, run_id: str) -> Account | None:
         if run_id in self._final:
             return self._final[run_id]

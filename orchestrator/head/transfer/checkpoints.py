@@ -48,6 +48,11 @@ class CheckpointTransfer:
         with self._guard:
             self._seeding[run_id] = _NEVER
 
+    def forget(self, run_id: str) -> None:
+        """Forget a run that the journal has dropped."""
+        with self._guard:
+            self._seeding.pop(run_id, None)
+
     def store(self, run: Run) -> CheckpointStore:
         """Return the head's copies for that run's name and directory."""
         assert run.plan.checkpoint is not None

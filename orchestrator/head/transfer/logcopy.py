@@ -90,6 +90,8 @@ class LogCopier:
         """The end of each copy, as last looked up: nothing is while the log has no more. Most heartbeats bring none."""
         self._held: dict[tuple[str, str], int] = {}
         """How much is here of the logs of each task of a run."""
+        self._moved: tuple[threading.Event, ...] = ()
+        """Who waits for a copy to get on. Replaced and never changed."""
         self._stopped: dict[_Log, str] = {}
         """Why nothing more is copied of a log, as it was told."""
 
@@ -126,6 +128,25 @@ class LogCopier:
             self._logs.put_first_cause(run_id, found, now=time.time())
         except OSError as e:
             log.warning("%s: the first cause cannot be put down: %s", run_id, e)
+
+    def wait_for_the_rest(self, run_id: str, tasks: Collection[str], until: float) -> None:
+        """Wait until what is reported of these logs is here, or will not come; at most until then."""
+        while True:
+            moved = threading.Event()
+            with self._lock:
+                self._moved = (*self._moved, moved)
+            try:
+                left_s = until - self._now()
+                if left_s <= 0 or not self.is_behind(run_id, tasks):
+                    return
+                moved.wait(left_s)
+            finally:
+                with self._lock:
+                    self._moved = tuple(other for other in self._moved if other is not moved)
+
+    def _tell_moved(self) -> None:
+        for moved in self._moved:
+            moved.set()
 
     def is_behind(self, run_id: str, tasks: Collection[str]) -> bool:
         """Return whether some of the reported logs of these tasks have not been copied yet, and will be."""
@@ -206,6 +227,7 @@ class LogCopier:
                 self._held[name[:2]] += len(reply.blob)
         if reply.blob:
             self._ask(link, name, epoch)
+        self._tell_moved()
 
     def _may_grow(self, name: _Log) -> bool:
         """Return whether more of a log may be copied. If not, say why, once."""

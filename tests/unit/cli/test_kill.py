@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_a_kill_that_waits_long_says_so_again_and_again(orch: Desk, api: FakeApi
     api.on_kill = lambda found: found.update(phase="STOPPING", reason="checking b for leftover processes")
     assert orch("kill", "mnist", "--timeout", "12s") == 7
     line = f"{RUN}: STOPPING: checking b for leftover processes"
-    assert orch.said.startswith(f"{line}\n{line}, for 5.0 s so far\n{line}, for 10 s so far\n")
+    assert re.match(rf"{line}\n{line}, for 5(\.\d)? s so far\n{line}, for 10 s so far\n", orch.said)
 
 
 def test_a_kill_that_takes_too_long(orch: Desk, api: FakeApi) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -47,13 +47,14 @@ from orchestrator.head.coordinator.executor import Executor
 from orchestrator.head.journal.states import read_run, unpacked
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
-from orchestrator.head.links.link import Pace
+from orchestrator.head.links.link import HostLink, Pace
 from orchestrator.head.node.secrets import Secrets
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer.logcopy import LogCopier
-from orchestrator.protocol.reports import Task
+from orchestrator.protocol.reports import Report, Task
 from orchestrator.protocol.table import HIGHEST
 from tests.contract.fake_agent import BUNDLE, FACTS, TREE, FakeAgent, FakeHosts, Refusal, always, until
+from tests.protocol_values import valid
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
 
@@ -417,3 +418,16 @@ def test_who_drives_a_run_is_told_with_it_and_not_by_who_asks_one_question(rig: 
     asked = rig.hosts.agents["b"]
     rig.executor.lease(rig.run, "b", lambda link: link.ask(orders.drivers(None), timeout_s=15.0))
     assert "claim" not in asked.wait_order("watch"), "or an ended run would look as if it went on"
+
+
+def test_what_is_kept_of_a_run_goes_with_its_last_host(rig: Rig) -> None:
+    """A coordinator lives for months, and begins runs all the time."""
+    rig.executor.open(rig.make_run("ended"), [])
+    rig.executor.open(rig.run, ["a", "b"])
+    rig.wait(HostUp)
+    rig.executor._drain_and_detach(rig.run, "a")
+    assert rig.executor._opened["r"].hosts == {"b"}
+    rig.executor._drain_and_detach(rig.run, "b")
+    assert rig.executor._opened == {}
+    rig.executor.reported("r", "a", valid(Report), cast("HostLink", None))
+    assert not [event for _, event in rig.events if isinstance(event, HostReported)], "it has come too late"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer.logcopy import ASK_AGAIN_S, CHUNK_BYTES, LogCopier
 from orchestrator.protocol.orders import LogPart
 from orchestrator.protocol.table import Order
+from tests.contract.fake_agent import SOON_S
 from tests.contract.small_disk import mounted
 from tests.unit.core.transcript import make_plan
 
@@ -192,6 +194,18 @@ def test_only_the_named_tasks_are_waited_for_and_forgotten(rig: Rig) -> None:
 
 
 @pytest.mark.fault(57)
+def test_who_waits_for_the_rest_of_a_log_is_woken_by_it_and_waits_no_longer_than_it_may(rig: Rig) -> None:
+    rig.report(len(LINE))
+    rig.copier.wait_for_the_rest("t-1", ["worker:0"], rig.now)
+    waiting = threading.Thread(target=rig.copier.wait_for_the_rest, args=("t-1", ["worker:0"], rig.now + 60))
+    waiting.start()
+    rig.link.answer(LINE)
+    waiting.join(SOON_S)
+    assert not waiting.is_alive()
+    assert rig.copied() == LINE
+    assert rig.copier._moved == (), "nobody waits any more"
+
+
 def test_a_host_gives_only_the_logs_of_its_own_tasks_and_last_generations(rig: Rig) -> None:
     rig.copier.expect(rig.run, TaskId("worker", 1), "b", 1)
     rig.report(100, task=TaskId("worker", 1))

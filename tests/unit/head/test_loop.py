@@ -322,11 +322,11 @@ def test_a_report_that_only_moves_numbers_is_not_kept_but_seen(rig: Rig) -> None
     rig.come_to_rendezvous()
     rig.play(rig.report(), rig.report(phase="running", progress=Progress(global_step=1)))
     rig.story.clear()
-    seq = rig.loop.seq
+    seq = rig.loop.news.seq
     for step in range(2, 9):
         rig.play(rig.report(phase="running", progress=Progress(global_step=step)))
     assert rig.story == []
-    assert rig.loop.seq == seq
+    assert rig.loop.news.seq == seq
     assert rig.run.global_step == 8
 
 

@@ -23,8 +23,28 @@ LAST_LINES_MAX_S = 5.0
 _LAST_LINES_LOOK_S = 0.05
 LEFT_MAX_S = 5.0
 """How long to wait until it is known what the tasks of an ended run have left, where nothing of it is fetched."""
+UNTOLD_MAX_S = 30.0
+"""How long the first step of a script is waited for that shows no stage but its own code."""
 AWAY_MAX_S = 60.0
 """How long to wait for a coordinator that is away."""
+
+
+def trains(run: Mapping[str, Any]) -> bool:
+    """Return whether this generation has made a step, as its status says."""
+    return run.get("phase") == "RUNNING" and bool(run.get("has_stepped", run.get("global_step") is not None))
+
+
+def is_untold(run: Mapping[str, Any]) -> bool:
+    """Return whether a run that was released some time ago shows no sign of a step to come.
+
+    So it is with a script that loads for long, and with one that never reports a step.
+    """
+    return (
+        run.get("phase") == "RUNNING"
+        and not trains(run)
+        and (run.get("phase_age_s") or 0.0) >= UNTOLD_MAX_S
+        and all(task.get("stage") in (None, "building") for task in run.get("tasks") or [])
+    )
 
 
 def wait_s(look_s: float) -> float:

@@ -177,6 +177,13 @@ class Cause(Enum):
         means="the task did not get as far as its script",
         advice="`orch events` has the steps before it",
     )
+    NOT_CONNECTED = Row(
+        "not connected",
+        repeats=True,
+        is_found_first=True,
+        means="the tasks could not connect to each other, so that none could make a step",
+        advice="`orch doctor FILE` tries every pair of hosts",
+    )
     RESUME_MISMATCH = Row(
         "resume-mismatch",
         ends_the_run=True,

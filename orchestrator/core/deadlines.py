@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import MappingProxyType
 
 from orchestrator.core.hosts import lifecycle, silence
-from orchestrator.core.phases import leaving, planned_end, room, standby
+from orchestrator.core.phases import connecting, leaving, planned_end, room, standby
 from orchestrator.core.phases.individual import may_start_individually, overdue_at
 from orchestrator.core.phases.stall import stalled_at
 from orchestrator.core.state.instants import Deadline, Kind, instants_of
@@ -46,6 +46,7 @@ DEADLINES: MappingProxyType[str, Callable[[Run], _Due]] = MappingProxyType(
         "what the phase waits for is over": _of_the_phase,
         "a silent host is lost": lambda run: [at for _, at in silence.lost_at(run)],
         "the chief's position stands still for too long": lambda run: [stalled_at(run)],
+        "tasks have waited for their peers for too long": lambda run: [connecting.due_at(run)],
         "it is known whether the checkpoint directory is full": lambda run: [room.known_at(run)],
         "a host is displayed as unreachable": lambda run: [at for _, at in lifecycle.silent_at(run)],
         "a host that could not be prepared is asked again": lambda run: [h.retry_at for h in run.hosts],

@@ -51,7 +51,15 @@ from orchestrator.core.events import (
 from orchestrator.core.faults import KINDS, Fault
 from orchestrator.core.hosts import lifecycle
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import checkpoints, final_verification, leaving, planned_end, room, standby
+from orchestrator.core.phases import (
+    checkpoints,
+    connecting,
+    final_verification,
+    leaving,
+    planned_end,
+    room,
+    standby,
+)
 from orchestrator.core.phases.host_reports import absorb
 from orchestrator.core.phases.individual import advance_individual, end_individually
 from orchestrator.core.phases.reschedule import handle
@@ -222,7 +230,13 @@ def _advance(turn: Turn) -> None:
             if turn.run.phase is Phase.RENDEZVOUS:
                 leaving.advance(turn)
         case Running():
-            for advance in (advance_running, leaving.advance, advance_individual, advance_stall):
+            for advance in (
+                advance_running,
+                leaving.advance,
+                connecting.advance,
+                advance_individual,
+                advance_stall,
+            ):
                 if turn.run.phase is Phase.RUNNING:
                     advance(turn)
         case Stopping():

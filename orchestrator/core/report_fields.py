@@ -41,10 +41,15 @@ def _news_of_progress(report: TaskReport) -> object:
     return is_first, tuple(progress.nonfinite)
 
 
+def _phase(subject: TaskReport | Task) -> object:
+    """Return the phase, and before the first step which peers are waited for, and in vain."""
+    return subject.phase, subject.progress.stage == "connecting", subject.progress.unreached
+
+
 OF_TASK = (
     Field("task", news=attrgetter("task"), belief=lambda task: task.heard_at is None, wakes=True),
     Field("generation", news=attrgetter("generation")),
-    Field("phase", attrgetter("phase"), attrgetter("phase"), wakes=True, kept=True, standby=True),
+    Field("phase", _phase, _phase, wakes=True, kept=True, standby=True),
     Field("pid", attrgetter("pid"), attrgetter("pid"), wakes=True, kept=True, standby=True),
     Field("port", attrgetter("port"), attrgetter("port"), wakes=True, kept=True, standby=True),
     # Whether there was a first step is asked when a task ends, and not waited for.

@@ -41,6 +41,16 @@ PsutilFrom = Literal["bundle", "host", "none"]
 
 NotFinite = Literal["nan", "inf", "-inf"]
 
+Stage = Literal["importing", "connecting", "building", "compiling", "training", "evaluating", "saving"]
+"""What a task's process does, as its runtime sees it."""
+
+Finding = Literal["unresolved", "refused", "silent", "no-route", "proxy"]
+"""Why a peer is not reached: its name has no address here; nothing listens there; no answer, as behind a firewall; no
+way to its network; its port can be reached, but the environment has gRPC go through a proxy."""
+
+PEERS_MAX = 4
+"""The most peers that a task looks at: the one that leads, and its neighbours in the ring."""
+
 RUNS_MAX = 1024
 """The most runs of one report."""
 
@@ -112,6 +122,13 @@ class Saving(TypedDict):
     """`least`: both together cost least. `share`, `writing`, `shortest`, `longest`: the limit that was met. `spec`."""
 
 
+class Peer(TypedDict):
+    """A peer that a task does not reach, before its first step."""
+
+    task: TaskName
+    finding: Finding
+
+
 class Task(TypedDict):
     """All that is known of one task in one generation."""
 
@@ -151,6 +168,11 @@ class Task(TypedDict):
     """Time since the shim's last report."""
     runtime_age_s: NotRequired[Seconds | None]
     """Time since the last message of the runtime in the task; null if it sends no heartbeats."""
+    stage: NotRequired[Stage | None]
+    """null: nothing tells it, as of a task that only serves."""
+    stage_age_s: NotRequired[Seconds | None]
+    peers: NotRequired[Annotated[list[Peer], Length(PEERS_MAX)]]
+    """Those that it does not reach. Empty once it has made a step."""
     error: NotRequired[Said | None]
     said: NotRequired[Annotated[list[Said], Length(SAID_MAX)]]
     exit: NotRequired[TaskExit | None]

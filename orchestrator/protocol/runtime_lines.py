@@ -3,7 +3,7 @@
 from typing import NotRequired, TypedDict
 
 from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Stacks, Step
-from orchestrator.protocol.reports import Began, NotFinite, Said, Saving
+from orchestrator.protocol.reports import Began, NotFinite, Said, Saving, Stage
 
 
 class Ready(TypedDict):
@@ -56,10 +56,16 @@ class StacksLine(TypedDict):
     stacks: Stacks
 
 
-class HeartbeatLine(TypedDict):
-    """Runtime to shim, each second from the release on."""
+class Heartbeat(TypedDict):
+    """The content of a heartbeat."""
 
-    heartbeat: dict[str, object]
+    stage: NotRequired[Stage | None]
+
+
+class HeartbeatLine(TypedDict):
+    """Runtime to shim, each second from the release on, and before and after it connects to its peers."""
+
+    heartbeat: Heartbeat
 
 
 class Go(TypedDict):

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
-from orchestrator.core.phases import leaving, planned_end, room
+from orchestrator.core.phases import connecting, leaving, planned_end, room
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.phases.stopping import NOTHING_SEEN, to_prove
@@ -147,12 +147,22 @@ def _running(run: Run, running: Running, now: Instant) -> Reason:
         + checkpoint_dir.diagnostic(run)
     )
     told = _beside_the_step(run, running, now)
-    if run.global_step is not None:
+    if run.task(run.chief).progress.has_stepped:
         rest = f"{told}{also}".removeprefix("; ")
         return Reason(_joined(f"step {run.global_step}", rest), rest, "global_step")
-    if told:
-        return _plain(f"before the first step; {told}{also}")
-    return _plain(f"released {duration(now - run.since_at)} ago; no task has reported a step yet{also}")
+    released = f"no step yet, {duration(now - run.since_at)} after the release"
+    waits = connecting.sentence(run, now) or f"{released}{_stages(run)}"
+    return _plain(f"{_joined(waits, told)}{also}")
+
+
+def _stages(run: Run) -> str:
+    """Say what the tasks do before their first step, as far as it is known."""
+    doing: dict[str, list[str]] = {}
+    for task in run.tasks:
+        if task.progress.stage is not None and task.phase is TaskPhase.RUNNING:
+            doing.setdefault(task.progress.stage, []).append(str(task.id))
+    named = "; ".join(f"{listed(tasks)} {stage}" for stage, tasks in doing.items())
+    return f": {named}" if named else ""
 
 
 def _beside_the_step(run: Run, running: Running, now: Instant) -> str:

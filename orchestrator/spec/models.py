@@ -218,7 +218,8 @@ class TimingSpec(_Model):
     stall_after: Stall = None
     """How long training may make no progress; `auto` (the default) derives it from the run's own pace."""
     start_after: Annotated[float, duration(1)] = 300.0
-    """How long the tasks may take to join. Then the missing ones are named and the start is tried again."""
+    """How long the tasks may take to join, and then to connect to each other. Then those that are missing, or do not
+    reach each other, are named, and the start is tried again."""
     kill_grace: Annotated[float, duration(0, 3600)] = 10.0
     """How long a task may take to stop before it is killed."""
 

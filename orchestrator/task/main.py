@@ -14,6 +14,7 @@ from orchestrator.task import collector, heartbeat, options, this_task
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
+from orchestrator.task.stages import Stages
 from orchestrator.task.standby import Manners
 from orchestrator.task.strategies import part
 from orchestrator.task.tracebacks import last_line, print_as_python_would
@@ -62,6 +63,7 @@ def main(argv: list[str]) -> int:
 def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: Orders) -> int:
     progress = Progress(link)
     manners = Manners.from_environment()
+    stages = this_task.stages = Stages(link, progress)
     wanted = options.read()
     proving = _measurement(wanted, progress)
     this_task.link, this_task.options = link, wanted
@@ -74,7 +76,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
             return _failed(link, "import", error, script.path)
         _wait_at_gate(link, orders, progress)
         manners.released()
-        heartbeat.begin(link, progress)
+        heartbeat.begin(stages, progress)
     else:
         from orchestrator.task.keras import hooks
 

@@ -37,6 +37,8 @@ class Progress:
         self._pace_at = 0.0
         self._pace: float | None = None
         self._is_lost = False
+        self.has_stepped = False
+        """Whether a step was made, and not only told from which one the training goes on."""
         self.total: Any = None
         """The step at which the training ends; None where nobody has said so."""
         self.epochs: int | None = None
@@ -116,6 +118,7 @@ class Progress:
 
     def _send(self, step: Any, metrics: Mapping[str, Any], epoch: int | None, at: float) -> None:
         message: StepLine = {"step": int(step), "age_s": round(time.monotonic() - at, 3)}
+        self.has_stepped |= self._began is None or self._began[1] > 0 or message["step"] > self._began[0]
         if self._began is not None:
             message["began"] = {"step": self._began[0], "stride": self._began[1]}
         if epoch is not None:

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import Saving
     from orchestrator.task.link import Link
     from orchestrator.task.progress import Progress
+    from orchestrator.task.stages import Stages
 
 progress: Progress | None = None
 measuring: Any = None
 """What `orch scale` or `orch prove` asks of this task: `trials.measured.Measuring`, or `trials.proving.Proving`."""
 link: Link | None = None
 options: Mapping[str, Any] = {}
+stages: Stages | None = None
 strategy: Any = None
 """The script's MultiWorkerMirroredStrategy."""
 stop_hooks: list[Callable[[], object]] = []

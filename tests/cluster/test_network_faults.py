@@ -297,3 +297,75 @@ def test_row_33_an_order_within_a_reset_is_asked_again_and_done_once(
             assert cluster.ok("logs", "t", task).count("starts at step 0") == 1
     finally:
         cluster.close()
+
+
+CONNECTS = """
+import json, os, sys
+from jax._src.distributed import State
+from orchestrator import runtime
+State().initialize()
+for step in range(1, 100):
+    runtime.report(step)
+"""
+
+WAITS_FOR_ITS_PEERS = """
+import json, os, socket, time
+
+class State:
+    def initialize(self):
+        told = json.loads(os.environ["TF_CONFIG"])
+        leads, peers = told["task"]["index"] == 0, told["cluster"]["worker"]
+        if leads:
+            with socket.create_server(("0.0.0.0", int(peers[0].rpartition(":")[2]))) as listener:
+                while json.loads(listener.accept()[0].makefile().readline() or "0") != 1:
+                    pass
+            return
+        host, _, port = peers[0].rpartition(":")
+        while True:
+            try:
+                socket.create_connection((host, int(port)), 60).sendall(b"1\\n")
+                return
+            except OSError:
+                time.sleep(0.1)
+"""
+"""In the place of JAX's, which waits for all processes as TensorFlow's strategy does. The lead closes on others."""
+
+
+@pytest.mark.fault(85)
+def test_row_85_a_run_whose_tasks_do_not_reach_each_other_never_trains(
+    cluster: Cluster, tmp_path: Path, fault_times: FaultTimes
+) -> None:
+    """A firewall between the hosts, then none: real connections, by a library that waits as TensorFlow does."""
+    workdir = tmp_path / "workdir"
+    (workdir / "jax" / "_src").mkdir(parents=True)
+    (workdir / "train.py").write_text(CONNECTS)
+    (workdir / "jax" / "__init__.py").touch()
+    (workdir / "jax" / "_src" / "__init__.py").touch()
+    (workdir / "jax" / "_src" / "distributed.py").write_text(WAITS_FOR_ITS_PEERS)
+    leads, victim = lab_of(cluster).hosts[:2]
+    spec = cluster.spec(
+        script="train.py",
+        workdir=str(workdir),
+        checkpoint=False,
+        timing={"heartbeat": "0.5s", "start_after": "8s", "kill_grace": "1s"},
+        restart={"without_progress_max": 1},
+    )
+    victim.drop(to=leads.address)
+    fault_times.inject()
+    try:
+        cluster.ok("up", spec, "--detach")
+        waits = cluster.wait(lambda run: "does not reach" in run["reason"], timeout=30)
+        assert [task["stage"] for task in waits["tasks"]] == ["connecting", "connecting"]
+        assert (waits["goodput"], waits["has_stepped"]) == (None, False)
+        attached = cluster.orch("up", spec, timeout=60)
+        assert attached.returncode == 1, attached.stderr
+        assert "is training" not in attached.stderr
+        cause = cluster.run()["first_cause"]
+        assert (cause["cause"], cause["task"], cause["host"]) == ("not connected", "worker:1", "host-1")
+        assert f"worker:1 on host-1 does not reach worker:0 at {leads.address}:2" in cause["sentence"]
+        assert "no answer, as behind a firewall" in cause["sentence"]
+        assert "open the TCP ports" in cause["advice"]
+    finally:
+        victim.heal()
+    cluster.ok("up", spec)
+    assert cluster.wait_phase("SUCCEEDED", "FAILED")["phase"] == "SUCCEEDED"

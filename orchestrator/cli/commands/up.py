@@ -16,8 +16,9 @@ from orchestrator.cli.watching import Watch
 from orchestrator.client.choice import find_or_newest, is_active, runs_of
 from orchestrator.client.submit import Submitted
 from orchestrator.client.submit import submit as submit_file
-from orchestrator.client.waiting import wait_for_the_outputs
+from orchestrator.client.waiting import UNTOLD_MAX_S, is_untold, trains, wait_for_the_outputs
 from orchestrator.core.errors import Refused, UsageError
+from orchestrator.core.words import duration
 from orchestrator.head.api.client import Client
 from orchestrator.reporting.log_level import LEVELS
 
@@ -180,7 +181,7 @@ def _wait(request: Request, session: Session, client: Client, document: dict[str
         )
 
     def over(seen: Mapping[str, Any]) -> bool:
-        return not is_active(seen) or (request.until == "running" and seen.get("phase") == "RUNNING")
+        return not is_active(seen) or (request.until == "running" and (trains(seen) or is_untold(seen)))
 
     watch = Watch(
         session,
@@ -281,7 +282,10 @@ def command(
     timeout: float | None,
     as_json: bool,
 ) -> int:
-    """Start the run of FILE, and wait until its tasks are released. Prints the run's id.
+    """Start the run of FILE, and wait until its first step. Prints the run's id.
+
+    Meanwhile it says what is waited for; Ctrl-C leaves the run on. Where a script reports no step, and is neither
+    connecting nor building a model with Keras, it waits for 30 s after the release.
 
     A run that is already running with this plan is left as it is; what differs in its code is said, and --restart
     applies it. A run that has ended resumes from its last verified
@@ -343,8 +347,9 @@ def _say_outcome(document: Mapping[str, Any], session: Session) -> None:
     if phase is None:
         return
     if phase == "RUNNING":
-        step = document.get("global_step")
-        does = f"trains (step {step})" if step is not None else "has begun; no step was seen yet"
+        does = f"trains (step {document.get('global_step')})"
+        if not trains(document):
+            does = f"has run for {duration(UNTOLD_MAX_S)}; its script has reported no step"
         session.say(f"{document.get('run_id')} {does}. Logs: orch logs -f {name}")
         return
     session.say(render.outcome(document, session.paint_err, width=session.width_err))

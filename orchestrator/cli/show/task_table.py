@@ -25,7 +25,7 @@ def task_table(run: Document, paint: Paint, width: int | None = None) -> list[st
     hosts = {host.get("host"): host for host in run.get("hosts") or []}
     tasks = run.get("tasks") or []
     rows = [task_row(task, hosts.get(task.get("host")) or {}) for task in tasks]
-    styles = {(n, "PHASE"): style_of(row["PHASE"]) for n, row in enumerate(rows)}
+    styles = {(n, "PHASE"): style_of(row["PHASE"].partition(":")[0]) for n, row in enumerate(rows)}
     return fitting(
         _COLUMNS, rows, paint, width=width, right=_RIGHT, always=_ALWAYS, drop=_DROP, styles=styles
     )
@@ -37,7 +37,7 @@ def task_row(task: Document, host: Document) -> dict[str, str]:
     return {
         "TASK": str(task.get("task")),
         "HOST": str(task.get("host")),
-        "PHASE": str(task.get("phase")),
+        "PHASE": phase_text(task),
         "PID": or_dash(task.get("pid")),
         "STEP": or_dash(task.get("global_step")),
         "STEPS/S": "-" if task.get("steps_per_s") is None else pace(task["steps_per_s"]),
@@ -46,6 +46,16 @@ def task_row(task: Document, host: Document) -> dict[str, str]:
         "GPU": gpu_text(gpus_of(task, host)),
         "HEARTBEAT": "-" if heard is None else f"{duration(heard)} ago",
     }
+
+
+def phase_text(task: Document) -> str:
+    """Return the phase of a task; of one that runs and does not train, what it does.
+
+    >>> phase_text({"phase": "RUNNING", "stage": "connecting"}), phase_text({"phase": "RUNNING", "stage": "training"})
+    ('RUNNING: connecting', 'RUNNING')
+    """
+    phase, stage = str(task.get("phase")), task.get("stage")
+    return f"{phase}: {stage}" if phase == "RUNNING" and stage not in (None, "training") else phase
 
 
 def or_dash(value: object) -> str:

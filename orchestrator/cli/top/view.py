@@ -133,7 +133,7 @@ def _cells(task: Document, host: Document) -> dict[str, Text]:
     watts = [value for value in power if value is not None]
     return {
         **{name: safe(shown[name]) for name in ("TASK", "HOST", "STEP", "HEARTBEAT", "CPU", "MEM", "GPU")},
-        "PHASE": safe(phase, _STYLES.get(phase, "yellow")),
+        "PHASE": safe(phase, _STYLES.get(phase.partition(":")[0], "yellow")),
         "PACE": safe(f"{pace(float(task['steps_per_s']))}/s" if task.get("steps_per_s") else "-"),
         "W": safe(f"{sum(watts):.0f}" if watts else "-"),
     }

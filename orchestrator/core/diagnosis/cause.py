@@ -189,6 +189,7 @@ def lost_by(run: Run, follower: Task) -> Task | None:
         if task.phase is TaskPhase.RUNNING
         and run.host(task.host).link is Link.CONNECTED
         and (task.progress.runtime_age_s or 0.0) >= FROZEN_AFTER_S
+        and task.progress.stage != "connecting"  # it holds Python's lock, so that no thread of it beats
     ]
     return max(silent, key=lambda task: task.progress.runtime_age_s or 0.0, default=None)
 
@@ -342,6 +343,9 @@ def failure(run: Run) -> str | None:
     A run that fails again at the same step, with no newer checkpoint, will always fail there. A failure of a host
     counts only where all tasks have met it: otherwise another host may do.
     """
+    found = run.first_cause
+    if found is not None and found.generation == run.generation and found.cause is Cause.NOT_CONNECTED:
+        return str(found.cause.value)
     first = first_of(run.tasks)
     if first is None or first.exit is None or not first.exit.cause.row.repeats:
         return None

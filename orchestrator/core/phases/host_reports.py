@@ -133,6 +133,7 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     # The task is known from the journal and was not heard in this epoch.
     adopting = task.heard_at is None and task.pid is not None
     _forgive_silence(turn, task)
+    before = task
     task = turn.set_task(
         task,
         pid=report.pid or task.pid,
@@ -142,7 +143,7 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
         heard_at=turn.at,
     )
     _say(turn, task, report)
-    _follow_steps(turn, turn.run.task(task.id))
+    _follow_steps(turn, before, turn.run.task(task.id))
     task = turn.run.task(task.id)
     if report.phase == "exited":
         if task.phase is not TaskPhase.EXITED:
@@ -190,7 +191,7 @@ def _is_there_after_all(turn: Turn, task: Task) -> Task:
     return turn.set_task(task, phase=TaskPhase.RUNNING)
 
 
-def _follow_steps(turn: Turn, task: Task) -> None:
+def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
     """Remember the generation's first step, and when the run last got further than ever."""
     now = task.progress.global_step
     if now is None:
@@ -203,8 +204,9 @@ def _follow_steps(turn: Turn, task: Task) -> None:
         _recovered(turn, task, now)
     if task.first_step is None:
         turn.set_task(task, first_step=now)
-        if task.id == turn.run.chief and turn.run.phase is Phase.RUNNING:
-            standby.schedule(turn, trains=True)
+    is_first = task.progress.has_stepped and not before.progress.has_stepped
+    if is_first and task.id == turn.run.chief and turn.run.phase is Phase.RUNNING:
+        standby.schedule(turn)
     if turn.run.reached_step is None or now > turn.run.reached_step:
         turn.set(reached_step=now)
     if turn.run.best_step is None or now > turn.run.best_step:

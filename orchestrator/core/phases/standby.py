@@ -38,9 +38,6 @@ from orchestrator.core.words import counted, duration
 STEADY_HEARTBEATS = 10
 """How many heartbeats a generation trains before its standby is started: what fails, mostly fails early."""
 
-UNTOLD_S = 60.0
-"""The same after its release, where a script tells no position."""
-
 
 MEMORY_FULL_PERCENT = 95.0
 """`auto`: a host that is as full as that gets the memory of its standby back."""
@@ -48,11 +45,11 @@ MEMORY_FULL_PERCENT = 95.0
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY}
 
 
-def schedule(turn: Turn, *, trains: bool) -> None:
-    """Have a standby started some time after the release, or, where it `trains`, after the chief's first step."""
+def schedule(turn: Turn) -> None:
+    """Have a standby started some time after the chief's first step."""
     is_there = turn.run.standby.tasks and not turn.run.standby.ended
     if is_wanted(turn.run.plan) and not is_there:
-        _set(turn, start_at=turn.at + (_steady_s(turn.run) if trains else UNTOLD_S))
+        _set(turn, start_at=turn.at + _steady_s(turn.run))
 
 
 def _steady_s(run: Run) -> float:

@@ -209,7 +209,6 @@ def advance_rendezvous(turn: Turn) -> None:
         turn.do(*(release(turn.run, task, all_addresses) for task in turn.run.tasks))
         running = Running(progress_at=turn.at, verify_at=next_verification(run, turn.at, 0.0))
         turn.enter(running, "all tasks have joined")
-        standby.schedule(turn, trains=False)
         told = f"{len(run.tasks)}/{len(run.tasks)} tasks joined and released; no step yet"
         turn.note(
             NoteKind.RUNNING, told, seeding_s=round(turn.at - joined_at, 3) if joined_at is not None else 0.0

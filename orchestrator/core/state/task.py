@@ -65,6 +65,12 @@ class Progress:
     """Since it moved to its step, when the shim spoke."""
     runtime_age_s: float | None = None
     """Since the last word of the runtime in the task's own process; None where it gives no sign of life."""
+    stage: str | None = None
+    """What its process does, in a word (`protocol/reports.py:Stage`); None where nothing tells it."""
+    stage_age_s: float = 0.0
+    """Since it does that, when the shim spoke."""
+    unreached: tuple[tuple[TaskId, str], ...] = ()
+    """The peers that it does not reach before its first step, and what was found (`protocol/reports.py:Finding`)."""
     steps_total: int | None = None
     """The global step at which the training ends, where the script says so."""
     epochs: int | None = None
@@ -78,6 +84,13 @@ class Progress:
     """Of each metric that was not finite in this generation: the first such step, and `nan`, `inf` or `-inf`."""
     saving: Saving | None = None
     """How often it saves, where its runtime decides that."""
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether a step was made in this generation: Keras also tells at which step its training begins."""
+        if self.global_step is None:
+            return False
+        return self.began_step is None or self.began_stride > 0 or self.global_step > self.began_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from orchestrator.core.plan import Plan
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
-from orchestrator.core.state.task import Task
+from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.words import proof_by
 from orchestrator.head.coordinator.halts import Halt
 from orchestrator.reporting import findings
@@ -92,6 +92,7 @@ def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
         "generation": run.generation,
         "restarts": run.budget.restarts,
         "global_step": run.global_step,
+        "has_stepped": run.task(run.chief).progress.has_stepped,
         "problem": _problem(run),
         "bottleneck": _bottleneck(run, now),
     }
@@ -132,9 +133,14 @@ def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
 def _goodput(run: Run, account: Account | None) -> dict[str, Any]:
     """Return the run's goodput (0 to 1), and what its time went into. Before its first step it has none."""
     told = account.as_data() if account else None
-    if told is not None and run.best_step is None:
+    if told is not None and not _has_stepped(run):
         told["value"] = None
     return {"goodput": told["value"] if told else None, "time_use": told}
+
+
+def _has_stepped(run: Run) -> bool:
+    """Return whether any generation has made a step, as far as its reports tell."""
+    return run.longest_pause_s is not None or any(task.progress.has_stepped for task in run.tasks)
 
 
 def first_cause(run: Run) -> dict[str, object] | None:
@@ -315,6 +321,13 @@ def _state(host: Host, *, holds: bool) -> str:
     return "ready" if holds else "spare"
 
 
+def _stage(task: Task, phase: str) -> str | None:
+    """Return what its process does, in a word; None where that is not known, or nothing tells it."""
+    if phase == TaskPhase.STARTING.value and task.pid is not None:
+        return "importing"
+    return task.progress.stage if phase == TaskPhase.RUNNING.value else None
+
+
 def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
     host = run.host(task.host)
     phase = "UNREACHABLE" if host.link is Link.UNREACHABLE and task.phase.may_live else task.phase.value
@@ -326,6 +339,8 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
         "phase": phase,
         "pid": task.pid,
         "generation": task.generation,
+        "stage": _stage(task, phase),
+        "unreached": [{"task": str(peer), "finding": found} for peer, found in task.progress.unreached],
         "address": endpoint(planned.peer_address, task.port) if task.port else None,
         "gpus": list(placed.task(task.id).gpus),
         "restarts": task.budget.restarts,

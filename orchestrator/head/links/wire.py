@@ -143,6 +143,9 @@ def _progress(told: reports.Task) -> Progress:
         log_dropped_bytes=told.get("log_dropped_bytes", 0),
         heartbeat_age_s=told.get("heartbeat_age_s", 0.0),
         runtime_age_s=told.get("runtime_age_s"),
+        stage=told.get("stage"),
+        stage_age_s=told.get("stage_age_s") or 0.0,
+        unreached=tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in told.get("peers", ())),
     )
 
 

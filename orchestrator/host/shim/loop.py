@@ -17,6 +17,7 @@ from functools import partial
 from orchestrator.both import durable, process
 from orchestrator.host.shim import ports, record, state
 from orchestrator.host.shim.connections import AgentLink, Agents, Gone, RuntimeLink
+from orchestrator.host.shim.peers import Peers
 from orchestrator.host.shim.report import Progress, blank_task, ended_task
 from orchestrator.host.shim.spawn import StartFailed, marker
 from orchestrator.host.shim.state import (
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 SAMPLE_S = 2.0
 FIRST_SAMPLE_S = 0.5
 STACKS_WAIT_S = 5.0
+PEERS_AFTER_S = 2.0
+"""After its release: a task whose peers are there has connected by then."""
 CHANGE_MAY_WAIT_S = 0.5
 """How long a report of a new global_step may wait. A new phase is reported at once."""
 
@@ -73,6 +76,9 @@ class Shim:
         self._agents = Agents(self._selector, self._handle)
         self._runtime: RuntimeLink | None = None
         self._process = TaskProcess(start)
+        self._peers = Peers()
+        self._look_at: float | None = None
+        """When its peers are looked at; None before its release, and once it has made a step."""
         self._pipes: dict[int, str] = {}
         self._stacks: list[tuple[AgentLink, Any, float]] = []
         self._report_at: float | None = None
@@ -127,6 +133,7 @@ class Shim:
         if at >= self._sample_at:
             self._sample_at = at + SAMPLE_S
             self._process.sample(at)
+            self._look_at_peers(at)
         for waiting in [each for each in self._stacks if at >= each[2]]:
             self._stacks.remove(waiting)
             self._answer_stacks(waiting[0], waiting[1], None)
@@ -134,6 +141,12 @@ class Shim:
             self._report()
         elif any(at >= due_at for due_at in self._agents.due_at()):
             self._agents.report(self._task(), at, all=False)
+
+    def _look_at_peers(self, at: float) -> None:
+        if self._progress.has_stepped:
+            self._look_at, self._peers = None, Peers()
+        elif self._look_at is not None and at >= self._look_at and self._process.pid is not None:
+            self._peers.look(self._process.pid)
 
     def _woken(self, wake: socket.socket) -> None:
         numbers = wake.recv(4096)
@@ -163,6 +176,7 @@ class Shim:
         elif action is Do.GO:
             self._close_port()
             record.mark_released(self._directory)
+            self._peers, self._look_at = Peers(_env_of(order)), time.monotonic() + PEERS_AFTER_S
             env = {**_env_of(order), **marker(self._start, self._directory)}
             if self._runtime is not None:
                 self._runtime.send({"go": {"env": env}})
@@ -368,6 +382,7 @@ class Shim:
         task["rss_bytes"] = self._process.rss_bytes
         task["peak_rss_bytes"] = self._process.peak_rss_bytes
         task["log_bytes"] = self._log.end
+        task["peers"] = self._peers.unreached
         task["log_dropped_bytes"] = self._log.dropped_bytes
         self._progress.put_into(task, time.monotonic(), attached=self._runtime is not None)
         return task

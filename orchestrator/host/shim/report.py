@@ -29,10 +29,13 @@ if TYPE_CHECKING:
         NonFinite,
         Said,
         Saving,
+        Stage,
         SweptBy,
         Task,
         TaskExit,
     )
+
+STAGES = (None, "importing", "connecting", "building", "compiling", "training", "evaluating", "saving")
 
 PACE_WINDOW_S = 20.0
 _POINTS_MAX = 128
@@ -91,6 +94,9 @@ def blank_task(start: dict[str, Any]) -> Task:
         "log_dropped_bytes": 0,
         "heartbeat_age_s": 0.0,
         "runtime_age_s": None,
+        "stage": None,
+        "stage_age_s": None,
+        "peers": [],
         "error": None,
         "said": [],
         "exit": None,
@@ -144,6 +150,10 @@ class Progress:
         self.error: Said | None = None
         self.said: deque[Said] = deque(maxlen=SAID_MAX)
         self.heartbeat_at: float | None = None
+        self.stage: Stage | None = None
+        self.stage_at = 0.0
+        self.has_stepped = False
+        """Whether a step was made, and not only told from which one the training goes on."""
         self.moved_at: float | None = None
         self._points: deque[tuple[float, int]] = deque(maxlen=_POINTS_MAX)
 
@@ -152,6 +162,8 @@ class Progress:
         if "heartbeat" in message or self.heartbeat_at is not None:
             # Once the runtime has sent a heartbeat, every message of it is a sign of life
             self.heartbeat_at = at
+        if "heartbeat" in message:
+            return self._stage(message["heartbeat"], at)
         if "step" in message:
             return self._step(message, at)
         if "error" in message:
@@ -160,6 +172,13 @@ class Progress:
         if "say" in message:
             return self._say(_said(message["say"]))
         return ""
+
+    def _stage(self, told: Any, at: float) -> str:
+        stage = told.get("stage", self.stage) if isinstance(told, dict) else self.stage
+        if stage not in STAGES or stage == self.stage:
+            return ""
+        self.stage, self.stage_at = stage, at
+        return "soon"
 
     def _say(self, said: Said) -> str:
         if said in self.said:
@@ -195,6 +214,9 @@ class Progress:
         odd = message.get("nonfinite")
         for name, value in odd.items() if isinstance(odd, dict) else ():
             self._not_finite(name[:METRIC_CHARS_MAX], value, step)
+        if not self.has_stepped and (self.began is None or self.began["stride"] or step > self.began["step"]):
+            self.has_stepped, self.stage, self.stage_at = True, "training", at
+            return "now"
         return "now" if first else "soon"
 
     def _measure(self, name: str, value: Any) -> None:
@@ -229,6 +251,8 @@ class Progress:
         task["began"] = self.began
         task["began_age_s"] = None if self.began_at is None else round(at - self.began_at, 3)
         task["saving"] = self.saving
+        task["stage"] = self.stage
+        task["stage_age_s"] = None if self.stage is None else round(at - self.stage_at, 3)
         task["epoch"] = self.epoch
         task["steps_total"] = self.steps_total
         task["epochs"] = self.epochs

@@ -53,6 +53,11 @@ const TASKS_MAX = 100; // each has a dozen elements
 
 const costText = (cost) => (/^\d/.test(cost) ? `The restart took ${cost}.` : cost);
 
+const phaseAndStage = (task) => [
+  phaseMark(task.phase),
+  task.phase === "RUNNING" && task.stage && task.stage !== "training" ? `: ${task.stage}` : "",
+];
+
 export class RunView {
   constructor(run, query) {
     this.id = run;
@@ -270,7 +275,7 @@ export class RunView {
           key: (task) => task.task,
         },
         { name: "host", value: (task) => task.host },
-        { name: "phase", value: (task) => phaseMark(task.phase), key: (task) => task.phase },
+        { name: "phase", value: phaseAndStage, key: (task) => `${task.phase} ${task.stage}` },
         { name: "step", num: true, value: (task) => countText(task.global_step) },
         { name: "steps/s", num: true, value: (task) => numberText(task.steps_per_s) },
         { name: "CPU", num: true, value: (task) => percentText(task.cpu_percent) },

@@ -12,6 +12,7 @@ import threading
 
 from orchestrator.both.script import FRAMEWORKS
 from orchestrator.task import collector, this_task
+from orchestrator.task.stages import CONNECTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def install(link: Link, progress: Progress) -> None:
         KERAS3_JAX: patch_keras3_jax,
     }
     patches.update(dict.fromkeys(KERAS2, patch_keras2))
+    patches.update(dict.fromkeys(CONNECTS, _say_when_it_connects))
     when_imported(patches)
     import_without_collection(FRAMEWORKS)
 
@@ -90,7 +92,18 @@ def _remember(strategy: Any) -> None:
         init(self, *args, **kwargs)
         this_task.strategy = self
 
-    strategy.__init__ = __init__
+    strategy.__init__ = _connecting(__init__)
+
+
+def _say_when_it_connects(module: ModuleType) -> None:
+    """Wrap the method of this module that waits for the peers."""
+    owner, method = CONNECTS[module.__name__]
+    found = getattr(module, owner)
+    setattr(found, method, _connecting(getattr(found, method)))
+
+
+def _connecting(connect: Callable[..., Any]) -> Callable[..., Any]:
+    return connect if this_task.stages is None else this_task.stages.connecting(connect)
 
 
 def when_imported(patches: dict[str, Callable[[ModuleType], None]]) -> None:

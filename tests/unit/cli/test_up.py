@@ -33,6 +33,32 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
     )
 
 
+def test_up_waits_for_the_first_step_and_not_for_the_release(orch: Desk, api: FakeApi, spec: str) -> None:
+    released = {"phase": "RUNNING", "global_step": 100, "has_stepped": False}
+    phases(api, released, {**released, "phase": "STOPPING"}, {**released, "phase": "FAILED"})
+    assert orch("up", spec) == 1, "a typo that fails a second after the release"
+    assert "trains" not in orch.said
+
+
+def test_up_waits_for_a_script_that_tells_nothing_for_some_time_only(
+    orch: Desk, api: FakeApi, spec: str
+) -> None:
+    tasks = [{**task_document(0), "stage": "building"}, {**task_document(1), "stage": None}]
+    untold = {"phase": "RUNNING", "global_step": None, "has_stepped": False, "tasks": tasks}
+    connects = [{**tasks[0], "stage": "connecting"}, tasks[1]]
+    phases(
+        api,
+        {**untold, "phase_age_s": 29.0},
+        {**untold, "phase_age_s": 40.0, "tasks": connects},
+        {**untold, "phase_age_s": 41.0},
+    )
+    assert orch("up", spec) == 0
+    assert orch.said.endswith(
+        f"{RUN} has run for 30 s; its script has reported no step. Logs: orch logs -f mnist\n"
+    )
+    assert orch.clock > 0.0
+
+
 def test_up_does_not_sleep_on_what_happens_while_it_looks(orch: Desk, api: FakeApi, spec: str) -> None:
     """The status is that of just before; the next look must not wait for yet another event."""
 

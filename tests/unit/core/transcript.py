@@ -345,6 +345,9 @@ class Transcript:
                 runtime_age_s=silent_s,
                 began_step=int(options["began"]) if "began" in options else None,
                 began_stride=int(options.get("stride", 0)),
+                stage=options.get("stage"),
+                stage_age_s=float(options.get("staged", 0.0)),
+                unreached=_unreached(options.get("unreached", "")),
             ),
             exit=ended,
         )
@@ -360,3 +363,9 @@ def _stack(word: str) -> tuple[TaskId, str]:
     file, line, function = where.split(":")
     text = f'Thread 0x1 (most recent call first):\n  File "/opt/{file}", line {line} in {function}'
     return TaskId.parse(task), text
+
+
+def _unreached(told: str) -> tuple[tuple[TaskId, str], ...]:
+    """Return `worker:0/silent` as the peer that a task does not reach, and what was found."""
+    found = [one.split("/") for one in told.split("+") if one]
+    return tuple((TaskId.parse(peer), finding) for peer, finding in found)

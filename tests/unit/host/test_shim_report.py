@@ -281,3 +281,19 @@ def test_when_training_began_is_known_only_where_it_is_exact() -> None:
     inexact = Progress()
     inexact.heard({"step": 41, "began": {"step": 40, "stride": 1}}, 10.0)
     assert said(inexact, 13.0)["began_age_s"] is None
+
+
+def test_a_stage_grows_old_until_the_next_and_a_step_is_training() -> None:
+    progress, task = Progress(), blank_task({})
+    assert progress.heard({"heartbeat": {"stage": "connecting"}}, 10.0) == "soon"
+    assert progress.heard({"heartbeat": {"stage": "connecting"}}, 11.0) == ""
+    odd: tuple[Any, ...] = ({"stage": "juggling"}, {"stage": ["connecting"]}, {"stage": {}}, {}, [])
+    for told in odd:
+        progress.heard({"heartbeat": told}, 12.0)
+    progress.put_into(task, 14.0)
+    assert (task["stage"], task["stage_age_s"]) == ("connecting", 4.0)
+    progress.heard({"step": 40, "began": {"step": 40, "stride": 0}}, 15.0)
+    assert not progress.has_stepped, "it tells from where the training goes on"
+    assert progress.heard({"step": 41}, 16.0) == "now"
+    progress.put_into(task, 16.0)
+    assert (progress.has_stepped, task["stage"], task["stage_age_s"]) == (True, "training", 0.0)

@@ -111,7 +111,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
         ),
         (
             run_in(Phase.RUNNING, tasks=(task(RUNNING), task(RUNNING))),
-            "released 10 s ago; no task has reported a step yet",
+            "no step yet, 10 s after the release",
         ),
         (
             run_in(
@@ -129,7 +129,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 tasks=(task(RUNNING), task(RUNNING)),
                 own={"progress_at": 900.0},
             ),
-            "before the first step; b unreachable for 40 s; no task makes progress",
+            "no step yet, 10 s after the release; b unreachable for 40 s; no task makes progress",
         ),
         (
             run_in(

@@ -1,0 +1,116 @@
+"""What this process does, in one word: sent with each heartbeat, and seen from beside the training.
+
+The stack of the main thread tells it, looked at once a second. While TensorFlow connects to its peers it holds Python's
+lock, so that no thread of this process runs: this stage is said before, by whoever wraps the strategy's constructor. To
+which peers it connects, the shim sees from outside (`host/shim/peers.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+
+from orchestrator.both.script import FRAMEWORKS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from orchestrator.protocol.reports import Stage
+    from orchestrator.task.link import Link
+    from orchestrator.task.progress import Progress
+
+_KERAS = ("/keras/src/", "/tf_keras/", "/keras/engine/")
+_PLACES: dict[str, tuple[Stage, tuple[str, ...]]] = {
+    "fit": ("training", _KERAS),
+    "evaluate": ("evaluating", _KERAS),
+    "predict": ("evaluating", _KERAS),
+    "save": ("saving", (*_KERAS, "/tensorflow/python/checkpoint/", "/tensorflow/python/saved_model/")),
+    "save_model": ("saving", _KERAS),
+    "save_weights": ("saving", _KERAS),
+    "write": ("saving", ("/tensorflow/python/checkpoint/",)),
+    "func_graph_from_py_func": ("compiling", ("/tensorflow/python/",)),
+}
+"""By function: what the process does in it, and of which packages it is. The innermost counts."""
+
+_TELLS_NOTHING = {
+    ("__call__", "polymorphic_function.py"),
+    ("join", "server_lib.py"),
+    ("begin", "server.py"),
+}
+
+CONNECTS = {
+    "tensorflow.python.distribute.parameter_server_strategy_v2": ("ParameterServerStrategyV2", "__init__"),
+    "horovod.common.basics": ("HorovodBasics", "init"),
+    "jax._src.distributed": ("State", "initialize"),
+}
+"""By module: the class and the method that return once all peers are connected. MultiWorkerMirroredStrategy is wrapped
+where it is remembered."""
+
+
+class Stages:
+    """The stage of this process: null where nothing tells it, as in a loop of the script's own before its first report,
+    in a task that only serves, or after a fit."""
+
+    def __init__(self, link: Link, progress: Progress) -> None:
+        self._link, self._progress = link, progress
+        self._main = threading.main_thread().ident
+        self._connecting = False
+        self._has_fitted = False
+        self._is_untold = False
+        """It serves, or executed a function of TensorFlow's outside of Keras: its own loop may train in there."""
+
+    def connecting(self, connect: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap what connects to the peers, so that this stage is said before, and the next one after it."""
+
+        @functools.wraps(connect)
+        def connected(*args: Any, **kwargs: Any) -> Any:
+            if self._connecting:
+                return connect(*args, **kwargs)
+            self._connecting = True
+            self.send(wait_s=1.0)
+            try:
+                return connect(*args, **kwargs)
+            finally:
+                self._connecting = False
+                self.send()
+
+        return connected
+
+    def send(self, wait_s: float = 0.0) -> None:
+        """Send a heartbeat with the stage."""
+        self._link.send({"heartbeat": {"stage": self.now()}}, wait_s=wait_s)
+
+    def now(self) -> Stage | None:
+        """Return what this process does now."""
+        if self._connecting:
+            return "connecting"
+        told, imports = self._look(sys._current_frames().get(self._main or 0))
+        stepped = self._progress.has_stepped
+        if told == "training":
+            self._has_fitted = True
+            return "training" if stepped else "compiling"
+        if told is not None:
+            return told
+        if stepped:
+            return None if self._has_fitted else "training"
+        if imports:
+            return "importing"
+        return "building" if not self._is_untold and any(name in sys.modules for name in FRAMEWORKS) else None
+
+    def _look(self, frame: FrameType | None) -> tuple[Stage | None, bool]:
+        """Return what the innermost telling function does, and whether something is being imported."""
+        imports = False
+        while frame is not None:
+            path, name = frame.f_code.co_filename, frame.f_code.co_name
+            told, packages = _PLACES.get(name, (None, ()))
+            if told is not None and any(package in path for package in packages):
+                return told, imports
+            imports = imports or path.startswith("<frozen importlib")
+            if (name, path.rpartition("/")[2]) in _TELLS_NOTHING:
+                self._is_untold = True
+            frame = frame.f_back
+        return None, imports

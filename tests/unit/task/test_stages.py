@@ -1,0 +1,100 @@
+"""The stage of a task's process: told by its main thread's stack, and said before what holds Python's lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.task.link import Link
+from orchestrator.task.progress import Progress
+from orchestrator.task.stages import Stages
+
+KERAS = "/lib/python3.11/site-packages/keras/src/backend/tensorflow/trainer.py"
+SAVING = "/lib/python3.11/site-packages/keras/src/saving/saving_api.py"
+TENSORFLOW = "/lib/python3.11/site-packages/tensorflow/python/"
+
+
+class Sent(Link):
+    """A link that keeps what is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.stages: list[str | None] = []
+
+    def send(self, message: Any, wait_s: float = 0.0) -> bool:
+        del wait_s
+        self.stages.append(message["heartbeat"]["stage"])
+        return True
+
+
+def within(*places: tuple[str, str]) -> FrameType:
+    """Return the frame in which a thread is that has called these functions, the outermost first."""
+    here: list[FrameType] = []
+    call: Callable[[], Any] = lambda: here.append(__import__("sys")._getframe())  # noqa: E731
+    for path, name in reversed(places):
+        made: dict[str, Any] = {"inner": call}
+        exec(compile(f"def {name}():\n    inner()\n", path, "exec"), made)
+        call = made[name]
+    call()
+    return here[0]
+
+
+@pytest.mark.parametrize(
+    ("stepped", "places", "stage"),
+    [
+        (False, [("train.py", "main")], "building"),
+        (False, [("train.py", "main"), ("<frozen importlib._bootstrap>", "_load")], "importing"),
+        (False, [("train.py", "main"), (KERAS, "fit")], "compiling"),
+        (True, [("train.py", "main"), (KERAS, "fit")], "training"),
+        (True, [("train.py", "main"), (KERAS, "fit"), (KERAS, "evaluate")], "evaluating"),
+        (True, [("train.py", "main"), (KERAS, "fit"), (SAVING, "save_model")], "saving"),
+        (True, [("train.py", "main")], "training"),
+        (False, [("train.py", "fit")], "building"),
+        (False, [("t.py", "main"), (f"{TENSORFLOW}eager/polymorphic_function.py", "__call__")], None),
+        (False, [("t.py", "main"), (f"{TENSORFLOW}training/server_lib.py", "join")], None),
+    ],
+)
+def test_the_stack_of_the_main_thread_tells_the_stage(
+    monkeypatch: pytest.MonkeyPatch, stepped: bool, places: list[tuple[str, str]], stage: str | None
+) -> None:
+    progress = Progress(Link(None))
+    progress.has_stepped = stepped
+    monkeypatch.setitem(__import__("sys").modules, "tensorflow", cast("Any", object()))
+    frames = {threading.main_thread().ident: within(*places)}
+    monkeypatch.setattr("orchestrator.task.stages.sys._current_frames", lambda: frames)
+    assert Stages(Sent(), progress).now() == stage
+
+
+def test_after_a_fit_nothing_is_said() -> None:
+    stages = Stages(Sent(), Progress(Link(None)))
+    stages._progress.has_stepped = stages._has_fitted = True
+    assert stages.now() is None
+
+
+def test_connecting_is_said_before_and_its_end_after_whatever_comes_of_it() -> None:
+    link = Sent()
+    stages = Stages(link, Progress(Link(None)))
+    seen: list[list[str | None]] = []
+
+    def connect() -> None:
+        seen.append(list(link.stages))
+        raise OSError
+
+    with pytest.raises(OSError):
+        stages.connecting(connect)()
+    assert seen == [["connecting"]]
+    assert link.stages[-1] != "connecting"
+
+
+def test_that_a_training_begins_is_no_step() -> None:
+    progress = Progress(Link(None))
+    progress.began(40)
+    progress.report(40, {})
+    assert not progress.has_stepped
+    progress.report(41, {})
+    progress.flush()
+    assert progress.has_stepped

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.host.agent.heartbeat import next_heartbeat_s
+from orchestrator.host.agent.main import next_heartbeat_s
 from orchestrator.protocol import orders, reports
 from orchestrator.protocol.channel import Decoder, encode
 from tests.agents import hello

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import render
-from orchestrator.cli.show.grpc_folding import GrpcFolder
+from orchestrator.cli.show.log_folding import GrpcFolder
 from orchestrator.cli.show.log_lines import LogPainter
 from orchestrator.cli.show.terminal import fold, screen
 from orchestrator.cli.watching import Watch

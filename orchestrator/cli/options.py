@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import click
 
+from orchestrator.core.errors import UsageError
 from orchestrator.spec.durations import parse_duration
 
 
@@ -21,3 +24,30 @@ class Duration(click.ParamType[float]):
 
 
 DURATION = Duration()
+
+
+DEFAULT = "127.0.0.1:9464"
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return the address and port of `127.0.0.1:9464` or `[::1]:9464`. Raises UsageError."""
+    address, colon, port = text.rpartition(":")
+    try:
+        ip = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
+        number = int(port)
+        if not colon or not 0 <= number <= 65535:
+            raise ValueError
+    except ValueError:
+        raise UsageError(
+            f"--listen {text!r} is no address with a port", hint="for example 127.0.0.1:9464, or [::1]:9464"
+        ) from None
+    return str(ip), number
+
+
+def exposure(address: str, *, with_token: bool) -> str | None:
+    """Return what others can do who reach that address; None where they can do nothing."""
+    if not with_token:
+        return f"whoever reaches {address} may read the names of runs and hosts, and how they do, and change nothing"
+    if ipaddress.ip_address(address).is_loopback:
+        return None
+    return f"the bearer token and the numbers go to {address} unencrypted: whoever listens on that network reads both"

@@ -1,6 +1,6 @@
 """How often a failure is expected, and how often a run saves, in words.
 
-The interval is computed where a save is measured, in the task (`task/interval.py`); how often failures come only the
+The interval is computed where a save is measured, in the task (`task/cadence.py`); how often failures come only the
 coordinator has seen.
 """
 

@@ -1,13 +1,11 @@
-"""Find where a script saves its checkpoints into a path of its own, where orch does not look for them.
-
-What is saved there can be neither verified nor fenced, and after a failure orch says that the run starts at step 0.
-Only paths that the source spells out are found: a literal, an f-string or a join that begins with one, or a name that
-is assigned once to one of these.
-"""
+"""Find what a script shows before it is started: a path of its own for checkpoints, or that it is no Python."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,3 +108,50 @@ def _literal(node: ast.expr | None, names: dict[str, ast.expr], depth: int = 0) 
             tail_text = _literal(right, names, depth + 1) or "{…}"
             return None if begin is None else begin + ("/" if isinstance(op, ast.Div) else "") + tail_text
     return None
+
+
+_SHELLS = re.compile(rb"#!\s*\S*/(?:env\s+(?:-S\s+)?)?(?:ba|da|z|k|c|fi)?sh\b")
+_SOURCE_BYTES_MAX = 16 << 20
+_RUN_BY_PYTHON = (".pyc", ".pyz", ".zip")
+"""What Python itself runs though it is no source. The runtime reads the source, so it cannot."""
+
+
+def why_not_python(path: str, *, runtime: bool) -> str | None:
+    """Return why the file cannot be the script, and the way out, after its name; None where it may be Python.
+
+    A notebook is JSON, and JSON is a Python literal: Python evaluates it, does nothing, and ends with 0. Source
+    that this Python cannot parse may be of the hosts' version, and otherwise fails there with its line.
+    """
+    try:
+        with open(path, "rb") as file:
+            source = file.read(_SOURCE_BYTES_MAX)
+    except OSError:
+        return None  # the push names it
+    if b"\0" in source:
+        if not runtime and path.endswith(_RUN_BY_PYTHON):
+            return None
+        return "is a binary file, and not the source of a Python script; name the .py file"
+    document = _json(source)
+    if path.endswith(".ipynb") or (isinstance(document, dict) and "cells" in document):
+        return (
+            "is a notebook, which Python would read as one value and run none of its cells; "
+            f"`jupyter nbconvert --to script {os.path.basename(path)}` makes a script of it"
+        )
+    if isinstance(document, (dict, list)):
+        return "is JSON, and not a Python script; name the .py file"
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError):
+        if path.endswith((".sh", ".bash", ".zsh")) or _SHELLS.match(source):
+            return (
+                "is a shell script; name the Python script that it starts, with `args` and `env` of the spec"
+            )
+        return None if path.endswith(".py") else "is not a Python script; name the .py file"
+    return None
+
+
+def _json(source: bytes) -> object:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError):
+        return None

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from orchestrator.core.launching import wiring
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.protocol import wired
-from orchestrator.spec import not_python
+from orchestrator.spec import own_paths
 from orchestrator.spec.diagnostics import Loc, Said
 from orchestrator.spec.durations import as_written
 from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
@@ -167,7 +167,7 @@ def _files(parts: Parts) -> Said:
             )
         elif not os.path.isfile(script):
             yield ("run", "script"), f"no such file in workdir ({workdir}): {run.script}"
-        elif (what := not_python.why(script, runtime=run.runtime)) is not None:
+        elif (what := own_paths.why_not_python(script, runtime=run.runtime)) is not None:
             yield ("run", "script"), f"{run.script} {what}"
 
 

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from orchestrator.core.notes import NoteKind as Kind
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
-from orchestrator.head.effects import telemetry
+from orchestrator.head.effects import tracer
 from orchestrator.head.effects.tracer import Tracer
 from orchestrator.reporting import traces
 from orchestrator.reporting.goodput import Account, Event, account
@@ -55,7 +55,7 @@ class Books:
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     made = Web()
-    monkeypatch.setenv(telemetry.ENDPOINT, f"http://127.0.0.1:{made.port}")
+    monkeypatch.setenv(tracer.ENDPOINT, f"http://127.0.0.1:{made.port}")
     yield made
     made.close()
 
@@ -75,8 +75,8 @@ def received(web: Web) -> list[Any]:
 def test_a_receiver_gets_the_run_its_generations_and_what_they_did(web: Web) -> None:
     last, made = traces.spans("t-1", "t", "SUCCEEDED", told(200))
     assert last == 2
-    assert telemetry.is_wanted()
-    assert telemetry.send("t-1", made) is None
+    assert tracer.is_wanted()
+    assert tracer.send("t-1", made) is None
     assert web.paths == ["/v1/traces"]
     spans = received(web)
     by_name = {span.name: span for span in spans}
@@ -118,6 +118,6 @@ def test_each_generation_is_sent_once_when_it_ends_and_by_every_coordinator_alik
 
 def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
-    assert telemetry.send("t-1", []) == telemetry.MISSING
-    assert "pip install 'orch-tf[telemetry]'" in telemetry.MISSING
-    assert not telemetry.is_wanted({})
+    assert tracer.send("t-1", []) == tracer.MISSING
+    assert "pip install 'orch-tf[telemetry]'" in tracer.MISSING
+    assert not tracer.is_wanted({})

@@ -6,7 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from orchestrator.head.records import log_gaps, runlogs
+from orchestrator.head.records import log_file, runlogs
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _compare(path: str, origin: bytes) -> None:
     with open(path, "rb") as file:
         copy = file.read()
     at, offset = 0, 0
-    for gap in [*log_gaps.read_gaps(path), None]:
+    for gap in [*log_file.read_gaps(path), None]:
         end = gap.start if gap is not None else len(copy)
         if copy[at:end] != origin[offset : offset + end - at]:
             raise Violation(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.launching.environment import environment, port_candidates, wiring
-from orchestrator.core.launching.horovod import slots
+from orchestrator.core.launching.wiring import slots
 from orchestrator.spec.models import json_schema
 from orchestrator.spec.plan import load_plan
 

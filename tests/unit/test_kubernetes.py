@@ -15,10 +15,9 @@ import yaml
 
 from orchestrator.core.errors import SpecError
 from orchestrator.protocol import pod
-from orchestrator.spec.kubernetes.manifests import Manifest, manifests
+from orchestrator.spec.kubernetes.manifests import Manifest, as_yaml, manifests
 from orchestrator.spec.kubernetes.settings import settings
 from orchestrator.spec.kubernetes.wishes import Wishes, refusals
-from orchestrator.spec.kubernetes.write import as_yaml
 from orchestrator.spec.plan import load_plan
 from tests.unit.cli.desk import Desk
 

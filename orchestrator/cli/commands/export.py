@@ -130,8 +130,7 @@ def kubernetes(
     exit code by which Kubernetes starts it again, or does not. `hosts:` of FILE is not used.
     """
     from orchestrator.head.code import bundle
-    from orchestrator.spec.kubernetes import write
-    from orchestrator.spec.kubernetes.manifests import manifests
+    from orchestrator.spec.kubernetes.manifests import as_list, as_yaml, manifests
     from orchestrator.spec.kubernetes.wishes import Wishes, notes
     from orchestrator.spec.load import load_spec
     from orchestrator.spec.plan import load_plan
@@ -159,7 +158,7 @@ def kubernetes(
     _check(file, plan, wishes)
     found = manifests(plan, wishes, bundle.packed(), None if code_dir else _code(file, plan))
     remarks = notes(plan)
-    session.put((write.as_list(found) if as_json else write.as_yaml(found, remarks)).rstrip("\n"))
+    session.put((as_list(found) if as_json else as_yaml(found, remarks)).rstrip("\n"))
     _say_notes(session, remarks[1:])
     return 0
 

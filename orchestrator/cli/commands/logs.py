@@ -17,8 +17,7 @@ from orchestrator.cli.run_choice import (
 )
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import render
-from orchestrator.cli.show.grpc_folding import GrpcFolder
-from orchestrator.cli.show.log_folding import WITHIN_S, Folder
+from orchestrator.cli.show.log_folding import WITHIN_S, Folder, GrpcFolder
 from orchestrator.cli.show.log_lines import LogPainter, Stamps
 from orchestrator.cli.show.times import parse_since, shown
 from orchestrator.client.log_reading import Request, document, read, why_none

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.listening import DEFAULT, exposure, parse_listen
+from orchestrator.cli.options import DEFAULT, exposure, parse_listen
 from orchestrator.cli.session import Session
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError

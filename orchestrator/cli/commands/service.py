@@ -11,7 +11,7 @@ import click
 
 from orchestrator.both.logind import user_name
 from orchestrator.cli.help import Group
-from orchestrator.cli.listening import DEFAULT, exposure, parse_listen
+from orchestrator.cli.options import DEFAULT, exposure, parse_listen
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.head.node import metrics_unit

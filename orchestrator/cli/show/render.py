@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Paint
-from orchestrator.cli.show.left_files import left_lines
-from orchestrator.cli.show.paragraphs import indent, labelled
+from orchestrator.cli.show.paragraphs import folded, indent, labelled
 from orchestrator.cli.show.phase_colours import phase
 from orchestrator.cli.show.task_table import ended_tasks, or_dash, task_table
-from orchestrator.cli.show.terminal import fold
+from orchestrator.cli.show.terminal import fold, printable
 from orchestrator.cli.show.times import of_event, shown
 from orchestrator.cli.show.troubles import trouble_lines
 from orchestrator.client.choice import is_active
 from orchestrator.client.run_facts import metrics, position
 from orchestrator.core.words import counted, duration, pace, size
+
+if TYPE_CHECKING:
+    from orchestrator.cli.session import Paint
+
 
 ENDED_MAX = 5
 """How many ended runs have a line in the status of all."""
@@ -214,3 +217,29 @@ def event(event: Document, paint: Paint, *, utc: bool = False) -> str:
     time = of_event(event.get("time"), utc=utc)
     parts = [paint(time, "dim"), paint(str(event.get("kind")), "cyan"), str(event.get("message") or "")]
     return "  ".join(filter(None, parts))
+
+
+TASKS_MAX = 8
+"""How many tasks have a line."""
+
+
+def left_lines(run: Mapping[str, Any], paint: Paint, width: int | None = None) -> list[str]:
+    """Return what the tasks have left, how to fetch it, and what could not be: `width` less two columns of indent."""
+    found = run.get("outputs") or {}
+    tasks, lines = found.get("tasks") or [], []
+    for left in tasks[:TASKS_MAX]:
+        there = f"{left['task']} left {counted(left['files'], 'file')}, {size(left['bytes'])}"
+        here = f"; {left['fetched']} of them in {found['directory']}" if left["fetched"] else ""
+        lines.append(f"{there}{here}")
+    if len(tasks) > TASKS_MAX:
+        lines.append(f"and {counted(len(tasks) - TASKS_MAX, 'task')} more left files")
+    if any(left["fetched"] < left["files"] for left in tasks):
+        lines[-1] += f": `orch fetch {run.get('name')}`"
+    if found.get("pending"):
+        lines.append(
+            "what the tasks left is being fetched" if found["directory"] else "looking for what they left"
+        )
+    shown = folded(lines, width)
+    for why in found.get("problems") or []:
+        shown += labelled("not fetched:", printable(str(why)), paint, "yellow", width)
+    return shown

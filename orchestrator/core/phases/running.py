@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.core import bottleneck
 from orchestrator.core.actions import StopTask, VerifyCheckpoint
+from orchestrator.core.bottleneck import HostReading, Watched
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.hosts import checkpoint_dir, silence
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, own_place, pace
+from orchestrator.core.phases import final_verification, own_place
 from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
 from orchestrator.core.restart_scope import gang, is_served
+from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Intent, Phase, Running
 from orchestrator.core.state.run import Problem, Run
@@ -42,7 +45,7 @@ def advance_running(turn: Turn) -> None:
     if silence.judge(turn):
         react_to_end(turn, gang(turn.run))
         return
-    pace.look(turn)
+    judge_pace(turn)
     run = turn.run
     if is_due(run.within(Running).verify_at, turn.at):
         turn.set_phase(verify_at=None)
@@ -151,3 +154,56 @@ def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
     if sentence not in run.warnings:
         turn.set(warnings=(*run.warnings, sentence))
         turn.note(NoteKind.WARNING, sentence)
+
+
+LOOK_EVERY_S = 5.0
+"""A look reads what all tasks have measured."""
+
+
+def judge_pace(turn: Turn) -> None:
+    """Judge every few seconds what limits the run, and note it when it changes."""
+    running = turn.run.phase_state
+    if not isinstance(running, Running):
+        return
+    before = running.watched
+    if before.looked_at is not None and turn.at - before.looked_at < LOOK_EVERY_S:
+        return
+    hosts = _hosts(turn.run)
+    if before == Watched() and not hosts:
+        return
+    after = bottleneck.judge(before, hosts, turn.at)
+    turn.set_phase(watched=after)
+    was, is_now = before.told, after.told
+    if (was and was.key) == (is_now and is_now.key):
+        return
+    if is_now is None:
+        turn.note(NoteKind.BOTTLENECK, "nothing limits the run any more that was measured")
+        return
+    turn.note(
+        NoteKind.BOTTLENECK,
+        f"limited by {bottleneck.sentence(is_now)}; {bottleneck.REMEDIES[is_now.kind]}",
+        None,
+        bottleneck=is_now.kind,
+        share=round(is_now.share, 3),
+    )
+
+
+def _hosts(run: Run) -> list[HostReading]:
+    """Return what the hosts measure on which tasks train. Of a host that is not heard nothing is known."""
+    if run.phase is not Phase.RUNNING or run.global_step is None:
+        return []
+    return [
+        HostReading(host.name, host.cpu_percent, _gpu_percent(run, host))
+        for host in run.assignees
+        if host.link is Link.CONNECTED
+    ]
+
+
+def _gpu_percent(run: Run, host: Host) -> float | None:
+    own = {gpu for task in run.placed.tasks if task.host == host.name for gpu in task.gpus}
+    known = [
+        load.utilization_percent
+        for load in host.gpu_loads
+        if load.index in own and load.utilization_percent is not None
+    ]
+    return sum(known) / len(known) if known else None

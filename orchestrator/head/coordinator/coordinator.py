@@ -39,7 +39,7 @@ from orchestrator.head.code.codetree import CodeFile
 from orchestrator.head.coordinator import chaos, checkpoint_requests, status
 from orchestrator.head.coordinator.executor import Executor
 from orchestrator.head.coordinator.loop import Loop
-from orchestrator.head.effects import telemetry
+from orchestrator.head.effects import tracer
 from orchestrator.head.effects.historian import Historian
 from orchestrator.head.effects.left_files import LeftFiles
 from orchestrator.head.effects.messenger import Messenger, Place
@@ -96,7 +96,7 @@ class Coordinator:
         self._left_files = LeftFiles(paths)
         self._accounts = Accounts(paths.journal, paths.run_dir, watches=True)
         self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
-        self._tracer = Tracer(self._accounts, lambda: self.loop.runs, is_on=telemetry.is_wanted())
+        self._tracer = Tracer(self._accounts, lambda: self.loop.runs, is_on=tracer.is_wanted())
         self._messenger = Messenger(
             Place(paths.journal, paths.state_dir, paths.notices, paths.notify),
             self.owner.id,

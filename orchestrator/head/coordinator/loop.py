@@ -35,9 +35,8 @@ from orchestrator.core.state.instants import Deadline, rebased, stood_still
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import duration
-from orchestrator.head.coordinator.backlog import Backlog
 from orchestrator.head.coordinator.halts import Halt, Stories
-from orchestrator.head.coordinator.inbox import Inbox
+from orchestrator.head.coordinator.inbox import Backlog, Inbox
 from orchestrator.head.coordinator.news import News
 from orchestrator.head.coordinator.report_queue import Reports, Waiting
 from orchestrator.head.journal.entries import Outcome

@@ -3,22 +3,81 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 
+from orchestrator import __version__
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
-from orchestrator.head.effects import telemetry
 from orchestrator.head.effects.lookout import Lookout
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.reporting import traces
-from orchestrator.reporting.traces import TraceSpan
+from orchestrator.reporting.traces import ERROR, OK, TraceSpan, trace_id
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
 """By then the history has written when the last step was made."""
 
-END_WAIT_S = telemetry.TIMEOUT_S + 2.0
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+TIMEOUT_S = 5.0
+
+MISSING = (
+    f"{ENDPOINT} is set, and the library that sends traces is not installed; "
+    "`pip install 'orch-tf[telemetry]'` installs it"
+)
+
+
+def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether traces are to be sent."""
+    return bool(environ.get(ENDPOINT))
+
+
+def send(run_id: str, spans: Sequence[TraceSpan]) -> str | None:
+    """Send spans of a run, within seconds. Return why that failed, without the address, which may hold a token."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.sdk.trace.export import SpanExportResult
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+    except ImportError:
+        return MISSING
+    logging.getLogger("opentelemetry").propagate = False  # its words show the address
+    own = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or "orch", "service.version": __version__}
+    resource, scope = Resource.create(own), InstrumentationScope("orch", __version__)
+    codes = {OK: StatusCode.OK, ERROR: StatusCode.ERROR}
+
+    def context(id: int) -> SpanContext:
+        return SpanContext(trace_id(run_id), id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+    told = [
+        ReadableSpan(
+            span.name,
+            context(span.id),
+            context(span.parent) if span.parent is not None else None,
+            resource,
+            span.attributes,
+            status=Status(codes.get(span.status, StatusCode.UNSET)),
+            start_time=int(span.begin * 1e9),
+            end_time=int(span.end * 1e9),
+            instrumentation_scope=scope,
+        )
+        for span in spans
+    ]
+    exporter = OTLPSpanExporter(timeout=TIMEOUT_S)
+    try:
+        done = exporter.export(told) is SpanExportResult.SUCCESS
+    except Exception as e:  # the library may raise anything; that may cost a trace, but must not harm a run
+        return f"the traces were not sent: {type(e).__name__}"
+    finally:
+        exporter.shutdown()  # type: ignore[no-untyped-call]
+    return None if done else f"the traces were not taken by what {ENDPOINT} names"
+
+
+END_WAIT_S = TIMEOUT_S + 2.0
 
 
 class Tracer:
@@ -30,7 +89,7 @@ class Tracer:
         runs: Callable[[], Mapping[str, Run]],
         *,
         is_on: bool,
-        send: Callable[[str, Sequence[TraceSpan]], str | None] = telemetry.send,
+        send: Callable[[str, Sequence[TraceSpan]], str | None] = send,
     ) -> None:
         self._accounts, self._runs, self._send, self._is_on = accounts, runs, send, is_on
         self._waiting: set[str] = set()

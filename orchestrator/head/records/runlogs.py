@@ -19,8 +19,19 @@ from typing import Any
 from orchestrator.both import durable
 from orchestrator.core.plan import TaskId
 from orchestrator.head.records import first_causes
-from orchestrator.head.records.log_file import OWN, Follower, LogLine, end_of_lines, lines_of, time_of
-from orchestrator.head.records.log_gaps import Gap, drop_torn_gap, gaps_path, read_gaps, write_gap
+from orchestrator.head.records.log_file import (
+    OWN,
+    Follower,
+    Gap,
+    LogLine,
+    drop_torn_gap,
+    end_of_lines,
+    gaps_path,
+    lines_of,
+    read_gaps,
+    time_of,
+    write_gap,
+)
 
 _GAPS_BYTES_MAX = 32 << 10
 """A thousand gaps. Each is of at least a whole log of 64 MiB that was rotated away."""

@@ -15,7 +15,6 @@ from orchestrator.host.agent import state as agent_state
 from orchestrator.host.agent.context import Context
 from orchestrator.host.agent.directories import Directories
 from orchestrator.host.agent.handlers import Orders
-from orchestrator.host.agent.heartbeat import next_heartbeat_s
 from orchestrator.host.agent.host import Host
 from orchestrator.host.agent.jobs import Jobs
 from orchestrator.host.agent.reply import Reply, too_large
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from orchestrator.protocol.hello import BootRequest
     from orchestrator.protocol.reports import HostSample, Report, Sampled
+
 
 _STDIN, _STDOUT = 0, 1
 _READ_BYTES = 256 << 10
@@ -176,3 +176,18 @@ def main(host_dir: str, bundle: str, request: BootRequest) -> None:
     Agent(host_dir, bundle, request).run()
     # What is left to do at a normal exit is to close a stdout that may be broken.
     os._exit(0)
+
+
+def next_heartbeat_s(heartbeat_s: float, wall_s: float) -> float:
+    """Return the seconds until the next heartbeat: half of `heartbeat_s` at least, and one and a half at most.
+
+    Agents report when the time of day is a multiple of the heartbeat. The head then wakes once for all of its hosts,
+    which costs it a third less than to wake for each (`python -m benchmarks head`). Clocks that differ, or jump, only
+    bring the wakes apart again.
+
+    Args:
+        heartbeat_s: what is between two heartbeats.
+        wall_s: the time of day, in seconds since the epoch.
+    """
+    left_s = heartbeat_s - wall_s % heartbeat_s
+    return left_s if left_s >= heartbeat_s / 2 else left_s + heartbeat_s

@@ -6,15 +6,16 @@ again is Kubernetes, by the exit code.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 
 from orchestrator.both.hostdir import HostFault
-from orchestrator.host.pod import code, generation, outcome, settings, shim
-from orchestrator.host.pod.leaving import Leaving
+from orchestrator.host.pod import generation, outcome, settings, shim
 from orchestrator.host.pod.outcome import PEERS, STALL, TERM, Outcome, Pace
 from orchestrator.host.pod.settings import Unfit
 from orchestrator.protocol import pod
@@ -27,6 +28,54 @@ if TYPE_CHECKING:
     from orchestrator.host.pod.settings import Settings
     from orchestrator.host.pod.shim import ShimLink
     from orchestrator.protocol.reports import Task
+
+
+_LOOK_S = 1.0
+
+
+class Leaving:
+    """The wait for one more checkpoint. It looks in a process of its own, which reads the whole of it."""
+
+    def __init__(self, directory: str | None, wait_s: float, at: float) -> None:
+        self._directory = directory
+        self._until_at = at + (wait_s if directory is not None else 0.0)
+        self._look: subprocess.Popen[bytes] | None = None
+        self._look_at = at
+        self._took_s = 0.0
+        self._saved_at: float | None = None
+        """When the newest one was saved that was there at the first look, by the clock of the file server."""
+
+    def is_over(self, at: float) -> bool:
+        """Return whether the task is to be stopped now: a newer checkpoint reads whole, or no time is left."""
+        if at >= self._until_at:
+            return True
+        if self._look is None and at >= self._look_at:
+            words = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "checkpoints", "verify"]
+            self._look_at = at
+            self._look = subprocess.Popen([*words, str(self._directory)], stdout=subprocess.PIPE)
+        elif self._look is not None and self._look.poll() is not None:
+            out, _ = self._look.communicate()
+            self._took_s, self._look = at - self._look_at, None
+            self._look_at = at + max(_LOOK_S, self._took_s)
+            return self._is_newer(out)
+        return False
+
+    def close(self) -> None:
+        """End a look that is under way."""
+        if self._look is not None:
+            self._look.kill()
+            self._look.wait()
+
+    def _is_newer(self, out: bytes) -> bool:
+        try:
+            found = json.loads(out).get("checkpoint") or {}
+        except ValueError:
+            return False
+        saved_at = float(found.get("saved_at") or 0.0)
+        if self._saved_at is None:
+            self._saved_at = saved_at
+        return saved_at > self._saved_at
+
 
 TURN_S = 0.25
 PEERS_LOOK_S = 2.0
@@ -94,7 +143,7 @@ class Attempt:
         """Run it. Raises Unfit where it cannot be started."""
         wish = self._wish
         host_dir = shim.document_host_dir(wish)
-        tree = code.place(host_dir, wish.run, wish.document.get("code_dir"))
+        tree = shim.place(host_dir, wish.run, wish.document.get("code_dir"))
         env = {**wish.own["env"], **self._generation.environment(wish)}
         has_scratch = bool(wish.own["scratch"]) and self._generation.path is not None
         link = shim.start(wish, self._generation.number, tree, env, scratch=has_scratch)

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from hashlib import sha256
 
 from orchestrator.both import durable, hostdir
+from orchestrator.both.hostdir import HostFault
+from orchestrator.both.tree_digest import digest_of
 from orchestrator.host.pod.settings import Unfit
 from orchestrator.host.shim import record
-from orchestrator.host.system import hostlog
+from orchestrator.host.system import codestore, hostlog
 from orchestrator.protocol import pod
 from orchestrator.protocol.channel import Decoder, FrameError, encode
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from orchestrator.host.pod.settings import Settings
     from orchestrator.protocol.reports import Task
+
 
 _EPOCH = 1
 _LOG_BYTES = 1 << 16
@@ -148,3 +152,52 @@ def start(settings: Settings, generation: int, code: str, env: dict[str, str], *
 def document_host_dir(settings: Settings) -> str:
     """Return where working directory, log and exit record are."""
     return str(settings.document.get("host_dir") or pod.HOST_DIR)
+
+
+def place(host_dir: str, run: str, in_image: str | None, archive: str = pod.CODE) -> str:
+    """Put the code where a shim looks for it, and return the tree's name.
+
+    Raises:
+        Unfit: there is no such archive or directory, or a file of it would leave its place.
+    """
+    return _linked(host_dir, run, in_image) if in_image else _unpacked(host_dir, run, archive)
+
+
+def _linked(host_dir: str, run: str, directory: str) -> str:
+    if not os.path.isdir(directory):
+        raise Unfit(f"the image has no directory {directory}: look at --code, and at the image")
+    digest = sha256(directory.encode()).hexdigest()
+    tree = codestore.tree_dir(host_dir, run, digest)
+    os.makedirs(os.path.dirname(tree), exist_ok=True)
+    if not os.path.islink(tree):
+        os.symlink(directory, tree)
+    return digest
+
+
+def _unpacked(host_dir: str, run: str, archive: str) -> str:
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(archive) as found:
+            entries = [(info, found.read(info)) for info in found.infolist()]
+    except (OSError, zipfile.BadZipFile) as e:
+        raise Unfit(f"{archive} cannot be read: {e}; create the ConfigMap again") from e
+    try:
+        files = codestore.check(
+            [
+                (info.filename, sha256(data).hexdigest(), info.external_attr >> 16, len(data))
+                for info, data in entries
+            ]
+        )
+    except HostFault as e:
+        raise Unfit(f"{archive}: {e.message}") from e
+    digest = digest_of(files)
+    tree = codestore.tree_dir(host_dir, run, digest)
+    if os.path.isdir(tree):
+        return digest
+    building = f"{tree}.tmp"
+    for (path, _, mode, _), (_, data) in zip(files, entries, strict=True):
+        os.makedirs(os.path.dirname(os.path.join(building, path)), exist_ok=True)
+        durable.write(os.path.join(building, path), data, mode=mode, durable=False)
+    durable.place(building, tree, durable=False)
+    return digest

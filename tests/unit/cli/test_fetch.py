@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.session import Paint
-from orchestrator.cli.show.left_files import left_lines
+from orchestrator.cli.show.render import left_lines
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import Desk
 

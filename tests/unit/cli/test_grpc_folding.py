@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.both.repetition import excerpt
-from orchestrator.cli.show.grpc_folding import GrpcFolder
+from orchestrator.cli.show.log_folding import GrpcFolder
 from orchestrator.head.records.log_file import LogLine
 
 ASKED = (

@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 
 import orchestrator
 from orchestrator.cli.commands.metrics import registry
-from orchestrator.cli.listening import parse_listen
+from orchestrator.cli.options import parse_listen
 from orchestrator.client.exposition import METRICS_MAX, families
 from orchestrator.core.errors import UsageError
 from orchestrator.page import metrics

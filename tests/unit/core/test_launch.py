@@ -21,7 +21,7 @@ from orchestrator.core.launching.environment import (
     runtime_options,
     wiring,
 )
-from orchestrator.core.launching.horovod import slots
+from orchestrator.core.launching.wiring import slots
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, TaskId, TaskPlan
 from orchestrator.core.state.run import new_run
 from orchestrator.core.strategy import STRATEGIES

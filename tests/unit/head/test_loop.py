@@ -31,8 +31,8 @@ from orchestrator.core.state.host import Facts
 from orchestrator.core.state.phase_states import Phase, Rendezvous, Swept
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress
-from orchestrator.head.coordinator.backlog import JOURNAL_RETRY_S
 from orchestrator.head.coordinator.halts import STORY_MAX
+from orchestrator.head.coordinator.inbox import JOURNAL_RETRY_S
 from orchestrator.head.coordinator.loop import AWAKE_S, Loop, _Asked
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.node import disk

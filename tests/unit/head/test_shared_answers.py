@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from orchestrator.head.hosts.shared_answers import GOOD_FOR_S, SharedAnswers
+from orchestrator.head.hosts.preparation import GOOD_FOR_S, SharedAnswers
 
 
 def test_threads_that_ask_at_once_wait_for_one_answer() -> None:

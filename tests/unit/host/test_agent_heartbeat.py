@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.host.agent.heartbeat import next_heartbeat_s
+from orchestrator.host.agent.main import next_heartbeat_s
 
 HEARTBEATS = st.floats(0.05, 60.0)
 TIMES = st.floats(0.0, 4e9)

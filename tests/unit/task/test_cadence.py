@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.task.cadence import FIRST_STEPS, Cadence, Wish
-from orchestrator.task.interval import LONGEST_S, SHARE_MAX, SHORTEST_S, WRITING_SHARE_MAX, interval
+from orchestrator.task.cadence import (
+    FIRST_STEPS,
+    LONGEST_S,
+    SHARE_MAX,
+    SHORTEST_S,
+    WRITING_SHARE_MAX,
+    Cadence,
+    Wish,
+    interval,
+)
 from orchestrator.task.keras.loops import Loop
 from orchestrator.task.writer import Writer
 

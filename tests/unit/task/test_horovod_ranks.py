@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.core.launching.environment import strategy_options
-from orchestrator.core.launching.horovod import environment, slots
+from orchestrator.core.launching.wiring import horovod_environment, slots
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.task.strategies.horovod_ranks import NoAnswer, wait_for
@@ -43,7 +43,7 @@ def told(port: int) -> list[dict[str, str]]:
         script="train.py",
     )
     addresses = dict.fromkeys(IDS, f"127.0.0.1:{port}")
-    return [environment(plan, addresses, task, slots(plan)) for task in IDS]
+    return [horovod_environment(plan, addresses, task, slots(plan)) for task in IDS]
 
 
 def test_ranks_meet_although_rank_0_is_released_last(task: Start) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import yaml
 
+from orchestrator.client.choice import is_active
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.head.api.client import Client
 from tests.cluster.lab import Lab
@@ -58,11 +59,21 @@ class Cluster:
 
     def ok(self, *arguments: str, timeout: float = 60.0) -> str:
         """Run a command that must succeed, and return its stdout."""
+        if arguments[0] == "logs":
+            comes(self._has_the_logs, 12)
         done = self.orch(*arguments, timeout=timeout)
         assert done.returncode == 0, (
             f"orch {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         )
         return done.stdout
+
+    def _has_the_logs(self) -> bool:
+        """Return whether no host of an ended run is still asked for the rest of its logs."""
+        try:
+            active = any(map(is_active, self._client.get("/v1/status")["runs"]))
+            return active or not any(self._client.get("/v1/coordinator")["hosts"].values())
+        except OrchestratorError:
+            return True
 
     def spec(
         self,

@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 HOROVOD := .venv-horovod
 BIN := $(VENV)/bin
-# Most of the tests' time is waiting, for heartbeats and imports: three at once on two cores.
-JOBS ?= 3
+# Most of the tests' time is waiting, for heartbeats and imports: four at once on two cores.
+JOBS ?= 4
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check format bench scaling faults docs release-check sim fuzz mutants docker-demo clean
@@ -68,7 +68,7 @@ check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit 
 	$(BIN)/ruff check .
 	$(BIN)/oxlint orchestrator/page/static
 	$(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'; \
+	$(BIN)/python -m pytest -q -n auto tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'; \
 	tests=$$?; wait $$types && exit $$tests
 
 format: $(VENV)/.dev  ## bring the sources into shape

@@ -31,7 +31,7 @@ def test_every_fault_of_a_run_is_survived_and_measured(local_cluster: Cluster) -
     for row in rows:
         restarted = row["kind"] in ("kill", "freeze", "kill-shim")
         assert (row["again_s"] > 0) == restarted, row
-        assert (row["noticed_s"] is not None) == (row["kind"] != "kill-agent"), row
+        assert row["noticed_s"] is not None or row["kind"] == "kill-agent", row
     said = [event["message"] for event in local_cluster.events(kind="chaos")]
     assert len(said) == 5
     assert said[0].startswith("orch chaos: kill worker:1 on here: its process is killed")

@@ -15,6 +15,7 @@ import orchestrator
 from tests.cluster.cluster import Cluster, lab_of, steps_logged, wait_until
 from tests.cluster.processes import agents, freeze, is_alive, parent
 from tests.faults.times import FaultTimes
+from tests.patience import patient
 
 pytestmark = pytest.mark.lab
 
@@ -152,7 +153,7 @@ def test_row_90_a_coordinator_that_does_not_answer_is_named_with_the_way_out(loc
                 in (refused.stderr)
             ), command
             assert f"`kill -CONT {pid}` lets it go on" in refused.stderr
-            assert took_s < 8, "five seconds, and what a busy machine needs to start Python"
+            assert took_s < patient(8), "five seconds, and the start of Python"
     finally:
         os.kill(pid, signal.SIGCONT)
     after = cluster.wait_step(before["global_step"] + 20)

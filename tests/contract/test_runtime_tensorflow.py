@@ -146,9 +146,9 @@ def test_stop_and_resume_of_keras_3_over_two_workers(gang: Callable[..., Gang], 
     first.wait_for(lambda: any("stacks" in message for message in first.heard[0]), "stacks while it trains")
     began = time.monotonic()
     for task in first.tasks:
-        task.order(stop={"grace_s": 10})
+        task.order(stop={"grace_s": 90})
     codes = first.ended()
-    assert time.monotonic() - began < 4.0
+    assert time.monotonic() - began < 45, "at once, as a busy machine has it, and not at the end of the grace"
     # On a busy machine a worker may see its peer's end before it reads its own order.
     assert codes == [143, 143] or (
         sorted(codes) == [1, 143] and "Error" in first.tasks[codes.index(1)].err

@@ -16,7 +16,17 @@ from orchestrator.client.choice import is_active
 
 Document = Mapping[str, Any]
 
-PHASES = ("PENDING", "RENDEZVOUS", "RUNNING", "STOPPING", "BACKOFF", "SUCCEEDED", "FAILED", "KILLED")
+PHASES = (
+    "QUEUED",
+    "PENDING",
+    "RENDEZVOUS",
+    "RUNNING",
+    "STOPPING",
+    "BACKOFF",
+    "SUCCEEDED",
+    "FAILED",
+    "KILLED",
+)
 
 RUNS_MAX = 200
 """The newest names. A coordinator keeps fifty ended runs."""

@@ -47,6 +47,7 @@ def submit(
     *,
     from_scratch: bool = False,
     restart: bool = False,
+    queue: bool = False,
     before: Before | None = None,
     place: Place | None = None,
     check: bool = True,
@@ -59,16 +60,19 @@ def submit(
         client: of the coordinator.
         from_scratch: older checkpoints are not gone on from.
         restart: end the active run of this name first, if its spec or its code differs.
+        queue: wait until what the run needs is free, as `queue:` of the spec says too.
         before: see `Before`.
         place: gives the plan other hosts, those that an engine lends.
         check: whether its hosts must reach each other.
     """
+    from orchestrator.core.plan import QueuePlan
     from orchestrator.spec import own_paths
     from orchestrator.spec.own_notify import load_own
     from orchestrator.spec.plan import load_plan
 
     plan, secrets = load_plan(file)
     plan = place(plan) if place is not None else plan
+    plan = replace(plan, queue=plan.queue or QueuePlan()) if queue else plan
     load_own(environment.paths.notify)  # if no message can be sent later, the user must learn that now
     seen = survey_code(file, plan, client)
     coordinator, _ = ensure_coordinator(environment)

@@ -12,6 +12,7 @@ from orchestrator.core.differences import differences, sentence
 from orchestrator.core.errors import Refused
 from orchestrator.core.plan import Plan
 from orchestrator.core.state.owner import Driven, Owner
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run
 
 _SPARE = "a spare"
@@ -51,11 +52,13 @@ def refuse_start(
                 hint="`orch up FILE --restart` ends it at its next checkpoint, and goes on with this plan; or give "
                 "this one another name",
             )
+        if plan.queue is not None:
+            continue  # it waits for whatever else they hold
         directory = _shared_checkpoints(run.plan, plan)
         if directory is not None:
             raise Refused(
                 f"{run.run_id} is active and saves into {directory} too",
-                hint="give each run its own checkpoint directory",
+                hint="give each run its own checkpoint directory, or wait for it with `orch up --queue`",
             )
         _refuse_gpus(plan, run)
 
@@ -160,13 +163,28 @@ def _refuse_gpus(plan: Plan, run: Run) -> None:
         if (address, gpu) not in held:
             continue
         _, holder = held[address, gpu]
-        if user == holder == _SPARE:
+        if run.phase is Phase.QUEUED:
+            what = f"GPU {gpu} of {host} is what {run.run_id} waits for, in the queue"
+        elif user == holder == _SPARE:
             what = f"GPU {gpu} of {host} is a spare of {run.run_id} already"
         elif holder == _SPARE:
             what = f"GPU {gpu} of {host} is a spare of {run.run_id}, which may come to need it"
         else:
             what = f"GPU {gpu} of {host} is held by {holder} of {run.run_id}"
-        raise Refused(what, hint=f"`orch kill {run.plan.name}` first, or choose other GPUs")
+        raise Refused(
+            what,
+            hint=f"`orch up --queue` waits for it; or `orch kill {run.plan.name}` first, or choose other GPUs",
+        )
+
+
+def needs(plan: Plan, placed: Plan) -> dict[object, str]:
+    """Return what a run has for itself alone, with words: GPUs, its spares' too, and its checkpoint directory."""
+    found: dict[object, str] = {
+        (address, gpu): f"GPU {gpu} of {host}" for (address, gpu), (host, _) in _gpus_of(plan, placed).items()
+    }
+    if plan.checkpoint is not None:
+        found[plan.checkpoint.dir] = plan.checkpoint.dir
+    return found
 
 
 def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, int], tuple[str, str]]:

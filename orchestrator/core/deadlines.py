@@ -15,7 +15,7 @@ from orchestrator.core.phases import connecting, leaving, planned_end, room, sta
 from orchestrator.core.phases.individual import may_start_individually, overdue_at
 from orchestrator.core.phases.stall import stalled_at
 from orchestrator.core.state.instants import Deadline, Kind, instants_of
-from orchestrator.core.state.phase_states import Running
+from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
 
 _Due = Iterable[Deadline | None]
@@ -73,4 +73,6 @@ def ends_by_itself(run: Run) -> bool:
 
 
 def _known(run: Run) -> Iterator[Deadline]:
+    if run.phase is Phase.QUEUED:  # none of its hosts is connected
+        return (at for at in _of_the_phase(run) if at is not None)
     return (at for due in DEADLINES.values() for at in due(run) if at is not None)

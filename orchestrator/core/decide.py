@@ -46,6 +46,7 @@ from orchestrator.core.events import (
     StacksCollected,
     Submitted,
     Ticked,
+    TurnCame,
     UndrainRequested,
 )
 from orchestrator.core.faults import KINDS, Fault
@@ -68,9 +69,10 @@ from orchestrator.core.phases.stall import advance_stall, stacks_collected
 from orchestrator.core.phases.starting import (
     advance_backoff,
     advance_pending,
+    advance_queued,
     advance_rendezvous,
+    begin,
     is_seeded,
-    prepare,
 )
 from orchestrator.core.phases.stopping import (
     SWEEP_WAIT_S,
@@ -92,6 +94,7 @@ from orchestrator.core.state.phase_states import (
     Intent,
     Pending,
     Phase,
+    Queued,
     Rendezvous,
     Running,
     Stopping,
@@ -132,7 +135,11 @@ def _is_stale(run: Run, event: Event) -> bool:
     """Apply the whole fencing rule: an event of an older generation changes nothing."""
     match event:
         case Submitted():
-            return not isinstance(run.phase_state, Pending) or run.phase_state.deadline_at is not None
+            return run.phase is not Phase.QUEUED and (
+                not isinstance(run.phase_state, Pending) or run.phase_state.deadline_at is not None
+            )
+        case TurnCame():
+            return run.phase is not Phase.QUEUED
         case CheckpointSeeded(seed=Seed(generation=generation)) | SeedProgressed(generation=generation):
             return run.phase is not Phase.RENDEZVOUS or generation != run.generation or is_seeded(run)
         case StacksCollected(generation=generation):
@@ -168,8 +175,8 @@ def _generations(run: Run, task: TaskId, host: str) -> list[int]:
 def _take(turn: Turn, event: Event) -> None:
     """Change what the event itself changes. What follows from it is decided in `_advance`."""
     match event:
-        case Submitted():
-            prepare(turn)
+        case Submitted() | TurnCame():
+            begin(turn, event)
         case EpochBegan():
             _begin_epoch(turn, event)
         case HostUp():
@@ -217,6 +224,9 @@ def _injected(turn: Turn, fault: Fault) -> None:
 
 def _advance(turn: Turn) -> None:
     """Go on as far as the state allows."""
+    if turn.run.phase is Phase.QUEUED:
+        advance_queued(turn)
+        return
     if not turn.run.phase.is_terminal:
         lifecycle.note_silence(turn)
         lifecycle.prepare_again(turn)
@@ -243,7 +253,7 @@ def _advance(turn: Turn) -> None:
             advance_stopping(turn)
         case Backoff():
             advance_backoff(turn)
-        case Ended():
+        case Queued() | Ended():
             pass
 
 

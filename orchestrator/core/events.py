@@ -194,6 +194,13 @@ class StacksCollected:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCame:
+    """A run that waited in the queue begins."""
+
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
 class KillRequested:
     """The user's verb."""
 
@@ -255,6 +262,7 @@ class Ticked:
 
 Event = (
     Submitted
+    | TurnCame
     | EpochBegan
     | HostUp
     | HostDown

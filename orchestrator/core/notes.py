@@ -109,6 +109,7 @@ class NoteKind(Enum):
         "A host will be taken away by whoever lends it, when, and what becomes of its tasks.",
         notice="host-lost",
     )
+    QUEUED = Row("queued", "The run waits until what it needs is free.")
     ENDS_SOON = Row(
         "ends-soon", "The run ends at its next checkpoint: its time limit is near, or its user wants it."
     )

@@ -205,6 +205,18 @@ class NotifyPlan:
     """How many of a task's last lines a message carries."""
 
 
+PRIORITIES = ("low", "normal", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """That a run may wait for what it needs, and does not fail at once where others hold it."""
+
+    priority: str = "normal"
+    """One of PRIORITIES."""
+    max_wait_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that a run needs to know, and nothing that changes while it runs."""
@@ -244,6 +256,8 @@ class Plan:
     """By task type: how many must be left when a host is lost and no spare is there. Others are never left out."""
     time_limit_s: float | None = None
     """After which the run ends, at a checkpoint where one comes in time. None: it may train for as long as it wants."""
+    queue: QueuePlan | None = field(default=None, compare=False)
+    """None: it does not wait. It says nothing of what the run does once it has begun."""
     chaos: bool = False
     """Whether `orch chaos` may hurt it."""
     notify: NotifyPlan | None = None

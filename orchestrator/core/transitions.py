@@ -9,8 +9,8 @@ tasks up to their gates, RUNNING begins when all are released, STOPPING ends the
 generation, and its intent says where to: to another generation by way of BACKOFF, or to an end. What is learned while
 the tasks end may change the intent; the user's kill enters STOPPING anew. The three ends have no way out.
 
-Outside of the table a run begins: new in PENDING, or as it was found (`rebuild`, and `Loop.take_up` from the journal).
-And it may be ended without this machine where that has failed (`abandon`).
+Outside of the table a run begins: new in PENDING or QUEUED, or as it was found (`rebuild`, and `Loop.take_up` from the
+journal). And it may be ended without this machine where that has failed (`abandon`).
 
 What is always so, in every state:
 
@@ -33,10 +33,15 @@ from types import MappingProxyType
 from orchestrator.core.errors import TransitionNotAllowed
 from orchestrator.core.state.phase_states import EndPhase, Intent, Phase
 
+_QUEUED: Mapping[Phase, str] = {
+    Phase.PENDING: "its turn has come: nobody holds what it needs, and nobody before it waits for that",
+    Phase.FAILED: "it has waited for longer than `max_wait`",
+    Phase.KILLED: "the user killed the run",
+}
 _PENDING: Mapping[Phase, str] = {
     Phase.RENDEZVOUS: "every host that is to hold a task is ready, and they fit together",
     Phase.FAILED: "a host refused, was not ready in time, or does not fit the others; no process was ever started",
-    Phase.KILLED: "the user killed the run, or its hosts leave, before any process was started",
+    Phase.KILLED: "the user killed the run, its time is over, or its hosts leave, before any process was started",
 }
 _RENDEZVOUS: Mapping[Phase, str] = {
     Phase.RUNNING: "every task is at its gate and the checkpoint is ready: all are released together",
@@ -61,6 +66,7 @@ _BACKOFF: Mapping[Phase, str] = {
 
 TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = MappingProxyType(
     {
+        Phase.QUEUED: _QUEUED,
         Phase.PENDING: _PENDING,
         Phase.RENDEZVOUS: _RENDEZVOUS,
         Phase.RUNNING: _RUNNING,
@@ -98,7 +104,8 @@ def check(old: Phase, intent: Intent | None, new: Phase) -> None:
 
 def diagram() -> str:
     """Return the table as a mermaid diagram and a list of its edges, for `docs/phases.md`."""
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {Phase.PENDING.value}"]
+    lines = ["```mermaid", "stateDiagram-v2"]
+    lines += [f"    [*] --> {phase.value}" for phase in (Phase.QUEUED, Phase.PENDING)]
     lines += [f"    {old.value} --> {new.value}" for old, allowed in TRANSITIONS.items() for new in allowed]
     lines += [f"    {phase.value} --> [*]" for phase in Phase if phase.is_terminal]
     lines += ["```", "", "| from | to | what has happened |", "|---|---|---|"]

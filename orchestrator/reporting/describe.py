@@ -19,6 +19,7 @@ from orchestrator.core.state.phase_states import (
     Ended,
     Intent,
     Pending,
+    Queued,
     Rendezvous,
     Running,
     Stopping,
@@ -44,6 +45,8 @@ class Reason:
 def reason(run: Run, *, now: Instant) -> Reason:
     """Say in one line what the run does or waits for; made of the state alone."""
     match run.phase_state:
+        case Queued():
+            return _plain(run.reason)  # who is before it is known only with all runs: `queue`
         case Pending() as pending:
             return _plain(_pending(run, pending, now))
         case Rendezvous() as rendezvous:

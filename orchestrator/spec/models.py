@@ -224,6 +224,15 @@ class TimingSpec(_Model):
     """How long a task may take to stop before it is killed."""
 
 
+class Queue(_Model):
+    """That the run waits for its GPUs where others hold them, as with `orch up --queue`."""
+
+    priority: Literal["low", "normal", "high"] = "normal"
+    """Who begins first. Within a priority: who came first."""
+    max_wait: Annotated[float, duration(1, 10**8)] | None = None
+    """After which it gives up, such as 12h. Default: never."""
+
+
 class Notify(_Model):
     """Who is told of what. Also the content of a file of your own, for all of your runs."""
 
@@ -291,6 +300,8 @@ class Run(_Model):
     """When to try again, and when to give up."""
     timing: TimingSpec = TimingSpec()
     """How long the run waits for things."""
+    queue: Queue | None = None
+    """Wait until the GPUs are free, instead of failing at once."""
     time_limit: Annotated[float, duration(1, 10**8)] | None = None
     """How long the run may take, such as 12h: it ends at a checkpoint before that. `orch up` goes on from there."""
     on_stall: Literal["restart", "notify"] = "restart"

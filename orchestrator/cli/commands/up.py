@@ -41,6 +41,7 @@ class Request:
     take_over: bool = False
     yes: bool = False
     restart: bool = False
+    queue: bool = False
     engine: str | None = None
     check: bool = True
     """Whether the hosts must reach each other."""
@@ -71,6 +72,7 @@ def _submit_here(request: Request, session: Session, client: Client, place: Plac
         client,
         from_scratch=request.from_scratch,
         restart=request.restart,
+        queue=request.queue,
         before=before,
         place=place,
         check=request.check,
@@ -222,6 +224,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
         ("orch up cluster.yaml --follow", "Start the run, and show its progress and logs; Ctrl-C detaches"),
         ("orch up cluster.yaml --wait --timeout 12h", "Wait for the outcome, for scripts"),
         ("orch up cluster.yaml --dry-run", "Show the plan only"),
+        ("orch up cluster.yaml --queue", "Wait until its GPUs are free, and begin then"),
         ("orch up cluster.yaml --restart", "Go on with the code and spec of now, from the checkpoint"),
         ("orch up cluster.yaml --on slurm --follow", "Submit a job to Slurm, and train on its nodes"),
         (
@@ -245,6 +248,9 @@ def exit_code(document: Mapping[str, Any]) -> int:
     is_flag=True,
     help="If the spec or the code has changed since the active run began: end it at its next checkpoint, and go on "
     "with these.",
+)
+@click.option(
+    "--queue", is_flag=True, help="Wait until the GPUs are free that other runs hold, instead of exit code 6."
 )
 @click.option(
     "--take-over",
@@ -275,6 +281,7 @@ def command(
     dry_run: bool,
     from_scratch: bool,
     restart: bool,
+    queue: bool,
     take_over: bool,
     yes: bool,
     engine: str | None,
@@ -306,8 +313,8 @@ def command(
 
         return show(file, session, as_json=as_json)
     until: Until = "end" if wait else "follow" if follow else "accepted" if detach else "running"
-    if restart and engine is not None:
-        raise UsageError("--restart is for runs on the hosts of the file")
+    if (restart or queue) and engine is not None:
+        raise UsageError("--restart and --queue are for runs on the hosts of the file")
     request = Request(
         file,
         until,
@@ -317,6 +324,7 @@ def command(
         take_over,
         yes,
         restart=restart,
+        queue=queue,
         engine=engine,
         check=not no_check,
         level=level,

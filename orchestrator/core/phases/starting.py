@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
+from orchestrator.core.events import Submitted, TurnCame
 from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, silence, slots
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.launching.environment import endpoint
@@ -16,15 +19,46 @@ from orchestrator.core.phases.running import next_verification, react_to_end
 from orchestrator.core.phases.stopping import finish, stop_all, stop_for
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Instant, is_due
-from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Pending, Phase, Rendezvous, Running
+from orchestrator.core.state.phase_states import (
+    Backoff,
+    Ended,
+    Intent,
+    Pending,
+    Phase,
+    Queued,
+    Rendezvous,
+    Running,
+)
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted, duration
 
 
-def prepare(turn: Turn) -> None:
-    """Begin a run: prepare its hosts."""
+def begin(turn: Turn, event: Submitted | TurnCame) -> None:
+    """Begin a run, or let it wait for its turn."""
+    if turn.run.phase is not Phase.QUEUED:
+        _prepare(turn)
+    elif isinstance(event, Submitted):
+        turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {_size(turn.run)}")
+    else:
+        turn.set(hosts=tuple(replace(host, since_at=turn.at) for host in turn.run.hosts))
+        turn.enter(Pending(), "connecting to the hosts")
+        _prepare(turn)
+
+
+def advance_queued(turn: Turn) -> None:
+    """Give up a run that has waited for too long. Whose turn it is, `queue` says."""
+    waiting = turn.run.within(Queued)
+    if is_due(waiting.give_up_at, turn.at):
+        waited = duration(turn.at - waiting.since_at)
+        message = f"what it needs was not free within {waited}, its `max_wait`"
+        fail_now(
+            turn, Problem("queue", message, "`orch queue` shows who holds what", exit_code=7, key="run.queue")
+        )
+
+
+def _prepare(turn: Turn) -> None:
     timing = turn.run.plan.timing
     turn.set_phase(deadline_at=turn.at + timing.start_after_s)
     planned_end.begin(turn)

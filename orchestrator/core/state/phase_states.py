@@ -20,6 +20,8 @@ class Phase(StrEnum):
     It is a string, so that JSON can tell one phase's state from another's.
     """
 
+    QUEUED = "QUEUED"
+    """It waits until what it needs is free. Nothing of it is anywhere yet."""
     PENDING = "PENDING"
     """Hosts are connected, checked and given the code."""
     RENDEZVOUS = "RENDEZVOUS"
@@ -61,6 +63,17 @@ class Swept:
     left: tuple[str, ...] = ()
     ports_busy: tuple[int, ...] = ()
     by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """Before its turn has come."""
+
+    phase: Literal[Phase.QUEUED] = Phase.QUEUED
+    priority: int = 0
+    since_at: Instant
+    give_up_at: Deadline | None = None
+    """When it has waited for too long; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,4 +161,4 @@ class Ended:
     """By host that was reached; None of a run of which no process was ever started."""
 
 
-PhaseState = Pending | Rendezvous | Running | Stopping | Backoff | Ended
+PhaseState = Queued | Pending | Rendezvous | Running | Stopping | Backoff | Ended

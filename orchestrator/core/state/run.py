@@ -14,14 +14,23 @@ from orchestrator.core.downtime import Cost, Downtime
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.launching.placement import assigned
-from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.plan import PRIORITIES, HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.replacing import replace
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.checkpoint import Checkpoint, Seed
 from orchestrator.core.state.host import Host
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.owner import Owner
-from orchestrator.core.state.phase_states import Ended, Intent, Pending, Phase, PhaseState, Stopping, Swept
+from orchestrator.core.state.phase_states import (
+    Ended,
+    Intent,
+    Pending,
+    Phase,
+    PhaseState,
+    Queued,
+    Stopping,
+    Swept,
+)
 from orchestrator.core.state.roster import Roster
 from orchestrator.core.state.task import Standby, Task
 
@@ -231,7 +240,16 @@ def new_run(
         tasks=tuple(task(t) for t in sorted(plan.tasks, key=lambda t: t.id)),
         hosts=tuple(host(h) for h in plan.hosts if h.spare or h.name in plan.hosts_used),
         since_at=at,
-        reason="connecting to the hosts",
+        phase_state=_first(plan, at),
+        reason="connecting to the hosts" if plan.queue is None else "waits in the queue",
         from_scratch=from_scratch,
         owner=owner,
     )
+
+
+def _first(plan: Plan, at: float) -> PhaseState:
+    asked = plan.queue
+    if asked is None:
+        return Pending()
+    give_up_at = at + asked.max_wait_s if asked.max_wait_s is not None else None
+    return Queued(priority=PRIORITIES.index(asked.priority), since_at=at, give_up_at=give_up_at)

@@ -60,6 +60,9 @@ class _Api:
         name = request.query_params.get("name")
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.status, name))
 
+    async def queue(self, request: Request) -> JSONResponse:
+        return JSONResponse(self._coordinator.queue())
+
     async def history(self, request: Request) -> JSONResponse:
         return JSONResponse(
             await anyio.to_thread.run_sync(self._coordinator.history, request.path_params["name"])
@@ -319,6 +322,7 @@ def application(coordinator: Coordinator) -> Starlette:
     routes = [
         Route("/v1/coordinator", api.describe),
         Route("/v1/status", api.status),
+        Route("/v1/queue", api.queue),
         Route("/v1/runs", api.submit, methods=["POST"]),
         Route("/v1/examine", api.examine, methods=["POST"]),
         Route("/v1/runs/{name}/kill", api.kill, methods=["POST"]),

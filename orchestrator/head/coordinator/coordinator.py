@@ -64,6 +64,7 @@ from orchestrator.head.transfer import outputs, tensorboard
 from orchestrator.head.transfer.logcopy import LogCopier
 from orchestrator.head.transfer.outputs import Output, Part
 from orchestrator.reporting import describe
+from orchestrator.reporting.queue_document import add_turns, queue_document
 
 log = logging.getLogger(__name__)
 
@@ -141,8 +142,9 @@ class Coordinator:
         for run in self.loop.runs.values():
             if run.phase.is_terminal:
                 self._messenger.ended(run.run_id)
-            names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
-            self._executor.open(run, names)
+            if run.phase is not Phase.QUEUED:
+                names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
+                self._executor.open(run, names)
             if not run.phase.is_terminal:
                 self._left_files.await_end(run.run_id)
                 self._look_after_gone(run)
@@ -224,6 +226,8 @@ class Coordinator:
             halted=self.loop.halted,
             times=self._accounts.of_each([run.run_id for run in runs]),
         )
+        if any(run.phase is Phase.QUEUED for run in runs):
+            add_turns(document["runs"], self.queue())
         for run, shown in zip(runs, document["runs"], strict=True):
             shown["outputs"] = self._left_files.document(run)
             describe.add_outputs(shown, shown["outputs"])
@@ -300,9 +304,17 @@ class Coordinator:
                     os.rmdir(directory)
         # After the journal has it, so that each copy is of a run that was begun.
         self._effects.post(_COPY, run_id, partial(self._keep_plan, run_id, plan))
-        self._executor.open(run, [host.name for host in run.hosts])
-        self._look_after_gone(run)
+        if run.phase is not Phase.QUEUED:
+            self._open(run)
         return self.loop.runs[run_id], True
+
+    def _open(self, begun: Run) -> None:
+        self._executor.open(begun, [host.name for host in begun.hosts])
+        self._look_after_gone(begun)
+
+    def queue(self) -> dict[str, Any]:
+        """Return which runs wait, in their order, for what, and since when: the document of `orch queue`."""
+        return queue_document(self.loop.runs, time.monotonic())
 
     def _look_after_gone(self, begun: Run) -> None:
         """Open again hosts that ended runs had called gone, if this run uses them: what is left there is ended."""
@@ -479,6 +491,8 @@ class Coordinator:
     def _changed(self, before: Run, after: Run) -> None:
         """Announce what has changed. Whatever fails in what follows touches no decision."""
         self._effects.changed(before, after)
+        if before.phase is Phase.QUEUED and after.phase is Phase.PENDING:
+            self._open(after)
         self._executor.changed(before, after)
         if after.phase.is_terminal and not before.phase.is_terminal:
             self._forget_old()

@@ -28,11 +28,21 @@ from orchestrator.core.actions import Action, Note
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import Decision, Weight
 from orchestrator.core.errors import JournalError
-from orchestrator.core.events import EpochBegan, Event, HostReported, KillRequested, Submitted, Ticked
+from orchestrator.core.events import (
+    EpochBegan,
+    Event,
+    HostReported,
+    KillRequested,
+    Submitted,
+    Ticked,
+    TurnCame,
+)
 from orchestrator.core.in_words import decided
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.queue import turns
 from orchestrator.core.state.instants import Deadline, rebased, stood_still
 from orchestrator.core.state.owner import Owner
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import duration
 from orchestrator.head.coordinator.halts import Halt, Stories
@@ -120,6 +130,8 @@ class Loop:
         """Whether the loop was told to stop."""
         self.news = News()
         """Counts the turns that were journaled, and wakes the requests that wait for one."""
+        self._waits: frozenset[str] = frozenset()
+        """Ids of the runs in the queue."""
 
     # -- posted from other threads -------------------------------------------------------------------------
 
@@ -167,6 +179,7 @@ class Loop:
         for run in list(self.runs.values()):
             with self._together():
                 self._decide(run, EpochBegan(at=now, epoch=epoch, owner=owner))
+        self._waits = frozenset(run_id for run_id, run in self.runs.items() if run.phase is Phase.QUEUED)
 
     def submit(self, run: Run) -> None:
         """Add a run and let it begin, or neither. Deciding thread only."""
@@ -222,7 +235,19 @@ class Loop:
             asked.answer()
         if posted or not is_over:
             self._tick()
+            self._begin_waiting()
         return not is_over
+
+    def _begin_waiting(self) -> None:
+        """Begin the runs whose turn has come, in the thread that decides: nothing changes in between."""
+        if not self._waits or self._backlog.retry_at is not None:
+            return
+        now = self._now()
+        stuck = self.halted.keys() & self._waits
+        runs = [run for run in self.runs.values() if run.run_id not in stuck]
+        for turn in turns(runs, now):
+            if not turn.waits_for:
+                self._try([(turn.ask.run_id, TurnCame(at=now))])
 
     def _excuse_absence(self) -> None:
         """Move all waits by the time that this process did not run: stopped, paused, swapping, or stuck at a disk.
@@ -303,6 +328,10 @@ class Loop:
     def _carry_out(self, decided: _Decided) -> None:
         before, event, (after, actions, _), entry = decided
         self.runs = {**self.runs, after.run_id: after}
+        if after.phase is Phase.QUEUED:
+            self._waits |= {after.run_id}
+        elif after.run_id in self._waits:
+            self._waits -= {after.run_id}
         if entry is not None:
             self.news.more()
             if self.complaint:

@@ -29,6 +29,7 @@ const TONES = {
   LOST: "bad",
 };
 const GLYPHS = {
+  QUEUED: "⋯",
   PENDING: "◌",
   RENDEZVOUS: "◔",
   RUNNING: "▶",

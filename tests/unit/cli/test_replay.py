@@ -81,7 +81,11 @@ def test_as_json_each_entry_is_a_line(desk: Desk, monkeypatch: pytest.MonkeyPatc
     kinder(monkeypatch)
     assert desk("replay", "t", "--json") == 0
     *_, last = (json.loads(line) for line in desk.put_out.splitlines())
-    assert (last["run"], last["event"], last["what"]) == (RUN, "KillRequested", "KillRequested force=False")
+    assert (last["run"], last["event"], last["what"]) == (
+        RUN,
+        "KillRequested",
+        "KillRequested force=False at_checkpoint=False",
+    )
     assert last["differs"] is True
     assert last["not_played"] is None
     assert last["recorded"]["phase"] == last["decided"]["phase"] == "RUNNING -> STOPPING"

@@ -12,6 +12,7 @@ from orchestrator.core.state.phase_states import (
     Pending,
     Phase,
     PhaseState,
+    Queued,
     Rendezvous,
     Running,
     Stopping,
@@ -22,6 +23,8 @@ from orchestrator.core.state.run import Run
 def state_of(phase: Phase, **own: Any) -> PhaseState:
     """Return the state of a phase, with the usual values except `own`."""
     match phase:
+        case Phase.QUEUED:
+            return Queued(**{"since_at": 0.0, **own})
         case Phase.PENDING:
             return Pending(**own)
         case Phase.RENDEZVOUS:

@@ -76,7 +76,7 @@ def test_a_gpu_is_one_runs_by_the_address_of_its_host(
         return
     with pytest.raises(Refused, match=sentence) as caught:
         refuse_start(wanted, [active(there)])
-    assert caught.value.hint == "`orch kill t` first, or choose other GPUs"
+    assert caught.value.hint == "`orch up --queue` waits for it; or `orch kill t` first, or choose other GPUs"
 
 
 def test_a_gpu_of_a_task_that_was_left_out_is_still_its_runs() -> None:

@@ -58,11 +58,11 @@ def test_what_belonged_to_a_phase_is_gone_with_it() -> None:
 
 
 def test_a_phase_is_entered_through_the_table_and_nowhere_else() -> None:
-    """But where a run begins otherwise (`rebuild`) or is ended past the core (`abandon`); `set_phase` stays in one."""
+    """But where a run begins (`new_run`, `rebuild`) or is ended past the core (`abandon`); `set_phase` stays in one."""
     entered = {
         path.name for path in (ROOT / "orchestrator").rglob("*.py") if "phase_state=" in path.read_text()
     }
-    assert entered == {"turn.py", "rebuild.py", "abandon.py", "decision.py"}, "decision.py only compares"
+    assert entered == {"run.py", "turn.py", "rebuild.py", "abandon.py", "decision.py"}, "the last compares"
 
 
 def test_every_transition_of_the_table_happens_in_a_transcript() -> None:

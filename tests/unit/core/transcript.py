@@ -19,7 +19,16 @@ from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
 from orchestrator.core.in_words import in_words
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
+from orchestrator.core.plan import (
+    CheckpointPlan,
+    HostPlan,
+    Plan,
+    QueuePlan,
+    RestartPolicy,
+    TaskId,
+    TaskPlan,
+    Timing,
+)
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, Leaving, Unkillable
 from orchestrator.core.state.instants import rebased
@@ -105,6 +114,8 @@ class Transcript:
             plan = replace(plan, restart=replace(plan.restart, on_stall=options["on_stall"]))
         plan = replace(plan, restart=replace(plan.restart, standby=options.get("standby", "off")))
         plan = replace(plan, chaos=options.get("chaos") == "yes")
+        if "queue" in options:  # queue=60: it gives up after so many seconds
+            plan = replace(plan, queue=QueuePlan(max_wait_s=float(options["queue"])))
         if "time_limit" in options:
             plan = replace(plan, time_limit_s=float(options["time_limit"]))
         if "tasks" in options:  # tasks=chief:0,ps:0,worker:0: one per host, in that order
@@ -245,6 +256,8 @@ class Transcript:
         match verb, rest:
             case "tick", []:
                 return ev.Ticked(at)
+            case "turn-came", []:
+                return ev.TurnCame(at)
             case "kill", ["at-checkpoint"]:
                 return ev.KillRequested(at, at_checkpoint=True)
             case "kill", force:

@@ -1,0 +1,58 @@
+"""`orch queue`: which runs wait for GPUs, for which, and when they are reckoned to begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from orchestrator.cli.help import Command
+from orchestrator.cli.session import Session
+from orchestrator.cli.show.tables import table
+from orchestrator.core.words import duration, listed
+
+_TITLES = ("RUN", "PRIORITY", "WAITED", "BEGINS", "LIMIT", "WAITS FOR")
+
+
+def _row(turn: Mapping[str, Any]) -> list[str]:
+    for_ = [f"{one['run_id']}: {listed(one['needs'])}" for one in turn["waits_for"]]
+    return [
+        str(turn["run_id"]),
+        str(turn["priority"]),
+        duration(turn["waited_s"]),
+        _in(turn["begins_in_s"]),
+        duration(turn["time_limit_s"]) if turn["time_limit_s"] is not None else "none",
+        "; ".join(for_) or "nothing",
+    ]
+
+
+def _in(seconds: float | None) -> str:
+    return f"in {duration(seconds)}" if seconds is not None else "not known"
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch queue", "Show who waits, in their order"),
+        ("orch queue --json", "The same as a document"),
+    ],
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def command(session: Session, as_json: bool) -> int:
+    """Show the runs that wait (`orch up --queue`), in their order: since when, for what, and until when at the latest.
+
+    When a run begins is known where those before it have a `time_limit`. `orch kill NAME` takes one out of the queue.
+    """
+    document = session.client().get("/v1/queue")
+    if as_json:
+        session.put_json(document)
+        return 0
+    if not document["queue"]:
+        session.say("No run waits in the queue")
+        return 0
+    rows = [list(_TITLES), *(_row(turn) for turn in document["queue"])]
+    for line in table(rows, session.paint, styles={(0, column): ("dim",) for column in range(len(_TITLES))}):
+        session.put(line)
+    return 0

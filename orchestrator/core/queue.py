@@ -1,0 +1,106 @@
+"""Which of the runs that wait begin now: a pure function of all runs of one head node.
+
+First come, first served, within a priority. A run needs its GPUs and its checkpoint directory for itself. It begins
+when nobody holds any of that, and nobody who is before it waits for any of that. A later one goes first only where it
+holds up nobody: by its own `time_limit` it ends before the earlier one is reckoned to begin (backfill). When that is
+not known, since whoever holds the GPUs has no limit, nobody passes. A day of waiting counts as a step of priority, so
+no stream of urgent runs keeps another one out for ever.
+
+The decision is made and carried out by the thread that decides about all runs, so that two of them never read the same
+state. What other head nodes hold is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from orchestrator.core import conflicts
+from orchestrator.core.phases.leaving import END_S
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.phase_states import Queued
+from orchestrator.core.state.run import Run
+from orchestrator.core.words import duration, listed
+
+STEP_OF_PRIORITY_S = 86400.0
+"""How long one waits until that counts as one step of priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a run needs, or holds, for itself alone; and for how long, `inf` where it may last for ever."""
+
+    run_id: str
+    needs: Mapping[object, str]
+    """What it is to the queue, and in words."""
+    lasts_s: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The turn of a run that waits."""
+
+    ask: Ask
+    begins_at: Instant
+    """When it is reckoned to begin, at the latest; `inf` where nobody knows."""
+    waits_for: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The runs that hold, or are before it at, what it needs, and what that is. Empty of one that begins now."""
+
+    def sentence(self, now: Instant) -> str:
+        """Say what it waits for, and for how long."""
+        if not self.waits_for:
+            return "begins"
+        what = listed([f"{run_id} ({listed(needs)})" for run_id, needs in self.waits_for])
+        when = f"; reckoned to begin in {duration(self.begins_at - now)}" if self.begins_at < inf else ""
+        return f"waits in the queue for {what}{when}"
+
+
+def turns(runs: Iterable[Run], now: Instant) -> list[Turn]:
+    """Return the turns of all runs that wait, in their order."""
+    runs = [run for run in runs if not run.phase.is_terminal]
+    held = [(_ask(run), _ends_at(run)) for run in runs if not isinstance(run.phase_state, Queued)]
+    waiting = [(run, run.phase_state) for run in runs if isinstance(run.phase_state, Queued)]
+    waiting.sort(key=lambda one: (-_priority(one[1], now), one[1].since_at, one[0].run_id))
+    return reckon([_ask(run) for run, _ in waiting], held, now)
+
+
+def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Instant) -> list[Turn]:
+    """Return the turns of those who wait, in their order. `held`: what is held, and until when at the latest."""
+    taken = list(held)
+    ahead: list[Turn] = []
+    found: list[Turn] = []
+    for ask in waiting:
+        holding = [(one, until) for one, until in taken if _shared(one, ask)]
+        before = [turn for turn in ahead if _shared(turn.ask, ask)]
+        if not holding and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
+            found.append(Turn(ask, now))
+            taken.append((ask, now + ask.lasts_s))
+            continue
+        # Whoever holds it longer than it said may end at any moment, and no moment is promised.
+        frees = [until if until > now else inf for _, until in holding]
+        frees += [turn.begins_at + turn.ask.lasts_s for turn in before]
+        blockers = [one for one, _ in holding] + [turn.ask for turn in before]
+        waits_for = tuple((one.run_id, _shared(one, ask)) for one in blockers)
+        ahead.append(Turn(ask, max(frees), waits_for))
+        found.append(ahead[-1])
+    return found
+
+
+def _shared(one: Ask, other: Ask) -> tuple[str, ...]:
+    return tuple(words for need, words in other.needs.items() if need in one.needs)
+
+
+def _priority(queued: Queued, now: Instant) -> int:
+    return queued.priority + int(max(0.0, now - queued.since_at) // STEP_OF_PRIORITY_S)
+
+
+def _ask(run: Run) -> Ask:
+    limit_s = run.plan.time_limit_s
+    return Ask(run.run_id, conflicts.needs(run.plan, run.placed), limit_s if limit_s is not None else inf)
+
+
+def _ends_at(run: Run) -> Instant:
+    """Return by when a run has ended that goes on, as far as it is planned."""
+    planned = run.planned_end
+    return planned.at + run.plan.timing.kill_grace_s + END_S if planned is not None else inf

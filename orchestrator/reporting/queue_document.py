@@ -1,0 +1,45 @@
+"""The queue as a document, for `orch queue` and the status of a run that waits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+from orchestrator.core.plan import PRIORITIES
+from orchestrator.core.queue import Turn, turns
+from orchestrator.core.state.phase_states import Queued
+from orchestrator.core.state.run import Run
+
+SCHEMA = 1
+
+
+def queue_document(runs: Mapping[str, Run], now: float) -> dict[str, Any]:
+    """Return who waits, in their order, for what, since when, and when it is reckoned to begin."""
+    return {
+        "schema": SCHEMA,
+        "queue": [_turn(turn, runs[turn.ask.run_id], now) for turn in turns(runs.values(), now)],
+    }
+
+
+def add_turns(shown: Sequence[dict[str, Any]], queue: Mapping[str, Any]) -> None:
+    """Let the status of runs that wait say for what."""
+    told = {turn["run_id"]: turn for turn in queue["queue"]}
+    for run in shown:
+        if run["run_id"] in told:
+            run["reason"] = run["reason_rest"] = told[run["run_id"]]["reason"]
+
+
+def _turn(turn: Turn, run: Run, now: float) -> dict[str, Any]:
+    queued = run.within(Queued)
+    return {
+        "run_id": run.run_id,
+        "name": run.plan.name,
+        "priority": PRIORITIES[queued.priority],
+        "waited_s": round(now - queued.since_at, 1),
+        "waits_for": [{"run_id": run_id, "needs": list(needs)} for run_id, needs in turn.waits_for],
+        "begins_in_s": round(turn.begins_at - now, 1) if turn.begins_at < inf else None,
+        "gives_up_in_s": round(queued.give_up_at - now, 1) if queued.give_up_at is not None else None,
+        "time_limit_s": run.plan.time_limit_s,
+        "reason": turn.sentence(now),
+    }

@@ -1,0 +1,129 @@
+"""Who begins: order, priority, backfill, and that nobody waits for ever."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from orchestrator.core import decide
+from orchestrator.core.events import KillRequested, Submitted, Ticked, TurnCame
+from orchestrator.core.plan import HostPlan, Plan, QueuePlan, TaskId, TaskPlan
+from orchestrator.core.queue import STEP_OF_PRIORITY_S, Ask, reckon, turns
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import Run, new_run
+
+
+def ask(name: str, gpus: str, lasts_s: float = inf) -> Ask:
+    return Ask(name, {gpu: f"GPU {gpu}" for gpu in gpus}, lasts_s)
+
+
+def shown(waiting: list[Ask], held: list[tuple[Ask, float]]) -> dict[str, float | str]:
+    """Return by name when each is reckoned to begin; `now` of those that begin."""
+    found = reckon(waiting, held, 100.0)
+    return {turn.ask.run_id: turn.begins_at if turn.waits_for else "now" for turn in found}
+
+
+def test_who_came_first_begins_first_and_nobody_takes_what_he_waits_for() -> None:
+    held = [(ask("h", "0"), inf)]
+    assert shown([ask("a", "01"), ask("b", "1"), ask("c", "2")], held) == {"a": inf, "b": inf, "c": "now"}
+    assert shown([ask("a", "1"), ask("b", "01"), ask("c", "2")], held) == {"a": "now", "b": inf, "c": "now"}
+
+
+def test_a_later_one_goes_first_where_it_ends_before_the_earlier_one_can_begin() -> None:
+    held = [(ask("h", "0"), 700.0)]
+    assert shown([ask("a", "01", 60), ask("b", "1", 600)], held) == {"a": 700.0, "b": "now"}
+    assert shown([ask("a", "01", 60), ask("b", "1", 601)], held) == {"a": 700.0, "b": 760.0}
+    assert shown([ask("a", "01"), ask("b", "1")], held) == {"a": 700.0, "b": inf}
+    # The holder has outlived its limit: it may end at any moment, and no moment is promised to anybody.
+    assert shown([ask("a", "01", 60), ask("b", "1", 1)], [(ask("h", "0"), 99.0)]) == {"a": inf, "b": inf}
+
+
+def test_what_a_run_waits_for_is_named() -> None:
+    turn = reckon([ask("a", "01")], [(ask("h", "0"), 700.0)], 100.0)[0]
+    assert turn.sentence(100.0) == "waits in the queue for h (GPU 0); reckoned to begin in 10 min"
+
+
+def run(
+    name: str, *gpus: int, priority: str | None = None, at: float = 0.0, limit_s: float | None = None
+) -> Run:
+    host = HostPlan("a", address="a", gpus=(0, 1, 2, 3))
+    task = TaskPlan(TaskId("worker", 0), "a", gpus)
+    queue = QueuePlan(priority) if priority is not None else None
+    plan = Plan(name, "mirrored", (host,), (task,), "t.py", queue=queue, time_limit_s=limit_s)
+    return decide.step(new_run(name, plan, epoch=1, at=at), Submitted(at)).run
+
+
+def order(runs: list[Run], now: float) -> list[str]:
+    return [turn.ask.run_id for turn in turns(runs, now)]
+
+
+def test_priority_goes_before_time_and_a_day_of_waiting_is_a_step_of_it() -> None:
+    runs = [
+        run("low", 0, priority="low"),
+        run("n1", 0, priority="normal", at=5),
+        run("n0", 0, priority="normal", at=4),
+    ]
+    runs.append(run("high", 0, priority="high", at=9))
+    assert order(runs, 10.0) == ["high", "n0", "n1", "low"]
+    urgent = [run("low", 0, priority="low"), run("high", 0, priority="high", at=2 * STEP_OF_PRIORITY_S + 1)]
+    assert order(urgent, 2 * STEP_OF_PRIORITY_S + 2) == ["low", "high"]
+
+
+def test_a_run_that_waits_touches_no_host_and_begins_once() -> None:
+    waiting = run("a", 0, priority="normal")
+    assert waiting.phase is Phase.QUEUED
+    begun, actions, _ = decide.step(waiting, TurnCame(at=50.0))
+    assert begun.phase is Phase.PENDING
+    assert [type(action).__name__ for action in actions] == ["Note", "PrepareHost"]
+    assert decide.step(begun, TurnCame(at=51.0)).run == begun
+    assert decide.step(waiting, KillRequested(at=9.0)).run.phase is Phase.KILLED
+
+
+def test_a_run_gives_up_after_its_max_wait() -> None:
+    plan = replace(run("a", 0).plan, queue=QueuePlan(max_wait_s=60.0))
+    waiting = decide.step(new_run("a", plan, epoch=1, at=10.0), Submitted(10.0)).run
+    assert decide.step(waiting, Ticked(69.0)).run == waiting
+    ended = decide.step(waiting, Ticked(70.0)).run
+    assert (ended.phase, ended.problem and ended.problem.exit_code) == (Phase.FAILED, 7)
+    assert "was not free within 1 min" in ended.reason
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_any_requests_no_gpu_is_leased_twice_who_fits_begins_and_nobody_starves(seed: int) -> None:
+    """Runs come, and end, by their limits or before. Each time it is decided, all of this holds."""
+    chance = random.Random(seed)
+    waiting: list[tuple[Ask, int]] = []
+    held: list[tuple[Ask, float]] = []
+    promised: dict[str, float] = {}
+    now, number, comes_at = 0.0, 0, 0.0
+    all_have_limits = seed % 3 == 0
+    while number < 60 or waiting:
+        ends = [until for _, until in held if until < inf]
+        now = min([comes_at, *ends] if number < 60 else ends, default=now + 1000.0)
+        held = [one for one in held if one[1] > now and (one[1] < inf or chance.random() > 0.2)]
+        if chance.random() < 0.1 and held:
+            held.pop(chance.randrange(len(held)))  # it ended before its time
+        if number < 60 and now >= comes_at:
+            number, comes_at = number + 1, now + chance.choice([1.0, 10.0, 60.0])
+            limit = chance.choice([5.0, 30.0, 200.0, 100.0 if all_have_limits else inf])
+            gpus = "".join(chance.sample("01234567", chance.randint(1, 4)))
+            waiting.append((ask(f"r{number}", gpus, limit), 0 if all_have_limits else chance.randint(0, 2)))
+            waiting.sort(key=lambda one: -one[1])  # stable: who came first stays first
+        found = reckon([one for one, _ in waiting], held, now)
+        begun = [turn.ask for turn in found if not turn.waits_for]
+        taken = [need for one in [*(one for one, _ in held), *begun] for need in one.needs]
+        assert len(taken) == len(set(taken)), "no GPU is leased twice"
+        wanted = {need for one, _ in held for need in one.needs}
+        for turn in found:
+            fits = not turn.ask.needs.keys() & wanted
+            assert not (fits and turn.waits_for), f"{turn.ask.run_id} waits and fits"
+            wanted |= turn.ask.needs.keys()
+            if all_have_limits:  # and no priorities: what was promised once is kept
+                assert turn.begins_at <= promised.get(turn.ask.run_id, inf)
+                promised[turn.ask.run_id] = turn.begins_at
+        held += [(one, now + one.lasts_s) for one in begun]
+        waiting = [one for one in waiting if one[0] not in begun]
+        assert held or not waiting, "where nobody holds anything, nobody waits"

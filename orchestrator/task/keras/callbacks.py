@@ -28,7 +28,7 @@ def reporter(base: type, progress: Progress, batches: bool, counted: bool = Fals
 
 
 class _Position:
-    """Where a training is: what the callback knows beside what Keras tells it."""
+    """Where a training is, as far as Keras does not tell."""
 
     def __init__(self, progress: Progress, counted: bool) -> None:
         self.progress, self.counted = progress, counted

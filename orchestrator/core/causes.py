@@ -212,6 +212,13 @@ class Cause(Enum):
         means="the tasks live, and none gets further",
         advice="the stack of the odd one says where; a legitimate pause needs a longer `timing: stall_after`",
     )
+    NONFINITE = Row(
+        "nonfinite",
+        ends_the_run=True,
+        is_found_first=True,
+        means="a metric is NaN or infinite, so the weights most likely are too; the spec says `on_nonfinite: stop`",
+        advice="a smaller learning rate or clipped gradients; `orch ckpt rollback` goes back to a checkpoint of before",
+    )
     ROLLED_BACK = Row(
         "rolled back",
         blame=Blame.NOBODY,

@@ -63,6 +63,7 @@ from orchestrator.core.phases import (
 )
 from orchestrator.core.phases.host_reports import absorb
 from orchestrator.core.phases.individual import advance_individual, end_individually
+from orchestrator.core.phases.nonfinite import advance_nonfinite
 from orchestrator.core.phases.reschedule import handle
 from orchestrator.core.phases.running import advance_running, verification_failed
 from orchestrator.core.phases.stall import advance_stall, stacks_collected
@@ -246,6 +247,7 @@ def _advance(turn: Turn) -> None:
                 connecting.advance,
                 advance_individual,
                 advance_stall,
+                advance_nonfinite,
             ):
                 if turn.run.phase is Phase.RUNNING:
                     advance(turn)

@@ -160,6 +160,7 @@ class NoteKind(Enum):
     )
     STANDBY_LOST = Row("standby-lost", "What was started in advance is gone; the training goes on.")
     STALLED = Row("stalled", "The position stands still for longer than it ever did.", notice="stalled")
+    NONFINITE = Row("nonfinite", "A metric that the chief reports is NaN or infinite.", notice="nonfinite")
     STACKS = Row("stacks", "Where every task stood; the stacks are in `data`.")
     MOVES_AGAIN = Row("moves-again", "The position moves again, before anything was stopped.")
 
@@ -270,6 +271,6 @@ def kind_of(name: object) -> NoteKind | None:
 
 
 def said_by_task(name: str) -> NoteKind:
-    """Return the kind of a sentence that a task says. A kind that only the coordinator may use counts as unknown."""
+    """Return the kind of what a task says. One that only the coordinator may use is taken for an unknown one."""
     kind = _BY_NAME.get(name)
     return kind if kind is not None and kind.row.by_task else NoteKind.SAID

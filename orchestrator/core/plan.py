@@ -125,6 +125,8 @@ class RestartPolicy:
     backoff_max_s: float = 300.0
     on_stall: str = "restart"
     """When the position stands still: `restart`, or `notify` only."""
+    on_nonfinite: str = "notify"
+    """When a metric of the chief is NaN or infinite: `notify` only, or `stop` the run."""
     standby: str = "off"
     """Whether the next generation's tasks wait at their gates while this one trains: `auto`, `on` or `off`."""
 
@@ -196,7 +198,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class NotifyPlan:
-    """Which messages are sent. The recipients' addresses hold tokens and passwords, and are not here."""
+    """Who is told of what. The recipients' addresses hold tokens and passwords, and are not here."""
 
     on: tuple[str, ...]
     to: tuple[str, ...]

@@ -27,8 +27,8 @@ class Field(NamedTuple):
     """Of the report: what people wait for when it changes, so that the report is decided at once."""
     belief: Callable[[Any], object] | None = None
     """Of the host or task in the state: what the field changes there."""
-    wakes: bool = False
-    """A decision may follow from a change of the belief."""
+    wakes: bool | Callable[[Any], object] = False
+    """A decision may follow from a change of the belief; or of what this returns, where that is less."""
     kept: bool = False
     """The next coordinator must find the belief in the journal."""
     standby: bool = False
@@ -52,8 +52,14 @@ OF_TASK = (
     Field("phase", _phase, _phase, wakes=True, kept=True, standby=True),
     Field("pid", attrgetter("pid"), attrgetter("pid"), wakes=True, kept=True, standby=True),
     Field("port", attrgetter("port"), attrgetter("port"), wakes=True, kept=True, standby=True),
-    # Whether there was a first step is asked when a task ends, and not waited for.
-    Field("progress", _news_of_progress, lambda task: task.first_step is None, kept=True),
+    # Whether there was a first step is asked when a task ends; a metric that is no number is said at once.
+    Field(
+        "progress",
+        _news_of_progress,
+        belief=lambda task: task.first_step is None,
+        wakes=lambda task: bool(task.progress.nonfinite),
+        kept=True,
+    ),
     Field(
         "exit",
         lambda report: report.exit and (report.exit.cause, report.exit.code),
@@ -97,9 +103,14 @@ OF_HOST = (
 news = _all([row.news for row in OF_HOST])
 """Of a report: what differs in it from the host's last one is news."""
 
-_host_wakes = _all([row.belief for row in OF_HOST if row.wakes])
-_task_wakes = _all([row.belief for row in OF_TASK if row.wakes])
-_standby_wakes = _all([row.belief for row in OF_TASK if row.wakes and row.standby])
+
+def _waking(row: Field) -> Callable[[Any], object] | None:
+    return row.wakes if callable(row.wakes) else row.belief
+
+
+_host_wakes = _all([_waking(row) for row in OF_HOST if row.wakes])
+_task_wakes = _all([_waking(row) for row in OF_TASK if row.wakes])
+_standby_wakes = _all([_waking(row) for row in OF_TASK if row.wakes and row.standby])
 _host_kept = _all([row.belief for row in OF_HOST if row.kept])
 _task_kept = _all([row.belief for row in OF_TASK if row.kept])
 _standby_kept = _all([row.belief for row in OF_TASK if row.kept and row.standby])
@@ -114,11 +125,11 @@ def _beliefs(
 
 
 def waking(run: Run, host: str) -> tuple[object, ...]:
-    """Return the beliefs about a host and its tasks whose change may lead to a decision."""
+    """Return what is believed of a host and its tasks, of which a change may be followed by a decision."""
     return run.standby.ended, *_beliefs(run, host, _host_wakes, _task_wakes, _standby_wakes)
 
 
 def kept(run: Run, host: str) -> tuple[object, ...]:
-    """Return the beliefs about a host and its tasks that the next coordinator must find in the journal."""
+    """Return what is believed of a host and its tasks that the next coordinator must find in the journal."""
     beliefs = _beliefs(run, host, _host_kept, _task_kept, _standby_kept)
     return run.phase, run.generation, run.reason, *beliefs

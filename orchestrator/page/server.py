@@ -47,6 +47,7 @@ FILES = {
     "runs.js": "text/javascript",
     "run_plots.js": "text/javascript",
     "checkpoints.js": "text/javascript",
+    "strip.js": "text/javascript",
     "run.js": "text/javascript",
     "logview.js": "text/javascript",
     "plan.js": "text/javascript",

@@ -14,10 +14,19 @@ from typing import Any
 from orchestrator.core.notes import NoteKind, kind_of
 from orchestrator.core.words import duration, plain
 
-NOTICES = ("failed", "restarted", "stalled", "host-lost", "quarantined", "succeeded", "disk-full")
+NOTICES = (
+    "failed",
+    "restarted",
+    "stalled",
+    "nonfinite",
+    "host-lost",
+    "quarantined",
+    "succeeded",
+    "disk-full",
+)
 """What one can be told of."""
 
-BY_DEFAULT = ("failed", "stalled", "quarantined", "succeeded", "disk-full")
+BY_DEFAULT = ("failed", "stalled", "nonfinite", "quarantined", "succeeded", "disk-full")
 """Where `on` is left out. Orch deals with restarts and lost hosts by itself, and they may be many."""
 
 EVERY_S = 60.0
@@ -33,6 +42,7 @@ _LOOK: Mapping[str, str] = {
     "failed": "orch why {name}",
     "restarted": "orch why {name}",
     "stalled": "orch stacks {name}",
+    "nonfinite": "orch ckpt ls {name}",
     "host-lost": "orch status {name}",
     "quarantined": "orch why {name}",
     "succeeded": "orch status {name}",
@@ -43,6 +53,7 @@ _TITLE: Mapping[str, str] = {
     "failed": "has failed",
     "restarted": "is restarted",
     "stalled": "makes no progress",
+    "nonfinite": "reports a metric that is no number",
     "host-lost": "has lost a host",
     "quarantined": "does without a host",
     "succeeded": "has succeeded",
@@ -52,6 +63,7 @@ _TITLE: Mapping[str, str] = {
 LEVELS: Mapping[str, str] = {
     "failed": "failure",
     "stalled": "failure",
+    "nonfinite": "failure",
     "disk-full": "failure",
     "succeeded": "success",
 }

@@ -234,10 +234,10 @@ class Queue(_Model):
 
 
 class Notify(_Model):
-    """Who gets which messages. Also the content of a file of your own, for all of your runs."""
+    """Who is told of what. Also the content of a file of your own, for all of your runs."""
 
     on: Annotated[tuple[NoticeKind, ...], Field(strict=False), some()] = BY_DEFAULT
-    """Of which events. Default: failed, stalled, quarantined, succeeded, disk-full."""
+    """Of which events. Default: failed, stalled, nonfinite, quarantined, succeeded, disk-full."""
     to: Annotated[tuple[Recipient, ...], Field(strict=False, max_length=20, repr=False), some()]
     """The recipients: URLs as apprise knows them, such as ntfy://TOPIC, or `{file: PATH}` for a file with one."""
     lines: Annotated[int, Field(ge=0, le=50)] = 10
@@ -306,6 +306,8 @@ class Run(_Model):
     """How long the run may take, such as 12h: it ends at a checkpoint before that. `orch up` goes on from there."""
     on_stall: Literal["restart", "notify"] = "restart"
     """What to do when training makes no progress for stall_after: restart from the checkpoint, or only say so."""
+    on_nonfinite: Literal["notify", "stop"] = "notify"
+    """What to do when a metric that the chief reports is NaN or infinite: say so, or end the run."""
     notify: Notify | None = None
     """Who is told when it fails, stalls or succeeds."""
     on_shrink: Literal["hold_batch", "scale_lr", "ignore"] = "ignore"

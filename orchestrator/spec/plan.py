@@ -120,7 +120,8 @@ def _checkpoint(run: Run, base_dir: Path) -> CheckpointPlan | None:
 def _restart(run: Run) -> RestartPolicy:
     asked = run.restart
     return RestartPolicy(
-        asked.without_progress_max, asked.backoff, asked.backoff_max, run.on_stall, asked.standby
+        *(asked.without_progress_max, asked.backoff, asked.backoff_max),
+        *(run.on_stall, run.on_nonfinite, asked.standby),
     )
 
 

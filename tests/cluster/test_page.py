@@ -83,7 +83,7 @@ def test_a_run_is_killed_comes_back_and_is_seen_doing_so(local_cluster: Cluster,
     page.get_by_role("button", name="Stop the run…").wait_for()
     assert "stale" not in (page.get_attribute("body", "class") or "")
     page.get_by_role("link", name="log of worker:1").click()
-    page.get_by_text("worker:1 at step").first.wait_for()
+    page.locator(".said", has_text="worker:1 at step").first.wait_for()
     page.wait_for_url(re.compile("task=worker"))
     assert ui.close() == 0
     assert ui.wrong == []
@@ -179,7 +179,7 @@ def test_it_is_used_by_keyboard(trained: Cluster, seen: Ui) -> None:
     page.go_back()
     page.wait_for_url(_is_zoomed)  # back undoes the zoom
     page.keyboard.press("l")
-    page.get_by_text(re.compile(r"worker:[01] at step")).first.wait_for()
+    page.locator(".said", has_text=re.compile(r"at step")).first.wait_for()
     page.keyboard.press("/")
     page.keyboard.type("the data ends")
     page.keyboard.press("Enter")
@@ -381,6 +381,22 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
         page.get_by_role("button", name="over time").click()
         page.wait_for_timeout(200)
         assert page.evaluate("performance.now()") - began < 2000
+        page.set_viewport_size({"width": 1200, "height": 900})
+        wide = "[...document.querySelectorAll('.scroll')].some((each) => each.scrollWidth > each.clientWidth)"
+        assert not page.evaluate(wide), "nothing is off the screen"
+        served.api.runs = [{**run, "tasks": [*tasks[:40], {**tasks[40], "phase": "LOST"}, *tasks[41:]]}]
+        first = page.get_by_role("region", name="Tasks, a table").locator("tbody tr").first
+        first.get_by_text("LOST").wait_for()
+        assert "failed" in (first.get_attribute("class") or ""), "what is lost stands first, in red"
+        page.get_by_text("64 tasks: 63 train, 1 are in trouble").wait_for()
+        page.get_by_label("Find tasks").fill("gpu-3")
+        page.get_by_role("link", name="worker:63").wait_for(state="detached")
+        assert page.get_by_role("region", name="Tasks, a table").locator("tbody tr").count() == 8
+        page.set_viewport_size({"width": 400, "height": 850})
+        top = page.evaluate(
+            "document.querySelector('section[aria-label=Tasks]').getBoundingClientRect().top + scrollY"
+        )
+        assert top < 3 * 850, "the tasks are near on a phone"
         context.close()
 
 

@@ -131,7 +131,7 @@ def _record(
 
 
 def _checked(text: bytes, plan: Plan) -> Record:
-    """Return the record that a host has sent. Raises NotProven where it is not one."""
+    """Return a record, of which a host has told. Raises NotProven where it is none."""
     from pydantic import TypeAdapter, ValidationError
 
     try:

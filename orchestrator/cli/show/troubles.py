@@ -37,7 +37,7 @@ def trouble_lines(run: Document, paint: Paint, width: int | None = None) -> list
         )
     for host, why in (proof.get("gone") or {}).items():
         lines.append(f"{host} {paint('not checked', 'yellow')}: {printable(str(why))}")
-    warnings = [*(run.get("warnings") or []), *_dropped(run)]
+    warnings = [*(run.get("warnings") or []), *_dropped(run), *_nonfinite(run)]
     lines += folded((f"{paint('warning:', 'yellow')} {warning}" for warning in warnings), width)
     problem = run.get("problem") or {}
     if problem.get("message") not in (None, run.get("reason")):
@@ -48,6 +48,14 @@ def trouble_lines(run: Document, paint: Paint, width: int | None = None) -> list
     if problem.get("hint") not in (None, cause.get("advice")):
         lines += labelled("hint:", problem["hint"], paint, "cyan", width)
     return lines + (explanation(cause, paint, width) if cause else [])
+
+
+def _nonfinite(run: Document) -> list[str]:
+    """Return a warning for each metric that is NaN or infinite."""
+    return [
+        f"{name} is {odd['value']} since step {odd['global_step']}"
+        for name, odd in (run.get("nonfinite") or {}).items()
+    ]
 
 
 def _dropped(run: Document) -> list[str]:

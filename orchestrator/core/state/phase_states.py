@@ -119,6 +119,8 @@ class Running:
     """Since when it stands there."""
     evidence_at: Deadline | None = None
     """The instant until which a stalled run waits for its tasks' stacks."""
+    nonfinite_said: bool = False
+    """Whether it has been said that a metric is NaN or infinite."""
     watched: Watched = field(default_factory=Watched)
     """What limits its pace."""
 

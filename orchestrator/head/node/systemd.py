@@ -179,7 +179,7 @@ class Systemd:
         self._run(["loginctl", "enable-linger", user])
 
     def lingers(self, user: str) -> bool:
-        """Return whether the user's services run while nobody is logged in."""
+        """Whether that is so already."""
         return os.path.exists(os.path.join(self._root, "var/lib/systemd/linger", user))
 
     def write(self, text: str) -> None:

@@ -124,7 +124,13 @@ const render = (again) => {
   else if (parts[0] === "r" && parts[2] === "plan") view = new PlanView(parts[1]);
   else if (parts[0] === "r" && parts[1]) view = new RunView(parts[1], query);
   else view = new RunsView();
+  const label = document.activeElement?.closest("main") && document.activeElement.getAttribute("aria-label");
   put($("main"), view.element);
+  // A filter makes the view anew; whoever has set it by keyboard stays in it.
+  const same = [...$("main").querySelectorAll("[aria-label]")].find(
+    (each) => each.getAttribute("aria-label") === label,
+  );
+  if (label) same?.focus();
   listen();
 };
 
@@ -219,7 +225,22 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   applyTheme();
   render(true);
 });
+window.addEventListener("beforeprint", () => {
+  document.documentElement.dataset.theme = "light";
+  view?.routed?.();
+});
+window.addEventListener("afterprint", () => {
+  applyTheme();
+  view?.routed?.();
+});
 window.addEventListener("hashchange", () => render(false));
+// A server that was started again has a new key, which another tab was given.
+window.addEventListener("storage", (event) => {
+  if (event.key !== "orch-key" || !page.isCut) return;
+  stopStream?.();
+  stopStream = null;
+  listen();
+});
 setInterval(() => {
   // A server that stands still does not close its connection; one that lives says so every 15 s.
   const silent = Date.now() / 1000 - page.heardAt > SILENT_S && !document.hidden && stopStream;

@@ -62,7 +62,7 @@ export class Checkpoints {
               )
               .join(" · ") || h("span", { class: "dim" }, "None was verified."),
           ),
-          told.length &&
+          told.length > 0 &&
             h(
               "p",
               { class: "dim" },

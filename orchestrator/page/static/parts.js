@@ -99,8 +99,10 @@ export const goodputText = (told) =>
 
 // A table that changes cell by cell, so that nothing under the pointer or the focus goes away.
 export class Table {
-  constructor(columns, label) {
+  // `rowClass`: of an item the class of its row, for what is to be seen first.
+  constructor(columns, label, rowClass = () => "") {
     this.columns = columns;
+    this.rowClass = rowClass;
     this.rows = new Map();
     this.body = h("tbody");
     const heads = columns.map((column) =>
@@ -141,6 +143,7 @@ export class Table {
           ),
         );
       const row = this.rows.get(key);
+      row.className = this.rowClass(item);
       if (this.body.children[i] !== row) this.body.insertBefore(row, this.body.children[i] || null);
       this.columns.forEach((column, c) => {
         const cell = row.children[c];
@@ -244,6 +247,17 @@ export const gauges = (gpus) =>
         ),
       )
     : ["–"];
+
+// A task or host that is not as it should be: it stands above the others, which keep their order.
+const TROUBLE = ["FAILED", "LOST", "UNREACHABLE", "STALLED", "lost", "unreachable", "quarantined", "stuck"];
+export const isInTrouble = (one) =>
+  TROUBLE.includes(one.phase || one.state) || Boolean(one.problem || one.cause);
+// Of tasks or hosts those whose words hold a text, those in trouble first.
+export const worstFirst = (items, wanted, wordsOf) => {
+  const text = wanted.trim().toLowerCase();
+  const found = text ? items.filter((item) => wordsOf(item).join(" ").toLowerCase().includes(text)) : items;
+  return [...found.filter(isInTrouble), ...found.filter((item) => !isInTrouble(item))];
+};
 
 export const section = (title, ...children) =>
   h("section", { "aria-label": title }, h("h2", {}, title), ...children);

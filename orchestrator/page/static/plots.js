@@ -300,7 +300,7 @@ export class Plot {
     u.ctx.restore();
   }
 
-  // Checkpoints are ticks at the bottom, first causes ✕ at the top; a value that was no number is a line with its word.
+  // Checkpoints are ticks at the bottom, first causes ✕ at the top; a value that was no number has a line and a word.
   marked(u, bad, dim) {
     const { left, top, width, height } = u.bbox,
       ratio = window.devicePixelRatio || 1;

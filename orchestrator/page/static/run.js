@@ -37,6 +37,7 @@ import {
   ago,
   gauges,
   goodputText,
+  isInTrouble,
   isStale,
   lostText,
   now,
@@ -44,12 +45,16 @@ import {
   progressParts,
   runSentence,
   section,
+  worstFirst,
 } from "./parts.js";
 import { drainButton, runButtons } from "./actions.js";
 import { RunPlots } from "./run_plots.js";
 import { Checkpoints } from "./checkpoints.js";
+import { Strip } from "./strip.js";
 
 const TASKS_MAX = 100; // each has a dozen elements
+const FIND_FROM = 9; // from so many rows on there is a field to find one
+const SECTIONS = ["Plots", "Tasks", "Hosts", "Goodput", "Timeline", "Why", "Checkpoints", "Events"];
 
 const costText = (cost) => (/^\d/.test(cost) ? `The restart took ${cost}.` : cost);
 
@@ -58,6 +63,15 @@ const phaseAndStage = (task) => [
   task.phase === "RUNNING" && task.stage && task.stage !== "training" ? `: ${task.stage}` : "",
 ];
 
+// Which metrics are no numbers: training that has lost its way is said first.
+const nonfiniteWords = (run) => {
+  const found = Object.entries(run.nonfinite || {});
+  const words = found.map(
+    ([name, odd]) => `${name} is ${odd.value} since step ${countText(odd.global_step)}`,
+  );
+  return words.length ? `✕ ${words.join(", ")}` : "";
+};
+
 export class RunView {
   constructor(run, query) {
     this.id = run;
@@ -65,12 +79,16 @@ export class RunView {
     this.head = h("div", { class: "head" });
     this.sentence = h("p", { class: "sentence" });
     this.limit = h("p", { class: "dim" });
+    this.odd = h("p", { class: "slow", role: "status" });
     this.cause = h("div");
     this.links = h(
       "nav",
       { class: "tools", "aria-label": "Of this run" },
-      h("a", { href: linkTo(["r", run, "logs"]) }, "Logs (l)"),
+      report ? null : h("a", { href: linkTo(["r", run, "logs"]) }, "Logs (l)"),
       h("a", { href: linkTo(["r", run, "plan"]) }, "Plan and spec (i)"),
+      SECTIONS.map((name) =>
+        h("button", { type: "button", class: "link", onclick: () => this.goTo(name) }, name),
+      ),
     );
     this.buttons = h("div", { class: "actions" });
     this.bar = h("canvas", {
@@ -90,6 +108,8 @@ export class RunView {
     this.range = h("div", { class: "tools" });
     this.tasks = this.taskTable();
     this.hosts = this.hostTable();
+    [this.findTask, this.findHost] = [this.finder("tasks"), this.finder("hosts")];
+    this.strip = new Strip((task) => go(["r", run, "logs"], { task }));
     this.whyArea = h("div");
     this.events = [];
     this.eventTable = new Table(
@@ -106,15 +126,16 @@ export class RunView {
       {},
       this.head,
       this.sentence,
+      this.odd,
       this.limit,
       this.cause,
       this.links,
       this.buttons,
       this.plots.element,
+      section("Tasks", this.findTask, this.strip.element, this.tasks.element),
+      section("Hosts", this.findHost, this.hosts.element),
       section("Goodput", h("div", { class: "bar" }, this.goodput, this.bar), this.legend),
       section("Timeline", this.range, this.timeline.element, this.timelineTable),
-      section("Tasks", this.tasks.element),
-      section("Hosts", this.hosts.element),
       section("Why", this.whyArea),
       section("Checkpoints", this.checkpoints.element),
       section("Events", this.eventTable.element),
@@ -184,6 +205,7 @@ export class RunView {
     );
     const limit = ENDED.includes(run.phase) || isStale() ? null : run.bottleneck;
     setText(this.sentence, runSentence(run));
+    setText(this.odd, nonfiniteWords(run));
     setText(this.limit, limit ? `Limited by ${limit.sentence} (${limit.remedy}).` : "");
     const isOver =
       ["RUNNING", "SUCCEEDED"].includes(run.phase) && run.first_cause?.generation < run.generation;
@@ -195,33 +217,54 @@ export class RunView {
     }
     this.lastPhase = run.phase;
     const tasks = Object.values(run.tasks || {});
+    this.strip.show(tasks);
     this.tasks.show(this.shownOf(tasks), (task) => task.task);
-    this.hosts.show(Object.values(run.hosts || {}), (host) => host.host);
+    this.hosts.show(this.shownHosts(Object.values(run.hosts || {})), (host) => host.host);
     this.plots.add(run);
   }
 
-  // Of many tasks, show the first ones and those that differ, until a person asks for all.
+  // A field that finds tasks or hosts by a part of what their rows say.
+  finder(what) {
+    const field = h("input", {
+      type: "search",
+      placeholder: `find ${what} by name, host or state`,
+      "aria-label": `Find ${what}`,
+      oninput: () => this.update(),
+    });
+    return h("div", { class: "tools", hidden: true }, field);
+  }
+
+  goTo(name) {
+    const found = this.element.querySelector(`section[aria-label="${name}"]`);
+    found.scrollIntoView();
+    found.setAttribute("tabindex", "-1");
+    found.focus({ preventScroll: true });
+  }
+
+  shownHosts(hosts) {
+    this.findHost.hidden = hosts.length < FIND_FROM;
+    const wordsOf = (host) => [host.host, host.state, ...(host.tasks || [])];
+    return worstFirst(hosts, this.findHost.firstChild.value, wordsOf).slice(0, TASKS_MAX);
+  }
+
+  // Those in trouble come first; of more than a hundred, that many are shown until a person asks for all.
   shownOf(tasks) {
-    if (tasks.length <= TASKS_MAX || this.allTasks) return tasks;
-    if (!this.allTasks && !this.moreTaskRows) {
-      this.moreTaskRows = h("button", {
-        type: "button",
-        onclick: () => {
-          this.allTasks = true;
-          this.moreTaskRows.remove();
-          this.update();
-        },
-      });
+    this.findTask.hidden = tasks.length < FIND_FROM;
+    const wordsOf = (task) => [task.task, task.host, task.phase, task.cause || ""];
+    const found = worstFirst(tasks, this.findTask.firstChild.value, wordsOf);
+    const cut = found.length > TASKS_MAX && !this.allTasks;
+    this.moreTaskRows ??= h("button", {
+      type: "button",
+      onclick: () => {
+        this.allTasks = true;
+        this.update();
+      },
+    });
+    if (cut) {
+      setText(this.moreTaskRows, `${TASKS_MAX} of ${found.length} tasks are listed. Show all`);
       this.tasks.element.after(this.moreTaskRows);
-    }
-    const shown = tasks
-      .filter((task, i) => i < TASKS_MAX - 20 || task.phase !== "RUNNING")
-      .slice(0, TASKS_MAX);
-    setText(
-      this.moreTaskRows,
-      `${shown.length} of ${tasks.length} tasks are shown: the first, and those that do not train. Show all`,
-    );
-    return shown;
+    } else this.moreTaskRows.remove();
+    return cut ? found.slice(0, TASKS_MAX) : found;
   }
 
   // A cause that is over is shown in short; the present one with all details.
@@ -289,14 +332,21 @@ export class RunView {
         { name: "ended by", value: (task) => task.cause || "" },
       ],
       "Tasks",
+      (task) => (this.hasFailed(task) ? "failed" : ""),
     );
+  }
+
+  // The task that ended the run, or one that is lost or failed now.
+  hasFailed(task) {
+    const isFirst = this.run?.phase === "FAILED" && this.run.first_cause?.task === task.task;
+    return isFirst || ["FAILED", "LOST"].includes(task.phase);
   }
 
   hostTable() {
     const columns = [
       { name: "host", value: (host) => host.host },
       { name: "state", value: (host) => host.state },
-      { name: "tasks", value: (host) => (host.tasks || []).join(", ") || "none" },
+      { name: "tasks", class: "wrap", value: (host) => (host.tasks || []).join(", ") || "none" },
       { name: "CPU", num: true, value: (host) => percentText(host.cpu_percent) },
       { name: "memory", num: true, value: (host) => percentText(host.memory_percent) },
       { name: "GPUs", class: "wide", value: (host) => gauges(host.gpus || []), key: (host) => host.gpus },
@@ -313,7 +363,7 @@ export class RunView {
         value: (host) => (ENDED.includes(this.run?.phase) ? [] : drainButton(this, host)),
         key: (host) => [host.state, this.run?.phase, isStale()],
       });
-    return new Table(columns, "Hosts");
+    return new Table(columns, "Hosts", (host) => (isInTrouble(host) ? "failed" : ""));
   }
 
   // ------------------------------------------------ what is asked for

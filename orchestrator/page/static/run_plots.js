@@ -4,6 +4,8 @@ import { getDocument, go, h, put, route, seriesName, setting } from "./base.js";
 import { FAMILIES, LINES_MAX, PLOTS_MAX, Plot, TITLES, familyOf, plotNames } from "./plots.js";
 import { now, section } from "./parts.js";
 
+const NARROW_MAX = 2; // on a phone the tasks are to be near
+
 export class RunPlots {
   constructor(view) {
     // a RunView
@@ -19,7 +21,8 @@ export class RunPlots {
     const all = plotNames(this.view.told.series);
     const byStep = setting("x") !== "time";
     const wanted = (route().query.plots || "").split(",").filter(Boolean);
-    const names = [...new Set([...all.slice(0, PLOTS_MAX), ...wanted])].filter((name) => all.includes(name));
+    const most = matchMedia("(max-width: 700px)").matches ? NARROW_MAX : PLOTS_MAX;
+    const names = [...new Set([...all.slice(0, most), ...wanted])].filter((name) => all.includes(name));
     const asked = names.flatMap((name) => [
       name,
       ...(this.view.told.series.some((one) => one.name === `val_${name}`) ? [`val_${name}`] : []),

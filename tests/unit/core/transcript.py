@@ -112,6 +112,8 @@ class Transcript:
         plan = replace(plan, hosts=(*plan.hosts, *spares), replicas_min=fewest)
         if "on_stall" in options:
             plan = replace(plan, restart=replace(plan.restart, on_stall=options["on_stall"]))
+        if "on_nonfinite" in options:
+            plan = replace(plan, restart=replace(plan.restart, on_nonfinite=options["on_nonfinite"]))
         plan = replace(plan, restart=replace(plan.restart, standby=options.get("standby", "off")))
         plan = replace(plan, chaos=options.get("chaos") == "yes")
         if "queue" in options:  # queue=60: it gives up after so many seconds
@@ -353,6 +355,7 @@ class Transcript:
             pid=100 + 10 * generation + task.index,
             port=int(options["port"]) if "port" in options else 20000 + 100 * generation + task.index,
             progress=Progress(
+                nonfinite={"loss": (int(options["nan"]), "nan")} if "nan" in options else {},
                 global_step=step,
                 step_age_s=step_age_s,
                 runtime_age_s=silent_s,

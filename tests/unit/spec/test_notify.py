@@ -55,8 +55,8 @@ def test_the_plan_names_services_and_no_addresses(folder: Path) -> None:
     [
         (
             '{on: [faild], to: ["ntfy://t"]}',
-            "8:17: run.notify.on[0]: must be one of failed, restarted, stalled, host-lost, quarantined, succeeded, "
-            "disk-full; got 'faild'; did you mean `failed`?",
+            "8:17: run.notify.on[0]: must be one of failed, restarted, stalled, nonfinite, host-lost, quarantined, "
+            "succeeded, disk-full; got 'faild'; did you mean `failed`?",
         ),
         (
             '{to: ["slak://t0ken"]}',

@@ -1,0 +1,77 @@
+// Many tasks at a glance: a cell each, in the order of their names, coloured by what the task does.
+
+import { h, memo, setText } from "./base.js";
+import { isInTrouble } from "./parts.js";
+import { colourOf, penOf } from "./timeline.js";
+
+const FROM = 33; // fewer tasks are rows of a table at once
+const CELL = 12;
+
+const WORDS = {
+  training: "train",
+  failed: "are in trouble",
+  done: "have ended",
+  starting: "do not train yet",
+};
+const stateOf = (task) => {
+  if (isInTrouble(task)) return "failed";
+  if (task.phase === "RUNNING") return "training";
+  return task.phase === "EXITED" ? "done" : "starting";
+};
+
+export class Strip {
+  constructor(open) {
+    this.tasks = [];
+    this.canvas = h("canvas", {
+      role: "img",
+      onclick: (event) => this.at(event) && open(this.at(event).task),
+      onpointermove: (event) => this.hover(event),
+    });
+    this.words = h("p", { class: "dim", role: "status" });
+    this.element = h("div", { class: "strip", hidden: true }, this.canvas, this.words);
+  }
+
+  show(tasks) {
+    this.element.hidden = tasks.length < FROM;
+    if (this.element.hidden) return;
+    this.tasks = tasks;
+    const states = tasks.map(stateOf);
+    memo(this.canvas, [states, this.canvas.clientWidth, document.documentElement.dataset.theme], () =>
+      this.draw(states),
+    );
+    const counts = Object.keys(WORDS).filter((state) => states.includes(state));
+    this.summary = counts
+      .map((state) => `${states.filter((each) => each === state).length} ${WORDS[state]}`)
+      .join(", ");
+    this.canvas.setAttribute("aria-label", `${tasks.length} tasks: ${this.summary}`);
+    if (!this.pointed) setText(this.words, `${tasks.length} tasks: ${this.summary}`);
+  }
+
+  get columns() {
+    return Math.max(1, Math.floor(this.canvas.clientWidth / CELL));
+  }
+
+  draw(states) {
+    const found = penOf(this.canvas, Math.ceil(states.length / this.columns) * CELL);
+    if (!found) return;
+    states.forEach((state, i) => {
+      found.pen.fillStyle = colourOf(state);
+      const [x, y] = [(i % this.columns) * CELL, Math.floor(i / this.columns) * CELL];
+      found.pen.fillRect(x, y, CELL - 2, CELL - 2);
+      if (state === "failed") found.pen.strokeRect(x - 0.5, y - 0.5, CELL - 1, CELL - 1);
+    });
+  }
+
+  at({ offsetX, offsetY }) {
+    const column = Math.floor(offsetX / CELL);
+    return column < this.columns ? this.tasks[Math.floor(offsetY / CELL) * this.columns + column] : null;
+  }
+
+  hover(event) {
+    this.pointed = this.at(event);
+    const task = this.pointed;
+    const step =
+      task?.global_step === null || task?.global_step === undefined ? "" : `, step ${task.global_step}`;
+    setText(this.words, task ? `${task.task} on ${task.host}: ${task.phase}${step}` : this.summary);
+  }
+}

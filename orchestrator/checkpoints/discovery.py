@@ -205,7 +205,7 @@ def _of_step_folder(folder: str, found: Found, *, is_root: bool) -> Unit | None:
 
 
 def _demand_stamps(stamped: dict[tuple[str, str, str], list[tuple[Unit, str | None]]]) -> None:
-    """Mark what has no stamp, where the script stamps what it has saved whole."""
+    """Mark units without a stamp as unfinished, where the script stamps those that it has saved to the end."""
     for siblings in stamped.values():
         mark = next(((unit, stamp) for unit, stamp in siblings if stamp), None)
         for unit, stamp in siblings if mark else ():
@@ -282,7 +282,7 @@ def _grouped(kinds: dict[str, str | None]) -> list[tuple[str, str]]:
 
 
 def _by_place(files: list[tuple[str, str]]) -> dict[int | None, list[tuple[str, str]]]:
-    """Group files by the step that their names tell, or by what else numbers them; None: those without a number."""
+    """Group files by the step in their names, else by another number there; those without a number under None."""
     families: dict[str, int] = {}
     for _, name in files:
         families[names.family(name)] = families.get(names.family(name), 0) + 1
@@ -303,7 +303,7 @@ def _of_files(folder: str, group: list[tuple[str, str]], *, in_series: bool) -> 
 
 
 def _parts(folder: str, group: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[str]]:
-    """(kind, path) of what is read, the shards of an index with it; and why a set of shards cannot be whole."""
+    """Return (kind, path) of each file to read, an index with its shards; and why a set of shards cannot be whole."""
     indexed: set[str] = set()
     problems: list[str] = []
     for _, name in group:

@@ -48,7 +48,7 @@ def is_full(error: OSError) -> bool:
 
 
 def no_space(error: OSError, directory: str, needed_bytes: int | None = None) -> SeedError:
-    """Return the refusal, with what is free there, in bytes, and what is needed."""
+    """Return the refusal, with the free and the needed bytes."""
     needed = f", {needed_bytes} bytes are needed" if needed_bytes else ""
     quota = "; the user's quota is used up" if error.errno == errno.EDQUOT else ""
     return SeedError(

@@ -201,7 +201,7 @@ class Unit:
         self._know_step(self._each(lambda reader: reader.read))
 
     def peek(self) -> None:
-        """Learn the global step, in milliseconds, of what need not be whole. Torn as for `glance`."""
+        """Learn the global step within milliseconds, without reading the tensors. Torn as for `glance`."""
         self.glance()
         self._know_step(self._each(lambda reader: reader.peek))
 

@@ -145,7 +145,7 @@ def complete_checkpoint(
     param: click.Parameter,  # noqa: ARG001 (click's signature)
     incomplete: str,
 ) -> list[str]:
-    """Complete the checkpoints of a run by what names them: generations, steps and names. Its host is asked."""
+    """Complete the generations, steps and names of a run's checkpoints. Its host is asked."""
     from orchestrator.cli.session import Session
 
     session = ctx.find_object(Session) or Session.of_process()

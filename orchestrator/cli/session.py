@@ -124,7 +124,7 @@ def discard(stream: TextIO) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write lines, of which nothing but their colours acts on a terminal: hosts and specs have a say in them."""
+    """Write lines, without any control sequence but colours: texts of hosts and specs are in them."""
     text = inert(text)
     try:
         stream.write(text + "\n")

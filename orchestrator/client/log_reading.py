@@ -53,7 +53,7 @@ class Result:
 
 
 def known_run(logs: RunLogs, name: str | None) -> str:
-    """Return the id of the newest run, or of the newest of that name, by what is on the disk."""
+    """Return the id of the newest run, or of the newest of that name, among those with logs on the disk."""
     run_id = logs.newest(name)
     if run_id is None and name is None:
         raise OrchestratorError("there are no runs yet", hint=START_ONE)

@@ -5,7 +5,7 @@ Pure functions of the runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.core.differences import differences, sentence
@@ -177,12 +177,17 @@ def _refuse_gpus(plan: Plan, run: Run) -> None:
         )
 
 
-def needs(plan: Plan, placed: Plan) -> dict[object, str]:
-    """Return what a run has for itself alone, with words: GPUs, its spares' too, and its checkpoint directory."""
+def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dict[object, str]:
+    """Return what a run has for itself alone, with words: GPUs, its spares' too, and its checkpoint directory.
+
+    With `hosts` only its GPUs there.
+    """
     found: dict[object, str] = {
-        (address, gpu): f"GPU {gpu} of {host}" for (address, gpu), (host, _) in _gpus_of(plan, placed).items()
+        (address, gpu): f"GPU {gpu} of {host}"
+        for (address, gpu), (host, _) in _gpus_of(plan, placed).items()
+        if hosts is None or host in hosts
     }
-    if plan.checkpoint is not None:
+    if plan.checkpoint is not None and hosts is None:
         found[plan.checkpoint.dir] = plan.checkpoint.dir
     return found
 

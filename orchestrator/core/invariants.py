@@ -41,7 +41,7 @@ def check(run: Run, before: Run | None = None) -> None:
 
 
 def _changed(run: Run, before: Run | None) -> Sequence[Task]:
-    """Return the tasks to check: all of them after a change of what each is compared with."""
+    """Return the tasks to check: those that have changed, or all after a change of what they are compared with."""
     if before is None or _compared(run) != _compared(before):
         return run.tasks
     return [task for old, task in zip(before.tasks, run.tasks, strict=True) if task is not old]

@@ -271,6 +271,6 @@ def kind_of(name: object) -> NoteKind | None:
 
 
 def said_by_task(name: str) -> NoteKind:
-    """Return the kind of what a task says. One that only the coordinator may use is taken for an unknown one."""
+    """Return the kind of a sentence that a task says. A kind that only the coordinator may use counts as unknown."""
     kind = _BY_NAME.get(name)
     return kind if kind is not None and kind.row.by_task else NoteKind.SAID

@@ -198,7 +198,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class NotifyPlan:
-    """Who is told of what. The recipients' addresses hold tokens and passwords, and are not here."""
+    """Which messages are sent. The recipients' addresses hold tokens and passwords, and are not here."""
 
     on: tuple[str, ...]
     to: tuple[str, ...]

@@ -4,7 +4,8 @@ First come, first served, within a priority. A run needs its GPUs and its checkp
 when nobody holds any of that, and nobody who is before it waits for any of that. A later one goes first only where it
 holds up nobody: by its own `time_limit` it ends before the earlier one is reckoned to begin (backfill). When that is
 not known, since whoever holds the GPUs has no limit, nobody passes. A day of waiting counts as a step of priority, so
-no stream of urgent runs keeps another one out for ever.
+no stream of urgent runs keeps another one out for ever. What an ended run may have left on a host without its proof is
+held until that host is swept.
 
 The decision is made and carried out by the thread that decides about all runs, so that two of them never read the same
 state. What other head nodes hold is not known here.
@@ -18,6 +19,7 @@ from math import inf
 
 from orchestrator.core import conflicts
 from orchestrator.core.phases.leaving import END_S
+from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Queued
 from orchestrator.core.state.run import Run
@@ -58,9 +60,15 @@ class Turn:
 
 def turns(runs: Iterable[Run], now: Instant) -> list[Turn]:
     """Return the turns of all runs that wait, in their order."""
-    runs = [run for run in runs if not run.phase.is_terminal]
-    held = [(_ask(run), _ends_at(run)) for run in runs if not isinstance(run.phase_state, Queued)]
-    waiting = [(run, run.phase_state) for run in runs if isinstance(run.phase_state, Queued)]
+    waiting: list[tuple[Run, Queued]] = []
+    held: list[tuple[Ask, Instant]] = []
+    for run in runs:
+        if isinstance(run.phase_state, Queued):
+            waiting.append((run, run.phase_state))
+        elif not run.phase.is_terminal:
+            held.append((_ask(run), _ends_at(run)))
+        elif hosts := unproven(run):  # something of it may live there, until that host is swept
+            held.append((Ask(run.run_id, conflicts.needs(run.plan, run.placed, hosts)), inf))
     waiting.sort(key=lambda one: (-_priority(one[1], now), one[1].since_at, one[0].run_id))
     return reckon([_ask(run) for run, _ in waiting], held, now)
 

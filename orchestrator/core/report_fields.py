@@ -125,11 +125,11 @@ def _beliefs(
 
 
 def waking(run: Run, host: str) -> tuple[object, ...]:
-    """Return what is believed of a host and its tasks, of which a change may be followed by a decision."""
+    """Return the beliefs about a host and its tasks whose change may lead to a decision."""
     return run.standby.ended, *_beliefs(run, host, _host_wakes, _task_wakes, _standby_wakes)
 
 
 def kept(run: Run, host: str) -> tuple[object, ...]:
-    """Return what is believed of a host and its tasks that the next coordinator must find in the journal."""
+    """Return the beliefs about a host and its tasks that the next coordinator must find in the journal."""
     beliefs = _beliefs(run, host, _host_kept, _task_kept, _standby_kept)
     return run.phase, run.generation, run.reason, *beliefs

@@ -119,7 +119,7 @@ _PROOFS = {
 
 
 def proof_by(by: str) -> str:
-    """Return by what a sweep looks for processes, and what that cannot see.
+    """Say how a sweep looks for processes, and which it cannot see.
 
     >>> proof_by("cgroup")
     "each task's control group, which holds every process that it has started"

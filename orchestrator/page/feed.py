@@ -197,7 +197,7 @@ def _is_like(one: Document, before: Document) -> bool:
 
 
 def told(known: Document, run_id: str | None) -> Document:
-    """Return what a viewer gets: all of one run, and of the others what a list of runs shows."""
+    """Return the document of a viewer: one run whole, and the others as the list of runs shows them."""
     runs = {name: run if name == run_id else _brief(run) for name, run in known["runs"].items()}
     return {**known, "runs": runs, "hosts": {} if run_id in runs else _hosts(known["runs"])}
 

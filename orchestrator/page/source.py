@@ -120,7 +120,7 @@ class Source:
         return self.client.get(f"/v1/runs/{quote(run_id)}/checkpoints", timeout_s=timeout_s)
 
     def plan(self, run_id: str) -> dict[str, Any]:
-        """Return what the run's tasks are started with, and what its spec resolved to. The plan holds no secret."""
+        """Return the run's plan, and what each task is started with. The plan holds no secret."""
         for one in peek(self.paths.journal).kept:
             if one.run.run_id == run_id:
                 resolved = _PLAN.dump_python(one.run.plan, mode="json")

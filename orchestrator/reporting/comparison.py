@@ -169,7 +169,7 @@ def _parted_at(
 
 
 def _share(alone: Record, together: Record, step: int) -> float | None:
-    """Return how far all trainable weights differ, of what training has moved them by until after this step."""
+    """Return how far all trainable weights differ, as a share of how far training has moved them by this step."""
     apart = moved = 0.0
     for place, weight in enumerate(alone.weights):
         if not weight.trainable:
@@ -224,7 +224,7 @@ def _name_at(record: Record, place: int) -> str:
 
 
 def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tuple[str, str]:
-    """Say why two trainings part at a step, by what was recorded until then."""
+    """Say why two trainings part at a step, from their records up to it."""
     if parted == 0:
         return "begin", (
             "the script initializes the weights from what no seed covers, such as the time or a number of its process"

@@ -138,7 +138,7 @@ def _communication_share(one: Measured, least: Measured) -> float | None:
 
 
 def _compute_s(one: Measured, least: Measured) -> float | None:
-    """Return how long a replica computes for its part of the batch, by what the smallest size took for its own."""
+    """Return how long a replica computes for its part of the batch, scaled from the smallest size."""
     if least.input_free_s is None or not one.batch or not least.batch:
         return None
     return least.input_free_s * (one.batch / one.replicas) / (least.batch / least.replicas)
@@ -202,7 +202,7 @@ def _limits(row: Row, *, fair: bool) -> list[str]:
 
 
 def _larger_batch(row: Row, communication: float) -> int | None:
-    """Return the batch, of all replicas together, of which communication would be a fair share of a step."""
+    """Return the global batch at which communication would take a fair share of a step."""
     if not row.batch:
         return None
     rest = 1.0 - communication

@@ -41,7 +41,7 @@ def span_id(run_id: str, what: str) -> int:
 def spans(
     run_id: str, name: str, phase: str, account: Account, *, after: int = -1
 ) -> tuple[int, list[TraceSpan]]:
-    """Return the spans of what has ended: of generations above `after`, and of the run once that has ended.
+    """Return the spans of ended generations above `after`, and of the run once it has ended.
 
     And the number of the last of these generations.
     """

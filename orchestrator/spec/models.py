@@ -234,7 +234,7 @@ class Queue(_Model):
 
 
 class Notify(_Model):
-    """Who is told of what. Also the content of a file of your own, for all of your runs."""
+    """Who gets which messages. Also the content of a file of your own, for all of your runs."""
 
     on: Annotated[tuple[NoticeKind, ...], Field(strict=False), some()] = BY_DEFAULT
     """Of which events. Default: failed, stalled, nonfinite, quarantined, succeeded, disk-full."""

@@ -121,7 +121,7 @@ def _wait_at_gate(link: Link, orders: Orders, progress: Progress) -> None:
 
 
 def _measurement(wanted: Mapping[str, Any], progress: Progress) -> Proving | None:
-    """Begin what `orch scale` or `orch prove` asks for. Return what proves, which seeds the script."""
+    """Begin to measure for `orch scale`, or to record for `orch prove`. Return the recorder, which seeds the script."""
     if wanted.get("measure"):
         from orchestrator.task.trials.measured import Measuring
 

@@ -165,14 +165,12 @@ def test_a_workdir_with_a_link_out_of_the_tree_is_refused(one: Cluster) -> None:
     assert "leak" in done.stderr
 
 
-def test_a_syntax_error_is_reported_as_just_that(one: Cluster) -> None:
+def test_a_syntax_error_is_found_before_anything_is_started(one: Cluster) -> None:
     workdir = one.directory / "work"
     workdir.mkdir()
     (workdir / "train.py").write_text("import tensorflow\nprint('unfinished'\n")
-    spec = one.spec(tasks=1, workdir=str(workdir), script="train.py", restart={"without_progress_max": 1})
-    done = one.orch("up", spec, "--wait", timeout=60)
-    assert done.returncode == 1
-    assert "SyntaxError" in one.run()["first_cause"]["sentence"]
+    said = refused(one, one.spec(tasks=1, workdir=str(workdir), script="train.py"), exit_code=6)
+    assert "cannot compile train.py: SyntaxError in line 2" in said
 
 
 @pytest.mark.fault(22)

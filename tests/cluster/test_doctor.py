@@ -153,14 +153,17 @@ def test_doctor_says_it_all_as_json(tmp_path: Path, lab3: Lab) -> None:
     """The whole of it, with Python and disks, as a person has it."""
     cluster = Cluster(tmp_path, lab3)
     try:
-        spec = cluster.spec(tasks=2, checkpoint={"dir": "/proc/nowhere"})
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code/train.py").write_text("import os\nimport not_installed_anywhere\n")
+        spec = cluster.spec(tasks=2, script="train.py", workdir=str(tmp_path / "code"))
         done = cluster.orch("doctor", spec, "--json")
         assert done.returncode == 1, done.stderr
         found = json.loads(done.stdout)["findings"]
         assert {(one["id"], one["level"], one["host"]) for one in found} >= {
-            ("storage.checkpoint", "error", "host-0"),
-            ("storage.checkpoint", "error", "host-1"),
+            ("python.no-module", "error", "host-0"),
+            ("python.no-module", "error", "host-1"),
         }
+        assert "not_installed_anywhere (train.py:2)" in found[0]["message"]
         assert set(found[0]) == {"id", "level", "host", "peer", "message", "why", "hint"}
         fine = cluster.ok("doctor", cluster.spec(tasks=2))
         assert "error" not in fine

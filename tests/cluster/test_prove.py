@@ -37,6 +37,7 @@ def test_two_workers_train_what_one_process_trains(local_cluster: Cluster) -> No
         "t-prove-alone": "SUCCEEDED",
         "t-prove-together": "SUCCEEDED",
     }
+    assert [(run["global_step"], run["steps_total"]) for run in runs] == [(6, None), (6, None)]
 
 
 @pytest.mark.parametrize(

@@ -350,6 +350,15 @@ class TestAuthentication:
             monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
             subprocess.run(["ssh-add", "-q", str(lab.identity_file)], check=True)
             assert says_hello(ssh, lab.host(0).plan(identity_file=None))
+            monkeypatch.delenv("SSH_AUTH_SOCK")
+            (tmp_path / ".ssh").mkdir()
+            for said, is_found in (("none", False), (f"{path} # of this test", True)):
+                (tmp_path / ".ssh/config").write_text(f"Host *\n  IdentityAgent {said}\n")
+                if is_found:
+                    assert says_hello(ssh, lab.host(0).plan(identity_file=None))
+                else:
+                    with pytest.raises(AuthRefused, match="there was none to offer"):
+                        ssh.open(lab.host(0).plan(identity_file=None), HELLO)
         finally:
             agent.terminate()
             agent.wait()

@@ -26,7 +26,7 @@ from itertools import count, islice
 
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.words import counted
-from tests.sim.draw import KINDS, draw
+from tests.sim.draw import ASKED, draw
 from tests.sim.heap import Violation
 from tests.sim.world import World, remove, scratch
 
@@ -139,7 +139,7 @@ def main() -> int:
         "--hours", type=float, default=0.0, help="as many seeds as it takes for so many hours"
     )
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--kind", choices=sorted(set(KINDS)))
+    parser.add_argument("--kind", choices=sorted(set(ASKED)))
     parser.add_argument("--trace", action="store_true", help="print all events of each seed, in this process")
     parser.add_argument(
         "--until-broken", action="store_true", help="one seed after the other; stop where a rule is broken"

@@ -410,7 +410,8 @@ class Checks:
         if scenario.kind == "alone":
             self.demand(run.generation == 1, "false-restart", f"the gang is in generation {run.generation}")
         unasked = run.phase is Phase.KILLED and not self.killed
-        self.demand(not unasked or self.may_be_left, "killed-unasked", told)
+        may_end = self.may_be_left or run.plan.time_limit_s is not None
+        self.demand(not unasked or may_end, "killed-unasked", told)
         if self.killed and not self.chief_finished:
             self.demand(run.phase in (Phase.KILLED, Phase.FAILED), "kill-lost", told)
 

@@ -7,9 +7,11 @@ from random import Random
 from typing import Any
 
 from orchestrator.core.plan import (
+    PRIORITIES,
     CheckpointPlan,
     HostPlan,
     Plan,
+    QueuePlan,
     RestartPolicy,
     TaskId,
     TaskPlan,
@@ -29,7 +31,11 @@ alone. beside: all that can be wrong with one run, whose neighbours on the same 
 hosts lie, beside others that must not notice. chaos: all faults, but no lies. apart: chaos, and more often, among hosts
 that share no checkpoint directory. long: days of training with slow heartbeats, and few faults."""
 
-WILD = ("chaos", "apart", "long")
+ASKED = (*KINDS, "queue")
+"""Those that can be asked for. queue: chaos among runs that want the same GPUs, and wait in the queue for them. It is
+drawn by no seed, since the worlds of all seeds would be others."""
+
+WILD = ("chaos", "apart", "long", "queue")
 """The kinds in which anything may happen."""
 
 SCRIPTS = ("good",) * 8 + ("fails-early", "fails-at-a-step", "restores-nothing", "good")
@@ -84,14 +90,21 @@ class Scenario:
     @property
     def bound_s(self) -> float:
         """How long after the healing all runs may take to end."""
-        return max(run.bound_s for run in self.runs)
+        bounds = [run.bound_s for run in self.runs]
+        return sum(bounds) if self.kind == "queue" else max(bounds)
 
 
 def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
     """Return the scenario of a seed, which stays the same as long as this function does."""
     chance = Random(seed)
     kind = kind or chance.choice(KINDS)
-    count = {"beside": (2, 3), "lies": (2, 3), "chaos": (1, 1, 1, 2, 3), "apart": (1, 1, 2)}.get(kind, (1,))
+    count = {
+        "beside": (2, 3),
+        "lies": (2, 3),
+        "chaos": (1, 1, 1, 2, 3),
+        "apart": (1, 1, 2),
+        "queue": (4, 5),
+    }.get(kind, (1,))
     timing = _slow(chance) if kind == "long" else _timing(chance, kind == "harmless")
     # Each heartbeat costs the same to simulate, so scenarios with frequent heartbeats are shorter.
     hours = chance.uniform(0.5, 4.0) * (1.0 if timing.heartbeat_s >= 10.0 else 0.2)
@@ -102,7 +115,8 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
     for number, name in enumerate(names):
         own = "chaos" if kind in WILD else kind
         own = ("chaos" if number == 0 else "calm") if kind in ("beside", "lies") else own
-        run = _run(chance, own, name, number, workdir, timing, hours)
+        run = _run(chance, own, name, 0 if kind == "queue" else number, workdir, timing, hours)
+        run = _queued(chance, run, hours) if kind == "queue" else run
         runs.append(_without_share(run) if kind == "apart" else run)
     misfit = kind == "lies" and chance.random() < 0.6
     if misfit:  # the link to a host that lies so is dropped, and whoever shares it is cut off
@@ -120,6 +134,14 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
             chance.choice((0.0, 0.0, 0.003, 0.02, 0.1)) if kind in (*WILD, "harmless", "lies") else 0.0
         ),
     )
+
+
+def _queued(chance: Random, run: RunScenario, hours: float) -> RunScenario:
+    """Let a run wait for the GPUs that all want; half of them have a limit."""
+    queue = QueuePlan(chance.choice(PRIORITIES))
+    limit_s = chance.uniform(0.2, 2.0) * hours * 3600 if chance.random() < 0.5 else None
+    plan = replace(run.plan, queue=queue, time_limit_s=limit_s)
+    return replace(run, plan=plan, begins_at=chance.uniform(0.0, 0.3 * hours * 3600))
 
 
 def _fault_every_s(chance: Random, kind: str) -> float:

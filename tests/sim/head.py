@@ -13,6 +13,7 @@ from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Event, LimitReached
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import TaskId
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.head.coordinator.executor import Executor
 from orchestrator.head.coordinator.loop import Loop
@@ -175,8 +176,9 @@ class Head:
         """Do what `Coordinator.take_up` does."""
         self.loop.take_up(self.journal.runs(), self.epoch)
         for run in self.loop.runs.values():
-            names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
-            self.executor.open(run, names)
+            if run.phase is not Phase.QUEUED:
+                names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
+                self.executor.open(run, names)
         self.look()
 
     def _post(self, run_id: str, event: Event) -> None:
@@ -213,6 +215,8 @@ class Head:
     def _changed(self, before: Run, after: Run) -> None:
         if not self.is_stale:
             self.world.runs[after.run_id].checks.changed(before, after)
+        if before.phase is Phase.QUEUED and after.phase is Phase.PENDING:
+            self.executor.open(after, [host.name for host in after.hosts])
         if after.phase.is_terminal and not before.phase.is_terminal:
             self.secrets.remove(after.run_id)
 

@@ -8,6 +8,7 @@ from orchestrator.core import conflicts
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import KillRequested
 from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from tests.sim.apart import Apart
 from tests.sim.checks import Checks
@@ -95,7 +96,8 @@ class SimRun:
         def work() -> None:
             head.secrets.save(self.run_id, secrets_of(self.run_id))
             head.loop.submit(run)
-            head.executor.open(run, [host.name for host in run.hosts])
+            if run.phase is not Phase.QUEUED:
+                head.executor.open(run, [host.name for host in run.hosts])
 
         try:
             if world.guarded(head, work):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim.__main__ import BROKEN, CRASHED, play
-from tests.sim.draw import KINDS
+from tests.sim.draw import ASKED
 from tests.sim.mutants import ROOT, Mutant, found_by_seed, found_by_test, hunt, load
 
 
@@ -21,7 +21,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-SHORT = [kind for kind in KINDS if kind != "long"]
+SHORT = [kind for kind in ASKED if kind != "long"]
 
 
 @pytest.mark.parametrize(("seed", "kind"), list(enumerate(SHORT)))

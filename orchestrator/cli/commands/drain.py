@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -25,23 +24,14 @@ from orchestrator.core.errors import UsageError
 from orchestrator.head.api.client import Client
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which host, and of which run; None: of the only active run that has it."""
-
-    name: str | None
-    host: str
-    verb: str = "drain"
-    now: bool = False
-
-
-def run(request: Request, session: Session) -> dict[str, Any]:
-    """Return the new state of the host, as the API describes it."""
+def run(
+    name: str | None, host: str, session: Session, *, verb: str = "drain", now: bool = False
+) -> dict[str, Any]:
+    """Return the new state of the host. Without a name: of the only active run that has it."""
     client: Client = session.client()
     runs = runs_of(client)
-    chosen = find(runs, request.name) if request.name else with_host(runs, request.host, request.verb)
-    body = {"host": request.host} | ({"now": True} if request.now else {})
-    return client.post(f"/v1/runs/{chosen['run_id']}/{request.verb}", body)
+    chosen = find(runs, name) if name else with_host(runs, host, verb)
+    return client.post(f"/v1/runs/{chosen['run_id']}/{verb}", {"host": host} | ({"now": True} if now else {}))
 
 
 def give_up(name: str | None, host: str, session: Session) -> list[dict[str, Any]]:
@@ -126,7 +116,7 @@ def command(
         for found in () if as_json else found_all:
             session.put(printable(f"{host} is {found.get('reason')}, for {found.get('run_id')}"))
         return 0
-    found = run(Request(name or old_name, host, now=now), session)
+    found = run(name or old_name, host, session, now=now)
     if as_json:
         session.put_json(found)
     else:

@@ -34,28 +34,19 @@ _KEPT_BYTES_MAX = 8 << 20
 _LINE_BYTES_MAX = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What runs where. Neither `host` nor `task`: on the hosts with tasks; with `all` on the spares too."""
-
-    name: str
-    argv: Sequence[str]
-    host: str | None = None
-    task: str | None = None
-    all: bool = False
-
-
-def orders(run: Run, request: Request) -> list[tuple[HostPlan, Asked]]:
-    """Return the hosts, and what each is asked."""
-    asked: Asked = {"argv": list(request.argv), "run": run.run_id, "task": None, "generation": 0, "env": {}}
-    if request.task is not None:
-        id_, host = task_of(run, request.task)
+def orders(
+    run: Run, argv: Sequence[str], host: str | None, task: str | None, *, spares: bool
+) -> list[tuple[HostPlan, Asked]]:
+    """Return the hosts, and what each is asked: this host, or that of the task, else all that have tasks."""
+    asked: Asked = {"argv": list(argv), "run": run.run_id, "task": None, "generation": 0, "env": {}}
+    if task is not None:
+        id_, place = task_of(run, task)
         asked |= {"task": str(id_), "generation": run.task(id_).generation, "env": _released(run, id_)}
-        return [(host, asked)]
-    if request.host is not None:
-        return [(host_of(run, request.host), asked)]
+        return [(place, asked)]
+    if host is not None:
+        return [(host_of(run, host), asked)]
     used = {task.host for task in run.tasks}
-    return [(host, asked) for host in run.plan.hosts if request.all or host.name in used]
+    return [(place, asked) for place in run.plan.hosts if spares or place.name in used]
 
 
 def _released(run: Run, id_: TaskId) -> dict[str, str]:
@@ -119,13 +110,14 @@ class Output:
             self.session.say(shown)
 
 
-def run(request: Request, session: Session, *, keeps: bool) -> tuple[list[Ended], Output]:
+def run(
+    asked: Sequence[tuple[HostPlan, Asked]], session: Session, *, keeps: bool
+) -> tuple[list[Ended], Output]:
     """Run the command everywhere, and return how it ended on each host. An interruption ends it everywhere first."""
     from orchestrator.head.code import bundle
     from orchestrator.head.coordinator.main import transports
     from orchestrator.head.links.remote import Remote
 
-    asked = orders(known_run(session, request.name), request)
     names = [host.name for host, _ in asked]
     output = Output(session, max(map(len, names)) if len(names) > 1 else 0, keeps)
     remote = Remote(transports(session.paths), bundle.load, output.take)
@@ -220,7 +212,8 @@ def command(
     if all_ + (host is not None) + (task is not None) > 1:
         raise UsageError("use only one of --all, --host and --task")
     argv = ["/bin/sh", "-c", " ".join(words)] if shell else list(words)
-    ended, output = run(Request(name, argv, host, task, all=all_), session, keeps=as_json)
+    asked = orders(known_run(session, name), argv, host, task, spares=all_)
+    ended, output = run(asked, session, keeps=as_json)
     output.end()
     if as_json:
         session.put_json(_document(words, ended, output))

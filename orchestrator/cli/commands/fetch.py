@@ -37,7 +37,7 @@ class Request:
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:
-    """Fetch the files, one after another. Return a document of what became of each."""
+    """Fetch the files, one after another. Return a document that says of each whether it came."""
     client = session.client()
     chosen = find_or_newest(runs_of(client), request.name)
     found = look(client, chosen, request)

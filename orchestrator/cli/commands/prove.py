@@ -131,7 +131,7 @@ def _record(
 
 
 def _checked(text: bytes, plan: Plan) -> Record:
-    """Return a record, of which a host has told. Raises NotProven where it is none."""
+    """Return the record that a host has sent. Raises NotProven where it is not one."""
     from pydantic import TypeAdapter, ValidationError
 
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from orchestrator.cli.help import Command
@@ -17,22 +15,6 @@ from orchestrator.cli.run_choice import (
 )
 from orchestrator.cli.session import Session
 from orchestrator.client.asking import stacks
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which run (None: the only active one), and which task (None: all)."""
-
-    name: str | None
-    task: str | None = None
-
-
-def run(request: Request, session: Session) -> dict[str, str]:
-    """Return the stacks by task."""
-    client = session.client()
-    runs = runs_of(client)
-    chosen = find(runs, request.name) if request.name else only_active(runs, "stacks")
-    return stacks(client, chosen, request.task)
 
 
 @click.command(
@@ -52,7 +34,10 @@ def command(session: Session, name: str | None, task: str | None, as_json: bool)
 
     Without NAME: the only active run. TASK reads like worker:0; without it, all tasks.
     """
-    found = run(Request(*name_and_task(name, task)), session)
+    name, task = name_and_task(name, task)
+    client = session.client()
+    runs = runs_of(client)
+    found = stacks(client, find(runs, name) if name else only_active(runs, "stacks"), task)
     if as_json:
         session.put_json({"stacks": found})
         return 0

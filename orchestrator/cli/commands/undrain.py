@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.commands.drain import Request, old_name_option, run
+from orchestrator.cli.commands.drain import old_name_option, run
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import complete_host, run_and
 from orchestrator.cli.session import Session
@@ -30,7 +30,7 @@ def command(session: Session, name: str | None, host: str, old_name: str | None,
     A run that continued with fewer workers grows back at its next verified checkpoint; otherwise HOST becomes a
     spare. Without NAME: the only active run that has HOST.
     """
-    found = run(Request(name or old_name, host, verb="undrain"), session)
+    found = run(name or old_name, host, session, verb="undrain")
     if as_json:
         session.put_json(found)
     else:

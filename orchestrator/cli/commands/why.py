@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import click
 
 from orchestrator.cli.help import Command
@@ -12,23 +9,6 @@ from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import causes
 from orchestrator.client.asking import why
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which run; None: the newest active one, else the newest."""
-
-    name: str | None
-    of_all: bool = False
-    """The first causes of all generations, not only of the last one that failed."""
-
-
-def run(request: Request, session: Session) -> dict[str, Any]:
-    """Return the document. Without a coordinator it holds what is on the disk; the phase is then None."""
-    document = why(session, request.name)
-    if not request.of_all:
-        document["first_causes"] = document["first_causes"][-1:]
-    return document
 
 
 @click.command(
@@ -48,7 +28,9 @@ def command(session: Session, name: str | None, of_all: bool, as_json: bool) -> 
 
     Without NAME: the active run, else the newest. Works without a coordinator.
     """
-    document = run(Request(name, of_all), session)
+    document = why(session, name)
+    if not of_all:
+        document["first_causes"] = document["first_causes"][-1:]
     if as_json:
         session.put_json(document)
     else:

@@ -61,7 +61,7 @@ def screen(text: str) -> Text:
 
 
 def printable(text: str) -> str:
-    """Return a log line as a terminal would show it at last: of what carriage returns overwrote, the last part.
+    """Return a log line as a terminal shows it in the end: the part behind the last carriage return.
 
     Colours stay, and end with the line. Other control sequences (movements, titles, the bell) are removed.
     """

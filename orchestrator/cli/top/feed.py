@@ -78,7 +78,7 @@ class Feed:
         return self._seen
 
     def _last(self, why: str, task: str | None, grep: str) -> Seen:
-        """Return what was seen last, else what is recorded, with the log as it is now."""
+        """Return the last known documents, else the recorded ones, with the log as it is now."""
         seen = self._seen
         if seen.run is None:
             seen = self._recorded()

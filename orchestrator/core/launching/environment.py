@@ -50,7 +50,7 @@ def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[st
 
 
 def runtime_options(plan: Plan) -> str:
-    """ORCH_RUNTIME: what the runtime is asked to do for the script, as JSON; what is not there is the default."""
+    """Return ORCH_RUNTIME, the runtime's options as JSON; an option that is missing has its default."""
     # The number of replicas that was planned is left out: the task is told it by an environment variable.
     defaults = asdict(replace(Options(), replicas_planned=plan.options.replicas_planned))
     chosen = {name: value for name, value in asdict(plan.options).items() if value != defaults[name]}

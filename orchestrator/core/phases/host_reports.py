@@ -234,7 +234,7 @@ def _take_back(turn: Turn, warning: str) -> None:
 
 
 def _recovered(turn: Turn, chief: Task, step: int) -> None:
-    """Say what the failure has cost, with the first step beyond what was resumed from."""
+    """Say what the failure has cost, once the run makes its first step beyond the checkpoint."""
     run = turn.run
     resumed_from = own_place.went_on_at(run, chief)
     if run.downtime is None or run.phase is not Phase.RUNNING or step <= (resumed_from or 0):

@@ -37,7 +37,7 @@ _SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
 
 
 def advance_individual(turn: Turn) -> None:
-    """Restart what ended alone, start what is due, release what has joined, end what is overdue."""
+    """Restart tasks that ended alone, start those that are due, release those that joined, end those that are late."""
     for task in individuals(turn.run):
         if task.phase.is_gone:
             _restart(turn, task)

@@ -89,7 +89,7 @@ def advance(turn: Turn) -> None:
 
 
 def _leave_hosts(turn: Turn) -> None:
-    """Give up what is on hosts that are lost or silent, and end what a spare holds that cannot be used."""
+    """Give up the standby tasks on lost or silent hosts, and end those on spares that cannot be used."""
     until = standby_places.given_up_at(turn.run)
     for task in turn.run.standby.tasks:
         host = turn.run.host(task.host)
@@ -247,7 +247,7 @@ def outstanding(run: Run, name: str) -> list[Action]:
 
 
 def order_failed(turn: Turn, task: Task, event: OrderFailed) -> None:
-    """Take that a host could not start or stop one of its tasks."""
+    """Handle an order about one of its tasks that a host could not carry out."""
     if event.order == "start":
         _gone(turn, task, f"could not be started on {task.host}")
     elif event.order == "stop" and event.problem.code == "no-task":
@@ -287,7 +287,7 @@ def _gone(turn: Turn, task: Task, why: str) -> None:
 
 
 def _lose_on(turn: Turn, task: Task, why: str) -> None:
-    """Count a loss: of the whole standby where the task is at home, else of what the spare holds."""
+    """Count a loss: against the whole standby where the task is on its own host, else against the spare."""
     if is_home(turn.run, task):
         _fail(turn, why)
     else:

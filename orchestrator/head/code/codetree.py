@@ -87,7 +87,7 @@ class Survey:
             )
 
     def sentences(self) -> list[str]:
-        """Return what a person should know of it: how much is pushed, and what is not although it may be needed."""
+        """Say how much is pushed, and which files are not although the script may need them."""
         files = counted(len(self.found), "file")
         said = [f"pushes {files} ({size(self.total_bytes)}) of {self.workdir}"]
         secrets = [path for path, why in self.left_out if why == "secret"]

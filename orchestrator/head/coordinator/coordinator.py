@@ -489,7 +489,7 @@ class Coordinator:
             self.loop.post(run_id, NoticeFailed(time.monotonic(), recipient, problem))
 
     def _changed(self, before: Run, after: Run) -> None:
-        """Announce what has changed. Whatever fails in what follows touches no decision."""
+        """Announce a change to its subscribers. A failure there touches no decision."""
         self._effects.changed(before, after)
         if before.phase is Phase.QUEUED and after.phase is Phase.PENDING:
             self._open(after)
@@ -511,7 +511,7 @@ class Coordinator:
             log.warning("%s: its code is not kept, so that it cannot be compared: %s", run.run_id, e)
 
     def _following(self) -> list[Effect]:
-        """Return what follows a change of a run: what people read, and what must not stay."""
+        """Return the subscribers to changes of runs: history and messages for people, and removals."""
 
         def at_the_end(remove: Callable[[str], None]) -> Callable[[Run, Run], None]:
             def changed(before: Run, after: Run) -> None:

@@ -395,7 +395,7 @@ class Loop:
                 self._backlog.add(run_id, event)
 
     def _catch_up(self) -> None:
-        """Decide what is held, in its order, as far as the journal takes it; then what was reported last."""
+        """Decide the events that are held, in their order, as far as the journal takes them; then the last reports."""
         while (oldest := self._backlog.oldest(self._now())) is not None:
             if not self._try([oldest]):
                 return

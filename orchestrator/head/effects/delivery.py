@@ -58,7 +58,7 @@ def redacted(text: str, url: str) -> str:
 
 @contextlib.contextmanager
 def _heard() -> Iterator[list[str]]:
-    """Collect what apprise says in this thread of what went wrong, and let none of it reach a log."""
+    """Collect apprise's own words about a failure in this thread, and let none of them reach a log."""
     said: list[str] = []
     handler = _Ear(threading.get_ident(), said)
     for name in _LOUD:

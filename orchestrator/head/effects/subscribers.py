@@ -74,7 +74,7 @@ class Effects:
         self._thread.start()
 
     def close(self, *, wait_s: float) -> None:
-        """Do what is waiting, try again what failed, and end; wait for that so long at most."""
+        """Do the calls that wait, try the failed ones again, and end; wait for at most `wait_s`."""
         self._waiting.put(None)
         if self._thread.is_alive():
             self._thread.join(wait_s)

@@ -23,7 +23,7 @@ from orchestrator.core.words import duration
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.hosts import judgement
 from orchestrator.head.hosts.judgement import Met
-from orchestrator.head.hosts.preparation import look
+from orchestrator.head.hosts.preparation import look, named
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
 from orchestrator.head.reach.transport import Transport
@@ -177,7 +177,7 @@ class _Doctor:
         except LinkDown as e:
             return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
         except OrderRefused as e:
-            return of_problem(_named(name, e.problem), name)
+            return of_problem(named(name, e.problem), name)
         self._told(f"{name}: connected in {connected_s:.1f} s")
         return met
 
@@ -264,11 +264,6 @@ def _at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) -
         thread.join(max(0.0, end_at - time.monotonic()))
     with lock:
         return {name: answers[name] for name in names if name in answers}
-
-
-def _named(host: str, problem: Problem) -> Problem:
-    message = problem.message
-    return problem if message.startswith(f"{host}:") else replace(problem, message=f"{host}: {message}")
 
 
 def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:

@@ -23,7 +23,8 @@ from orchestrator.core.hosts import compatibility
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.head.code import codetree
+from orchestrator.core.words import listed
+from orchestrator.head.code import codetree, needs
 from orchestrator.head.links import ownership, wire
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, OrderRefused
@@ -111,7 +112,7 @@ def prepare(
         code = _push(link, run, name, pushed)
         highest = _highest(link, run)
     except OrderRefused as e:
-        return HostRefused(at=now(), host=name, problem=_named(name, e.problem))
+        return HostRefused(at=now(), host=name, problem=named(name, e.problem))
     return HostPrepared(at=now(), host=name, facts=replace(facts, code=code, highest_generation=highest))
 
 
@@ -130,10 +131,10 @@ def look(link: Asks, run: Run, name: str) -> Facts:
     try:
         probed = _probe(link, run, name)
     except OrderRefused as e:
-        raise OrderRefused(_named(name, e.problem)) from e
+        raise OrderRefused(named(name, e.problem)) from e
     problem = _unfit(run, name, probed)
     if problem is not None:
-        raise OrderRefused(_named(name, problem))
+        raise OrderRefused(named(name, problem))
     return Facts(
         python=probed["python"],
         versions=probed["versions"],
@@ -142,7 +143,7 @@ def look(link: Asks, run: Run, name: str) -> Facts:
     )
 
 
-def _named(host: str, problem: Problem) -> Problem:
+def named(host: str, problem: Problem) -> Problem:
     """Return the problem with the host in its sentence."""
     if problem.message.startswith(f"{host}:"):
         return problem
@@ -151,11 +152,15 @@ def _named(host: str, problem: Problem) -> Problem:
 
 def _probe(link: Asks, run: Run, name: str) -> Probed:
     plan = run.plan
+    script = _script(run)
+    source = None if run.code else _SHARED.of((run.run_id, script, "text"), lambda: needs.source(script))
     order = PROBE(
         {
             **orders.of_run(run),
             "python": plan.host(name).python,
             "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
+            "modules": list(_needed(run)),
+            "source": source,
         }
     )
     ok = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok
@@ -183,6 +188,7 @@ def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
         or compatibility.gpus(run.plan, name, gpus, in_use, why_none)
         or compatibility.no_tensorflow(run.plan, name, tensorflow, imported=_imports_tensorflow(run))
     )
+    problem = problem or _uncompiled(run, name, probed) or _missing(run, name, probed)
     if problem is not None:
         return problem
     if not run.plan.runtime:
@@ -207,14 +213,52 @@ def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
     return Problem("keras", sentence, exit_code=2, key=key)
 
 
+def _uncompiled(run: Run, name: str, probed: Probed) -> Problem | None:
+    if "syntax" not in probed:
+        return None
+    python = f"{run.plan.host(name).python} (Python {probed['python']})"
+    said = f"{python} cannot compile {run.plan.script}: {probed['syntax']}"
+    return Problem("syntax", said, "correct the script, or name a newer Python as `python`", 6, "run.script")
+
+
+def _missing(run: Run, name: str, probed: Probed) -> Problem | None:
+    """Return which modules of the script the host lacks, with their imports; None if it has all."""
+    needed = _needed(run)
+    missing = [module for module in probed.get("missing", []) if module in needed]
+    if not missing:
+        return None
+    told = listed([f"{module} ({needed[module]})" for module in missing])
+    python = run.plan.host(name).python
+    packages = " ".join(missing)
+    return Problem(
+        "no-module",
+        f"{python} does not have what the script imports: {told}",
+        f"on {name}: `{python} -m pip install {packages}` (the package of a module may have another name); or push the "
+        "module in the working directory",
+        exit_code=6,
+    )
+
+
+def _needed(run: Run) -> dict[str, str]:
+    """Return the modules that must be installed on the hosts, each with the place of its import."""
+    if "PYTHONPATH" in run.plan.env or run.code:  # the code of a run that has begun is not that of now
+        return {}
+    script = _script(run)
+    return _SHARED.of((run.run_id, script, "modules"), lambda: needs.modules(script))
+
+
+def _script(run: Run) -> str:
+    return os.path.join(run.plan.workdir, run.plan.script)
+
+
 def _imports_tensorflow(run: Run) -> bool:
-    script = os.path.join(run.plan.workdir, run.plan.script)
+    script = _script(run)
     return "tensorflow" in _SHARED.of((run.run_id, script, "imports"), lambda: surely_imported(script))
 
 
 def _source(run: Run) -> str:
     """Return the source of the script and its modules; empty where it was removed after the run began."""
-    script = os.path.join(run.plan.workdir, run.plan.script)
+    script = _script(run)
     try:
         return _SHARED.of((run.run_id, script, "sources"), lambda: "\n".join(sources(script)))
     except OSError:

@@ -125,7 +125,7 @@ def packed_run(run: Run) -> str:
 
 
 def unpacked(state: str) -> str:
-    """Return the JSON of what `packed_run` has made; that of an older orch is JSON already. ValueError for others."""
+    """Return the JSON that `packed_run` has compressed, or that is JSON already. ValueError for anything else."""
     if state.startswith("{"):
         return state
     inflate = zlib.decompressobj()

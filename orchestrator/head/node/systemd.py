@@ -179,7 +179,7 @@ class Systemd:
         self._run(["loginctl", "enable-linger", user])
 
     def lingers(self, user: str) -> bool:
-        """Whether that is so already."""
+        """Return whether the user's services run while nobody is logged in."""
         return os.path.exists(os.path.join(self._root, "var/lib/systemd/linger", user))
 
     def write(self, text: str) -> None:

@@ -174,7 +174,7 @@ class History:
                 self._nonfinite.setdefault((series, generation), NonFinite(step, value, at))
 
     def flush(self, now: float) -> None:
-        """Write what is new, and drop what is too old."""
+        """Write the new points, and drop those that are too old."""
         try:
             db = self._connected()
             with contextlib.closing(db.cursor()) as cursor:

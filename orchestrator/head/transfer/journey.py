@@ -177,7 +177,7 @@ class Journey:
     def _take_part(
         self, host: str, store: CheckpointStore, finisher: _Finisher, part: _Part, data: bytes
     ) -> bool:
-        """Keep what has come. Return whether it is all that was asked for: what follows it fits only then."""
+        """Keep a part that has come. Return whether it is all that was asked for: the next part fits only then."""
         if not data:
             raise OrderRefused(
                 Problem("went-away", f"{host}: {part.name} ends before its end", "it is tried again")

@@ -103,7 +103,7 @@ def look(run: Run, lease: Leases, *, task: TaskId | None = None) -> Found:
 
 
 def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -> dict[str, Any]:
-    """Return the document of what a run has left, as far as the patterns name it. It blocks."""
+    """Return a document of the files that a run has left and that the patterns name. It blocks."""
     found = look(run, lease, task=_task_of(run, task))
     wanted, hidden = chosen(found.outputs, patterns)
     beyond = beyond_limit(run, wanted)

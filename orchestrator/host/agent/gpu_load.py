@@ -40,7 +40,7 @@ _XID = b"NVRM: Xid (PCI:"
 
 
 def xids(log: KernelLog) -> list[tuple[str, int]]:
-    """Return (bus, number) of what the driver has complained of since the last call."""
+    """Return (bus, Xid) of each error that the driver has told since the last call."""
     found: list[tuple[str, int]] = []
     for line in log.lines():
         _, marker, rest = line.partition(_XID)

@@ -103,6 +103,8 @@ class Orders:
             "checkpoint_dir": order["checkpoint_dir"],
             "run": order["run"],
             "host_dir": self._host.host_dir,
+            "modules": order.get("modules", []),
+            "source": order.get("source"),
         }
         self._python(
             order["python"],

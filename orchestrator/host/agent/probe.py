@@ -58,9 +58,50 @@ def main(argv: list[str]) -> int:
         "disk_free_bytes": _free_bytes(host_dir or "."),
         "unkillable": unkillable.known(host_dir) if host_dir else [],
     }
+    missing, syntax = _missing(wish.get("modules") or []), _syntax(wish.get("source"))
+    if missing:
+        facts["missing"] = missing
+    if syntax is not None:
+        facts["syntax"] = syntax
     print(json.dumps(facts), flush=True)
     # An ordinary exit would wait for a thread that hangs in a directory.
     os._exit(0)
+
+
+def _missing(modules: list[str]) -> list[str]:
+    """Return which of these modules a task would not find. None is imported."""
+    if not modules:
+        return []
+    import site
+    from importlib.util import find_spec
+
+    for place in _more_places():
+        site.addsitedir(place)  # with its .pth files, by which packages are installed for editing
+    missing = []
+    for name in modules:
+        try:
+            is_there = find_spec(name) is not None
+        except (ImportError, ValueError):
+            is_there = True  # it is there, and broken in its own way
+        if not is_there:
+            missing.append(name)
+    return missing
+
+
+def _syntax(source: str | None) -> str | None:
+    """Return why this Python cannot compile the script; None if it can."""
+    if source is None:
+        return None
+    import warnings
+
+    warnings.simplefilter("ignore")
+    try:
+        compile(source, "script", "exec", dont_inherit=True)
+    except SyntaxError as e:
+        return f"SyntaxError in line {e.lineno}: {e.msg}"
+    except ValueError as e:
+        return str(e)
+    return None
 
 
 def _directory(directory: str, run: str | None) -> tuple[str | None, str | None]:

@@ -179,7 +179,7 @@ def _lives(host_dir: str, run: str) -> bool:
 
 
 def _tasks(host_dir: str, run: str) -> list[KnownTask]:
-    """Return what a report shows of each task. Of what has ended, look back as far as the last release."""
+    """Return the records of each task as reports show them: of one that has ended, back to its last release."""
     found: dict[tuple[str, int], KnownTask] = {}
     known: dict[tuple[str, int], agent_state.Known] = {}
     seen = set()
@@ -237,7 +237,7 @@ def _measure(directory: str) -> tuple[int, float]:
 
 
 def remove(host_dir: str, run: str, *, owner: str, even_alive: bool) -> Nothing:
-    """Kill what is left of a run, by marker and recorded identity, and remove what the host has of it.
+    """Kill a run's processes, by marker and recorded identity, and remove its files from this host.
 
     HostFault `driven` for a run of another owner that lives or is driven, unless a person has named it; of the own
     one, only while an agent watches it. HostFault `left` for what will not die.

@@ -89,7 +89,7 @@ class ShimLink:
         return found if found is not None or self.sock is not None else record.recover(self.directory)
 
     def relay(self) -> None:
-        """Write what is new in the task's log to our own output, which is what `kubectl logs` shows."""
+        """Copy new lines of the task's log to our own output, which `kubectl logs` shows."""
         while True:
             start, data, _ = hostlog.read(self.directory, self._log_at, _LOG_BYTES)
             if not data:

@@ -76,7 +76,7 @@ def marker(start: dict[str, Any], generation_dir: str) -> dict[str, str]:
 
 
 def code_dir(start: dict[str, Any]) -> str:
-    """Return the directory of the pushed code, of which the task's working directory has a copy."""
+    """Return the directory of the pushed code; the task's working directory is a copy of it."""
     return os.path.join(str(start["host_dir"]), "runs", str(start["run"]), "code", str(start["code"]))
 
 

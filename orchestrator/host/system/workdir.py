@@ -62,7 +62,7 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
 
 
 def left(host_dir: str, run: str, task: str) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Yield (path, its status) of what the script has written or changed. None: no regular file, which stays here."""
+    """Yield (path, status) of each file that the script has written or changed; None for one that is not regular."""
     directory = work_dir(host_dir, run, task)
     pushed: Stamps = (durable.read_object(_record(directory)) or {}).get("files") or {}
     for path, found in regular(directory, others=True):

@@ -24,6 +24,10 @@ class Probe(OfRun):
 
     python: str
     checkpoint_dir: str | None
+    modules: NotRequired[list[str]]
+    """Top-level modules to look for."""
+    source: NotRequired[str | None]
+    """The script, to be compiled; null: nothing is."""
 
 
 class GpuInUse(TypedDict):
@@ -64,6 +68,10 @@ class Facts(TypedDict):
     disk_free_bytes: FreeBytes | None
     own_name: OwnName
     unkillable: Annotated[list[Unkillable], Length(LEFT_MAX)]
+    missing: NotRequired[Annotated[list[Name], Length(1024)]]
+    """Which of the modules are not there."""
+    syntax: NotRequired[Text]
+    """Why the script does not compile; not there if it does."""
 
 
 class GpuUser(TypedDict):

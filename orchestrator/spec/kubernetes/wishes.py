@@ -73,7 +73,7 @@ def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Return what a person should know of what was written, and of what was left out."""
+    """Return notes for people on the manifests, and on what they leave out."""
     found = ["Written by `orch export k8s`; never sent to a cluster by orch. Read it before you use it."]
     found.append(
         "Use `kubectl create -f` or `kubectl apply --server-side -f`: plain `apply` copies each object into an "

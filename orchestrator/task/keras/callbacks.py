@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.task import this_task
 from orchestrator.task.keras.optimizers import iterations_of
 
 TYPE_CHECKING = False
@@ -28,7 +29,7 @@ def reporter(base: type, progress: Progress, batches: bool, counted: bool = Fals
 
 
 class _Position:
-    """Where a training is: what the callback knows beside what Keras tells it."""
+    """Where a training is, as far as Keras does not tell."""
 
     def __init__(self, progress: Progress, counted: bool) -> None:
         self.progress, self.counted = progress, counted
@@ -59,7 +60,12 @@ class _Position:
             self.progress.lost(None, e)
 
     def expect(self, callback: Any, steps: int | None, epochs_done: int) -> None:
-        """Say where the training ends: after the epochs that are left, of as many steps, from here on."""
+        """Say where the training ends: after the epochs that are left, of as many steps, from here on.
+
+        A trial of `orch scale` or `orch prove` ends by its own count, long before the epochs that it asks for.
+        """
+        if this_task.measuring is not None:
+            return
         params = getattr(callback, "params", None) or {}
         epochs = params.get("epochs")
         left = int(epochs or 0) - epochs_done

@@ -13,7 +13,9 @@ import os
 import sys
 
 from orchestrator.both.trial_records import LAST_WEIGHTS, RECORD
+from orchestrator.task import this_task
 from orchestrator.task.keras import fit_arguments
+from orchestrator.task.keras.optimizers import iterations_of
 from orchestrator.task.progress import as_number
 from orchestrator.task.trials.measured import is_left_out
 
@@ -29,8 +31,6 @@ SAMPLE = 64
 
 LAST_MAX = 1 << 24
 """How many values are kept at the end; of larger models, evenly spread ones."""
-
-_EPOCHS = 1_000_000
 
 
 class Proving:
@@ -96,6 +96,15 @@ class Proving:
             }
         )
         return len(self._recorded) >= self._steps
+
+    def tell_the_last_step(self) -> None:
+        """Report where the script is ended: most steps are not, since reports are some time apart."""
+        progress = this_task.progress
+        if progress is None:
+            return
+        step = progress.count_steps() if progress.count_steps is not None else iterations_of(self._model)
+        if step is not None:
+            progress.report(step, {})
 
     def _sampled(self) -> list[list[float]]:
         found = []
@@ -244,6 +253,7 @@ def _recorder(base: type, proving: Proving) -> Any:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
             if proving.end_batch(logs):
                 proving.write()
+                proving.tell_the_last_step()
                 raise SystemExit(0)
 
     return Recorder()

@@ -127,3 +127,12 @@ def test_of_any_requests_no_gpu_is_leased_twice_who_fits_begins_and_nobody_starv
         held += [(one, now + one.lasts_s) for one in begun]
         waiting = [one for one in waiting if one[0] not in begun]
         assert held or not waiting, "where nobody holds anything, nobody waits"
+
+
+def test_what_an_ended_run_left_on_a_host_without_proof_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = decide.step(run("old", 0, 1), KillRequested(at=1.0)).run
+    waiting = run("a", 1, priority="normal")
+    assert [turn.waits_for for turn in turns([ended, waiting], 2.0)] == [()]
+    monkeypatch.setattr("orchestrator.core.queue.unproven", lambda _run: ["a"])
+    (turn,) = turns([ended, waiting], 2.0)
+    assert (turn.waits_for, turn.begins_at) == ((("old", ("GPU 1 of a",)),), inf)

@@ -49,7 +49,9 @@ class FakeLink:
             "gpus_in_use": [],
             "own_name": {"name": "a", "address": "10.0.0.1", "why": None},
             "unkillable": [],
+            "missing": [],
         }
+        del self.probe["syntax"]
         self.runs: list[dict[str, Any]] = []
         self.checkpoint: dict[str, Any] | None = None
         self.refuse: dict[str, Problem] = {}
@@ -275,6 +277,24 @@ def test_a_python_without_tensorflow_is_refused_where_the_training_needs_it(
     assert isinstance(prepare(link, elsewhere, "a", now=at_last, is_known=known), HostPrepared), (
         "it may be there"
     )
+
+
+def test_a_script_that_a_host_cannot_compile_or_import_for_is_refused_with_the_place(workdir: Path) -> None:
+    (workdir / "train.py").write_text("import yaml\nimport tomli\n")
+    link, run = FakeLink(), a_run(workdir)
+    link.probe["missing"] = ["tomli", "what-was-not-asked"]
+    problem = refused(link, run)
+    assert (problem.code, problem.exit_code) == ("no-module", 6)
+    assert problem.message.startswith("a: ")
+    assert problem.message.endswith("does not have what the script imports: tomli (train.py:2)")
+    (asked,) = [order for order in link.asked if order["order"] == "probe"]
+    assert (asked["modules"], asked["source"]) == (["yaml", "tomli"], "import yaml\nimport tomli\n")
+    link.probe["syntax"] = "line 3: invalid syntax"
+    assert "cannot compile train.py: line 3" in refused(link, run).message
+    begun = FakeLink()
+    prepare(begun, replace(run, code="0" * 64), "a", now=at_last, is_known=known)
+    (asked,) = [order for order in begun.asked if order["order"] == "probe"]
+    assert (asked["modules"], asked["source"]) == ([], None), "its code is not that of now"
 
 
 def on_gpus(run: Run, gpus: tuple[int, ...]) -> Run:

@@ -63,6 +63,14 @@ class TestRead:
         assert "Match host a user b\nPort 2" in read.text
         assert [warning.split(": ")[0] for warning in read.warnings] == [f"{config}:1"]
 
+    def test_a_comment_behind_a_value_is_none_of_it(self, tmp_path: Path) -> None:
+        """With `Port 2222 # NAT`, port 22 was taken."""
+        config = tmp_path / "config"
+        config.write_text('Host a # the first\n  Port 2222 # NAT\n  User "m #l"\n  HostName a#b\n#\n')
+        read = read_config([config], tmp_path)
+        assert read.text.splitlines() == ["Host *", "Host a", "Port 2222", 'User "m #l"', "HostName a#b"]
+        assert read.warnings == ()
+
     def test_a_line_that_is_none_and_a_directory(self, tmp_path: Path) -> None:
         config = tmp_path / "config"
         config.write_text("Port\nUser ml\n")
@@ -154,6 +162,52 @@ class TestRoute:
         assert found.bastion is not None
         assert (found.bastion.address, found.bastion.port, found.bastion.user) == expected
         assert [hop.bastion for hop in found.hops] == [True, False]
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({}, None),
+            ({"setenv": ["A=1"]}, "write it under `env`"),
+            ({"stricthostkeychecking": "accept-new"}, "orch trust"),
+            ({"stricthostkeychecking": "ask", "addressfamily": "any"}, None),
+            ({"identityfile": ["~/.ssh/k"], "certificatefile": ["~/.ssh/other-cert.pub"]}, "KEY-cert.pub"),
+            ({"identityfile": ["~/.ssh/k"], "certificatefile": ["~/.ssh/k-cert.pub"]}, None),
+            ({"port": "ssh"}, "no port: 22 is taken"),
+        ],
+    )
+    def test_what_is_not_done_is_said(
+        self, tmp_path: Path, settings: dict[str, object], said: str | None
+    ) -> None:
+        hop = route_to(tmp_path, HostPlan("a"), lookup_of(a={"hostname": "a", **settings})).target
+        assert len(hop.not_done) == (said is not None)
+        assert said is None or said in hop.not_done[0]
+
+    def test_a_bastion_behind_a_bastion_is_said(self, tmp_path: Path) -> None:
+        names = lookup_of(
+            gate={"hostname": "gate", "proxyjump": "outer"}, a={"hostname": "a", "proxyjump": "gate"}
+        )
+        bastion = route_to(tmp_path, HostPlan("a"), names).bastion
+        assert bastion is not None
+        assert "a bastion of its own (outer)" in bastion.not_done[0]
+
+    def test_the_agent_and_variables_of_the_environment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PLACE", "/run/x")
+
+        def agent(said: str) -> str | None:
+            names = lookup_of(a={"hostname": "a", "identityagent": said, "identityfile": ["${PLACE}/key"]})
+            hop = route_to(tmp_path, HostPlan("a"), names).target
+            assert hop.identity_files == (Path("/run/x/key"),)
+            return hop.agent
+
+        assert [agent(said) for said in ("~/a.sock", "$PLACE", "${PLACE}/a", "none", "SSH_AUTH_SOCK")] == [
+            str(tmp_path / "a.sock"),
+            "/run/x",
+            "/run/x/a",
+            "none",
+            None,
+        ]
 
     def test_a_wildcard_does_not_make_the_bastion_its_own_bastion(self, tmp_path: Path) -> None:
         names = lookup_of(

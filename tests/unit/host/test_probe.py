@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.host.agent import gpus
+from orchestrator.host.agent import gpus, probe
 from orchestrator.host.agent.probe import own_name
 
 ROOT = Path(__file__).parents[3]
@@ -89,3 +89,26 @@ def test_a_driver_without_its_tool_is_no_proof_of_no_gpus(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpus, "_OTHER_DRIVERS", (str(tmp_path),))
     assert gpus.present() == (None, None)
+
+
+def test_modules_that_a_task_would_not_find_are_named_and_none_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "broken_one.py").write_text("raise SystemExit('it was imported')")
+    (tmp_path / "linked.pth").write_text(f"{tmp_path / 'elsewhere'}\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/editable_one.py").write_text("")
+    code = (
+        f"import sys; sys.path.append({str(ROOT)!r})\n"
+        "from orchestrator.host.agent import probe\n"
+        "print(probe._missing(['json', 'sys', 'broken_one', 'editable_one', 'not_there_at_all']))"
+    )
+    environ = {"PYTHONPATH": str(tmp_path)}
+    told = subprocess.run(
+        [sys.executable, "-I", "-c", code], env=environ, capture_output=True, text=True, check=True
+    )
+    assert told.stdout == "['not_there_at_all']\n"
+
+
+def test_a_script_is_compiled_by_the_hosts_own_python() -> None:
+    assert probe._syntax("x = 1\n") is None
+    assert probe._syntax("x = 1\ndef f(:\n") == "SyntaxError in line 2: invalid syntax"
+    assert probe._syntax(None) is None

@@ -123,7 +123,7 @@ def _of_container(status: Document) -> Waiting | None:
 
 
 def missing(wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Document]) -> Waiting | None:
-    """Return why pods that are wanted do not even exist, by the events of what should make them; None if all do."""
+    """Return why pods are missing, from the events of the StatefulSet that should make them; None if none is."""
     known = {name_of(pod) for pod in pods}
     absent = [name for name in wanted if name not in known]
     if not absent:

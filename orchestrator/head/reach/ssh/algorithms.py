@@ -121,7 +121,7 @@ class Transport(paramiko.Transport):
 def _left(
     settings: Mapping[str, str], keyword: str, default: Sequence[str], known: Collection[str]
 ) -> tuple[str, ...]:
-    """Return what is left of the default, or what is asked for of all that is known, in the order asked for."""
+    """Return the algorithms that ssh_config leaves of the default, or names, in its order."""
     sign, patterns = _parsed(settings.get(keyword, ""))
     if not patterns:
         return tuple(default)

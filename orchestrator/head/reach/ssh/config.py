@@ -8,10 +8,11 @@ nobody, with a warning.
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.core.errors import HostUnfit
@@ -25,6 +26,7 @@ DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 
 _SETTING = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _NOBODY = "Host orch-cannot-judge-this-block"
 _MATCH_KNOWN = {"all", "canonical", "final", "host", "originalhost", "user", "localuser"}
 _INCLUDE_DEPTH_MAX = 16
@@ -60,6 +62,10 @@ class Hop:
     system_known_hosts: tuple[Path, ...] = ()
     revoked_keys: tuple[Path, ...] = ()
     """Files of keys that are refused for every host."""
+    agent: str | None = None
+    """The socket of the SSH agent, by IdentityAgent: `none` for no agent, None for that of the environment."""
+    not_done: tuple[str, ...] = ()
+    """What ssh_config says of it that orch does not do, a sentence each."""
     algorithms: Mapping[str, str] = field(default_factory=dict)
     """What ssh_config says of them, by keyword."""
 
@@ -117,8 +123,8 @@ class _Reader:
             return []
         lines: list[str] = []
         for number, line in enumerate(text.splitlines(), 1):
-            line = line.strip()
-            if not line or line.startswith("#"):
+            line = _without_comment(line.strip())
+            if not line:
                 continue
             setting = _SETTING.fullmatch(line)
             if setting is None:
@@ -185,13 +191,13 @@ def route(host: HostPlan, lookup: Lookup, home: Path) -> Route:
                 hint="name the bastion as proxy_jump, or write `proxy_jump: none` to connect directly",
             )
         return Route(host, target, None)
-    bastion = _bastion(host, jump, lookup, home)
+    bastion = _bastion(host, jump, lookup, home, name)
     # `Host *` with a ProxyJump matches the bastion too; as with ssh, the bastion itself is reached directly.
     same = (bastion.address, bastion.port) == (target.address, target.port)
     return Route(host, target, None if same else bastion)
 
 
-def _bastion(host: HostPlan, jump: str, lookup: Lookup, home: Path) -> Hop:
+def _bastion(host: HostPlan, jump: str, lookup: Lookup, home: Path, target: str) -> Hop:
     if "," in jump:
         raise HostUnfit(
             host.name, f"{jump!r} are several bastions, and orch goes by one", hint="name one in proxy_jump"
@@ -204,7 +210,12 @@ def _bastion(host: HostPlan, jump: str, lookup: Lookup, home: Path) -> Hop:
     settings = lookup(name)
     # A cluster.yaml alone must be enough: where no other user is named for the bastion, the host's user is taken.
     user = found[1] or str(settings.get("user") or host.user or "") or None
-    return _hop(host, name, settings, home, user=user, port=port, bastion=True)
+    hop = _hop(host, name, settings, home, user=user, port=port, bastion=True)
+    own = str(settings.get("proxyjump") or settings.get("proxycommand") or "none")
+    if own.lower() == "none" or own == jump or name == target:
+        return hop
+    said = f"the bastion {name} has a bastion of its own ({own}): orch goes by one, and to that one directly"
+    return replace(hop, not_done=(*hop.not_done, said))
 
 
 def _hop(
@@ -227,6 +238,7 @@ def _hop(
     configured = str(settings.get("port", SSH_PORT))
     port = port or (int(configured) if configured.isdecimal() else SSH_PORT)
     alias = settings.get("hostkeyalias")
+    agent = str(settings.get("identityagent") or "")
     files = _identity_files(host, settings)
     return Hop(
         address=address,
@@ -242,8 +254,78 @@ def _hop(
         bastion=bastion,
         system_known_hosts=_files(settings, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS, home),
         revoked_keys=_files(settings, "revokedhostkeys", "none", home),
+        agent=_agent(agent, home) if agent else None,
+        not_done=_not_done(name, settings, home),
         algorithms=_algorithms(settings),
     )
+
+
+def _agent(said: str, home: Path) -> str | None:
+    """Return the socket that IdentityAgent names, as ssh reads it: a path, a variable, `SSH_AUTH_SOCK` or `none`."""
+    if said.upper() == "SSH_AUTH_SOCK":
+        return None
+    if said.lower() == "none":
+        return "none"
+    if re.fullmatch(r"\$\w+", said):
+        return os.environ.get(said[1:], "none")
+    return str(_expand(said.strip('"'), home))
+
+
+_NOT_DONE: Mapping[str, tuple[frozenset[str], str]] = {
+    "setenv": (
+        frozenset(),
+        "it is not in the environment of tasks: write it under `env` of the cluster spec",
+    ),
+    "bindaddress": (frozenset(), "the kernel chooses the address"),
+    "bindinterface": (frozenset(), "the kernel chooses the interface"),
+    "addressfamily": (frozenset({"any"}), "all addresses of a name are tried"),
+    "pkcs11provider": (frozenset({"none"}), "put its keys into the SSH agent: `ssh-add -s`"),
+    "canonicalizehostname": (frozenset({"no"}), "write the whole name"),
+    "stricthostkeychecking": (
+        frozenset({"yes", "ask"}),
+        "an unknown key is refused always: see `orch trust`",
+    ),
+}
+"""Settings that change what `ssh` does: the values with which they do not, and what is so here."""
+
+
+def _not_done(name: str, settings: Mapping[str, object], home: Path) -> tuple[str, ...]:
+    """Return what ssh_config says of a name that orch does not do, so that it is not passed over in silence."""
+    said = []
+    for keyword, (harmless, instead) in _NOT_DONE.items():
+        value = settings.get(keyword)
+        text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+        if text and text.lower() not in harmless:
+            said.append(f"ssh_config says {keyword} {text} of {name}, and orch does not do that: {instead}")
+    keys = [str(_expand(str(key), home)) for key in _listed(settings.get("identityfile"))]
+    said += [
+        f"ssh_config says certificatefile {file} of {name}, and orch reads a certificate only beside its key: link it "
+        "there as KEY-cert.pub"
+        for file in _listed(settings.get("certificatefile"))
+        if str(_expand(str(file), home)) not in [f"{key}-cert.pub" for key in keys]
+    ]
+    port = str(settings.get("port", SSH_PORT))
+    if not port.isdecimal():
+        said.append(f"ssh_config says port {port} of {name}, which is no port: {SSH_PORT} is taken")
+    return tuple(said)
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value] if value else []
+
+
+def _without_comment(line: str) -> str:
+    """Return a line without what ssh takes for a comment: a word that begins with #, outside of quotes.
+
+    >>> _without_comment("Port 2222 # NAT"), _without_comment('IdentityFile "~/a #1" #'), _without_comment("User a#b")
+    ('Port 2222', 'IdentityFile "~/a #1"', 'User a#b')
+    """
+    quoted = False
+    for at, letter in enumerate(line):
+        quoted ^= letter == '"'
+        if letter == "#" and not quoted and (at == 0 or line[at - 1].isspace()):
+            return line[:at].rstrip()
+    return line
 
 
 def _identity_files(host: HostPlan, settings: Mapping[str, object]) -> list[str]:
@@ -278,4 +360,5 @@ def _words(value: str) -> list[str]:
 
 
 def _expand(path: str, home: Path) -> Path:
+    path = _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), path)
     return home / path[2:] if path.startswith("~/") else Path(path).expanduser()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import paramiko
+from paramiko.agent import AgentSSH
 from paramiko.ssh_exception import BadAuthenticationType
 
 from orchestrator.core.errors import AuthRefused
@@ -63,7 +65,7 @@ class Keys:
         self._tried: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> list[str]:
-        agent = paramiko.Agent()
+        agent = _Agent(self._hop.agent)
         try:
             refused = 0
             for label, key in self._keys(agent):
@@ -142,6 +144,25 @@ class Keys:
 
     def _accepts(self, name: str) -> bool:
         return permits(self._hop.algorithms, "pubkeyacceptedalgorithms", name)
+
+
+class _Agent(paramiko.Agent):
+    """The SSH agent behind a socket; None: that of the environment. One that does not answer has no keys."""
+
+    def __init__(self, place: str | None) -> None:
+        if place is None:
+            super().__init__()
+            return
+        AgentSSH.__init__(self)
+        if place == "none":
+            return
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(place)
+        except OSError:
+            connection.close()
+            return
+        self._connect(connection)  # type: ignore[attr-defined]  # of AgentSSH, in paramiko since 1.7
 
 
 def host_key(key: paramiko.PKey) -> HostKey:

@@ -188,7 +188,7 @@ class SshTransport:
         route = self.route(host)
         found = list(self._config.get()[1])
         for hop in route.hops:
-            found += self._known_hosts(host, hop).warnings
+            found += [*hop.not_done, *self._known_hosts(host, hop).warnings]
         return list(dict.fromkeys(found))
 
     def route(self, host: HostPlan) -> Route:

@@ -1,0 +1,46 @@
+"""Which modules a script needs on its hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.head.code import needs
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import yaml\nimport os.path, json as j\n", {"yaml": "t.py:1", "os": "t.py:2", "json": "t.py:2"}),
+        ("\nfrom pandas.io import json\n", {"pandas": "t.py:2"}),
+        ("with open('x'):\n    import yaml\n", {"yaml": "t.py:2"}),
+        ("try:\n    import yaml\nexcept ImportError:\n    yaml = None\n", {}),
+        ("if x:\n    import yaml\ndef f():\n    import yaml\n", {}),
+        ("from . import helper\nimport tensorflow as tf\nfrom keras import layers\n", {}),
+        ("import sys\nsys.path.append('/opt/lib')\nimport yaml\n", {}),
+        ("import yaml\nfrom lib.deep import x\n", {"yaml": "t.py:1", "tomli": "lib/deep.py:1"}),
+        ("import lib.data\n", {}),
+        ("import beside\n", {"attrs": "beside.py:2"}),
+        ("import (\n", {}),
+    ],
+)
+def test_what_a_script_imports_in_any_case(tmp_path: Path, source: str, found: dict[str, str]) -> None:
+    (tmp_path / "t.py").write_text(source)
+    (tmp_path / "beside.py").write_text("# a circle is followed once\nimport attrs\nimport t\n")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/deep.py").write_text("import tomli\n")
+    shown = needs.modules(str(tmp_path / "t.py"))
+    shown.pop("sys", None)
+    assert {name: place for name, place in shown.items() if place != "t.py:1" or name in found} == found
+
+
+def test_a_script_is_sent_as_text_or_not_at_all(tmp_path: Path) -> None:
+    script = tmp_path / "t.py"
+    script.write_bytes(b"x = 1\n")
+    assert needs.source(str(script)) == "x = 1\n"
+    script.write_bytes(b"\xff\xfe")
+    assert needs.source(str(script)) is None
+    script.write_text("#" * (needs.SOURCE_BYTES_MAX + 1))
+    assert needs.source(str(script)) is None
+    assert needs.source(str(tmp_path / "missing.py")) is None

@@ -62,6 +62,7 @@ PURPOSES = {
         "chaos": "Inject faults into a run, and measure its recovery.",
     },
     "Set up": {
+        "init": "Look at hosts, and write a cluster.yaml for them.",
         "trust": "Show the hosts' SSH keys, and add them to known_hosts.",
         "coordinator": "Run, start, stop, restart or show the coordinator.",
         "service": "Run the coordinator as a systemd unit.",

@@ -80,7 +80,7 @@ PROBE = Verb(
     Fence.NONE,
     orders.Probe,
     orders.Facts,
-    "hosts.preparation",
+    "links.requests",
     "Checks the packages of the run's Python, the GPUs, and whether the checkpoint directory can be written.",
 )
 MACHINE = Verb(
@@ -96,7 +96,7 @@ EXAMINE = Verb(
     Fence.NONE,
     orders.Examine,
     orders.Health,
-    "hosts.examination",
+    "links.requests",
     "Listens on ports of the run for a while, and returns limits, disks, clock and proxies of the host.",
 )
 REACH = Verb(

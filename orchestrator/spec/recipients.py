@@ -15,7 +15,7 @@ URL_MAX = 2000
 
 _SERVICE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}):/{0,3}")
 
-INSTALL = "`pip install 'orch-tf[notify]'` installs it"
+INSTALL = "`pip install '.[notify]'` in the clone of orch installs it"
 
 _ON_THIS_DESKTOP = ("dbus", "qt", "kde", "gnome", "glib", "macosx", "windows", "syslog")
 """What apprise shows on this machine's screen: the coordinator has none, and would seem to deliver."""

@@ -119,5 +119,5 @@ def test_each_generation_is_sent_once_when_it_ends_and_by_every_coordinator_alik
 def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
     assert tracer.send("t-1", []) == tracer.MISSING
-    assert "pip install 'orch-tf[telemetry]'" in tracer.MISSING
+    assert "pip install '.[telemetry]'" in tracer.MISSING
     assert not tracer.is_wanted({})

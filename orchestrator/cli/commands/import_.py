@@ -68,7 +68,7 @@ def horovodrun(session: Session, words: tuple[str, ...], name: str, output: str 
     """From the arguments of horovodrun."""
     from orchestrator.spec.foreign import mpi
 
-    return _put(session, mpi.horovodrun(words, _read), name, output)
+    return put(session, mpi.horovodrun(words, _read), name, output)
 
 
 @command.command(
@@ -89,7 +89,7 @@ def mpirun(session: Session, words: tuple[str, ...], name: str, output: str | No
     """From the arguments of mpirun, for Horovod."""
     from orchestrator.spec.foreign import mpi
 
-    return _put(session, mpi.mpirun(words, _read), name, output)
+    return put(session, mpi.mpirun(words, _read), name, output)
 
 
 @command.command(
@@ -116,7 +116,7 @@ def hostfile(
     """From a hostfile of mpirun or horovodrun."""
     from orchestrator.spec.foreign import mpi
 
-    return _put(session, mpi.hostfile(_read(file), ranks, command_line), name, output)
+    return put(session, mpi.hostfile(_read(file), ranks, command_line), name, output)
 
 
 @command.command(
@@ -138,7 +138,7 @@ def tf_config(
     from orchestrator.spec.foreign import tf_config
 
     given = text if text.lstrip().startswith("{") else _read(text)
-    return _put(session, tf_config.tf_config(given, command_line), name, output)
+    return put(session, tf_config.tf_config(given, command_line), name, output)
 
 
 @command.command(
@@ -165,7 +165,7 @@ def ansible(
     """From an Ansible inventory, as INI or YAML."""
     from orchestrator.spec.foreign import ansible
 
-    return _put(session, ansible.ansible(_read(file), group, command_line), name, output)
+    return put(session, ansible.ansible(_read(file), group, command_line), name, output)
 
 
 @command.command(
@@ -184,7 +184,7 @@ def ray(session: Session, file: str, command_line: tuple[str, ...], name: str, o
     """From a Ray cluster file whose provider is `local`."""
     from orchestrator.spec.foreign import inventory
 
-    return _put(session, inventory.ray(_read(file), command_line), name, output)
+    return put(session, inventory.ray(_read(file), command_line), name, output)
 
 
 @command.command(
@@ -205,7 +205,7 @@ def ssh_config(session: Session, hosts: tuple[str, ...], file: str, name: str, o
     """
     from orchestrator.spec.foreign import inventory
 
-    return _put(session, inventory.ssh_config(_read(file), hosts, ()), name, output)
+    return put(session, inventory.ssh_config(_read(file), hosts, ()), name, output)
 
 
 def _read(file: str) -> str:
@@ -216,7 +216,8 @@ def _read(file: str) -> str:
         raise UsageError(f"cannot read {file}: {reason}") from e
 
 
-def _put(session: Session, layout: Layout, name: str, output: str | None) -> int:
+def put(session: Session, layout: Layout, name: str, output: str | None) -> int:
+    """Write the spec of a layout to a file that must not exist, or to stdout."""
     from orchestrator.spec.foreign.write import cluster_yaml
     from orchestrator.spec.load import check_form
 
@@ -233,5 +234,5 @@ def _put(session: Session, layout: Layout, name: str, output: str | None) -> int
     except OSError as e:
         reason = "it exists already" if isinstance(e, FileExistsError) else os.strerror(e.errno or 0)
         raise UsageError(f"cannot write {output}: {reason}", hint="name another file") from e
-    session.say(f"wrote {output}; check it with `orch validate --hosts {output}`")
+    session.say(f"wrote {output}; `orch doctor {output}` checks it and the hosts")
     return 0

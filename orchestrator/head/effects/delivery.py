@@ -13,7 +13,9 @@ from orchestrator.core.words import plain
 
 REASON_MAX = 200
 
-MISSING = "the library apprise is not installed here; `pip install 'orch-tf[notify]'` installs it"
+MISSING = (
+    "the library apprise is not installed here; `pip install '.[notify]'` in the clone of orch installs it"
+)
 
 _LOUD = ("apprise", "urllib3", "requests", "requests_oauthlib")
 """What these log shows URLs."""

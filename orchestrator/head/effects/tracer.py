@@ -25,7 +25,7 @@ TIMEOUT_S = 5.0
 
 MISSING = (
     f"{ENDPOINT} is set, and the library that sends traces is not installed; "
-    "`pip install 'orch-tf[telemetry]'` installs it"
+    "`pip install '.[telemetry]'` in the clone of orch installs it"
 )
 
 

@@ -24,14 +24,15 @@ from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.hosts import judgement
 from orchestrator.head.hosts.judgement import Met
 from orchestrator.head.hosts.preparation import look, named
+from orchestrator.head.links import requests
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
 from orchestrator.head.reach.transport import Transport
 from orchestrator.protocol.orders import Seen, Target
-from orchestrator.protocol.table import EXAMINE, REACH
+from orchestrator.protocol.table import REACH
 from orchestrator.reporting.findings import Finding, found, of_problem, worst_first
 
-_RUN_ID = "inspection-20000101-000000"
+RUN_ID = "inspection-20000101-000000"
 """The id of a run that is never started. Hosts remember nothing of a run before they get its code."""
 
 CHECK_S = 10.0
@@ -103,7 +104,7 @@ class _Doctor:
         told: Told,
     ) -> None:
         self._plan = plan
-        self._run = new_run(_RUN_ID, plan, epoch=1, at=0.0)
+        self._run = new_run(RUN_ID, plan, epoch=1, at=0.0)
         self._transports = transports
         self._bundle = bundle
         self._within_s = within_s
@@ -115,7 +116,7 @@ class _Doctor:
 
     def examine(self, *, whole: bool) -> Examined:
         names = [host.name for host in self._plan.hosts]
-        answers = _at_once(self._meet, names, self._within_s)
+        answers = at_once(self._meet, names, self._within_s)
         met = {name: answer for name, answer in answers.items() if isinstance(answer, Met)}
         failed = [answer for answer in answers.values() if isinstance(answer, Finding)]
         failed += self._passed_over() if whole else []
@@ -185,7 +186,7 @@ class _Doctor:
         token = secrets.token_hex(16)
         more = [self._plan.checkpoint.dir] if self._plan.checkpoint is not None else []
         asked_at = time.time()
-        order = EXAMINE(
+        order = requests.examine(
             {
                 "ports": self._plan.ports,
                 "token": token if len(self._plan.hosts) > 1 else "",
@@ -214,7 +215,7 @@ class _Doctor:
             self._told(f"{name}: has tried to reach {len(met) - 1} others")
             return seen
 
-        answers = _at_once(one, list(met), self._within_s + 1)
+        answers = at_once(one, list(met), self._within_s + 1)
         return {name: seen for name, seen in answers.items() if seen is not None}
 
     def _targets(self, met: Met) -> list[Target]:
@@ -236,7 +237,7 @@ class _Doctor:
             except OrderRefused as e:
                 return of_problem(e.problem, name)
 
-        answers = _at_once(one, names, self._within_s)
+        answers = at_once(one, names, self._within_s)
         said = f"its Python and its checkpoint directory have not answered for {duration(self._within_s)}"
         late = {
             name: found("ssh.no-answer", f"{name}: {said}", name) for name in names if name not in answers
@@ -244,7 +245,7 @@ class _Doctor:
         return {**answers, **late}
 
 
-def _at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) -> dict[str, _T]:
+def at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) -> dict[str, _T]:
     """Return the answers that come in time. A thread that hangs is left behind."""
     answers: dict[str, _T] = {}
     lock = threading.Lock()

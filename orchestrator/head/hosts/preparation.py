@@ -29,7 +29,7 @@ from orchestrator.head.links import ownership, wire
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, OrderRefused
 from orchestrator.protocol.orders import Facts as Probed
-from orchestrator.protocol.table import CODE, HIGHEST, PROBE
+from orchestrator.protocol.table import CODE, HIGHEST
 
 T = TypeVar("T")
 
@@ -154,7 +154,7 @@ def _probe(link: Asks, run: Run, name: str) -> Probed:
     plan = run.plan
     script = _script(run)
     source = None if run.code else _SHARED.of((run.run_id, script, "text"), lambda: needs.source(script))
-    order = PROBE(
+    order = orders.probe(
         {
             **orders.of_run(run),
             "python": plan.host(name).python,

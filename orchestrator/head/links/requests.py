@@ -24,8 +24,10 @@ from orchestrator.core.transitions import ENDS
 from orchestrator.protocol import orders
 from orchestrator.protocol.table import (
     BLOB,
+    EXAMINE,
     FAULT,
     MACHINE,
+    PROBE,
     PSUTIL,
     RELEASE,
     REMOVE,
@@ -280,6 +282,16 @@ def runs(*, records: bool) -> Order[orders.KnownRuns]:
 def machine() -> Order[orders.Hardware]:
     """Return the order that asks what a host has, and who uses it."""
     return MACHINE({})
+
+
+def probe(fields: orders.Probe) -> Order[orders.Facts]:
+    """Return the order that has a Python of the host look at itself, its GPUs and a checkpoint directory."""
+    return PROBE(fields)
+
+
+def examine(fields: orders.Examine) -> Order[orders.Health]:
+    """Return the order that has a host listen on ports, and tell what it is like."""
+    return EXAMINE(fields)
 
 
 def drivers(directory: str | None) -> Order[orders.KnownRuns]:

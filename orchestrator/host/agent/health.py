@@ -76,6 +76,7 @@ def _hangs(path: str) -> Directory:
         "why": why,
         "free_bytes": None,
         "free_files": None,
+        "exists": False,
         "read_only": False,
         "noexec": False,
     }
@@ -94,6 +95,7 @@ def _directory(path: str) -> Directory:
         "why": None,
         "free_bytes": disk.f_bavail * disk.f_frsize,
         "free_files": disk.f_favail if disk.f_files else None,  # some file systems do not count them
+        "exists": there == path,
         "read_only": bool(disk.f_flag & os.ST_RDONLY),
         "noexec": bool(disk.f_flag & os.ST_NOEXEC),
     }

@@ -30,6 +30,8 @@ class Directory(TypedDict):
     """Why nothing can be told; null if it can."""
     free_bytes: FreeBytes | None
     free_files: FreeBytes | None
+    exists: bool
+    """False: what is told is of the directory in which it would be made."""
     read_only: bool
     noexec: bool
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from orchestrator.core.errors import UsageError
@@ -32,10 +33,8 @@ def ssh_config(text: str, chosen: Sequence[str], words: Sequence[str]) -> Layout
 
     Only the names are taken, since orch reads address, user, port and key there itself.
     """
-    lines = [line.replace("=", " ", 1).replace('"', " ").split() or [""] for line in text.splitlines()]
-    named = [name for key, *names in lines if key.lower() == "host" for name in names]
-    known = [name for name in named if not set(name) & set("*?!")]
-    includes = any(key.lower() == "include" for key, *_ in lines)
+    known = names_of(text)
+    includes = any(line.lower().lstrip().startswith("include") for line in text.splitlines())
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise UsageError(
@@ -44,3 +43,17 @@ def ssh_config(text: str, chosen: Sequence[str], words: Sequence[str]) -> Layout
         )
     machines = [Machine(name_of(name), name if name_of(name) != name else None) for name in chosen or known]
     return one_task_each("ssh_config", machines, words)
+
+
+def names_of(text: str) -> list[str]:
+    """Return the hosts that an ssh_config names, without patterns and comments.
+
+    >>> names_of("Host a b-? # two\\n  Port 1\\nHost=c\\n")
+    ['a', 'c']
+    """
+    lines = [line.replace("=", " ", 1).replace('"', " ").split() or [""] for line in text.splitlines()]
+    named: list[str] = []
+    for key, *names in lines:
+        if key.lower() == "host":
+            named += itertools.takewhile(lambda name: not name.startswith("#"), names)
+    return [name for name in named if not set(name) & set("*?!")]

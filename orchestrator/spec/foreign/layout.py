@@ -28,6 +28,7 @@ class Machine:
     port: int | None = None
     gpus: int | None = None
     """None: what was read does not say."""
+    python: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,13 @@ class Layout:
     """GPUs of each task; None where what was read does not say."""
     remarks: tuple[str, ...] = ()
     """What could not be carried over, or must be looked at: sentences."""
+    checkpoint: str | None = None
+    """The checkpoint directory; None where it is to be filled in."""
+    shared: bool = True
+    """Whether all hosts see the checkpoint directory."""
+    command: str = "orch import"
+    schema: str | None = None
+    """The file of the JSON Schema, for editors."""
 
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")

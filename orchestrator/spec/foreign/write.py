@@ -16,8 +16,10 @@ def cluster_yaml(layout: Layout, name: str) -> str:
 
 
 def _lines(layout: Layout, name: str) -> Iterator[str]:
-    yield f"# Made from {layout.origin} by `orch import`. Look through it, then:"
-    yield "#   orch validate --hosts FILE    checks the file and the hosts"
+    if layout.schema is not None:
+        yield f"# yaml-language-server: $schema={layout.schema}"
+    yield f"# Made from {layout.origin} by `{layout.command}`. Look through it, then:"
+    yield "#   orch doctor FILE              finds what would keep it from training on these hosts"
     yield "#   orch up FILE --follow         starts it"
     for remark in layout.remarks:
         yield f"# Note: {remark}."
@@ -39,7 +41,12 @@ def _lines(layout: Layout, name: str) -> Iterator[str]:
         gpus = f", gpus: {layout.gpus_each}" if layout.gpus_each is not None else ""
         yield f"    {task}: {{replicas: {replicas}{gpus}}}"
     yield "  checkpoint:"
-    yield f"    dir: /shared/{name}    # fill in: a directory that every host sees; or add `shared: false`"
+    if layout.checkpoint is None:
+        yield f"    dir: /shared/{name}    # fill in: a directory that every host sees; or add `shared: false`"
+    else:
+        yield f"    dir: {_text(layout.checkpoint)}"
+    if not layout.shared:
+        yield "    shared: false    # each host has its own, and the head node carries checkpoints between them"
 
 
 def _host(machine: Machine) -> Iterator[str]:
@@ -56,6 +63,8 @@ def _host(machine: Machine) -> Iterator[str]:
         yield f"user: {_text(machine.user)}"
     if machine.port is not None:
         yield f"port: {machine.port}"
+    if machine.python is not None:
+        yield f"python: {_text(machine.python)}"
 
 
 def _is_here(machine: Machine) -> bool:

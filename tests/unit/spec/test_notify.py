@@ -138,5 +138,6 @@ def test_without_apprise_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
     said = refusal("ntfy://t0ken")
     assert (
         said
-        == "needs the library apprise, which is not installed; `pip install 'orch-tf[notify]'` installs it"
+        == "needs the library apprise, which is not installed; `pip install '.[notify]'` in the clone of orch "
+        "installs it"
     )

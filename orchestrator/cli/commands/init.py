@@ -1,0 +1,217 @@
+"""`orch init`: look at hosts, and write a commented cluster.yaml that `orch up` takes at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.commands.import_ import put
+from orchestrator.cli.help import Command
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import UsageError
+from orchestrator.core.words import counted, listed
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import HostPlan
+    from orchestrator.head.hosts.survey import Survey, Surveyed
+    from orchestrator.spec.foreign.layout import Layout, Machine
+
+_SSH_CONFIG = "~/.ssh/config"
+
+
+@click.command(
+    cls=Command,
+    acts=True,
+    examples=[
+        ("orch init gpu-a gpu-b", "Look at two hosts by the names that `ssh` takes, and write cluster.yaml"),
+        ("orch init localhost", "Train on this machine"),
+        (
+            "orch init ml@10.0.0.11 ml@10.0.0.12 --script fit.py --dir /mnt/nfs",
+            "By address, with a directory",
+        ),
+    ],
+)
+@click.argument("hosts", nargs=-1, metavar="[USER@]HOST...")
+@click.option(
+    "--script", help="The training script. Default: the only one here that calls fit, else train.py."
+)
+@click.option("--name", help="The run's name. Default: that of this directory.", metavar="NAME")
+@click.option("--dir", "directory", help="A directory that the hosts share. Default: it is looked for.")
+@click.option(
+    "--output",
+    default="cluster.yaml",
+    type=click.Path(),
+    help="The file, which must not exist. Default: cluster.yaml.",
+)
+@click.pass_obj
+def command(
+    session: Session,
+    hosts: tuple[str, ...],
+    script: str | None,
+    name: str | None,
+    directory: str | None,
+    output: str,
+) -> int:
+    """Look at HOSTs over SSH, and write a commented cluster.yaml for them. Nothing is started.
+
+    Of each host: its GPUs, and a Python with TensorFlow. Of all: a directory that they share, proved by what one writes
+    and the others read. Without HOSTs, those of ~/.ssh/config are offered. Exit code 4 where a host could not be looked
+    at: the file has it all the same, with what is to be filled in.
+    """
+    if os.path.exists(output):
+        raise UsageError(f"{output} exists already", hint="name another file with --output")
+    name = name or _run_name()
+    found, machines = _look(session, hosts or _asked(session), name, directory)
+    for one in found.hosts:
+        session.say(_sentence(one))
+    layout = _layout(found, machines, script or _script(), name, _schema(session))
+    put(session, layout, name, output)
+    session.put(output)
+    missing = [one for one in found.hosts if one.why is not None]
+    for hint in dict.fromkeys(one.hint for one in missing if one.hint):
+        session.hint(hint)
+    return 4 if missing else 0
+
+
+def _asked(session: Session) -> list[str]:
+    """Return the hosts of ~/.ssh/config that a person chooses."""
+    from orchestrator.spec.foreign.inventory import names_of
+
+    try:
+        known = names_of(Path(_SSH_CONFIG).expanduser().read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        known = []
+    hint = "name them: `orch init gpu-a gpu-b`; or `orch init localhost` for this machine"
+    if not known or not os.isatty(0):
+        raise UsageError("which hosts?", hint=f"{hint}; {_SSH_CONFIG} has {listed(known)}" if known else hint)
+    session.prompt(f"{_SSH_CONFIG} has {' '.join(known)}\nWhich of them? [all] ")
+    chosen = input().split()
+    return chosen or known
+
+
+def _look(
+    session: Session, hosts: Sequence[str], name: str, directory: str | None
+) -> tuple[Survey, tuple[Machine, ...]]:
+    from orchestrator.head.code import bundle
+    from orchestrator.head.coordinator.main import transports
+    from orchestrator.head.hosts import survey
+    from orchestrator.spec.foreign.layout import distinct, machine_of
+
+    machines = distinct([machine_of(host) for host in hosts])
+    session.say(f"looking at {listed([machine.name for machine in machines])} …")
+    found = survey.survey(
+        [_host(machine) for machine in machines],
+        transports(session.paths),
+        bundle.load,
+        name=name,
+        pythons=(*([sys.executable] if _is_here(machines) else []), *survey.PYTHONS),
+        directories=[directory] if directory else survey.SHARED,
+    )
+    return found, machines
+
+
+def _host(machine: Machine) -> HostPlan:
+    from orchestrator.core.plan import HostPlan
+    from orchestrator.spec.foreign.layout import LOCAL
+
+    address = machine.address or machine.name
+    if address in LOCAL:
+        return HostPlan(machine.name, transport="local")
+    return HostPlan(machine.name, address=address, user=machine.user, port=machine.port)
+
+
+def _is_here(machines: Sequence[Machine]) -> bool:
+    return any(_host(machine).transport == "local" for machine in machines)
+
+
+def _sentence(one: Surveyed) -> str:
+    if one.why is not None:
+        return f"  {one.host.name}: not looked at: {one.why.removeprefix(f'{one.host.name}: ')}"
+    gpus = f"{counted(one.gpus, 'GPU')}{f' ({one.gpu_name})' if one.gpu_name else ''}"
+    python = (
+        f"TensorFlow {one.tensorflow} in {one.python}"
+        if one.python
+        else "no Python with TensorFlow was found"
+    )
+    return f"  {one.host.name}: {gpus}; {python}"
+
+
+def _layout(found: Survey, machines: Sequence[Machine], script: str, name: str, schema: str) -> Layout:
+    from dataclasses import replace
+
+    from orchestrator.spec.foreign.layout import Layout, Training
+
+    heard = [one for one in found.hosts if one.why is None]
+    remarks = [
+        f"{one.host.name} was not looked at: its `gpus` and `python` are to be filled in"
+        for one in found.hosts
+        if one.why is not None
+    ]
+    without = [one.host.name for one in heard if one.python is None]
+    if without:
+        remarks.append(
+            f"no Python with TensorFlow was found on {listed(without)}: `python` is to be filled in"
+        )
+    pythons = {one.python for one in heard if one.python}
+    common = pythons.pop() if len(pythons) == 1 else None
+    gpus = min((one.gpus for one in heard), default=0)
+    by_name = {one.host.name: one for one in found.hosts}
+    hosts = tuple(
+        replace(
+            machine,
+            gpus=by_name[machine.name].gpus or None,
+            python=by_name[machine.name].python if common is None else None,
+        )
+        for machine in machines
+    )
+    strategy = "multi_worker_mirrored" if len(hosts) > 1 else "mirrored" if gpus > 1 else "single"
+    checkpoint, shared = found.shared, True
+    if checkpoint is None and heard:
+        # Without one, each host saves in the home directory of its user.
+        checkpoint, shared = f"{heard[0].home}/orch/{name}", len(hosts) == 1
+        if found.tried:
+            remarks.append(
+                f"{listed(found.tried)} is there on all hosts, and not writable, or not one directory"
+            )
+    return Layout(
+        "what the hosts have",
+        hosts,
+        strategy,
+        {"worker": len(hosts)},
+        Training(script, python=common),
+        gpus_each=gpus or None,
+        remarks=tuple(remarks),
+        checkpoint=checkpoint,
+        shared=shared,
+        command="orch init",
+        schema=schema,
+    )
+
+
+def _run_name() -> str:
+    from orchestrator.spec.foreign.layout import name_of
+
+    return name_of(os.path.basename(os.getcwd()).replace(".", "-")) or "training"
+
+
+def _script() -> str:
+    """Return the only script here that calls fit; else train.py."""
+    calls = [path.name for path in sorted(Path().glob("*.py")) if ".fit(" in path.read_text(errors="replace")]
+    return calls[0] if len(calls) == 1 else "train.py"
+
+
+def _schema(session: Session) -> str:
+    """Write the schema where editors find it, and return the file."""
+    from orchestrator.both import durable
+    from orchestrator.spec.models import json_schema
+
+    session.paths.ensure()
+    path = os.path.join(session.paths.state_dir, "cluster.schema.json")
+    durable.write(path, json.dumps(json_schema()).encode())
+    return path

@@ -1,0 +1,155 @@
+"""Looks at hosts of which nothing is known yet: GPUs, a Python with TensorFlow, and a directory that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
+from orchestrator.core.plan import Plan as _Plan
+from orchestrator.core.state.run import new_run
+from orchestrator.core.words import duration
+from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.hosts.examination import CHECK_S, RUN_ID, at_once
+from orchestrator.head.links import requests
+from orchestrator.head.links.lease import leased
+from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
+from orchestrator.head.reach.transport import Transport
+from orchestrator.protocol import orders
+from orchestrator.protocol.orders import Facts
+
+PYTHONS = (
+    "python3",
+    "~/.venv/bin/python",
+    "~/venv/bin/python",
+    "~/tf/bin/python",
+    "/opt/tf/bin/python",
+    "/opt/venv/bin/python",
+    "/opt/conda/bin/python",
+    "~/miniconda3/bin/python",
+    "~/miniforge3/bin/python",
+    "~/anaconda3/bin/python",
+    "/usr/local/bin/python3",
+)
+"""Where a Python with TensorFlow is looked for. The first that has it is taken."""
+
+SHARED = ("/shared", "/mnt/shared", "/nfs", "/mnt/nfs", "/scratch", "/data", "/mnt/data")
+"""Where a directory that the hosts share is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What one host has. `why`: why nothing is known of it."""
+
+    host: HostPlan
+    gpus: int = 0
+    gpu_name: str = ""
+    python: str | None = None
+    """The first that has TensorFlow."""
+    tensorflow: str | None = None
+    home: str = ""
+    there: tuple[str, ...] = ()
+    """Which of the directories that were asked for exist."""
+    why: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What all hosts have, in their order."""
+
+    hosts: tuple[Surveyed, ...]
+    shared: str | None = None
+    """The directory which all of them were seen to share, or on the one host that there is; None without any."""
+    tried: tuple[str, ...] = field(default=())
+    """The directories that exist on all hosts, and are not shared or not writable."""
+
+
+def survey(
+    hosts: Sequence[HostPlan],
+    transports: Mapping[str, Transport],
+    bundle: Callable[[], Bundle],
+    *,
+    name: str,
+    pythons: Sequence[str] = PYTHONS,
+    directories: Sequence[str] = SHARED,
+) -> Survey:
+    """Look at all hosts at once. Of the directories, those that exist everywhere get a directory of this name."""
+    plan = _Plan(name, "processes", tuple(hosts), (TaskPlan(TaskId("worker", 0), hosts[0].name),), "train.py")
+    run = new_run(RUN_ID, plan, epoch=1, at=0.0)
+    watch = Watch(run.epoch, plan.timing.heartbeat_s, 60.0)
+    by_name = {host.name: host for host in hosts}
+
+    def probe(link: HostLink, python: str, directory: str | None) -> Facts:
+        fields: orders.Probe = {"run": run.run_id, "epoch": 1, "python": python, "checkpoint_dir": directory}
+        return link.ask(requests.probe(fields), timeout_s=CHECK_S).ok
+
+    def one(host: str) -> Surveyed:
+        plan = by_name[host]
+        try:
+            with leased(plan, transports[plan.transport], bundle, run.run_id, watch) as link:
+                return _look(link, plan, pythons, directories, probe)
+        except LinkDown as e:
+            return Surveyed(plan, why=str(e))
+        except OrderRefused as e:
+            return Surveyed(plan, why=e.problem.message, hint=e.problem.hint)
+
+    def share(host: str, directory: str) -> str | None:
+        plan = by_name[host]
+        try:
+            with leased(plan, transports[plan.transport], bundle, run.run_id, watch) as link:
+                found = probe(link, "", directory)
+        except (LinkDown, OrderRefused):
+            return None
+        return found["checkpoint_share"] if found["checkpoint_writable"] else None
+
+    answers = at_once(one, list(by_name), 3 * CHECK_S)
+    late = f"it has not answered for {duration(3 * CHECK_S)}"
+    found = tuple(answers.get(host) or Surveyed(by_name[host], why=late) for host in by_name)
+    heard = [each.host.name for each in found if each.why is None]
+    everywhere = [
+        place for place in directories if heard and all(place in each.there for each in found if not each.why)
+    ]
+    tried: list[str] = []
+    for place in everywhere:
+        directory = f"{place.rstrip('/')}/{name}"
+        tokens = at_once(lambda host, directory=directory: share(host, directory), heard, CHECK_S)  # type: ignore[misc]
+        if len(tokens) == len(heard) and len(set(tokens.values())) == 1 and None not in tokens.values():
+            return Survey(found, directory, tuple(tried))
+        tried.append(place)
+    return Survey(found, None, tuple(tried))
+
+
+def _look(
+    link: HostLink,
+    host: HostPlan,
+    pythons: Sequence[str],
+    directories: Sequence[str],
+    probe: Callable[[HostLink, str, str | None], Facts],
+) -> Surveyed:
+    hardware = link.ask(requests.machine(), timeout_s=CHECK_S).ok
+    order = requests.examine(
+        {"ports": (1, 0), "token": "", "listen_s": 0.0, "directories": list(directories)}
+    )
+    health = link.ask(order, timeout_s=CHECK_S).ok
+    there = tuple(each["path"] for each in health["directories"] if each["exists"] and not each["read_only"])
+    home = health["directories"][1]["path"]
+    python = version = None
+    for candidate in (home + each[1:] if each.startswith("~") else each for each in pythons):
+        try:
+            version = probe(link, candidate, None)["versions"].get("tensorflow")
+        except OrderRefused:
+            continue  # there is no such Python
+        if version is not None:
+            python = candidate
+            break
+    gpus = hardware["gpus"]
+    return Surveyed(
+        host,
+        gpus=len(gpus),
+        gpu_name=gpus[0]["name"] if gpus else "",
+        python=python,
+        tensorflow=version,
+        home=home,
+        there=tuple(place for place in directories if place in there),
+    )

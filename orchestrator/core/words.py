@@ -20,6 +20,7 @@ def plain(text: str) -> str:
 _FIGURES = (
     (re.compile(r"(?<=/tmp/)[^\s/'\"]+"), "#"),
     (re.compile(r"0[xX][0-9a-fA-F]+|\b(?=[a-f]*\d)[0-9a-f]{8,}\b"), "#"),
+    (re.compile(r"\b(?=[a-fA-F:-]*\d)[0-9a-fA-F]{2,}(?:[:-]+[0-9a-fA-F]+)+\b|\[\s*\]"), "#"),
     (
         re.compile(
             r"(?<![A-Za-z_])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b", re.IGNORECASE
@@ -37,6 +38,8 @@ def without_figures(text: str) -> str:
 
     >>> without_figures("loss is -3.1e-05 at [[ 1.  2.]\\n [-3. nan]] of <Batch object at 0x7F3a>")
     'loss is # at # of <Batch object at # >'
+    >>> without_figures("[fd00::1]:80 of trial 3f2a-77b1 has []")
+    '# of trial # has #'
     """
     for pattern, put in _FIGURES:
         text = pattern.sub(put, text)

@@ -301,7 +301,7 @@ def test_row_28_a_zombie_chief_removes_only_its_own_backup(
 
 @pytest.mark.fault(91)
 def test_row_91_workers_that_run_different_programs_are_no_network_fault(cluster: Cluster) -> None:
-    cluster.ok("up", spec(cluster, "workers_part.py", checkpoint=False), timeout=120)
+    cluster.ok("up", spec(cluster, "workers_part.py", checkpoint=False), "--detach")
     run = ended(cluster, "FAILED")
     found = run["first_cause"]
     assert found["cause"] == "different programs", found
@@ -318,7 +318,7 @@ def test_row_92_an_optimizer_that_was_changed_before_a_resume_is_said_to_be_that
     cluster.ok("up", spec(cluster, "changed_model.py", tasks=1, **one), timeout=120)
     ended(cluster, "SUCCEEDED")
     saved = digests(generation_directory(cluster, cluster.run()))
-    cluster.ok("up", spec(cluster, "changed_model.py", "--optimizer", "sgd", tasks=1, **one), timeout=120)
+    cluster.ok("up", spec(cluster, "changed_model.py", "--optimizer", "sgd", tasks=1, **one), "--detach")
     run = ended(cluster, "FAILED")
     found = run["first_cause"]
     assert found["cause"] == "resume-mismatch", found
@@ -326,3 +326,32 @@ def test_row_92_an_optimizer_that_was_changed_before_a_resume_is_said_to_be_that
     assert "the model or the optimizer was changed" in found["means"]
     assert sum(name.endswith(".weights.h5") for name in saved) == 3
     assert digests(cluster.directory / "ckpt/gen-000001") == saved, "nothing is removed"
+
+
+@pytest.mark.parametrize(
+    ("named", "env", "found"),
+    [
+        pytest.param("no-such-host.invalid", {}, "knows no address of this name", id="name"),
+        pytest.param("127.0.0.1", {"http_proxy": "http://127.0.0.1:9"}, "gRPC goes through", id="proxy"),
+    ],
+)
+@pytest.mark.fault(85)
+def test_row_85_tensorflow_that_waits_for_its_peers_is_connecting(
+    local_cluster: Cluster, named: str, env: dict[str, str], found: str
+) -> None:
+    """While it does, it holds Python's lock: the runtime says it before, and the shim looks from beside."""
+    file = spec(
+        local_cluster,
+        "tf_trainer.py",
+        hosts=[{**local_cluster.hosts(2)[0], "data_address": named}],
+        env={"TF_CPP_MIN_LOG_LEVEL": "2", **env},
+        timing={**QUICK, "start_after": "60s"},
+        restart={"without_progress_max": 1},
+    )
+    done = local_cluster.orch("up", file, timeout=200)
+    run = local_cluster.run()
+    assert (done.returncode, run["goodput"]) == (1, None), done.stderr
+    assert "connecting for" in done.stderr
+    assert run["first_cause"]["cause"] == "not connected", run["first_cause"]
+    assert found in run["first_cause"]["sentence"]
+    assert not local_cluster.events(kind="stalled")

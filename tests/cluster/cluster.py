@@ -128,9 +128,8 @@ class Cluster:
     # -- what it says --------------------------------------------------------------------------------------
 
     def run(self, name: str = "t") -> dict[str, Any]:
-        """Return the newest run of that name, as `orch status --json` shows it."""
-        document = json.loads(self.ok("status", name, "--json"))
-        return dict(document["runs"][-1])
+        """Return the newest run of that name, as `orch status --json` shows it; by that command if need be."""
+        return self.shown(name) or dict(json.loads(self.ok("status", name, "--json"))["runs"][-1])
 
     def shown(self, name: str = "t") -> dict[str, Any] | None:
         """Return the same without a command; None while no coordinator answers."""
@@ -171,7 +170,7 @@ class Cluster:
 
     @property
     def coordinator_pid(self) -> int:
-        return int(json.loads(self.ok("coordinator", "status", "--json"))["pid"])
+        return self.coordinator() or int(json.loads(self.ok("coordinator", "status", "--json"))["pid"])
 
     def coordinator(self) -> int | None:
         """Return the coordinator's pid without a command; None while no coordinator answers."""
@@ -209,9 +208,22 @@ class Cluster:
                 found.append(int(entry))
         return found
 
+    def _end(self) -> bool:
+        """Kill all runs and stop the coordinator, without two more starts of Python; whether it came to that."""
+        try:
+            pid = int(self._client.get("/v1/coordinator")["pid"])
+            for run in filter(is_active, self._client.get("/v1/status")["runs"]):
+                self._client.post(f"/v1/runs/{run['run_id']}/kill", {"force": True})
+            comes(lambda: not any(map(is_active, self._client.get("/v1/status")["runs"])), 60)
+            self._client.post("/v1/stop")
+        except OrchestratorError:
+            return False
+        return comes(lambda: not is_alive(pid), 20)
+
     def close(self) -> None:
-        self.orch("kill", "--all", "--force")
-        self.orch("coordinator", "stop")
+        if not self._end():
+            self.orch("kill", "--all", "--force")
+            self.orch("coordinator", "stop")
         left = {pid: psutil.Process(pid).as_dict(["cmdline", "status", "ppid"]) for pid in self.marked()}
         for pid in left:
             os.kill(pid, signal.SIGKILL)

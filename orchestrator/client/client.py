@@ -41,11 +41,20 @@ class Client:
             environment = Environment({**os.environ, **own})
         self._environment = environment
 
-    def up(self, file: str | os.PathLike[str], *, from_scratch: bool = False, check: bool = True) -> Run:
+    def up(
+        self,
+        file: str | os.PathLike[str],
+        *,
+        from_scratch: bool = False,
+        check: bool = True,
+        queue: bool = False,
+        restart: bool = False,
+    ) -> Run:
         """Start the run of a cluster spec, and return once it is accepted. Start a coordinator if none is running.
 
         A run that is already running with this plan is returned as it is. With `check`, hosts that do not reach each
-        other are refused.
+        other are refused. With `queue` it waits until its GPUs are free; with `restart`, a run of this name whose spec
+        or code has changed since is ended at its next checkpoint first.
 
         Raises:
             SpecError: The file is wrong; one line for each diagnostic.
@@ -53,7 +62,15 @@ class Client:
         """
         from orchestrator.client.submit import submit
 
-        found = submit(os.fspath(file), self._environment, self._api, from_scratch=from_scratch, check=check)
+        found = submit(
+            os.fspath(file),
+            self._environment,
+            self._api,
+            from_scratch=from_scratch,
+            check=check,
+            queue=queue,
+            restart=restart,
+        )
         return Run(self._environment, found.name, found.run_id)
 
     def run(self, name: str | None = None) -> Run:
@@ -215,8 +232,10 @@ class Run:
         """Return the Python stacks of the tasks, by task. They keep running."""
         return asking.stacks(self._api, self._chosen, task)
 
-    def kill(self, *, force: bool = False, timeout_s: float = 600.0) -> Document:
+    def kill(self, *, force: bool = False, at_checkpoint: bool = False, timeout_s: float = 600.0) -> Document:
         """Stop the run, and return its last status, whose `proof` says what each host was found to have.
+
+        With `at_checkpoint` once its next checkpoint is verified, or after 10 minutes without one.
 
         Raises:
             SomeHostsOnly: A host did not answer; the coordinator kills what is left there once it does.
@@ -227,7 +246,7 @@ class Run:
         found = status_of(api, self._chosen)
         if not is_active(found):
             return found
-        killing.order(api, found, force=force)
+        killing.order(api, found, force=force, at_checkpoint=at_checkpoint)
         deadline = self._environment.now() + timeout_s
         ended = killing.wait_end(api, self._environment, self._chosen, deadline)
         problem = killing.verdict([ended])

@@ -62,6 +62,10 @@ def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Proble
     )
 
 
+GPU_IN_USE = "gpu-in-use"
+"""The code of the problem that processes of somebody else compute on GPUs of the run."""
+
+
 def gpus(
     plan: Plan,
     name: str,
@@ -96,7 +100,7 @@ def gpus(
         for found in taken
     )
     return Problem(
-        code="gpu-in-use",
+        code=GPU_IN_USE,
         message=f"in use by somebody else: {told}",
         hint="nothing of others is ever killed: wait, ask them, or give the run other GPUs "
         "(`gpus: [1, 2]` lists them by number)",

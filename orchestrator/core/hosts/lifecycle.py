@@ -17,15 +17,15 @@ from orchestrator.core.actions import (
 )
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostUp
-from orchestrator.core.hosts import host_state
+from orchestrator.core.hosts import compatibility, host_state
 from orchestrator.core.hosts.host_state import is_cut_off
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, standby
+from orchestrator.core.phases import final_verification, planned_end, standby
 from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit
 from orchestrator.core.phases.stopping import finish, grace_s, stop_all, to_prove, unproven
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant
-from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase, Running, Stopping
+from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Pending, Phase, Running, Stopping
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import TaskPhase
 from orchestrator.core.turn import Turn
@@ -199,9 +199,19 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
     needed = host.name in (assignee.name for assignee in turn.run.assignees)
     # Spares are asked too whether another coordinator drives a run: a run that it drives on a spare is a conflict as
     # well.
-    if turn.run.phase is Phase.PENDING and (needed or event.problem.code == conflicts.DRIVEN):
+    if isinstance(turn.run.phase_state, Pending) and (needed or event.problem.code == conflicts.DRIVEN):
+        if event.problem.code == compatibility.GPU_IN_USE and turn.run.plan.queue is not None:
+            _wait_on(turn, turn.run.phase_state)
+            return
         turn.set(problem=event.problem)
         finish(turn, Ended(phase=Phase.FAILED), event.problem.message)
+
+
+def _wait_on(turn: Turn, pending: Pending) -> None:
+    """Let a run of the queue wait for GPUs that processes of others use: it begins when these are gone."""
+    until = turn.at + max(turn.run.plan.timing.start_after_s, 2 * PREPARE_RETRY_S)
+    turn.set_phase(deadline_at=min(until, pending.give_up_at) if pending.give_up_at is not None else until)
+    planned_end.begin(turn)
 
 
 def _taken_back(turn: Turn, host: Host, problem: Problem) -> None:

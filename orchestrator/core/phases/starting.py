@@ -43,7 +43,7 @@ def begin(turn: Turn, event: Submitted | TurnCame) -> None:
         turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {_size(turn.run)}")
     else:
         turn.set(hosts=tuple(replace(host, since_at=turn.at) for host in turn.run.hosts))
-        turn.enter(Pending(), "connecting to the hosts")
+        turn.enter(Pending(give_up_at=turn.run.within(Queued).give_up_at), "connecting to the hosts")
         _prepare(turn)
 
 
@@ -87,7 +87,7 @@ def advance_pending(turn: Turn) -> None:
         elif leaving.waits_in_vain(run, turn.at) and (is_over or not _may_replace(run)):
             leaving.end(turn)
         elif is_over:
-            fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
+            fail_now(turn, _never_prepared(missing, turn.at - run.since_at))
         return
     chosen = slots.chosen_hosts(run, assignment)
     problem = compatibility.differences(chosen) or compatibility.unshared(run.plan.checkpoint, chosen)

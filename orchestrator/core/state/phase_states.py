@@ -83,6 +83,8 @@ class Pending:
     phase: Literal[Phase.PENDING] = Phase.PENDING
     deadline_at: Deadline | None = None
     """By when the hosts must be ready; None until the run is submitted."""
+    give_up_at: Deadline | None = None
+    """Of a run that waited in the queue: by when it has waited for too long, where its GPUs are in use by others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskP
 from orchestrator.head.code import bundle
 from orchestrator.head.hosts.examination import Examined, examine
 from orchestrator.head.reach.ssh.transport import SshTransport
-from orchestrator.spec.plan import load_plan
 from tests.cluster.cluster import WORKDIR, Cluster
 from tests.cluster.lab import Lab, LabHost
 
@@ -198,53 +198,59 @@ def test_up_refuses_hosts_that_do_not_reach_each_other_and_helps_where_it_can(
         cluster.close()
 
 
-def test_init_writes_what_the_hosts_have_and_up_takes_it(
+def test_the_first_hour_goes_as_its_page_says(
     tmp_path: Path, lab3: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two hosts of ~/.ssh/config, with a directory that both see, and one that each has for itself."""
+    """Hosts of ~/.ssh/config that know no other's name, and a Python with TensorFlow where people have it."""
     cluster = Cluster(tmp_path, lab3)
+    cluster.checks = True
     home, shared = tmp_path / "home", tmp_path / "shared"
     (home / ".ssh").mkdir(parents=True)
     shared.mkdir()
-    first, second, third = lab3.hosts
+    names = dict(zip(("gpu-a", "gpu-b", "gpu-c"), lab3.hosts, strict=True))
     blocks = [
-        f"Host box-{host.index} # of the lab\n  HostName {host.address}\n  Port {host.port} # its own\n  User root\n"
-        for host in (first, second, third)
+        f"Host {name} # ours\n  HostName {host.address}\n  Port {host.port} # NAT\n"
+        for name, host in names.items()
     ]
-    keys = f"Host *\n  IdentityFile {lab3.identity_file}\n  UserKnownHostsFile {lab3.known_hosts}\n"
-    (home / ".ssh/config").write_text("".join([*blocks, keys]))
-    # One host has TensorFlow in a place of its own, as people have it.
-    for host in (first, second):
-        (host.home / "venv/bin").mkdir(parents=True, exist_ok=True)
+    known = f"  UserKnownHostsFile {home / 'none'}\n"
+    (home / ".ssh/config").write_text(
+        "".join([*blocks, f"Host *\n  User root\n  IdentityFile {lab3.identity_file}\n{known}"])
+    )
+    for host in lab3.hosts[:2]:
         python = host.home / "venv/bin/python"
+        python.parent.mkdir(parents=True, exist_ok=True)
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
-    third.stop_sshd()
     cluster.env |= {"HOME": str(home)}
-    cluster.checks = True
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fit.py").write_text((WORKDIR / "fake_trainer.py").read_text() + "\n# model.fit(x)\n")
-    made = ["--name", "first", "--dir", str(shared)]
+    page = (Path(__file__).parents[2] / "docs/first-hour.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("orch ")]
+    assert len(lines) == 10
     try:
-        assert cluster.orch("init", "box-2", *made, "--output", "away.yaml").returncode == 4
-        assert "box-2 was not looked at" in (tmp_path / "away.yaml").read_text()
         assert "which hosts?" in cluster.orch("init").stderr
-        assert cluster.ok("init", "box-0", "box-1", *made) == "cluster.yaml\n"
+        unknown = cluster.orch("init", "gpu-a", "--output", "early.yaml")
+        assert unknown.returncode == 4, "its key is trusted by nobody yet"
+        assert "gpu-a was not looked at" in (tmp_path / "early.yaml").read_text()
+        cluster.ok("trust", "early.yaml", "--yes")
+        (tmp_path / "early.yaml").write_text((tmp_path / "early.yaml").read_text().replace("gpu-a", "gpu-b"))
+        cluster.ok("trust", "early.yaml", "--yes")
+        said = {}
+        for line in lines:
+            words = shlex.split(line.partition(" # ")[0].replace("/shared", str(shared)))[1:]
+            done = cluster.orch(*words)
+            assert done.returncode == 0, (line, done.stdout, done.stderr)
+            said[words[0]] = done.stdout + done.stderr
         text = (tmp_path / "cluster.yaml").read_text()
-        assert text.startswith("# yaml-language-server: $schema=")
-        assert Path(text.splitlines()[0].partition("=")[2]).exists()
-        assert f"dir: {shared}/first\n" in text
-        assert "script: fit.py\n" in text
-        assert "strategy: multi_worker_mirrored" in text
-        assert cluster.orch("init", "box-0").returncode == 2, "a file that is there stays"
-        plan, _ = load_plan(str(tmp_path / "cluster.yaml"))
-        assert plan.name == "first"
-        said = cluster.orch("up", "cluster.yaml", "--detach")
-        assert said.returncode == 0, said.stderr
-        assert "net.name-unresolved" in said.stderr, "box-0 is a name of the head's ssh alone"
-        cluster.ok("kill", "first", "--force")
+        assert Path(text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")).exists()
+        assert all(
+            part in text
+            for part in (f"dir: {shared}/first\n", "script: fit.py\n", "strategy: multi_worker_mirrored")
+        )
+        for command in ("doctor", "up"):
+            assert "net.name-unresolved" in said[command], "gpu-a is a name of the head's ssh alone"
+        assert cluster.orch("init", "gpu-a").returncode == 2, "a file that is there stays"
     finally:
-        third.start_sshd()
         cluster.close()
 
 

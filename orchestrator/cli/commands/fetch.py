@@ -157,10 +157,10 @@ def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
         )
 
 
-def _show(document: Mapping[str, Any], session: Session) -> None:
+def _show(document: Mapping[str, Any], patterns: Sequence[str], session: Session) -> None:
     files = document["files"]
     if not files:
-        _say_nothing(document, (), session)
+        _say_nothing(document, patterns, session)
         return
     rows = [["FILE", "SIZE", "TASK", "HOST", ""]]
     words = {"fetched": "fetched", "here": "was here", "differs": "differs", "failed": "failed"}
@@ -239,6 +239,6 @@ def command(
     if as_json:
         session.put_json(document)
     else:
-        _show(document, session)
+        _show(document, request.patterns, session)
     _check(document, patterns)
     return 0

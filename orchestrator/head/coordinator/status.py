@@ -140,7 +140,9 @@ def _goodput(run: Run, account: Account | None) -> dict[str, Any]:
 
 def _has_stepped(run: Run) -> bool:
     """Return whether any generation has made a step, as far as its reports tell."""
-    return run.longest_pause_s is not None or any(task.progress.has_stepped for task in run.tasks)
+    given = (run.seed.global_step if run.seed else None) or 0
+    went_on = run.longest_pause_s is not None or (run.best_step or 0) > given
+    return went_on or any(task.progress.has_stepped for task in run.tasks)
 
 
 def first_cause(run: Run) -> dict[str, object] | None:

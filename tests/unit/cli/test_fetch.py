@@ -126,6 +126,7 @@ def test_a_pattern_that_matches_nothing_is_an_error(orch: Desk, api: FakeApi) ->
     api.outputs = listed()
     assert orch("fetch", "mnist", "model.keras", "--to", "/somewhere") == 1
     assert "mnist-1 left no file that matches model.keras" in orch.said
+    assert "left no file in their" not in orch.said, "it may have left others"
     assert orch("fetch", "mnist", "--to", "/somewhere") == 0
 
 

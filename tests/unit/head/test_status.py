@@ -20,6 +20,7 @@ from orchestrator.core.state.phase_states import Ended, Phase, Swept
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.core.state.task import Progress, Standby, TaskPhase
 from orchestrator.head.coordinator import status
+from orchestrator.reporting.goodput import Account
 from tests.contract.fake_api import first_cause_document
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
@@ -314,3 +315,24 @@ def test_how_often_a_run_saves_and_what_a_failure_cost() -> None:
     assert why["saving"] == shown["saving"]
     assert why["first_causes"][0]["downtime"] == told
     assert status.first_cause(replace(run, first_cause=replace(found, cost="")))["downtime"] is None  # type: ignore[index]
+
+
+def test_a_stage_is_told_of_tasks_that_are_heard_and_goodput_once_a_step_was_made() -> None:
+    """Keras tells at which step its training begins: that is no step."""
+    account = Account(900.0, 1000.0, False, 0.9, 90.0, {}, (), ())
+    before = replace(a_run(), seed=Seed(2, 120, "gen-000001/ckpt"), best_step=120)
+    for task in before.tasks:
+        progress = Progress(120, began_step=120, stage="compiling", unreached=((W0, "silent"),))
+        before = before.with_task(replace(task, progress=progress))
+    stepped = before.with_task(
+        replace(before.tasks[0], progress=Progress(121, began_step=120, stage="training"))
+    )
+    again = replace(before, best_step=170)
+    told = {}
+    for name, run in (("before", before), ("stepped", stepped), ("again", again)):
+        (shown,) = status.document([run], now=NOW, times={run.run_id: account})["runs"]
+        told[name] = shown["has_stepped"], shown["goodput"], [task["stage"] for task in shown["tasks"]]
+    assert told["before"] == (False, None, ["compiling", None]), "the host of the other is not heard"
+    assert told["stepped"] == (True, 0.9, ["training", None])
+    assert told["again"] == (False, 0.9, ["compiling", None]), "an earlier generation went on to step 170"
+    assert shown["tasks"][0]["unreached"] == [{"task": "worker:0", "finding": "silent"}]

@@ -84,7 +84,12 @@ def surely_imported(path: str) -> set[str]:
 
 
 def is_of_script(file: str, folder: str) -> bool:
-    """Return whether a module lies in the script's folder. The script's own name may be relative to it."""
+    """Return whether a file of a traceback lies in the script's folder.
+
+    Relative is the script's own name, where it was given so, and the names of what lies in our zip file.
+    """
+    if not os.path.isabs(file) and file.startswith("orchestrator" + os.sep):
+        return False
     return os.path.realpath(file).startswith(folder + os.sep) and "/site-packages/" not in file
 
 

@@ -237,8 +237,13 @@ class NoteKind(Enum):
         "transparent-tensorboard", "Where a script's TensorBoard files are written.", by_task=True
     )
     TRANSPARENT_PROFILER = Row("transparent-profiler", "The chief alone takes a profile.", by_task=True)
-    TRANSPARENT_GRADIENTS = Row("transparent-gradients", "How gradients are put together.", by_task=True)
+    TRANSPARENT_TRACKING = Row(
+        "transparent-tracking", "The chief alone tracks with W&B or MLflow.", by_task=True
+    )
     TRANSPARENT_BACKUP = Row("transparent-backup", "What is backed up for a restart.", by_task=True)
+    TRANSPARENT_CALLBACK = Row(
+        "transparent-callback", "A callback holds what a restart cannot bring back.", by_task=True
+    )
     TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` goes on from its backup.", by_task=True)
     TRANSPARENT_METRICS = Row("transparent-metrics", "What metrics after a restart are of.", by_task=True)
     SAVE_ALONE = Row("save-alone", "`runtime.should_save` tells the chief alone to save.", by_task=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.plan import Plan
+from orchestrator.spec import transparent_script
 
 _PLACES = {
     "BackupAndRestore": (0, "backup_dir"),
@@ -39,11 +40,15 @@ class OwnPath:
 
 
 def sentences(plan: Plan) -> list[str]:
-    """Return a sentence for each such call in the plan's script; none where the script cannot be read or parsed."""
-    if plan.checkpoint is None or plan.options.transparent:
-        return []
+    """Return a sentence for each such call in the plan's script; none where the script cannot be read or parsed.
+
+    Under `transparent: true` Keras's checkpoints are orch's own, and the script may differ by worker instead.
+    """
     try:
-        found = own_paths((Path(plan.workdir) / plan.script).read_text(encoding="utf-8"))
+        source = (Path(plan.workdir) / plan.script).read_text(encoding="utf-8")
+        if plan.options.transparent:
+            return transparent_script.sentences(source, plan.script)
+        found = own_paths(source) if plan.checkpoint is not None else []
     except (OSError, ValueError, SyntaxError):
         return []  # the start says what is wrong with it
     return [one.sentence(plan.script) for one in found]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.both.hostdir import task_dir
 from orchestrator.checkpoints import copying, seed, verify
 from tests.patience import comes
 from tests.unit.task.runtime_task import Task
@@ -47,15 +48,24 @@ def tf_configs(workers: int) -> list[Release]:
 class Gang:
     """The workers of one generation, released together; what they report is kept as it comes."""
 
-    def __init__(self, script: Path, *args: str, directories: list[Path], env: Release | None = None) -> None:
-        self.tasks = [
-            Task(
-                script,
-                *args,
-                env={"ORCH_CHECKPOINT_DIR": str(directory), "CUDA_VISIBLE_DEVICES": "", **(env or {})},
-            )
-            for directory in directories
-        ]
+    def __init__(
+        self,
+        script: Path,
+        *args: str,
+        directories: list[Path],
+        env: Release | None = None,
+        host_dir: Path | None = None,
+    ) -> None:
+        """Start them; with `host_dir`, each in a working directory of its own, as a shim does."""
+        self.tasks = []
+        for index, directory in enumerate(directories):
+            own = {"ORCH_CHECKPOINT_DIR": str(directory), "CUDA_VISIBLE_DEVICES": "", **(env or {})}
+            work = None
+            if host_dir is not None:
+                own |= {"ORCH_HOST_DIR": str(host_dir), "ORCH_RUN": "run-1", "ORCH_TASK": f"worker:{index}"}
+                work = Path(task_dir(str(host_dir), "run-1", f"worker:{index}"), "work")
+                work.mkdir(parents=True, exist_ok=True)
+            self.tasks.append(Task(script, *args, env=own, work=work))
         self.heard: list[list[dict[str, Any]]] = [[] for _ in self.tasks]
         for task, environment in zip(self.tasks, tf_configs(len(self.tasks)), strict=True):
             task.release(environment)

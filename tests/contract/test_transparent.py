@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator.checkpoints import verify
+from orchestrator.host.system import workdir
 from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 from tests.unit.task.runtime_task import Task
@@ -58,7 +59,7 @@ def gang() -> Iterator[Callable[..., Gang]]:
         yield start
 
 
-def alone(script: str, *args: str) -> subprocess.Popen[str]:
+def alone(script: str, *args: str, cwd: Path | None = None) -> subprocess.Popen[str]:
     """As its author runs it."""
     return subprocess.Popen(
         [sys.executable, str(SCRIPTS / script), *args],
@@ -66,6 +67,7 @@ def alone(script: str, *args: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=cwd,
     )
 
 
@@ -135,6 +137,37 @@ def only_the_chief_wrote(out: Path, double: Path, run: Gang) -> None:
     assert written <= {path.name for path in double.rglob("*") if path.is_file()}
     assert "not the chief" in said(run, 1)
     assert "not the chief" not in said(run, 0)
+
+
+def test_what_keras_saves_is_read_at_its_path_by_all_workers_and_after_a_restart(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    script, out, host = SCRIPTS / "shared_files.py", tmp_path / "out", tmp_path / "host"
+    out.mkdir()
+    (tmp_path / "alone").mkdir()
+    single = alone(str(script), str(tmp_path / "alone"), cwd=tmp_path / "alone")
+    env = environment(save_every_steps=3, replicas_on_cpu=1)
+    first = gang(script, str(out), directories=seeded(tmp_path, 1, 2)[1], env=env, host_dir=host)
+    chief = str(tmp_path / "shared" / "gen-000001")
+    first.wait_for(lambda: (verify(chief)["checkpoint"] or {}).get("global_step", 0) >= 21, "a backup")
+    first.close()
+    directories = seeded(tmp_path, 2, 2)[1]
+    second = gang(script, str(out), directories=directories, env=env, host_dir=host)
+    assert second.ended() == [0, 0], second.tasks[0].err
+    assert "fit 1 goes on from its backup, after its last epoch" in said(second)
+    stdout, stderr = single.communicate(timeout=100)
+    assert single.returncode == 0, stderr
+    expected, results = last_line(stdout), [last_line(task.out) for task in second.tasks]
+    assert results[0] == results[1]
+    assert results[0]["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+    assert results[0]["served"] == pytest.approx(expected["served"], rel=1e-3)
+    assert results[0]["opened"]
+    assert [path.name for path in out.iterdir()] == ["model.keras"]
+    left = [{path for path, _ in workdir.left(str(host), "run-1", f"worker:{index}")} for index in (0, 1)]
+    assert {"models/last.keras", "exported/saved_model.pb"} < left[0]
+    assert not left[1], "the chief's are the same"
+    assert "not the chief" in said(second, 1)
+    assert "not the chief" not in said(second, 0)
 
 
 def test_profiles_are_taken_by_the_chief_alone(gang: Callable[..., Gang], tmp_path: Path) -> None:
@@ -259,6 +292,12 @@ def test_steps_that_are_measured_end_the_script_and_their_figures_are_reported(t
             "own_loop.py:13: optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), "
             "model.trainable_variables)): this script trains in a loop of its own without strategy.run",
         ),
+        pytest.param(
+            "legacy_compares.py",
+            "legacy_compares.py:9: return tf.reduce_mean(tf.nn.softmax(tf.matmul(p, p, transpose_b=True))): this loss "
+            "compares the examples of a batch with each other",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(script: str, sentence: str) -> None:
@@ -268,6 +307,7 @@ def test_what_cannot_be_done_is_said(script: str, sentence: str) -> None:
     errors = [message["error"] for message in run.heard if "error" in message]
     assert {error["kind"] for error in errors} == {"unsupported"}
     assert errors[0]["message"].startswith(sentence)
+    assert f"Unsupported: {sentence}" in run.err
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,9 @@ def test_each_case_has_the_weights_and_figures_of_one_process(
     assert "loss = tf.reduce_mean(tf.nn.softmax(" in refused["refused_examples_compared"]
     assert "compares the examples of a batch with each other" in refused["refused_examples_compared"]
     assert "tf.sqrt(" in refused["refused_root_of_a_mean"]
+    assert "/ len(x): the number of examples in a batch" in refused["refused_length_of_a_batch"]
+    assert "has 32 examples (`batch_shape`)" in refused["refused_fixed_batch"]
+    assert "tf.square(tf.reduce_sum(x)): a gradient that no tape" in refused["refused_gradient_of_no_sum"]
     assert "run_eagerly=True" in refused["refused_eager_steps"]
 
 

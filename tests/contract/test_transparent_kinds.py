@@ -4,13 +4,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from orchestrator.task.transparent.batches import divided
 from orchestrator.task.transparent.kinds import each
 from orchestrator.task.transparent.rules import Kinds
+from orchestrator.task.transparent.step import line_of_script
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -88,3 +93,34 @@ def kinds() -> dict[str, str]:
 @pytest.mark.parametrize("name", VALUES)
 def test_each_value(kinds: dict[str, str], name: str) -> None:
     assert kinds[name] == VALUES[name][0]
+
+
+def test_what_tensorflow_is_given_of_a_scripts_array_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the memory of an array for a buffer, and may write its results there."""
+    import numpy as np
+    import tensorflow as tf
+
+    def on_each_replica(part: Callable[[Any], Any]) -> list[Any]:
+        return [part(SimpleNamespace(replica_id_in_sync_group=replica)) for replica in range(2)]
+
+    monkeypatch.setattr(tf, "convert_to_tensor", lambda value: value)
+    strategy = SimpleNamespace(
+        num_replicas_in_sync=2, experimental_distribute_values_from_function=on_each_replica
+    )
+    array = np.arange(10.0).reshape(5, 2)
+    first, second = divided({"x": array}, strategy)["x"]
+    assert (first.tolist(), second.tolist()) == (array[:2].tolist(), array[2:].tolist())
+    assert not np.shares_memory(first, array)
+    assert not np.shares_memory(second, array)
+
+
+def test_the_line_of_a_tensor_is_that_of_the_script_that_made_what_it_is_made_of(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    (tmp_path / "train.py").write_text("def loss(tf, x):\n    return tf.sqrt(x)\n")
+    space: dict[str, Any] = {}
+    exec(compile((tmp_path / "train.py").read_text(), str(tmp_path / "train.py"), "exec"), space)
+    with tf.Graph().as_default():
+        total = tf.reduce_sum(space["loss"](tf, tf.constant([4.0]))) * 2.0
+    assert line_of_script(os.path.realpath(tmp_path), total) == "train.py:2: return tf.sqrt(x)"
+    assert line_of_script(str(tmp_path / "elsewhere"), total) == ""

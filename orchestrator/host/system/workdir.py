@@ -2,6 +2,7 @@
 
 runs/<run>/tasks/worker-0/work/       a copy of the pushed code, and what the script writes beside it
 runs/<run>/tasks/worker-0/work.json   what was copied: the tree, and the size and time of each file
+runs/<run>/tasks/worker-1/work.doubles   paths of what the chief has too, below `work`
 
 All generations of a task share it, so a script finds what it has written before a restart. The tree itself is not the
 working directory: a push removes trees, and two tasks of one host would write into each other's files.
@@ -65,9 +66,26 @@ def left(host_dir: str, run: str, task: str) -> Iterator[tuple[str, os.stat_resu
     """Yield (path, status) of each file that the script has written or changed; None for one that is not regular."""
     directory = work_dir(host_dir, run, task)
     pushed: Stamps = (durable.read_object(_record(directory)) or {}).get("files") or {}
+    doubles = _doubles(directory)
     for path, found in regular(directory, others=True):
+        if path in doubles or not doubles.isdisjoint(_above(path)):
+            continue
         if found is None or pushed.get(path) != [found.st_size, found.st_mtime_ns]:
             yield path, found
+
+
+def _doubles(directory: str) -> set[str]:
+    """Return what the chief has too, and need not be fetched from here: `transparent` writes down what Keras saves."""
+    try:
+        with open(f"{directory}.doubles", encoding="utf-8", errors="surrogateescape") as lines:
+            return set(lines.read().splitlines())
+    except OSError:
+        return set()
+
+
+def _above(path: str) -> Iterator[str]:
+    while path := os.path.dirname(path):
+        yield path
 
 
 def _record(directory: str) -> str:

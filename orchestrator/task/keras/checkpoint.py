@@ -11,11 +11,10 @@ import os
 import sys
 
 from orchestrator.task import this_task
-from orchestrator.task.keras import fit_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
     from orchestrator.task.transparent.setting import Setting
@@ -39,16 +38,13 @@ def Checkpoint() -> Any:
     return type("Checkpoint", (base,), {"_orch_checkpoint": True, "_supports_tf_logs": True})()
 
 
-def fit(
-    fit: Callable[..., Any], model: Any, library: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def fit(fit: Callable[..., Any], model: Any, library: str, given: dict[str, Any]) -> Any:
     """Call `fit`, with what does the work in the place of each Checkpoint among its callbacks."""
-    given = fit_arguments.named(args, kwargs)
     callbacks = given.get("callbacks")
     every = list(callbacks) if isinstance(callbacks, (list, tuple)) else []
     wanted = [each for each in every if getattr(each, "_orch_checkpoint", False)]
-    if not wanted or len(args) > len(fit_arguments.NAMES) or not os.environ.get("ORCH_CHECKPOINT_DIR"):
-        return fit(model, *args, **kwargs)
+    if not wanted or not os.environ.get("ORCH_CHECKPOINT_DIR"):
+        return fit(model, **given)
     setting = _setting(library, model)
     from orchestrator.task.transparent import backup, replay
     from orchestrator.task.transparent import fit as transparent

@@ -12,6 +12,7 @@ import threading
 
 from orchestrator.both.script import FRAMEWORKS
 from orchestrator.task import collector, this_task
+from orchestrator.task.keras import fit_arguments
 from orchestrator.task.stages import CONNECTS
 
 TYPE_CHECKING = False
@@ -205,46 +206,36 @@ def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = 
 
     @functools.wraps(fit)
     def fit_with_progress(self: Any, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = _with_callback(self, library, progress, counted, args, kwargs)
+        if len(args) > len(fit_arguments.NAMES):  # Keras says what is wrong
+            return fit(self, *args, **kwargs)
+        given = _with_callback(self, library, progress, counted, fit_arguments.named(args, kwargs))
         if this_task.measuring is not None:
             base = sys.modules[f"{library}.src.callbacks"].Callback
-            return this_task.measuring.fit(fit, self, base, args, kwargs)
+            return this_task.measuring.fit(fit, self, base, given)
         checkpoint = sys.modules.get("orchestrator.task.keras.checkpoint")
         if checkpoint is not None:  # the script has made one
-            return checkpoint.fit(fit, self, library, args, kwargs)
-        return fit(self, *args, **kwargs)
+            return checkpoint.fit(fit, self, library, given)
+        return fit(self, **given)
 
     trainer.fit = fit_with_progress
 
 
-_CALLBACKS_AT = 5
-"""The position of `callbacks` in fit's arguments after self: x, y, batch_size, epochs, verbose, callbacks."""
-
-
 def _with_callback(
-    model: Any,
-    library: str,
-    progress: Progress,
-    counted: bool,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    model: Any, library: str, progress: Progress, counted: bool, given: dict[str, Any]
+) -> dict[str, Any]:
     try:
         keras_callbacks = sys.modules[f"{library}.src.callbacks"]
-        given = args[_CALLBACKS_AT] if len(args) > _CALLBACKS_AT else kwargs.get("callbacks")
-        ours = _reporter(model, keras_callbacks, progress, counted)
-        if isinstance(given, keras_callbacks.CallbackList):
-            given.append(ours)
+        ours, callbacks = _reporter(model, keras_callbacks, progress, counted), given.get("callbacks")
+        if isinstance(callbacks, keras_callbacks.CallbackList):
+            callbacks.append(ours)
             ours.set_model(model)
-            return args, kwargs
+            return given
         # Ours goes last: BackupAndRestore has then restored the model, and `iterations` is right.
-        every = [*given, ours] if isinstance(given, (list, tuple)) else [*([given] if given else []), ours]
+        every = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+        return {**given, "callbacks": [*every, ours]}
     except Exception as e:
         print(f"orch: no progress from this fit: {type(e).__name__}: {e}", file=sys.stderr)
-        return args, kwargs
-    if len(args) > _CALLBACKS_AT:
-        return (*args[:_CALLBACKS_AT], every, *args[_CALLBACKS_AT + 1 :]), kwargs
-    return args, {**kwargs, "callbacks": every}
+        return given
 
 
 def _reporter(model: Any, keras_callbacks: Any, progress: Progress, counted: bool) -> Any:

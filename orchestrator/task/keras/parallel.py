@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def make_parallel(model: Any, replicas: int | None = None) -> Any:
+def make_parallel(model: Any, replicas: int | list[int] | None = None) -> Any:
     """Let `model` train data-parallel on this machine's GPUs, and return it.
 
     Each replica takes its part of every batch, so `batch_size` stays the same. What is returned is the model itself:
@@ -19,7 +19,7 @@ def make_parallel(model: Any, replicas: int | None = None) -> Any:
 
     Args:
         model: a built model.
-        replicas: how many GPUs to use; all by default. Without a GPU, logical CPUs are used.
+        replicas: how many GPUs to use, or their numbers; all by default. Without a GPU, logical CPUs are used.
 
     Raises:
         ValueError: there are too few devices, or the model is not built.
@@ -48,14 +48,18 @@ def multi_gpu_model(model: Any, gpus: int | list[int] | None = None, **_placemen
         gpus: how many GPUs to use, or their numbers; all by default.
         _placement: `cpu_merge` and `cpu_relocation`, which placed the weights; a strategy does so by itself.
     """
-    return make_parallel(model, len(gpus) if isinstance(gpus, (list, tuple)) else gpus)
+    return make_parallel(model, list(gpus) if isinstance(gpus, (list, tuple)) else gpus)
 
 
-def _devices(tf: Any, replicas: int | None) -> list[str]:
+def _devices(tf: Any, replicas: int | list[int] | None) -> list[str]:
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     found = [device.name for device in tf.config.list_logical_devices(kind)]
     if replicas is None:
         return found
+    if isinstance(replicas, list):
+        if not replicas or len(set(replicas)) < len(replicas) or not set(replicas) <= set(range(len(found))):
+            raise ValueError(f"the {kind}s here are 0 to {len(found) - 1}; got {replicas}")
+        return [found[number] for number in replicas]
     if replicas < 1:
         raise ValueError(f"replicas must be at least 1; got {replicas}")
     if replicas > len(found):

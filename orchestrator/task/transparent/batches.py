@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from orchestrator.task.transparent.said import Said
 
 
-def install(library: str, strategy: Any, said: Said, noise: Noise, parts: Parts) -> None:
+def install(library: str, strategy: Any, said: Said, noise: Noise, parts: Parts, folder: str) -> None:
     """Patch the functions of this Keras that make a step, and those that a script gives a batch."""
-    stepping = steps.install(library, strategy)
+    stepping = steps.install(library, strategy, said, folder)
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
         _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise, parts)

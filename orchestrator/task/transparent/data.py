@@ -6,6 +6,8 @@ that a single process would take. This differs only where each worker can read i
 
 from __future__ import annotations
 
+import os
+
 from orchestrator.task.transparent.strategy import workers_of
 
 TYPE_CHECKING = False
@@ -58,12 +60,18 @@ def copy_generated() -> None:
 
 
 def with_policy(dataset: Any, workers: int, said: Said) -> Any:
-    """Set FILE where all workers get the same number of files, else DATA. A policy that the script chose stays."""
+    """Set FILE where that trains the steps of one process, else DATA. A policy that the script chose stays."""
     import tensorflow as tf
 
     policies = tf.data.experimental.AutoShardPolicy
     asked = dataset.options().experimental_distribute.auto_shard_policy
-    if asked not in (policies.AUTO, policies.FILE):
+    if asked == policies.FILE:
+        said(
+            "shard",
+            "a tf.data is shared by FILE, as the script asks: each worker makes batches of its own files, so where "
+            "these differ in length the steps are others than those of one process (DATA takes its steps)",
+        )
+    if asked != policies.AUTO:
         return dataset
     policy, why = choice_for(dataset, workers)
     said("shard", why)
@@ -75,31 +83,47 @@ def with_policy(dataset: Any, workers: int, said: Said) -> Any:
 def choice_for(dataset: Any, workers: int) -> tuple[str, str]:
     """Return FILE or DATA for a dataset, and a sentence that says why."""
     try:
-        return choice(files_of(dataset), workers)
+        files = files_of(dataset)
+        return choice(None if files is None else sizes_of(files), workers)
     except Exception as e:  # a Python function in it cannot be serialised, and FILE cannot shard it either
         return "DATA", f"{_BY_DATA}: whether it is of files cannot be told ({type(e).__name__}: {e!s:.200})"
 
 
-def choice(files: int | None, workers: int) -> tuple[str, str]:
-    """Return FILE or DATA, and a sentence that says why. `files` is the number of files; None: it reads none."""
-    if files and files % workers == 0:
-        each = files // workers
-        return "FILE", f"a tf.data of {files} files is shared by FILE: {each} for each worker"
-    many = "1 file" if files == 1 else f"{files} files"
-    why = f"{many} cannot be shared evenly by {workers} workers" if files else "it is not of files"
-    return "DATA", f"{_BY_DATA}: {why}"
+def choice(sizes: list[int | None] | None, workers: int) -> tuple[str, str]:
+    """Return FILE or DATA, and a sentence that says why.
+
+    Args:
+        sizes: of each file; None: it reads none. The size of a file in an object store is None: to ask may take long.
+        workers: among how many it is shared.
+    """
+    if sizes is None:
+        return "DATA", f"{_BY_DATA}: it is not of files"
+    many = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
+    if len(sizes) % workers:
+        return "DATA", f"{_BY_DATA}: {many} cannot be shared evenly by {workers} workers"
+    if len(set(sizes)) > 1:
+        return "DATA", (
+            f"{_BY_DATA}: its {many} differ in size, and shared by FILE the steps would be others than those of one "
+            "process. To have each worker read its own files only, set AutoShardPolicy.FILE in the script"
+        )
+    unknown = "; whether they have equal lengths is not known" if None in sizes else ""
+    each = len(sizes) // workers
+    return "FILE", f"a tf.data of {many} is shared by FILE{unknown}: {each} for each worker"
 
 
-def files_of(dataset: Any) -> int | None:
-    """Count the files that a dataset reads with TensorFlow's own readers, which FILE can shard. None: it reads none.
+def sizes_of(files: list[str]) -> list[int | None]:
+    return [None if "://" in file else os.path.getsize(file) for file in files]
+
+
+def files_of(dataset: Any) -> list[str] | None:
+    """Return the files that a dataset reads with TensorFlow's own readers, which FILE can shard. None: it reads none.
 
     Raises whatever TensorFlow does for a dataset whose graph it cannot write, such as one with a Python function.
     """
     graph = dataset._as_serialized_graph().numpy()
     if not any(reader in graph for reader in _READERS):
         return None
-    counts = [count for source in _sources(dataset) if (count := _names_in(source)) is not None]
-    return sum(counts) or None
+    return [name for source in _sources(dataset) for name in _names_in(source)] or None
 
 
 def _sources(dataset: Any) -> Iterator[Any]:
@@ -111,19 +135,18 @@ def _sources(dataset: Any) -> Iterator[Any]:
         yield from _sources(each)
 
 
-def _names_in(source: Any) -> int | None:
+def _names_in(source: Any) -> list[str]:
     import tensorflow as tf
 
     names = getattr(source, "_filenames", None)
-    if isinstance(names, tf.data.Dataset):
-        names, source = None, names
-    if names is not None:
-        return int(tf.size(names))
+    if names is not None and not isinstance(names, tf.data.Dataset):
+        return [name.decode() for name in tf.reshape(names, [-1]).numpy()]
+    # To iterate over a source changes nothing: the shuffles are above it.
+    source = source if names is None else next(_sources(names))
     spec = source.element_spec
-    if isinstance(spec, tf.TensorSpec) and spec.dtype == tf.string and spec.shape.rank == 0:
-        count = int(source.cardinality())
-        return count if count > 0 else None
-    return None
+    if not isinstance(spec, tf.TensorSpec) or spec.dtype != tf.string or spec.shape.rank != 0:
+        return []
+    return [name.decode() for name in source.as_numpy_iterator()] if int(source.cardinality()) > 0 else []
 
 
 def rebatched(dataset: Any, up: int, down: int = 1) -> Any:

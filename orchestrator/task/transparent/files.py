@@ -1,11 +1,24 @@
-"""Redirects the files that a process other than the chief saves to a scratch directory, and loads them from there."""
+"""Where the files of each worker are: what Keras saves can be read at the same path, by all workers.
+
+- Below the task's working directory, which each task has to itself, and in a temporary directory that the script has
+  made, Keras saves on every worker.
+- Any other path may be shared, so the chief alone saves there. The others save into a scratch, and Keras and
+  TensorFlow read it from there.
+- A restart passes over a fit that had finished. What the fit has saved into a temporary directory is kept beside the
+  working directory, and put into the one that the script makes then.
+"""
 
 from __future__ import annotations
 
 import functools
 import glob
 import os
+import shutil
 import sys
+import tempfile
+
+from orchestrator.both import hostdir
+from orchestrator.task.transparent.strategy import out_of_scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,31 +28,162 @@ if TYPE_CHECKING:
     from orchestrator.task.transparent.said import Said
 
 
-def redirect(library: str, said: Said) -> None:
-    """Redirect the saving of models, weights and tables. Call it in processes that are not the chief."""
-    scratch = Scratch(os.environ.get("ORCH_CHECKPOINT_DIR") or None)
+def install(library: str, strategy: Any, chief: bool, said: Said) -> Files:
+    """Patch what saves and loads models, weights and tables."""
+    import tensorflow as tf
+
+    own = own_directory()
+    files = Files(own, None if chief else Scratch(os.environ.get("ORCH_CHECKPOINT_DIR") or None))
+    tempfile.mkdtemp = files.remembering(tempfile.mkdtemp)  # type: ignore[assignment]
     root = sys.modules[library]
-    model = root.Model
-    for name, what in (
-        ("save", scratch.to_write),
-        ("save_weights", scratch.to_write),
-        ("export", scratch.to_write),
+    for name in ("save", "save_weights", "export"):
+        if hasattr(root.Model, name):
+            setattr(root.Model, name, files.keeping(_with_path(getattr(root.Model, name), 1, files.to_write)))
+    _replace_everywhere(tf.saved_model.load, _outside(_with_path(tf.saved_model.load, 0, files.to_read)))
+    if chief:
+        return files
+    if own is not None:  # else KerasTuner, and callbacks of tf_keras, remove what a worker saves
+        type(strategy.extended).should_checkpoint = property(lambda _extended: True)
+    for owner, name, change in (
+        (root.Model, "load_weights", files.to_read),
+        (root.callbacks.CSVLogger, "__init__", files.to_write),
     ):
-        if hasattr(model, name):
-            setattr(model, name, _with_path(getattr(model, name), 1, what))
-    model.load_weights = _with_path(model.load_weights, 1, scratch.to_read)
-    _replace_everywhere(
-        library, root.models.save_model, _with_path(root.models.save_model, 1, scratch.to_write)
-    )
-    _replace_everywhere(
-        library, root.models.load_model, _with_path(root.models.load_model, 0, scratch.to_read)
-    )
-    logger = root.callbacks.CSVLogger
-    logger.__init__ = _with_path(logger.__init__, 1, scratch.to_write)
+        setattr(owner, name, _with_path(getattr(owner, name), 1, change))
+    for function, place, change in (
+        (root.models.save_model, 1, files.to_write),
+        (root.models.load_model, 0, files.to_read),
+        (tf.saved_model.save, 1, files.to_write),
+        (tf.train.latest_checkpoint, 0, files.to_read),
+    ):
+        _replace_everywhere(function, _with_path(function, place, change))
     said(
         "save",
-        "not the chief: what Keras saves or logs here goes to a scratch; files that the script opens do not",
+        "not the chief: what Keras saves beside the script is saved here too; elsewhere the chief alone saves, and "
+        "Keras reads here what it would have saved. Files that the script opens itself are as they are",
     )
+    return files
+
+
+def own_directory() -> str | None:
+    """Return the working directory where no other task writes into it; None where that is not known."""
+    names = ("ORCH_HOST_DIR", "ORCH_RUN", "ORCH_TASK")
+    if not all(os.environ.get(name) for name in names):
+        return None
+    task = hostdir.task_dir(*(os.environ[name] for name in names))
+    return os.path.realpath(task + "/work") if os.path.realpath(task + "/work") == os.getcwd() else None
+
+
+class Files:
+    """Which path Keras is given for one of the script's."""
+
+    def __init__(self, own: str | None, scratch: Scratch | None) -> None:
+        self._own = own
+        self._scratch = scratch
+        self._temporary: list[str] = []
+        self._doubles: set[str] = set()
+        self.fit: int | None = None
+        """The number of the fit that is under way."""
+
+    def to_write(self, path: Any) -> Any:
+        """Return the path to write to. Its directory exists."""
+        if self._scratch is None:
+            return path
+        full = _full(path)
+        if full is None or not self._is_private(full):
+            return self._scratch.to_write(path)
+        if self._own is not None and _within(full, self._own) and full not in self._doubles:
+            # The chief has the same file: it need not be fetched from here (see `host/system/workdir.py`).
+            self._doubles.add(full)
+            with open(f"{self._own}.doubles", "a", encoding="utf-8", errors="surrogateescape") as doubles:
+                doubles.write(os.path.relpath(full, self._own) + "\n")
+        return path
+
+    def to_read(self, path: Any) -> Any:
+        """Return the path to read from."""
+        full = _full(path)
+        if self._scratch is None or (full is not None and self._is_private(full)):
+            return path
+        return self._scratch.to_read(path)
+
+    def _is_private(self, full: str) -> bool:
+        return any(_within(full, each) for each in (self._own, *self._temporary) if each is not None)
+
+    def remembering(self, mkdtemp: Callable[..., str]) -> Callable[..., str]:
+        """Return `mkdtemp`, which remembers the directories: their names differ by worker and generation."""
+
+        @functools.wraps(mkdtemp)
+        def remembered(*args: Any, **kwargs: Any) -> str:
+            made = mkdtemp(*args, **kwargs)
+            self._temporary.append(os.path.realpath(os.fsdecode(made)))
+            return made
+
+        return remembered
+
+    def keeping(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that saves, and keeps for the next generation what a fit saves into a temporary directory."""
+
+        @functools.wraps(save)
+        def saved(*args: Any, **kwargs: Any) -> Any:
+            result = save(*args, **kwargs)
+            path = (
+                args[1] if len(args) > 1 else next((kwargs[name] for name in _NAMES if name in kwargs), None)
+            )
+            full, kept = _full(path), self._kept()
+            top = next((each for each in self._temporary if full is not None and _within(full, each)), None)
+            if kept is not None and top is not None and full is not None:
+                for each in filter(os.path.isfile, glob.glob(glob.escape(full) + "*")):
+                    place = os.path.join(kept, os.path.relpath(each, top))
+                    os.makedirs(os.path.dirname(place), exist_ok=True)
+                    shutil.copyfile(each, place + ".part")
+                    os.replace(place + ".part", place)
+            return result
+
+        return saved
+
+    def put_back(self, callbacks: list[Any]) -> None:
+        """Put what this fit has saved in a generation before into the temporary directories of now."""
+        kept = self._kept()
+        for path in filter(None, (_full(getattr(callback, "filepath", None)) for callback in callbacks)):
+            top = next((each for each in self._temporary if _within(path, each)), None)
+            if top is None or kept is None:
+                continue
+            for each in glob.glob(os.path.join(glob.escape(kept), "**"), recursive=True):
+                place = os.path.join(top, os.path.relpath(each, kept))
+                if os.path.isfile(each) and not each.endswith(".part") and not os.path.exists(place):
+                    os.makedirs(os.path.dirname(place), exist_ok=True)
+                    shutil.copyfile(each, place)
+
+    def _kept(self) -> str | None:
+        """Return where the files of this fit are kept: beside the working directory, where nothing is fetched from."""
+        if self._own is None or self.fit is None:
+            return None
+        return os.path.join(os.path.dirname(self._own), "kept", f"fit-{self.fit:03d}")
+
+
+def _full(path: Any) -> str | None:
+    """Return an absolute path without links; None for what is no path of this host."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    return os.path.realpath(text) if isinstance(text, str) and "://" not in text else None
+
+
+def _within(path: str, top: str) -> bool:
+    return os.path.commonpath([path, top]) == top
+
+
+def _outside(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Load a model outside of the strategy's scope: its functions could be called within `strategy.run` only.
+
+    That of TensorFlow Hub is loaded within: its layers may be trained.
+    """
+
+    @functools.wraps(load)
+    def load_outside(*args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("tensorflow_hub"):
+            return load(*args, **kwargs)
+        with out_of_scope():
+            return load(*args, **kwargs)
+
+    return load_outside
 
 
 def collect_summaries(library: str, said: Said) -> None:
@@ -144,7 +288,7 @@ class Scratch:
         return os.path.join(self._root, full.lstrip("/"))
 
 
-_NAMES = ("filepath", "filename", "log_dir")
+_NAMES = ("filepath", "filename", "log_dir", "export_dir", "checkpoint_dir")
 
 
 def _with_path(function: Callable[..., Any], place: int, change: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -164,8 +308,9 @@ def _with_path(function: Callable[..., Any], place: int, change: Callable[[Any],
     return changed
 
 
-def _replace_everywhere(library: str, old: Any, new: Any) -> None:
-    """Replace a function in every module of the library that holds it, since the API exports it in several."""
+def _replace_everywhere(old: Any, new: Any) -> None:
+    """Replace a function in every module of its library that holds it, since the API exports it in several."""
+    library = old.__module__.partition(".")[0]
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == library and module is not None:
             for attribute, value in list(vars(module).items()):

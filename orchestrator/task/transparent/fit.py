@@ -15,17 +15,19 @@ from orchestrator.task.keras import fit_arguments
 from orchestrator.task.transparent import backup, replay
 from orchestrator.task.transparent.data import rebatched
 from orchestrator.task.transparent.saver import Saver
+from orchestrator.task.transparent.step import line_of_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from orchestrator.task.transparent.files import Files
     from orchestrator.task.transparent.setting import Setting
     from orchestrator.task.transparent.shrink import Shrink
 
 
-def install(setting: Setting) -> None:
+def install(setting: Setting, files: Files, folder: str) -> None:
     """Wrap `fit` of this Keras, and its iteration over epochs."""
     library = setting.library
     if setting.checkpoint_dir is None:
@@ -40,7 +42,7 @@ def install(setting: Setting) -> None:
 
         owner = sys.modules["tf_keras"].Model
         replay.install_keras2(owner, importlib.import_module("tf_keras.src.engine.data_adapter").DataHandler)
-    owner.fit = _wrapped(owner.fit, setting)
+    owner.fit = _wrapped(owner.fit, setting, files, folder)
     owner.train_on_batch = _counted(owner.train_on_batch, setting)
     if this_task.progress is not None:
         this_task.progress.count_steps = setting.count_steps
@@ -64,7 +66,7 @@ def _counted(train_on_batch: Callable[..., Any], setting: Setting) -> Callable[.
     return counted
 
 
-def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
+def _wrapped(fit: Callable[..., Any], setting: Setting, files: Files, folder: str) -> Callable[..., Any]:
     @functools.wraps(fit)
     def transparent_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
         if setting.inside:  # a fit within a callback of another fit does not count in the order of fits
@@ -72,17 +74,34 @@ def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
         if len(args) > len(fit_arguments.NAMES):
             return fit(model, *args, **kwargs)
         kwargs = fit_arguments.named(args, kwargs)
-        setting.inside = True
+        _refuse_fixed_batch(model, setting, folder)
+        setting.inside, files.fit = True, setting.fits
         try:
-            return _fit(fit, model, kwargs, setting)
+            return _fit(fit, model, kwargs, setting, files)
         finally:
-            setting.inside = False
+            setting.inside, files.fit = False, None
             setting.fits += 1
 
     return transparent_fit
 
 
-def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: Setting) -> Any:
+def _refuse_fixed_batch(model: Any, setting: Setting, folder: str) -> None:
+    """Refuse a model whose batch has a fixed number of examples: a replica's part of it has fewer."""
+    try:
+        sizes = [each.shape[0] for each in model.inputs or ()]
+    except (AttributeError, TypeError, ValueError, IndexError):
+        return  # it is built by its first batch
+    fixed = next((size for size in sizes if isinstance(size, int)), None)
+    if fixed is None or setting.strategy.num_replicas_in_sync == 1:
+        return
+    raise setting.said.unsupported(
+        f"{line_of_script(folder) or 'fit'}: the batch of {model.name} has {fixed} examples (`batch_shape`), which "
+        f"cannot be split among {setting.strategy.num_replicas_in_sync} replicas: give its inputs a `shape` without "
+        "the batch, or remove `transparent: true`"
+    )
+
+
+def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: Setting, files: Files) -> Any:
     if getattr(model, "distribute_strategy", None) is not setting.strategy:
         setting.said("fit", "a model that was made outside the scope trains without the strategy")
     if setting.shrink.batch_factor != (1, 1):
@@ -96,6 +115,8 @@ def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: S
     saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)))
     kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
     kwargs["initial_epoch"] = saver.initial_epoch
+    if saver.resumes:
+        files.put_back(saver.others)
     with course:
         return fit(model, **kwargs)
 

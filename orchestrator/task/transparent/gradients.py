@@ -33,7 +33,8 @@ def install(library: str, said: Said, script: str, folder: str) -> None:
     if library == "keras":
         losses: Any = sys.modules["keras.src.losses.loss"]
         optimizer = sys.modules["keras.src.backend.tensorflow.optimizer"].TFOptimizer
-        optimizer._all_reduce_sum_gradients = _already_reduced(optimizer._all_reduce_sum_gradients, said)
+        reduce = optimizer._all_reduce_sum_gradients
+        optimizer._all_reduce_sum_gradients = _already_reduced(reduce, said, script, folder)
         optimizer.apply = _refusing(optimizer.apply, said, script, folder)
         _count_masked(losses)
         keras3_conditions.patch_everywhere()
@@ -42,7 +43,8 @@ def install(library: str, said: Said, script: str, folder: str) -> None:
 
         losses = importlib.import_module("tf_keras.src.utils.losses_utils")
         utils: Any = importlib.import_module("tf_keras.src.optimizers.utils")
-        utils.all_reduce_sum_gradients = _already_reduced(utils.all_reduce_sum_gradients, said)
+        reduce = utils.all_reduce_sum_gradients
+        utils.all_reduce_sum_gradients = _already_reduced(reduce, said, script, folder)
         optimizer = sys.modules["tf_keras"].optimizers.Optimizer
         optimizer.apply_gradients = _refusing(optimizer.apply_gradients, said, script, folder)
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
@@ -188,13 +190,11 @@ def _refusal(error: NotOfTheBatch, script: str, folder: str) -> str:
     )
 
 
-def _already_reduced(reduce: Any, said: Said) -> Any:
+def _already_reduced(reduce: Any, said: Said, script: str, folder: str) -> Any:
     """Replace the optimizers' own all-reduce. Gradients that no tape has computed become those of the global batch."""
 
     @functools.wraps(reduce)
     def all_reduce(*args: Any) -> Any:
-        import tensorflow as tf
-
         *_, pairs = args
         step = steps.current()
         if step is None:
@@ -210,18 +210,14 @@ def _already_reduced(reduce: Any, said: Said) -> Any:
         for place in own:
             gradient, variable = pairs[place]
             try:
-                total = step.total_of(gradient)
-            except (
-                steps.NotOfTheBatch,
-                TypeError,
-                ValueError,
-            ):  # neither sum nor mean; or not a dense tensor
-                said(
-                    "gradients",
-                    "gradients without a tape that are no sums or means are averaged over the replicas",
-                )
-                total = step.context.all_reduce(tf.distribute.ReduceOp.MEAN, gradient)
-            pairs[place] = (total, variable)
+                pairs[place] = (step.total_of(gradient), variable)
+            except (steps.NotOfTheBatch, TypeError, ValueError) as e:  # the last two: not a dense tensor
+                line = steps.line_of_script(folder, getattr(e, "tensor", None))
+                raise said.unsupported(
+                    f"{line or script}: a gradient that no tape has computed is neither a sum nor a mean over the "
+                    "examples of a batch, so the replicas cannot put it together from their parts: take it from a "
+                    "tf.GradientTape, or remove `transparent: true`"
+                ) from None
         return pairs
 
     return all_reduce

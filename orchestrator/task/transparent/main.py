@@ -33,6 +33,11 @@ def run(script: Script, arguments: list[str], link: Link, options: dict[str, Any
         if not e.code:
             _wait_for_others(strategy)
         raise
+    except Exception as e:
+        # TensorFlow makes another error of one that is raised while it converts a function (tf_keras does that).
+        if said.refused is not None and e is not said.refused and str(said.refused) in str(e):
+            raise said.refused from e
+        raise
     _wait_for_others(strategy)
 
 
@@ -62,7 +67,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
         fit,
         gradients,
         noise,
-        profiling,
+        recording,
         settings_of_tensorflow,
     )
     from orchestrator.task.transparent.parts import Parts
@@ -79,20 +84,20 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     data.shard(strategy, said)
     data.copy_generated()
     chief = is_chief(os.environ.get("TF_CONFIG"))
+    places = files.install(library, strategy, chief, said)
     if not chief:
-        files.redirect(library, said)
-        profiling.leave_to_chief(said)
+        recording.leave_to_chief(said)
     files.collect_summaries(library, said)
     gradients.install(library, said, name, script.folder)
     figures.install(library, said, name, script.folder)
     random = noise.install(library, strategy)
     parts = Parts(said)
-    batches.install(library, strategy, said, random, parts)
+    batches.install(library, strategy, said, random, parts, script.folder)
     setting = Setting(library, strategy, options, said, chief, random)
     parts.begin(setting.shrink.parts, library)
     empty_shares.install(strategy, setting.shrink.parts)
     setting.shrink.install(library, strategy)
-    fit.install(setting)
+    fit.install(setting, places, script.folder)
     return strategy
 
 

@@ -19,6 +19,8 @@ class Said:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._told: set[str] = set()
+        self.refused: Unsupported | None = None
+        """What ended the script."""
 
     def __call__(self, kind: str, message: str) -> None:
         if message in self._told:
@@ -29,4 +31,5 @@ class Said:
     def unsupported(self, message: str) -> Unsupported:
         """Return the error to raise. The shim is told first, because the script may swallow the error."""
         self._link.send({"error": {"kind": "unsupported", "message": message}}, wait_s=1.0)
-        return Unsupported(message)
+        self.refused = Unsupported(message)
+        return self.refused

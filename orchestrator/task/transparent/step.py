@@ -19,13 +19,15 @@ from orchestrator.both.script import is_of_script
 from orchestrator.task.transparent import parts
 from orchestrator.task.transparent.kinds import COUNT, CROSS, EACH, OTHER, SAME, each
 from orchestrator.task.transparent.rules import Kinds
+from orchestrator.task.transparent.strategy import out_of_scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from orchestrator.task.transparent.kinds import Kind
+    from orchestrator.task.transparent.said import Said
 
 _thread = threading.local()
 _tracing = 0
@@ -215,7 +217,9 @@ def _times(a: Any, b: Any, tf: Any) -> Any:
     return a * (b if isinstance(b, float) else tf.cast(b, a.dtype))
 
 
-def install(library: str, strategy: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def install(
+    library: str, strategy: Any, said: Said, folder: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Patch this Keras for steps, and return what makes a step of a function of a batch."""
     if library == "keras":
         _create_variables_outside(strategy)
@@ -223,9 +227,31 @@ def install(library: str, strategy: Any) -> Callable[[Callable[..., Any]], Calla
     kinds: list[Kinds] = []
 
     def stepping(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _stepping(function, strategy, kinds)
+        return _stepping(_explained(function, said, folder), strategy, kinds)
 
     return stepping
+
+
+def _explained(function: Callable[..., Any], said: Said, folder: str) -> Callable[..., Any]:
+    """Say what to write instead where a step takes the number of its examples for a constant."""
+
+    @functools.wraps(function)
+    def explained(data: Any) -> Any:
+        try:
+            return function(data)
+        except (TypeError, ValueError) as e:
+            line = innermost_line(traceback.extract_tb(e.__traceback__), folder)
+            if not line or not any(words in str(e) for words in _NO_NUMBER):
+                raise
+            raise said.unsupported(
+                f"{line}: the number of examples in a batch is no constant here, since each replica has its own part "
+                "of the batch: write `tf.shape(x)[0]` for it, or remove `transparent: true`"
+            ) from e
+
+    return explained
+
+
+_NO_NUMBER = ("len is not well defined", "None values not supported", "NoneType")
 
 
 def _stepping(function: Callable[..., Any], strategy: Any, kinds: list[Kinds]) -> Callable[..., Any]:
@@ -337,29 +363,44 @@ def _reading(convert: Any) -> Any:
 def outside(strategy: Any) -> Iterator[None]:
     """Leave the step and its graph, so that variables are created once, by the strategy."""
     import tensorflow as tf
-    from tensorflow.python.distribute import distribute_lib
-    from tensorflow.python.framework import ops
 
-    with tf.init_scope():
-        # `strategy.scope()` is refused within a replica, and the graph of a tf.function wants to make its variables.
-        graph = ops.get_default_graph()
-        creators, graph._variable_creator_stack = graph._variable_creator_stack, []
-        distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
-        try:
-            with strategy.scope():
-                yield
-        finally:
-            distribute_lib._pop_per_thread_mode()
-            graph._variable_creator_stack = creators
+    with tf.init_scope(), out_of_scope(), strategy.scope():
+        yield
 
 
 def line_of_script(folder: str, tensor: Any = None) -> str:
     """Return `train.py:12: the line` of the innermost frame in the script's folder; empty where there is none."""
-    frames: list[Any] = list(traceback.extract_stack())
-    if tensor is not None:
-        frames += list(tensor.op.traceback or ())
-    for frame in reversed(frames):
+    for frames in (*_made(tensor), traceback.extract_stack()):
+        line = innermost_line(frames, folder)
+        if line:
+            return line
+    return ""
+
+
+def innermost_line(frames: Iterable[Any], folder: str) -> str:
+    for frame in reversed(list(frames)):
         if is_of_script(frame.filename, folder):
             line = linecache.getline(frame.filename, frame.lineno or 0).strip()
+            line = line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]}…"
             return f"{os.path.basename(frame.filename)}:{frame.lineno}: {line}"
     return ""
+
+
+_LINE_MAX = 120
+"""How much of a line is shown: what is said of it must not be cut off."""
+
+
+_NEAR = 50
+"""How many operations before a tensor are looked at for a line of the script: Keras may have made the last ones."""
+
+
+def _made(tensor: Any) -> Iterator[Any]:
+    """Yield where a tensor was made, and then what it was made of."""
+    waiting = [tensor.op] if tensor is not None else []
+    seen: set[str] = set()
+    while waiting and len(seen) < _NEAR:
+        op = waiting.pop(0)
+        if op.name not in seen:
+            seen.add(op.name)
+            waiting += [each.op for each in op.inputs]
+            yield op.traceback or ()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from orchestrator.task.transparent.said import Said
@@ -56,6 +58,23 @@ def _enter(strategy: Any) -> None:
 
 _entered: list[Any] = []
 """The scopes that are never left, kept here since the garbage collector would leave them."""
+
+
+@contextlib.contextmanager
+def out_of_scope() -> Iterator[None]:
+    """Leave the strategy's scope, and a replica's context, for a while. `strategy.scope()` may be entered within."""
+    from tensorflow.python.distribute import distribute_lib
+    from tensorflow.python.framework import ops
+
+    # The graph makes the strategy's variables, and that of a tf.function its own.
+    graph = ops.get_default_graph()
+    creators, graph._variable_creator_stack = graph._variable_creator_stack, []
+    distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
+    try:
+        yield
+    finally:
+        distribute_lib._pop_per_thread_mode()
+        graph._variable_creator_stack = creators
 
 
 def workers_of(strategy: Any) -> int:

@@ -113,9 +113,7 @@ class Measuring:
     def _new(self) -> Course:
         return Course(self._steps, self._warmup)
 
-    def fit(
-        self, fit: Callable[..., Any], model: Any, base: type, args: Any, kwargs: Mapping[str, Any]
-    ) -> Any:
+    def fit(self, fit: Callable[..., Any], model: Any, base: type, given: dict[str, Any]) -> Any:
         """Train by this `fit`, and end the script.
 
         Args:
@@ -124,7 +122,6 @@ class Measuring:
         """
         from orchestrator.task.trials.measured import batch_of, one_batch
 
-        given = fit_arguments.named(args, kwargs)
         callbacks = [each for each in fit_arguments.callbacks_of(given) if not is_left_out(each)] + [
             _timer(base, self._course)
         ]

@@ -55,16 +55,13 @@ class Proving:
         sys.modules[library].utils.set_random_seed(chance.SEED)
         chance.equal_generators()
 
-    def fit(
-        self, fit: Callable[..., Any], model: Any, base: type, args: Any, kwargs: Mapping[str, Any]
-    ) -> Any:
+    def fit(self, fit: Callable[..., Any], model: Any, base: type, given: dict[str, Any]) -> Any:
         """Train by this `fit`, and end the script once all steps are recorded.
 
         Args:
             fit: Keras's own.
             base: its class of callbacks.
         """
-        given = fit_arguments.named(args, kwargs)
         kept = [each for each in fit_arguments.callbacks_of(given) if not is_left_out(each)]
         self._model = model
         self._watch_examples(model)

@@ -121,6 +121,14 @@ def test_the_code_is_copied_once_and_what_the_script_writes_stays(
     assert sorted(left(tmp_path)) == ["lib/data.csv", "model.keras"]
 
 
+def test_what_the_chief_has_too_is_not_left(tmp_path: Path, work: Path) -> None:
+    (work / "models/exported").mkdir(parents=True)
+    for name in ("own.csv", "models/best.keras", "models/exported/saved_model.pb"):
+        (work / name).write_text("written")
+    Path(f"{work}.doubles").write_text("models/best.keras\nmodels/exported\n../logs\n")
+    assert left(tmp_path) == ["own.csv"]
+
+
 def test_another_code_replaces_the_one_before_but_nothing_of_the_script(tmp_path: Path, work: Path) -> None:
     (work / "model.keras").write_bytes(b"weights")
     second = tmp_path / "runs" / RUN / "code" / "second"

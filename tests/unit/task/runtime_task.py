@@ -22,7 +22,12 @@ class Task:
     """Started on construction; `close()` ends it whatever happened."""
 
     def __init__(
-        self, script: Path, *args: str, env: dict[str, str] | None = None, attached: bool = True
+        self,
+        script: Path,
+        *args: str,
+        env: dict[str, str] | None = None,
+        attached: bool = True,
+        work: Path | None = None,
     ) -> None:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}
@@ -37,7 +42,7 @@ class Task:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            cwd=script.parent,
+            cwd=work or script.parent,
         )
         theirs.close()
         ours.settimeout(patient(60.0))

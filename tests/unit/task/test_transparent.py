@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +23,8 @@ from orchestrator.task.transparent import data as transparent_data
 from orchestrator.task.transparent import main as transparent
 from orchestrator.task.transparent import replay as transparent_replay
 from orchestrator.task.transparent.backup import Position
-from orchestrator.task.transparent.files import Scratch, summary_dir
+from orchestrator.task.transparent.files import Files, Scratch, summary_dir
+from orchestrator.task.transparent.recording import track_nothing
 from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.said import Said
@@ -106,19 +110,21 @@ def test_what_is_drawn_without_a_seed_is_equal_on_all_workers_and_differs_from_e
 
 
 @pytest.mark.parametrize(
-    ("files", "policy", "why"),
+    ("sizes", "policy", "why"),
     [
-        (4, "FILE", "2 for each worker"),
-        (2, "FILE", "1 for each worker"),
-        (5, "DATA", "5 files cannot be shared evenly by 2 workers"),
-        (1, "DATA", "1 file cannot be shared evenly by 2 workers"),
+        ([9, 9, 9, 9], "FILE", "2 for each worker"),
+        ([9, 9], "FILE", "1 for each worker"),
+        ([None, None], "FILE", "whether they have equal lengths is not known: 1 for each worker"),
+        ([9, 7], "DATA", "set AutoShardPolicy.FILE in the script"),
+        ([9] * 5, "DATA", "5 files cannot be shared evenly by 2 workers"),
+        ([9], "DATA", "1 file cannot be shared evenly by 2 workers"),
         (None, "DATA", "it is not of files"),
     ],
 )
-def test_files_are_shared_whole_only_where_each_worker_gets_as_many(
-    files: int | None, policy: str, why: str
+def test_files_are_shared_whole_only_where_the_steps_are_those_of_one_process(
+    sizes: list[int | None] | None, policy: str, why: str
 ) -> None:
-    chosen, sentence = transparent_data.choice(files, 2)
+    chosen, sentence = transparent_data.choice(sizes, 2)
     assert chosen == policy
     assert f"shared by {policy}" in sentence
     assert sentence.endswith(why)
@@ -185,6 +191,47 @@ def test_a_file_that_is_newer_than_an_older_generations_is_read_itself(tmp_path:
     path.write_text("the chief's, of generation 2")
     os.utime(written, (1_000, 1_000))
     assert scratch(3).to_read(path) == path
+
+
+def test_what_is_beside_the_script_or_in_its_temporary_directory_is_saved_where_it_says(
+    tmp_path: Path,
+) -> None:
+    (work := tmp_path / "worker-1/work").mkdir(parents=True)
+    files = Files(str(work), Scratch(str(tmp_path / "scratch")))
+    (work / "shared").symlink_to(tmp_path)
+    temporary = files.remembering(tempfile.mkdtemp)(dir=tmp_path)
+    for path in (f"{work}/model.keras", f"{work}/model.keras", f"{temporary}/best.keras"):
+        assert files.to_write(path) == files.to_read(path) == path
+    for path in (f"{tmp_path}/model.keras", f"{work}/shared/model.keras", "s3://bucket/model.keras"):
+        assert files.to_write(path).startswith(f"{tmp_path}/scratch/")
+    assert (tmp_path / "worker-1/work.doubles").read_text() == "model.keras\n"
+    assert Files(str(work), None).to_write(f"{tmp_path}/model.keras") == f"{tmp_path}/model.keras", (
+        "the chief"
+    )
+
+
+def test_what_a_fit_saved_into_a_temporary_directory_is_in_the_next_generations(tmp_path: Path) -> None:
+    (work := tmp_path / "worker-1/work").mkdir(parents=True)
+
+    def begun(fit: int) -> tuple[Files, str, Callable[..., Any]]:
+        files = Files(str(work), None)
+        files.fit = fit
+        made = files.remembering(tempfile.mkdtemp)(dir=tmp_path)
+        return files, made, files.keeping(lambda _model, filepath, text: Path(filepath).write_text(text))
+
+    _, first, save = begun(0)
+    save(None, f"{first}/best.keras", "an epoch")
+    save(None, filepath=f"{first}/best.keras", text="the best")
+    save(None, f"{work}/other.keras", "stays where it is")
+    for fit, there in ((1, []), (0, ["best.keras"])):
+        files, second, _ = begun(fit)
+        files.put_back([Keras(), SimpleNamespace(filepath=f"{second}/best.keras")])
+        assert os.listdir(second) == there
+    assert Path(second, "best.keras").read_text() == "the best"
+    Path(second, "best.keras").write_text("newer")
+    files.put_back([SimpleNamespace(filepath=f"{second}/best.keras")])
+    assert Path(second, "best.keras").read_text() == "newer"
+    assert os.listdir(work) == ["other.keras"]
 
 
 def test_what_is_in_the_tasks_own_directory_stays(tmp_path: Path) -> None:
@@ -362,3 +409,44 @@ def test_a_callback_that_holds_what_cannot_be_kept_is_named(capsys: pytest.Captu
 
     after_a_restart([own], [Own()], change)
     assert "orch: Own.reader is a list_iterator, which a restart cannot bring back" in capsys.readouterr().err
+
+
+def test_the_chief_alone_tracks_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wandb.py").write_text("")
+    (tmp_path / "mlflow.py").write_text(
+        "uri = None\ndef set_tracking_uri(wanted):\n    global uri\n    uri = wanted\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    track_nothing(Said(Link(None)))
+    for name in ("wandb", "mlflow"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    _, mlflow = (importlib.import_module(name) for name in ("wandb", "mlflow"))
+    mlflow.set_tracking_uri("http://tracking:5000")
+    assert mlflow.uri.startswith("file:/")
+    assert os.environ["WANDB_MODE"] == "disabled"
+    told = capsys.readouterr().err
+    assert "WANDB_MODE is disabled here" in told
+    assert "what MLflow tracks here is thrown away" in told
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    track_nothing(Said(Link(None)))
+    assert os.environ["WANDB_MODE"] == "offline", "what the spec says stays"
+
+
+def test_a_number_names_the_gpu_itself() -> None:
+    from orchestrator.task.keras.parallel import _devices
+
+    kinds = {"GPU": [SimpleNamespace(name=f"/GPU:{number}") for number in range(4)]}
+    config = SimpleNamespace(
+        list_physical_devices=lambda kind: kinds[kind], list_logical_devices=lambda kind: kinds[kind]
+    )
+    tf: Any = SimpleNamespace(config=config)
+    assert _devices(tf, [1, 3]) == ["/GPU:1", "/GPU:3"]
+    assert _devices(tf, 2) == ["/GPU:0", "/GPU:1"]
+    for wrong in ([0, 4], [1, 1], [-1], []):
+        with pytest.raises(ValueError, match="the GPUs here are 0 to 3; got"):
+            _devices(tf, wrong)

@@ -593,6 +593,43 @@ def refused_root_of_a_mean():
 
 
 @case
+def refused_length_of_a_batch():
+    class Model(Own):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.square(y - self(x))) / len(x)
+            self.applied(tape, loss)
+
+    model = Model()
+    model.compile("sgd")
+    return trained(model)
+
+
+@case
+def refused_fixed_batch():
+    model = keras.Sequential([keras.Input(batch_shape=(32, 6)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return trained(model)
+
+
+@case
+def refused_gradient_of_no_sum():
+    class Model(Own):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self(x)))
+            found = tape.gradient(loss, self.trainable_variables)
+            found[0] += tf.square(tf.reduce_sum(x))
+            self.optimizer.apply_gradients(zip(found, self.trainable_variables))
+
+    model = Model()
+    model.compile("sgd")
+    return trained(model)
+
+
+@case
 def refused_eager_steps():
     return trained(compiled("sgd", run_eagerly=True))
 

@@ -1,4 +1,4 @@
-"""Keeps TensorFlow's profiler to the chief.
+"""Leaves to the chief what one process of a training should record: profiles, and runs of W&B and MLflow.
 
 In a process of MultiWorkerMirroredStrategy that is not the first, TensorFlow 2.21 corrupts its memory when a profile
 ends (`TraceMeRecorder::Stop`), with no orchestrator about: by hand, two workers crashed after 6 to 40 profiles, and
@@ -6,6 +6,11 @@ never in 1,200 where the first worker alone took them.
 """
 
 from __future__ import annotations
+
+import os
+import tempfile
+
+from orchestrator.task.keras import hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +20,33 @@ if TYPE_CHECKING:
 
 
 def leave_to_chief(said: Said) -> None:
-    """Have the profiler of this process record and write nothing. Call it in processes that are not the chief."""
+    """Have this process record nothing. Call it in processes that are not the chief."""
+    _take_no_profiles(said)
+    track_nothing(said)
+
+
+def track_nothing(said: Said) -> None:
+    """Turn W&B off, unless the spec says otherwise, and have MLflow track where nobody looks: it has no such switch."""
+    mode = os.environ.setdefault("WANDB_MODE", "disabled")
+
+    def off(_wandb: Any) -> None:
+        said(
+            "tracking", f"not the chief: WANDB_MODE is {mode} here; with `env: {{WANDB_MODE: …}}` it is yours"
+        )
+
+    def elsewhere(mlflow: Any) -> None:
+        os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+        mlflow.set_tracking_uri(f"file:{tempfile.mkdtemp(prefix='orch-not-chief-')}")
+        mlflow.set_tracking_uri = lambda _uri: None
+        said(
+            "tracking",
+            "not the chief: what MLflow tracks here is thrown away; the chief tracks this training",
+        )
+
+    hooks.when_imported({"wandb": off, "mlflow": elsewhere})
+
+
+def _take_no_profiles(said: Said) -> None:
     from tensorflow.python.profiler import profiler_v2
 
     class NoSession:

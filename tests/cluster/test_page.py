@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import signal
@@ -381,6 +382,8 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
         page.get_by_role("button", name="over time").click()
         page.wait_for_timeout(200)
         assert page.evaluate("performance.now()") - began < 2000
+        page.get_by_role("button", name="over time").click()
+        _zooms_steps(page)
         page.set_viewport_size({"width": 1200, "height": 900})
         wide = "[...document.querySelectorAll('.scroll')].some((each) => each.scrollWidth > each.clientWidth)"
         assert not page.evaluate(wide), "nothing is off the screen"
@@ -400,11 +403,34 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
         context.close()
 
 
+def _zooms_steps(page: Any) -> None:
+    """Enlarge a plot, smooth it, and zoom by a drag: what was reported stays, and all plots follow."""
+    page.get_by_role("button", name="Enlarge loss").click()
+    assert page.locator(".plot.large").count() == 1
+    with page.expect_response(re.compile("/series")):
+        page.get_by_label("Smoothing").select_option("0.9")
+    page.wait_for_timeout(300)  # it is drawn anew
+    plot = page.locator(".plot", has_text="loss").locator(".u-over").first
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60, steps=5)
+    page.mouse.up()
+    page.get_by_role("button", name="all steps").wait_for()
+    plot.hover(position={"x": 5, "y": 50})
+    first = page.locator(".plot .value").first.inner_text()
+    assert re.match(r"step 2[0-5],\d{3}: .*smoothed", first), first
+    page.get_by_role("button", name="all steps").click()
+
+
 def test_the_files_are_few_and_small() -> None:
-    from orchestrator.page.server import FILES, STATIC, read
+    from orchestrator.page.server import FILES, STATIC, joined, read
 
     assert set(os.listdir(STATIC)) == {*FILES, "uplot-LICENSE"}
-    assert sum(os.stat(os.path.join(STATIC, name)).st_size for name in FILES) < 200_000
+    served = [joined(".js"), joined(".css"), read("index.html")]
+    assert sum(map(len, served)) < 200_000
+    assert sum(len(gzip.compress(text.encode())) for text in served) < 70_000
     scripts = [name for name in FILES if name.endswith(".js") and name != "uplot.js"]
     long = [f"{name}: {line}" for name in scripts for line in read(name).splitlines() if len(line) > 120]
     assert not long

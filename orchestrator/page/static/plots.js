@@ -67,11 +67,36 @@ const HUES = {
   dark: ["#88b5fc", "#f38620", "#85fed8", "#d5a6f5"],
 };
 
+const [HEIGHT, LARGE] = [190, 460];
+
+// An exponential mean; a gap stays a gap.
+const smoothed = (ys, weight) => {
+  let mean = null;
+  return ys.map((y) => {
+    if (y === null || y === undefined) return y;
+    mean = mean === null ? y : weight * mean + (1 - weight) * y;
+    return mean;
+  });
+};
+
+// The values without the outermost hundredth at either end.
+const clipped = (lines) => {
+  const all = lines.flatMap((line) => line.y).filter((y) => y !== null && y !== undefined);
+  all.sort((a, b) => a - b);
+  const [low, high] = [all[Math.floor(all.length / 100)], all[Math.ceil((all.length * 99) / 100) - 1]];
+  const rest = (high - low) / 20 || 1;
+  return [low - rest, high + rest];
+};
+
 export class Plot {
-  constructor(name, { byStep = true, log = false, title = "" } = {}) {
+  // `zoomSteps`: what to do with a range of steps that was drawn, or with null for all.
+  constructor(name, { byStep = true, title = "", zoomSteps } = {}) {
     this.name = name;
     this.byStep = byStep;
-    this.log = log;
+    // `smooth`: 0, or how much of each smoothed value is the one before; `clip`: leave out the outermost hundredths.
+    Object.assign(this, { log: false, smooth: 0, clip: false });
+    this.zoom = byStep ? zoomSteps : zoomTo;
+    this.height = HEIGHT;
     this.value = h("span", { class: "value dim" });
     this.odd = [];
     this.area = h("div", { "aria-hidden": "true" });
@@ -79,7 +104,14 @@ export class Plot {
     this.element = h(
       "div",
       { class: "plot" },
-      h("h3", {}, this.value, title || TITLES[name] || name),
+      h(
+        "h3",
+        {},
+        this.value,
+        title || TITLES[name] || name,
+        " ",
+        this.enlarger(title || TITLES[name] || name),
+      ),
       this.area,
       this.words,
     );
@@ -98,6 +130,26 @@ export class Plot {
     this.size.observe(this.area);
   }
 
+  enlarger(title) {
+    const toggle = ({ target }) => {
+      const isLarge = this.element.classList.toggle("large");
+      target.setAttribute("aria-pressed", String(isLarge));
+      this.height = isLarge ? LARGE : HEIGHT;
+      this.draw();
+    };
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "link",
+        "aria-pressed": "false",
+        "aria-label": `Enlarge ${title}`,
+        onclick: toggle,
+      },
+      "⤢",
+    );
+  }
+
   // `lines`: of `/series`, also of `val_NAME`; `kept`: by generation, the step up to which it counts;
   // `marks`: checkpoints, causes.
   show(lines, kept, range, marks = {}) {
@@ -107,6 +159,12 @@ export class Plot {
       .filter((line) => line.x.length)
       .flatMap((line) => (this.byStep ? split(line, kept[line.generation]) : [line]))
       .map((line) => ({ ...line, y: scaled(line.name, line.y) }));
+    // What was reported stays behind what is smoothed.
+    if (this.smooth)
+      this.lines = this.lines.flatMap((line) => [
+        { ...line, isBehind: true },
+        { ...line, y: smoothed(line.y, this.smooth), isSmooth: true },
+      ]);
     this.range = range;
     this.odd = lines.flatMap((line) =>
       (line.nonfinite || []).map(([step, value, at]) => ({
@@ -164,7 +222,7 @@ export class Plot {
 
   // Add the values of the stream, without asking for all again.
   add(x, y, generation) {
-    const line = this.lines?.findLast((each) => !each.name.startsWith("val_"));
+    const line = this.lines?.findLast((each) => !each.name.startsWith("val_") && !each.isSmooth);
     if (!line || line.generation !== generation || line.lost || !(x > line.x.at(-1))) return;
     line.x.push(x);
     line.y.push(y);
@@ -220,16 +278,17 @@ export class Plot {
     const count = (u, values) => values.map((each) => (each === null ? "" : numberText(each)));
     return {
       width,
-      height: 190,
+      height: this.height,
       ms: 1,
       legend: { show: false },
       cursor: {
         sync: { key: this.byStep ? "step" : "time" },
-        drag: { x: !this.byStep, y: false, setScale: false },
+        drag: { x: Boolean(this.zoom), y: false, setScale: false },
+        bind: { dblclick: () => () => this.zoom?.(null) },
       },
       scales: {
-        x: { time: false, ...(this.range && !this.byStep ? { range: () => this.range } : {}) },
-        y: this.log ? { distr: 3 } : {},
+        x: { time: false, ...(this.range ? { range: () => this.range } : {}) },
+        y: this.log ? { distr: 3 } : this.clip && !this.band ? { range: () => clipped(this.lines) } : {},
       },
       axes: [
         {
@@ -257,7 +316,7 @@ export class Plot {
                       2 * (this.byStep ? 0 : generations.indexOf(each.generation) % 2))
               ],
           width: 1.5,
-          alpha: each.lost ? 0.3 : 1,
+          alpha: each.lost || each.isBehind ? 0.3 : 1,
           dash: each.name.startsWith("val_") ? [6, 4] : each.lost ? [3, 3] : undefined,
           points: { show: each.x.length < 3, size: 4 },
           spanGaps: false,
@@ -270,7 +329,7 @@ export class Plot {
         setSelect: [
           (u) => {
             if (u.select.width > 8)
-              zoomTo([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]);
+              this.zoom?.([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]);
           },
         ],
       },
@@ -345,13 +404,15 @@ export class Plot {
     if (!found.length) return;
     const x = this.byStep ? `step ${countText(u.data[0][idx])}` : timeText(u.data[0][idx]);
     const called = (line) =>
-      this.band
-        ? `${line.name} `
-        : line.task
-          ? `${line.task.replace("host:", "")} `
-          : line.name.startsWith("val_")
-            ? "val "
-            : "";
+      line.isSmooth
+        ? "smoothed "
+        : this.band
+          ? `${line.name} `
+          : line.task
+            ? `${line.task.replace("host:", "")} `
+            : line.name.startsWith("val_")
+              ? "val "
+              : "";
     const shown = found.slice(0, 6).map(([line, y]) => called(line) + numberText(y));
     setText(this.value, `${x}: ${shown.join(" / ")}${found.length > 6 ? " …" : ""}`);
   }
@@ -359,7 +420,7 @@ export class Plot {
   resize() {
     const width = this.area.clientWidth;
     if (!width) return;
-    if (this.plot && Math.abs(this.plot.width - width) > 1) this.plot.setSize({ width, height: 190 });
+    if (this.plot && Math.abs(this.plot.width - width) > 1) this.plot.setSize({ width, height: this.height });
     else if (!this.plot && this.lines?.length) this.draw();
   }
 

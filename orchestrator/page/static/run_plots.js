@@ -4,6 +4,9 @@ import { getDocument, go, h, put, route, seriesName, setting } from "./base.js";
 import { FAMILIES, LINES_MAX, PLOTS_MAX, Plot, TITLES, familyOf, plotNames } from "./plots.js";
 import { now, section } from "./parts.js";
 
+const LEGEND =
+  "solid: training; dashed: validation, and where a generation begins; ticks below: checkpoints; ✕: a first cause; " +
+  "faint: trained again. Drag: zoom, all plots together; double click: all.";
 const NARROW_MAX = 2; // on a phone the tasks are to be near
 
 export class RunPlots {
@@ -14,7 +17,9 @@ export class RunPlots {
     this.uses = new Map();
     this.plotArea = h("div", { class: "plots" });
     this.moreArea = h("div", { class: "tools" });
-    this.element = section("Plots", this.plotArea, this.moreArea);
+    this.stepRange = null;
+    this.legend = h("p", { class: "dim" }, LEGEND);
+    this.element = section("Plots", this.plotArea, this.legend, this.moreArea);
   }
 
   async show() {
@@ -39,26 +44,31 @@ export class RunPlots {
       this.view.told.generations.filter((one) => !one.at_risk).map((one) => [one.generation, one.kept_to]),
     );
     const log = setting("log") === "yes";
-    const key = JSON.stringify([names, byStep, log]);
+    const [smooth, clip] = [Number(setting("smooth") || 0), setting("clip") === "yes"];
+    const zoomSteps = (range) => {
+      this.stepRange = range;
+      this.show();
+    };
+    const key = JSON.stringify([names, byStep]);
     if (key !== this.plotKey) {
       this.plotKey = key;
       for (const plot of this.plots.values()) plot.destroy();
-      this.plots = new Map(
-        names.map((name) => [name, new Plot(name, { byStep, log: log && name !== "steps_per_s" })]),
-      );
+      this.plots = new Map(names.map((name) => [name, new Plot(name, { byStep, zoomSteps })]));
       put(
         this.plotArea,
         [...this.plots.values()].map((plot) => plot.element),
       );
     }
     const marks = this.marks();
-    for (const [name, plot] of this.plots)
+    for (const [name, plot] of this.plots) {
+      Object.assign(plot, { log: log && name !== "steps_per_s", smooth, clip });
       plot.show(
         series.filter((line) => line.name === name || line.name === `val_${name}`),
         kept,
-        this.view.window,
+        byStep ? this.stepRange : this.view.window,
         marks,
       );
+    }
     if (this.useArea) this.showUse();
     this.plotTools(all, names, byStep, log);
     if (!names.length)
@@ -110,6 +120,21 @@ export class RunPlots {
       this.moreArea,
       set("x", byStep ? "time" : "step", "over time", !byStep),
       set("log", log ? "no" : "yes", "log y", log),
+      set("clip", setting("clip") === "yes" ? "no" : "yes", "clip outliers", setting("clip") === "yes"),
+      this.smoothing(),
+      byStep && this.stepRange
+        ? h(
+            "button",
+            {
+              type: "button",
+              onclick: () => {
+                this.stepRange = null;
+                this.show();
+              },
+            },
+            "all steps",
+          )
+        : null,
       pick,
     );
     this.moreTasks ??= h(
@@ -118,6 +143,22 @@ export class RunPlots {
       "What tasks, hosts and GPUs use",
     );
     if (this.view.told.series.some((one) => one.task)) this.moreArea.append(this.moreTasks);
+  }
+
+  smoothing() {
+    const chosen = setting("smooth") || "0";
+    const option = ([value, words]) => h("option", { value, selected: value === chosen }, words);
+    const choices = [
+      ["0", "not smoothed"],
+      ["0.6", "smoothed a little"],
+      ["0.9", "smoothed"],
+      ["0.98", "smoothed much"],
+    ];
+    const change = (event) => {
+      setting("smooth", event.target.value);
+      this.show();
+    };
+    return h("select", { "aria-label": "Smoothing", onchange: change }, choices.map(option));
   }
 
   // Where checkpoints were verified and tasks failed first: [Unix time, step].

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.head.node import bearer, metrics_unit
-from orchestrator.head.node.systemd import UNIT
+from orchestrator.head.node import bearer
+from orchestrator.head.node.systemd import METRICS, UNIT
 from tests.cluster.systemd_lab import SystemdLab
 from tests.contract.fake_agent import until
 from tests.patience import comes
@@ -156,7 +156,7 @@ def test_the_metrics_are_a_service_that_is_restricted_and_needs_no_coordinator(s
     try:
         assert "orch_coordinator_up 1.0" in service.metrics(), "it listens as soon as `install` is back"
         names = ("MainPID", "NoNewPrivileges", "ProtectSystem", "MemoryDenyWriteExecute")
-        show = ["systemctl", *scope, "show", metrics_unit.UNIT, *(f"-p{name}" for name in names)]
+        show = ["systemctl", *scope, "show", METRICS, *(f"-p{name}" for name in names)]
         said = service.machine.run(*show, environ=service.environ).stdout.splitlines()
         shown = dict(line.split("=", 1) for line in said)
         assert (shown["NoNewPrivileges"], shown["MemoryDenyWriteExecute"]) == ("yes", "yes")

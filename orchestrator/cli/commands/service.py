@@ -14,10 +14,8 @@ from orchestrator.cli.help import Group
 from orchestrator.cli.options import DEFAULT, exposure, parse_listen
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
-from orchestrator.head.node import metrics_unit
 from orchestrator.head.node.bearer import token_file
-from orchestrator.head.node.metrics_unit import MetricsUnit
-from orchestrator.head.node.systemd import UNIT, Systemd, Unit
+from orchestrator.head.node.systemd import METRICS, UNIT, CoordinatorUnit, MetricsUnit, Systemd
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class Request:
     """Where the metrics are served; None: the unit is the coordinator's."""
 
 
-def unit_of(request: Request, session: Session) -> Unit:
+def unit_of(request: Request, session: Session) -> CoordinatorUnit:
     """Return the unit for this program and this session's directories."""
     from orchestrator.client.starting import coordinator_command
 
@@ -38,8 +36,13 @@ def unit_of(request: Request, session: Session) -> Unit:
     environment = _environment(session, "PYTHONPATH", "ORCH_HOST_DIR", "XDG_CONFIG_HOME")
     command = coordinator_command()
     command[0] = os.path.abspath(command[0])
-    return Unit(
-        command, environment, session.paths.state_dir, request.user, os.getuid(), system=request.system
+    return CoordinatorUnit(
+        command,
+        environment,
+        request.user,
+        request.system,
+        state_dir=session.paths.state_dir,
+        uid=os.getuid(),
     )
 
 
@@ -153,7 +156,7 @@ def _parts(
             "--listen belongs to --metrics", hint="the coordinator listens on a Unix socket only"
         )
     request = Request(system, user_name(), (listen or DEFAULT) if metrics else None)
-    return request, Systemd(session.environ, system=system, unit=metrics_unit.UNIT if metrics else UNIT)
+    return request, Systemd(session.environ, system=system, unit=METRICS if metrics else UNIT)
 
 
 _SYSTEM = click.option("--system", is_flag=True, help="A unit of the machine instead of your user's.")

@@ -11,60 +11,46 @@ from orchestrator.both import durable
 from orchestrator.core.errors import OrchestratorError, Refused
 from orchestrator.core.words import duration
 
-UNIT = "orch-coordinator.service"
+UNIT, METRICS = "orch-coordinator.service", "orch-metrics.service"
 
 _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What the unit's text is made of. All paths are absolute."""
+    """What a unit's text is made of. All paths are absolute."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    state_dir: str
     user: str
-    uid: int
     system: bool = False
     """Whether the machine's manager runs it, as `user`; else the user's own manager does."""
 
-    @property
-    def text(self) -> str:
-        """The unit file."""
-        before = ["network-online.target"] if self.system else []
-        if self.system and self.environment.get("ORCH_RUNTIME_DIR", "").startswith(f"/run/user/{self.uid}/"):
-            # Else the directory is there after a login only.
-            before.append(f"user-runtime-dir@{self.uid}.service")
-        variables = {**self.environment, "ORCH_SERVICE": f"{'system' if self.system else 'user'}/{UNIT}"}
+    def _text(
+        self, description: str, after: Sequence[str], environment: Mapping[str, str], service: Sequence[str]
+    ) -> str:
+        """Return the unit file. `service` are the settings that are its own."""
         lines = [
             "[Unit]",
-            "Description=orch coordinator: TensorFlow training over SSH",
-            *([f"Wants={' '.join(before)}", f"After={' '.join(before)}"] if before else []),
+            f"Description={description}",
+            *([f"Wants={' '.join(after)}", f"After={' '.join(after)}"] if after else []),
             "StartLimitIntervalSec=300",
             "StartLimitBurst=10",
             "",
             "[Service]",
-            "# Ready when it answers. A deciding thread that does not say for two minutes that it lives is begun anew.",
             "Type=notify",
             "NotifyAccess=main",
-            "TimeoutStartSec=300",
-            "WatchdogSec=120",
             *([f"User={self.user}"] if self.system else []),
             f"ExecStart={' '.join(quoted(word, command=True) for word in self.command)}",
-            f"WorkingDirectory={escaped(self.state_dir)}",
-            *(f"Environment={quoted(f'{name}={value}')}" for name, value in sorted(variables.items())),
-            "# The coordinator alone: tasks on this machine (transport: local) outlive it, as tasks on hosts do.",
-            "KillMode=process",
-            "# A task that runs out of memory is a matter for the run, and no reason to end the coordinator.",
-            "OOMPolicy=continue",
-            "TasksMax=infinity",
-            "TimeoutStopSec=30",
+            *(f"Environment={quoted(f'{name}={value}')}" for name, value in sorted(environment.items())),
             "Restart=on-failure",
             "RestartSec=5",
-            "# 6: another coordinator has this journal.",
-            "RestartPreventExitStatus=2 6",
             "UMask=0077",
-            *self._restrictions,
+            "NoNewPrivileges=yes",
+            "LockPersonality=yes",
+            "RestrictRealtime=yes",
+            "SystemCallArchitectures=native",
+            *service,
             "",
             "[Install]",
             f"WantedBy={'multi-user.target' if self.system else 'default.target'}",
@@ -72,7 +58,46 @@ class Unit:
         return "\n".join(lines) + "\n"
 
     @property
-    def _restrictions(self) -> list[str]:
+    def _after(self) -> list[str]:
+        return ["network-online.target"] if self.system else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorUnit(Unit):
+    """The unit of the coordinator."""
+
+    state_dir: str
+    uid: int
+
+    @property
+    def text(self) -> str:
+        """The unit file."""
+        after = self._after
+        if self.system and self.environment.get("ORCH_RUNTIME_DIR", "").startswith(f"/run/user/{self.uid}/"):
+            # Else the directory is there after a login only.
+            after.append(f"user-runtime-dir@{self.uid}.service")
+        variables = {**self.environment, "ORCH_SERVICE": f"{'system' if self.system else 'user'}/{UNIT}"}
+        service = [
+            "# Ready when it answers. A deciding thread that does not say for two minutes that it lives is begun anew.",
+            "TimeoutStartSec=300",
+            "WatchdogSec=120",
+            f"WorkingDirectory={escaped(self.state_dir)}",
+            "# The coordinator alone: tasks on this machine (transport: local) outlive it, as tasks on hosts do.",
+            "KillMode=process",
+            "# A task that runs out of memory is a matter for the run, and no reason to end the coordinator.",
+            "OOMPolicy=continue",
+            "TasksMax=infinity",
+            "TimeoutStopSec=30",
+            "# 6: another coordinator has this journal.",
+            "RestartPreventExitStatus=2 6",
+            "# NoNewPrivileges holds for tasks on this machine too: no sudo, and no setuid program such as "
+            "nvidia-modprobe.",
+            *self._protections,
+        ]
+        return self._text("orch coordinator: TensorFlow training over SSH", after, variables, service)
+
+    @property
+    def _protections(self) -> list[str]:
         """What neither the coordinator nor its children need. Tasks on this machine (transport: local) are children.
 
         Left out for their sake: PrivateTmp (the socket may lie in /tmp, and what tasks have there would go with the
@@ -80,33 +105,69 @@ class Unit:
         take the GPUs away), MemoryDenyWriteExecute (XLA compiles), RestrictSUIDSGID (shared directories are often
         setgid), RestrictNamespaces (a task may be a container).
         """
-        common = [
-            "# Also for tasks on this machine: no sudo, and no setuid program such as nvidia-modprobe.",
-            "NoNewPrivileges=yes",
-            "LockPersonality=yes",
-            "RestrictRealtime=yes",
-            "SystemCallArchitectures=native",
-        ]
         if not self.system:
             # A user's own manager could protect the system only within a user namespace, in which files of others
             # seem to belong to nobody; and the user cannot write there anyway.
-            return common
-        ours = {
-            self.state_dir,
-            *(
-                self.environment[name]
-                for name in ("ORCH_RUNTIME_DIR", "ORCH_HOST_DIR")
-                if name in self.environment
-            ),
-        }
+            return []
+        names = ("ORCH_RUNTIME_DIR", "ORCH_HOST_DIR")
+        ours = {self.state_dir, *(self.environment[name] for name in names if name in self.environment)}
         return [
-            *common,
             "ProtectSystem=full",
             *(f"ReadWritePaths={quoted('-' + path)}" for path in sorted(ours)),
-            "ProtectHostname=yes",
-            "ProtectKernelLogs=yes",
-            "ProtectKernelModules=yes",
-            "ProtectKernelTunables=yes",
+            *_PROTECTED,
+        ]
+
+
+_PROTECTED = (
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+)
+
+
+class MetricsUnit(Unit):
+    """The unit of `orch metrics`: it asks the coordinator and answers Prometheus, so it may do hardly anything else."""
+
+    @property
+    def text(self) -> str:
+        """The unit file. It waits for no coordinator: where none answers, the metrics say so.
+
+        It is ready when it listens, so that a port that is taken is told by whoever starts it.
+        """
+        service = [
+            "# 2: the address is none.",
+            "RestartPreventExitStatus=2",
+            "TasksMax=64",
+            "MemoryMax=512M",
+            "MemoryDenyWriteExecute=yes",
+            "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6",
+            "RestrictNamespaces=yes",
+            "RestrictSUIDSGID=yes",
+            "SystemCallFilter=@system-service",
+            "SystemCallErrorNumber=EPERM",
+            *(self._protections if self.system else ()),
+        ]
+        what = "orch metrics: the numbers of orch's runs, for Prometheus"
+        return self._text(what, self._after, self.environment, service)
+
+    @property
+    def _protections(self) -> list[str]:
+        """All that it does not need: it writes nothing, starts nothing, and opens no device.
+
+        Left out: PrivateTmp (the coordinator's socket may lie in /tmp), ProtectHome=yes (orch and the socket may lie in
+        a home). A user's own manager could protect files only within a user namespace, in which files of others seem to
+        belong to nobody.
+        """
+        return [
+            "CapabilityBoundingSet=",
+            "PrivateDevices=yes",
+            "ProtectClock=yes",
+            "ProtectControlGroups=yes",
+            "ProtectHome=read-only",
+            "ProtectProc=invisible",
+            "ProtectSystem=strict",
+            *_PROTECTED,
         ]
 
 

@@ -12,8 +12,7 @@ from orchestrator.cli.handover import restart_unit
 from orchestrator.cli.main import run
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
-from orchestrator.head.node import metrics_unit
-from orchestrator.head.node.systemd import UNIT, Systemd
+from orchestrator.head.node.systemd import METRICS, UNIT, Systemd
 from tests.contract.fake_api import FakeApi
 
 REQUEST = service.Request(system=False, user="ml")
@@ -130,22 +129,22 @@ def test_printing_needs_no_systemd_and_changes_nothing(session: Session, tmp_pat
 def test_the_metrics_have_a_unit_of_their_own_and_no_coordinator_is_touched(
     session: Session, tmp_path: Path
 ) -> None:
-    systemd = Systemd(session.environ, system=False, root=str(tmp_path), unit=metrics_unit.UNIT)
+    systemd = Systemd(session.environ, system=False, root=str(tmp_path), unit=METRICS)
     request = service.Request(system=False, user="ml", listen="10.0.0.5:9464")
     document = service.install_metrics(request, session, systemd)
-    assert document["unit"].endswith(f"/{metrics_unit.UNIT}")
+    assert document["unit"].endswith(f"/{METRICS}")
     assert '"metrics" "--listen" "10.0.0.5:9464"' in Path(systemd.path).read_text()
     assert isinstance(session.err, StringIO)
     assert "the bearer token and the numbers go to 10.0.0.5 unencrypted" in session.err.getvalue()
     assert asked(tmp_path)[1:3] == [
-        f"systemctl --user enable {metrics_unit.UNIT}",
-        f"systemctl --user restart {metrics_unit.UNIT}",
+        f"systemctl --user enable {METRICS}",
+        f"systemctl --user restart {METRICS}",
     ]
     assert service.uninstall(systemd)
 
 
 def test_an_address_that_is_none_is_refused_before_anything_changes(session: Session, tmp_path: Path) -> None:
-    systemd = Systemd(session.environ, system=False, root=str(tmp_path), unit=metrics_unit.UNIT)
+    systemd = Systemd(session.environ, system=False, root=str(tmp_path), unit=METRICS)
     with pytest.raises(UsageError, match="is no address"):
         service.install_metrics(service.Request(False, "ml", "example.org"), session, systemd)
     assert asked(tmp_path) == []

@@ -11,21 +11,19 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import OrchestratorError, Refused
-from orchestrator.head.node import metrics_unit
-from orchestrator.head.node.metrics_unit import MetricsUnit
-from orchestrator.head.node.systemd import UNIT, Systemd, Unit, quoted
+from orchestrator.head.node.systemd import METRICS, UNIT, CoordinatorUnit, MetricsUnit, Systemd, quoted
 
 STATE = "/home/ml/.local/state/orch"
 
 
-def unit(*, system: bool = False, **environment: str) -> Unit:
-    return Unit(
+def unit(*, system: bool = False, **environment: str) -> CoordinatorUnit:
+    return CoordinatorUnit(
         ["/opt/o rch/bin/python3", "-P", "-m", "orchestrator.cli.main", "coordinator", "run"],
         {"ORCH_STATE_DIR": STATE, "ORCH_RUNTIME_DIR": "/run/user/1000/orch", **environment},
-        STATE,
         "ml",
-        1000,
-        system=system,
+        system,
+        state_dir=STATE,
+        uid=1000,
     )
 
 
@@ -119,11 +117,11 @@ def test_the_unit_of_the_metrics_may_do_hardly_anything_else(system: bool) -> No
 
 
 COORDINATOR = {system: unit(system=system) for system in (False, True)}
-VERIFIED: dict[str, Callable[[bool], Unit | MetricsUnit]] = {
-    UNIT: lambda system: Unit(
-        ["/bin/true", "run"], COORDINATOR[system].environment, "/", "root", 0, system=system
+VERIFIED: dict[str, Callable[[bool], CoordinatorUnit | MetricsUnit]] = {
+    UNIT: lambda system: CoordinatorUnit(
+        ["/bin/true", "run"], COORDINATOR[system].environment, "root", system, state_dir="/", uid=0
     ),
-    metrics_unit.UNIT: lambda system: MetricsUnit(["/bin/true"], {"ORCH_STATE_DIR": STATE}, "root", system),
+    METRICS: lambda system: MetricsUnit(["/bin/true"], {"ORCH_STATE_DIR": STATE}, "root", system),
 }
 
 

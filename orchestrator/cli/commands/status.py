@@ -113,8 +113,6 @@ def _watch(name: str | None, session: Session) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    from orchestrator.cli.commands.status import Keys
-
     client = Client(environment=session)
 
     def shown() -> Text:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import orchestrator
-from tests.unit.test_imports import imports
+from tests.unit.test_imports import imports, module_of
 
 PACKAGE = Path(orchestrator.__file__).parent
 
@@ -62,6 +64,26 @@ TOUCHES = {"os", "time", "datetime", "random", "threading", "socket", "subproces
 ONE_ROOM = {"paramiko": "head.reach.ssh", "fabric": "head.reach.ssh"}
 """Libraries that only one room knows."""
 
+OPTIONAL = {
+    "scale and prove": (
+        *("cli.commands.scale", "cli.commands.prove", "cli.trials", "task.trials"),
+        *("reporting.scaling", "reporting.comparison"),
+    ),
+    "chaos": ("cli.commands.chaos", "cli.fault_recovery", "head.coordinator.chaos", "host.agent.faults"),
+    "notify": (
+        *("head.effects.messenger", "head.effects.recipient", "head.effects.delivery", "head.journal.news"),
+        "cli.commands.notify",
+    ),
+    "import and init": ("spec.foreign", "cli.commands.import_", "cli.commands.init"),
+    "export": (
+        *("cli.commands.export", "cli.commands.export_slurm", "host.pod"),
+        *("spec.kubernetes.manifests", "spec.kubernetes.settings", "spec.kubernetes.wishes"),
+    ),
+    "traces": ("head.effects.tracer", "reporting.traces"),
+    "top": ("cli.top", "cli.commands.top"),
+}
+"""Features without which all else can be imported: what is theirs is imported within functions, where it is wanted."""
+
 
 def room(module: str) -> str:
     return module.split(".")[1]
@@ -104,7 +126,7 @@ def outside(path: Path) -> set[str]:
     return names - {"orchestrator"}
 
 
-def files(rooms: set[str]) -> list[Path]:
+def files(rooms: Collection[str]) -> list[Path]:
     return [
         path
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -156,3 +178,27 @@ def test_the_picture_of_the_rooms_has_them_all() -> None:
     assert drawn == ROOMS.keys() - {"runtime", "keras", "bundle_main"}
     named = set(re.findall(r"`([a-z_]+/(?:[a-z_]+/)*[a-z_0-9]+\.py)", page))
     assert [path for path in named if not (PACKAGE / path).exists() and not path.startswith("tests/")] == []
+
+
+@cache
+def needed(path: Path) -> set[str]:
+    """Return the modules of ours that a file needs to be imported."""
+    return {
+        name.removeprefix("orchestrator.")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    }
+
+
+@pytest.mark.parametrize("feature", OPTIONAL)
+def test_without_an_optional_feature_the_rest_can_be_imported(feature: str) -> None:
+    def is_theirs(module: str) -> bool:
+        return any(module == own or module.startswith(f"{own}.") for own in OPTIONAL[feature])
+
+    rest = {module_of(path, PACKAGE).removeprefix("orchestrator."): path for path in files(ROOMS.keys())}
+    assert len([module for module in rest if is_theirs(module)]) >= len(OPTIONAL[feature])
+    lost = {
+        module: [*filter(is_theirs, needed(path))] for module, path in rest.items() if not is_theirs(module)
+    }
+    assert {module: names for module, names in lost.items() if names} == {}

@@ -36,15 +36,12 @@ from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.code import bundle
 from orchestrator.head.code.codetree import CodeFile
-from orchestrator.head.coordinator import chaos, checkpoint_requests, status
+from orchestrator.head.coordinator import checkpoint_requests, status
 from orchestrator.head.coordinator.executor import Executor
 from orchestrator.head.coordinator.loop import Loop
-from orchestrator.head.effects import tracer
 from orchestrator.head.effects.historian import Historian
 from orchestrator.head.effects.left_files import LeftFiles
-from orchestrator.head.effects.messenger import Messenger, Place
 from orchestrator.head.effects.subscribers import Effect, Effects
-from orchestrator.head.effects.tracer import Tracer
 from orchestrator.head.hosts import host_requests
 from orchestrator.head.hosts.examination import Examined, examine
 from orchestrator.head.journal.format import damaged
@@ -79,6 +76,9 @@ class Coordinator:
     """What the API calls. Methods may be called from any thread; what changes a run goes through the loop."""
 
     def __init__(self, paths: Paths, transports: Mapping[str, Transport]) -> None:
+        from orchestrator.head.effects.messenger import Messenger, Place
+        from orchestrator.head.effects.tracer import Tracer, is_wanted
+
         self.paths = paths
         self._transports = transports
         self.started = now_utc()
@@ -97,7 +97,7 @@ class Coordinator:
         self._left_files = LeftFiles(paths)
         self._accounts = Accounts(paths.journal, paths.run_dir, watches=True)
         self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
-        self._tracer = Tracer(self._accounts, lambda: self.loop.runs, is_on=tracer.is_wanted())
+        self._tracer = Tracer(self._accounts, lambda: self.loop.runs, is_on=is_wanted())
         self._messenger = Messenger(
             Place(paths.journal, paths.state_dir, paths.notices, paths.notify),
             self.owner.id,
@@ -459,6 +459,7 @@ class Coordinator:
 
     def chaos(self, name: str, kind: str, target: str, for_s: float) -> faults.Fault:
         """Inject a fault into the run, where its spec allows it. The journal has it before it happens."""
+        from orchestrator.head.coordinator import chaos
 
         def command() -> tuple[Run, faults.Fault]:
             run = self.find(name)

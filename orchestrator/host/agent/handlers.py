@@ -13,7 +13,7 @@ from orchestrator.both import hostdir
 from orchestrator.both.hostdir import HostFault
 from orchestrator.both.tree_digest import digest_of
 from orchestrator.checkpoints import ABOUT as CHECKPOINT_VERBS
-from orchestrator.host.agent import faults, runs, start, sweep
+from orchestrator.host.agent import runs, start, sweep
 from orchestrator.host.agent.arrivals import Arrivals
 from orchestrator.host.agent.jobs import Result, answer_of
 from orchestrator.host.agent.parts import Parts
@@ -371,6 +371,8 @@ class Orders:
         )
 
     def _on_fault(self, order: orders.Fault, _blob: bytes, reply: Reply) -> None:
+        from orchestrator.host.agent import faults
+
         faults.inject(self._context, order, reply)
 
     # ---------------------------------------------------------------- jobs

@@ -15,7 +15,8 @@ from typing import Any
 from orchestrator.core.plan import HostPlan, Plan
 from orchestrator.protocol import pod
 from orchestrator.spec.diagnostics import Loc
-from orchestrator.spec.kubernetes.manifests import Manifest
+
+Manifest = dict[str, Any]
 
 TRANSPORT = "k8s"
 

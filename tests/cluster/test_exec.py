@@ -16,6 +16,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster, lab_of, wait_until
 from tests.cluster.lab import Lab
+from tests.patience import patient
 
 pytestmark = pytest.mark.lab
 
@@ -43,6 +44,19 @@ def sleeping(mark: str) -> list[int]:
         if mark in words and "orchestrator.cli.main" not in words and not words[0].endswith("sshd"):
             found.append(process.info["pid"])
     return found
+
+
+def started(cluster: Cluster, script: str) -> subprocess.Popen[str]:
+    """Start `orch exec` of a shell script on all hosts with tasks."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", "exec", "t", "--shell", "--", script],
+        env=cluster.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Under a CI that runs in the background SIGINT is ignored, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def test_each_host_answers_behind_its_name_and_its_code_is_ours(trains: Cluster) -> None:
@@ -84,21 +98,16 @@ def test_a_command_of_a_task_has_what_the_task_has_but_for_its_secrets(trains: C
 def test_ctrl_c_ends_it_on_every_host_with_all_that_it_started(trains: Cluster) -> None:
     mark = f"7{time.time_ns() % 10**9}"
     stubborn = f"trap '' TERM; sleep {mark} & setsid sleep {mark} & echo ready; wait; sleep {mark}"
-    command = [sys.executable, "-m", "orchestrator.cli.main", "exec", "t", "--shell", "--", stubborn]
-    person = subprocess.Popen(
-        command, env=trains.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    person = started(trains, stubborn)
     assert person.stdout is not None
     assert {person.stdout.readline(), person.stdout.readline()} == {"host-0 ready\n", "host-1 ready\n"}
     wait_until(lambda: len(sleeping(mark)) == 4, "two processes on each host")
     person.send_signal(signal.SIGINT)
-    _, said = person.communicate(timeout=20)
+    _, said = person.communicate(timeout=patient(15))
     assert (person.returncode, sleeping(mark)) == (130, []), said
     assert "did not say" not in said
     # The head dies: the end of the channel ends it too. So does the end of the command, for what it left.
-    person = subprocess.Popen(
-        command, env=trains.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    person = started(trains, stubborn)
     wait_until(lambda: len(sleeping(mark)) == 4, "two processes on each host")
     person.kill()
     person.communicate()
@@ -123,7 +132,7 @@ def test_ssh_goes_where_orch_goes(trains: Cluster) -> None:
     host = lab_of(trains).hosts[1]
     line = shlex.split(trains.ok("ssh", "t", "worker:1", "--print"))
     done = subprocess.run(
-        [*line, "echo $ORCH_HOST_DIR"], capture_output=True, text=True, timeout=20, check=False
+        [*line, "echo $ORCH_HOST_DIR"], capture_output=True, text=True, timeout=patient(20), check=False
     )
     assert done.stdout.strip() == str(host.host_dir), done.stderr
     # Over a bastion, with keys and known_hosts of the spec for both hops.
@@ -131,7 +140,7 @@ def test_ssh_goes_where_orch_goes(trains: Cluster) -> None:
     trains.ok("up", trains.spec(tasks=1, hosts=hosts, name="b", checkpoint=False), "--detach")
     line = shlex.split(trains.ok("ssh", "b", "--print"))
     asked = "echo $ORCH_HOST_DIR; echo $SSH_CONNECTION"
-    done = subprocess.run([*line, asked], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([*line, asked], capture_output=True, text=True, timeout=patient(20), check=False)
     directory, connection = done.stdout.splitlines()
     assert directory == str(host.host_dir), done.stderr
     if host.namespace is not None:

@@ -126,12 +126,13 @@ def run(
         return _results(futures, None), output
     except BaseException as e:
         session.say("Ending it on the hosts …")
-        remote.stop()
-        _, late = wait(futures, _END_WAIT_S)
+        begun = remote.stop()
+        running = {future: name for name, future in zip(names, futures, strict=True) if name in begun}
+        late = wait(running, _END_WAIT_S).not_done
         remote.hang_up()
         if late:
-            unsure = [name for name, future in zip(names, futures, strict=True) if future in late]
-            session.warn(f"{listed(unsure)} did not say that it has ended there; it ends with the connection")
+            unsure = listed([running[future] for future in late])
+            session.warn(f"{unsure} did not say that it has ended there; it ends with the connection")
         output.end()
         raise e
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.links import bootstrap, edge
 from orchestrator.head.links.edge import WireError
-from orchestrator.head.links.query import AT_ONCE_MAX
 from orchestrator.head.reach.transport import Channel, ChannelClosed, Transport
 from orchestrator.protocol.channel import FrameError
 from orchestrator.protocol.check import cleaned
@@ -47,26 +47,36 @@ class Remote:
         self._lock = threading.Lock()
 
     def run(self, asked: Sequence[tuple[HostPlan, Command]]) -> list[Future[Ended]]:
-        """Start it on every host at once. Each future has its end; none raises."""
-        pool = ThreadPoolExecutor(min(AT_ONCE_MAX, len(asked)), thread_name_prefix="exec")
-        futures = [pool.submit(self._one, host, command) for host, command in asked]
-        pool.shutdown(wait=False)
+        """Start it on every host at once. Each future has its end, in the order of the hosts."""
+        futures: list[Future[Ended]] = []
+        for host, command in asked:
+            futures.append(Future())
+            # Daemons: the end of this process does not wait for a host that does not answer.
+            work = partial(self._one, host, command, futures[-1])
+            threading.Thread(target=work, name=f"exec-{host.name}", daemon=True).start()
         return futures
 
-    def stop(self) -> None:
-        """Ask the hosts to end what was started there. Their ends come as the ends of the futures."""
+    def stop(self) -> set[str]:
+        """Ask the hosts to end what was started there, and return which. Their ends come as those of the futures."""
         with self._lock:
             self._stopped = True
             for channel in self._channels.values():
                 with contextlib.suppress(ChannelClosed):
                     channel.write(b"\n")
+            return set(self._channels)
 
     def hang_up(self) -> None:
         """Drop all channels: at the end of its stdin, each host ends the command by itself."""
         for channel in list(self._channels.values()):
             channel.close()
 
-    def _one(self, host: HostPlan, command: Command) -> Ended:
+    def _one(self, host: HostPlan, command: Command, future: Future[Ended]) -> None:
+        try:
+            future.set_result(self._ended(host, command))
+        except Exception as e:
+            future.set_exception(e)
+
+    def _ended(self, host: HostPlan, command: Command) -> Ended:
         try:
             channel = self._transports[host.transport].open(host, bootstrap.COMMAND)
             try:

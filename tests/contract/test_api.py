@@ -317,6 +317,8 @@ _FILE = {"task": "worker:0", "generation": 1, "place": "work", "path": "x", "byt
         ("/v1/runs", {"secrets": "text"}, "secrets is an object of texts"),
         ("/v1/runs", {"secrets": {"A": 1}}, "secrets is an object of texts"),
         ("/v1/runs", {"name": "../x"}, "'../x' is no name of a run"),
+        ("/v1/runs", {"hosts": []}, "this plan does not fit together: the plan names the host 'a'"),
+        ("/v1/runs", {"hosts": [{"name": "a", "transport": "x"}]}, "there is no transport 'x'"),
         ("/v1/runs", {"name": "\0"}, "'\\x00' is no name of a run"),
         ("/v1/runs", {"name": "\ud800"}, "'\\ud800' is no name of a run"),
     ],
@@ -326,7 +328,10 @@ def test_a_body_of_another_form_is_a_usage_error(
 ) -> None:
     rig.submit()
     if path == "/v1/runs":
-        plan = rig.plan(name=body.get("name", "u"))
+        plan = {
+            **rig.plan(name=body.get("name", "u")),
+            **({"hosts": body["hosts"]} if "hosts" in body else {}),
+        }
         body = {"plan": plan, "secrets": body.get("secrets")}
     status, document = rig.raw("POST", path, json.dumps(body).encode())
     assert (status, document["error"]["code"], document["error"]["exit_code"]) == (400, "usage", 2)

@@ -5,6 +5,7 @@ An input is JSON, so that one that was found can be kept in `found/` and read by
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import json
@@ -32,7 +33,7 @@ from orchestrator.checkpoints.units import BY_CHECKSUMS, ORBAX, TENSORFLOW
 from orchestrator.core.errors import HostError, JournalError, SpecError
 from orchestrator.core.events import Submitted
 from orchestrator.core.phases.stopping import unproven
-from orchestrator.core.plan import HostPlan
+from orchestrator.core.plan import CheckpointPlan, HostPlan
 from orchestrator.core.state.instants import rebased
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
@@ -48,6 +49,7 @@ from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.spec.document import parse
 from orchestrator.spec.plan import load_plan
 from tests.contract.fake_agent import BUNDLE
+from tests.contract.test_api import Rig
 from tests.lies import GONE, anything, changed, news, places
 from tests.unit.core.phases import in_phase
 from tests.unit.protocol import test_fuzz as wire
@@ -347,6 +349,74 @@ def _contents(directory: Path, path: str | Path) -> object:
     return [os.path.getsize(part) for kind, part in unit.parts if kind != ORBAX]
 
 
+# ---------------------------------------------------------------- requests to the coordinator
+
+
+@cache
+def _head() -> Rig:
+    """Return a coordinator with a run `t` on two hosts in memory; it ends with this process."""
+    rig = Rig(Path(tempfile.mkdtemp(prefix="orch-fuzz-")))
+    rig.submit(checkpoint=CheckpointPlan("/shared/t"))
+    atexit.register(rig.close)
+    return rig
+
+
+FILE = {"task": "worker:0", "generation": 1, "place": "work", "path": "x", "bytes": 1, "host": "a", "to": "x"}
+
+BODIES: dict[str, Callable[[], Any]] = {
+    "/v1/runs": lambda: {"plan": _head().plan(name="u"), "secrets": {"A": "b"}, "recipients": ["ntfy://x"]},
+    "/v1/examine": lambda: {"plan": _head().plan(name="u"), "host": "a"},
+    "/v1/runs/t/drain": lambda: {"host": "a", "now": False, "gone": False},
+    "/v1/runs/t/undrain": lambda: {"host": "a"},
+    "/v1/runs/t/outputs": lambda: {"patterns": ["*.csv"], "task": "worker:0"},
+    "/v1/runs/t/outputs/fetch": lambda: {"file": FILE, "directory": "/nowhere/at/all", "sha256": "0" * 64},
+    "/v1/runs/t/checkpoints/verify": lambda: {"what": "gen-000001/x", "restart": False},
+    "/v1/runs/t/checkpoints/rollback": lambda: {"what": "120", "restart": False},
+    "/v1/runs/t/chaos": lambda: {"fault": "kill", "target": "worker:0", "for_s": 1.0},
+}
+"""By path: a request that is well formed."""
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[Any]:
+    """Draw a request whose body has something else in one to three places."""
+    path = draw(st.sampled_from(sorted(BODIES)))
+    body = BODIES[path]()
+    for _ in range(draw(st.integers(1, 3))):
+        way = draw(st.sampled_from(list(places(body))))
+        body = changed(body, way, draw(st.sampled_from(news(draw(anything)))))
+        if body is GONE:
+            break
+    return [path, "" if body is GONE else json.dumps(body)]
+
+
+def take_request(found: Any) -> None:
+    """Ask the coordinator: what it does not take is the asker's error, with the place, and has changed nothing."""
+    path, body = found
+    head = _head()
+    before = _kept_by(head)
+    code, answer = head.raw("POST", path, body.encode("utf-8", "surrogatepass"))
+    if code < 400:
+        for run in _kept_by(head)[0] - before[0]:
+            head.client.post(f"/v1/runs/{run}/kill", {"force": True})
+        return
+    error = answer["error"]
+    assert code in (400, 409, 502), error
+    assert error["exit_code"] != 70, error
+    assert error["message"], error
+    # What was begun and killed before may go meanwhile.
+    added = [after - was for after, was in zip(_kept_by(head), before, strict=True)]
+    assert added == [set(), set()], "what is refused leaves nothing behind"
+
+
+def _kept_by(head: Rig) -> tuple[set[str], set[str]]:
+    """Return the runs that the coordinator has, and the files that it keeps of them beside the journal."""
+    runs = {run["run_id"] for run in head.client.get("/v1/status")["runs"]}
+    state = Path(head.paths.state_dir)
+    kept = {str(path) for part in ("runs", "secrets", "recipients") for path in (state / part).glob("*")}
+    return runs, kept
+
+
 damage = st.tuples(edits, st.none() | st.floats(0.0, 1.0))
 
 streams = st.lists(wire.mutated() | st.binary(max_size=80), min_size=1, max_size=3).map(b"".join)
@@ -361,5 +431,6 @@ TARGETS: dict[str, Target] = {
     "state": Target(states(), take_state),
     "journal": Target(damage.map(list), take_journal),
     "checkpoint": Target(checkpoints.map(list), take_checkpoint),
+    "request": Target(requests(), take_request),
 }
 """By name: what `make fuzz` goes through."""

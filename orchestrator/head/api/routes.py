@@ -78,12 +78,15 @@ class _Api:
 
     def _plan(self, body: dict[str, Any]) -> Plan:
         try:
-            return _PLAN.validate_python(body["plan"])
+            plan = _PLAN.validate_python(body["plan"])
         except (KeyError, ValidationError) as e:
             raise UsageError(
                 f"this is no plan that coordinator {self._coordinator.describe()['version']} understands: {e}",
                 hint="if orch was upgraded, `orch coordinator stop`, then again (tasks go on)",
             ) from e
+        if why := self._coordinator.why_unfit(plan):
+            raise UsageError(f"this plan does not fit together: {why}")
+        return plan
 
     async def examine(self, request: Request) -> JSONResponse:
         plan = self._plan(await _body(request))
@@ -282,7 +285,8 @@ def _error(message: str, *, code: str, hint: str | None, exit_code: int, http: i
 
 async def _on_error(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, OrchestratorError):
-        http = 409 if isinstance(error, Refused) else 400 if isinstance(error, UsageError) else 500
+        # What a host or the disk did not do is no fault of this server, as 500 would say.
+        http = 409 if isinstance(error, Refused) else 400 if isinstance(error, UsageError) else 502
         return _error(error.message, code=error.code, hint=error.hint, exit_code=error.exit_code, http=http)
     hint = "see the coordinator's log; training goes on"
     if isinstance(error, CallTimeout):

@@ -44,6 +44,7 @@ from orchestrator.head.effects.left_files import LeftFiles
 from orchestrator.head.effects.subscribers import Effect, Effects
 from orchestrator.head.hosts import host_requests
 from orchestrator.head.hosts.examination import Examined, examine
+from orchestrator.head.journal.changes import why_no_run
 from orchestrator.head.journal.format import damaged
 from orchestrator.head.journal.journal import Journal, now_utc
 from orchestrator.head.journal.states import Unreadable
@@ -325,6 +326,11 @@ class Coordinator:
             ]
             if back and run.phase.is_terminal:
                 self._executor.open(run, back)
+
+    def why_unfit(self, plan: Plan) -> str | None:
+        """Return why no run can be begun with a plan, whose types are right; None where one can."""
+        strange = {host.transport for host in plan.hosts} - self._transports.keys()
+        return f"there is no transport {min(strange)!r}" if strange else why_no_run(plan)
 
     def examine(self, plan: Plan) -> Examined:
         """Return whether the hosts of a plan reach each other, and what else no start looks at. It blocks."""

@@ -13,10 +13,10 @@ from pydantic_core import to_jsonable_python
 
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.phases.stopping import unproven
-from orchestrator.core.plan import TASK_TYPES
+from orchestrator.core.plan import TASK_TYPES, Plan
 from orchestrator.core.state.instants import rebased
 from orchestrator.core.state.phase_states import Backoff
-from orchestrator.core.state.run import Run
+from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.journal.values import adapter
 from orchestrator.reporting import describe
 
@@ -140,6 +140,14 @@ def _apply(state: Any, parts: Mapping[str, Any]) -> bool:
         elif state[key] is None or not _apply(state[key], part):
             return False
     return True
+
+
+def why_no_run(plan: Plan) -> str | None:
+    """Return why no run can be begun with a plan that somebody sent; None where one can."""
+    try:
+        return why_not_whole(new_run("begun-20260101-000000", plan, epoch=1, at=0.0))
+    except Exception as e:  # as below
+        return f"it cannot be worked with: {type(e).__name__}: {e}"
 
 
 def why_not_whole(run: Run) -> str | None:

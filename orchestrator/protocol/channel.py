@@ -70,11 +70,6 @@ class Decoder:
         self._lengths: tuple[int, int] | None = None
         """The lengths of the JSON and the blob of the frame that is under way; None before its header is complete."""
 
-    @property
-    def pending_bytes(self) -> int:
-        """How many bytes of an unfinished frame have come. At the end of a stream, any mean that it was cut off."""
-        return self._held_bytes + (_HEADER.size if self._lengths is not None else 0)
-
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
         """Return the frames that `data` completes, in order.
 

@@ -150,11 +150,6 @@ def due(desk: Desk, now: float) -> tuple[Desk, tuple[Notice, ...]]:
     return left, tuple(said)
 
 
-def next_due(desk: Desk) -> float | None:
-    """When `due` has something to do."""
-    return min((held.said_at + EVERY_S for held in desk.values()), default=None)
-
-
 def title(notice: Notice) -> str:
     """Return the subject.
 

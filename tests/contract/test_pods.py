@@ -75,7 +75,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(SCRIPT)
     first = free()
-    own = {"env": {}, "wiring": {"PEERS": "a:@PORT@"}, "alone": False, "trains": False}
+    own = {"env": {}, "wiring": {"PEERS": "a:@PORT@"}, "trains": False}
     document = {
         "name": "small",
         "chief": "worker:0",
@@ -126,17 +126,15 @@ def test_pods_agree_on_a_generation_and_the_next_attempt_takes_a_higher_one(
     assert {"gen-000001", "gen-000002"} <= {path.name for path in (tmp_path / "ckpt").iterdir()}
 
 
-def test_a_pod_that_comes_back_ends_its_peers_and_all_meet_in_the_next_generation(
-    pods: Pods, tmp_path: Path
-) -> None:
+def test_a_pod_of_an_earlier_generation_ends_and_all_meet_in_the_next(pods: Pods, tmp_path: Path) -> None:
     (tmp_path / "fail-worker:1-1").touch()
-    first = pods(0, steps=2000)
-    failing = pods(1, steps=2000)
+    first = pods(0, steps=2000, attempt="0", ports=[23010, 23019])
+    failing = pods(1, steps=2000, attempt="0", ports=[23000, 23009])
     assert failing.end() == 1
     assert "ValueError: told to fail" in failing.log.read_text()
-    back = pods(1, steps=2000)
+    back = pods(1, steps=5, attempt="1", ports=[23000, 23009])
+    chief = pods(0, steps=5, attempt="1", ports=[23010, 23019])
     assert first.end() == pod.SUPERSEDED
-    chief = pods(0, steps=5)
     assert (chief.end(), back.end()) == (0, 0)
     assert "generation 1 ended: worker:1 failed with exit code 1" in chief.log.read_text()
     assert "worker:1 generation 2" in back.log.read_text()

@@ -113,7 +113,7 @@ def _begin(settings: Settings, roll: Roll, say: Callable[[str], None]) -> Genera
             "restarts": restarts,
         }
     )
-    roll.join(number, settings.task, socket.gethostname(), again=False)
+    roll.join(number, settings.task, socket.gethostname())
     return Generation(number, str(seeded["path"]), roll, restarts)
 
 
@@ -161,10 +161,8 @@ def _join(
         entry = roll.newest()
         if entry.get("set") == settings.set and entry.get("attempt") == settings.attempt:
             number = int(entry["generation"])
-            if roll.over(number) is None:
-                if roll.join(number, settings.task, who, again=bool(settings.own["alone"])):
-                    return Generation(number, str(entry["path"]), roll, int(entry.get("restarts", 0)))
-                roll.declare_over(number, f"{settings.task} was started again")
+            roll.join(number, settings.task, who)
+            return Generation(number, str(entry["path"]), roll, int(entry.get("restarts", 0)))
         if time.monotonic() >= say_at:
             say(f"waits for the pod of {settings.document['chief']} to begin a generation in {settings.root}")
             say_at = time.monotonic() + SAY_AGAIN_S

@@ -1,8 +1,7 @@
 """How the pods of a run agree on a generation: by files in the checkpoint directory, which all of them share.
 
 .orch/pods/roll.json              the newest generation: whose it is, where its checkpoints lie
-.orch/pods/gen-000003/worker-1    who joined it, made once: a second pod of one task means that its gang has broken
-.orch/pods/gen-000003/over        why it is over; every pod of it ends
+.orch/pods/gen-000003/worker-1    which pod joined it last as that task
 .orch/pods/gen-000003/*.end.json  how each task ended
 
 The chief's pod chooses the number, above all that are there. The others wait for one of their own JobSet and attempt.
@@ -47,28 +46,15 @@ class Roll:
         """Return the directory of a generation's records."""
         return os.path.join(self.home, f"{places.PREFIX}{generation:06d}")
 
-    def join(self, generation: int, task: str, who: str, *, again: bool) -> bool:
-        """Join a generation. Return False where another pod of this task has, unless the task may come back alone."""
-        path = os.path.join(self.of(generation), _plain(task))
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileExistsError:
-            return again
-        with open(handle, "w", encoding="utf-8") as file:
+    def join(self, generation: int, task: str, who: str) -> None:
+        """Join a generation. A task that comes back alone joins the same one again."""
+        with open(os.path.join(self.of(generation), _plain(task)), "w", encoding="utf-8") as file:
             file.write(who)
-        return True
-
-    def declare_over(self, generation: int, why: str) -> None:
-        """Let every pod of a generation end."""
-        durable.write_json(os.path.join(self.of(generation), "over"), {"why": why}, mode=0o666)
 
     def over(self, generation: int) -> str | None:
         """Return why a generation is over; None while it is not."""
         newest = int(self.newest().get("generation", 0))
-        if newest > generation:
-            return f"generation {newest} has begun"
-        said = durable.read_object(self.of(generation), "over")
-        return str(said.get("why")) if said else None
+        return f"generation {newest} has begun" if newest > generation else None
 
     def record_end(self, generation: int, task: str, end: dict[str, Any]) -> None:
         """Keep how a task ended. Errors are ignored: its exit code says the same, and the disk may be why."""

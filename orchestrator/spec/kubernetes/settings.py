@@ -9,7 +9,6 @@ from orchestrator.core.launching.environment import environment, has_scratch, wi
 from orchestrator.core.launching.wiring import Addresses
 from orchestrator.core.phases import stall
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
-from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.kubernetes.wishes import Wishes, pod_names
 
 PORT = "@PORT@"
@@ -62,13 +61,11 @@ def settings(plan: Plan, wishes: Wishes) -> dict[str, Any]:
 
 
 def _task(plan: Plan, task: TaskId, addresses: Addresses) -> dict[str, Any]:
-    row = STRATEGIES[plan.strategy]
     env = environment(plan, "", 0, task, 0, None)
     scratch = has_scratch(plan, task)
     return {
         "env": {name: text for name, text in env.items() if name not in _TOLD_BY_THE_ENTRY},
         "wiring": wiring(plan, addresses, task),
-        "alone": task.type in row.alone,
         "saves": task == plan.chief or task.type == "evaluator",
         "scratch": scratch,
         "trains": task == plan.chief or scratch,

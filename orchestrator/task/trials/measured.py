@@ -120,8 +120,6 @@ class Measuring:
             fit: Keras's own.
             base: its class of callbacks.
         """
-        from orchestrator.task.trials.measured import batch_of, one_batch
-
         callbacks = [each for each in fit_arguments.callbacks_of(given) if not is_left_out(each)] + [
             _timer(base, self._course)
         ]

@@ -90,8 +90,6 @@ def test_what_a_host_says_calls_nobody_and_stays_small() -> None:
     assert "<!channel" not in body
 
 
-def test_nothing_due_is_nothing_to_wait_for() -> None:
-    assert notices.next_due(EMPTY) is None
+def test_what_does_not_repeat_within_a_minute_is_forgotten() -> None:
     desk, _ = notices.take(EMPTY, Happened("m-1", "m", "backoff", "…"), 5.0)
-    assert notices.next_due(desk) == 65.0
     assert notices.due(desk, 65.0) == ({}, ())

@@ -57,12 +57,6 @@ def job(job_id: str) -> dict[str, str] | None:
     return _fields(text.splitlines()[0]) if text.strip() else None
 
 
-def node_states(names: str) -> dict[str, str]:
-    """Return the state of each node of a list such as n[1-3], by its name. Raises SlurmFailed."""
-    lines = call("sinfo", "--noheader", "--Node", "--nodes", names, "--format", "%N %T").splitlines()
-    return dict(line.split(None, 1) for line in lines if " " in line)
-
-
 def hostnames(names: str) -> list[str]:
     """Return the nodes of a list such as n[1-3]. Raises SlurmFailed."""
     return call("scontrol", "show", "hostnames", names).split()

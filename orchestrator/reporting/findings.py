@@ -197,6 +197,20 @@ CATALOGUE: tuple[Row, ...] = (
         ("gpu-in-use",),
     ),
     Row(
+        "gpu.differs",
+        "warning",
+        "the GPUs of the run are of different models",
+        "each step of a mirrored training waits for the slowest",
+        "give the run GPUs of one model, or live with the pace of the slowest",
+    ),
+    Row(
+        "gpu.unwell",
+        "warning",
+        "a GPU has had memory errors that were not corrected, or its hardware slows it down",
+        "it may fail or compute wrong numbers, and the whole gang waits for it",
+        "reset or replace it, see to its cooling and power; leave it out of `gpus` until then",
+    ),
+    Row(
         "python.unusable",
         "error",
         "the Python of the run cannot be started on a host, or is too old",

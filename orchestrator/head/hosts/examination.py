@@ -87,9 +87,9 @@ def examine(
         within_s: the deadline of each step.
         told: is told of the progress.
     """
-    doctor = _Doctor(plan, transports, bundle, within_s, told)
+    doctor = _Doctor(plan, transports, bundle, within_s, told, whole=whole)
     try:
-        return doctor.examine(whole=whole)
+        return doctor.examine()
     finally:
         doctor.close()
 
@@ -102,6 +102,8 @@ class _Doctor:
         bundle: Callable[[], Bundle],
         within_s: float,
         told: Told,
+        *,
+        whole: bool,
     ) -> None:
         self._plan = plan
         self._run = new_run(RUN_ID, plan, epoch=1, at=0.0)
@@ -109,32 +111,33 @@ class _Doctor:
         self._bundle = bundle
         self._within_s = within_s
         self._told = told
+        self._whole = whole
         self._leases = contextlib.ExitStack()
         self._links: dict[str, HostLink] = {}
         self._closed = False
         self._lock = threading.Lock()
 
-    def examine(self, *, whole: bool) -> Examined:
+    def examine(self) -> Examined:
         names = [host.name for host in self._plan.hosts]
         answers = at_once(self._meet, names, self._within_s)
         met = {name: answer for name, answer in answers.items() if isinstance(answer, Met)}
         failed = [answer for answer in answers.values() if isinstance(answer, Finding)]
-        failed += self._passed_over() if whole else []
+        failed += self._passed_over() if self._whole else []
         silent = f"it has not answered for {duration(self._within_s)}"
         failed += [found("ssh.no-answer", f"{name}: {silent}", name) for name in names if name not in answers]
         looks: dict[str, Facts | Finding] = {}
         looking = threading.Thread(target=lambda: looks.update(self._look_at_all(list(met))), daemon=True)
-        if whole:
+        if self._whole:
             looking.start()
         seen = self._reach_all(met) if len(met) > 1 else {}
-        if whole:
+        if self._whole:
             looking.join(self._within_s + 1)
         facts = {name: one for name, one in looks.items() if isinstance(one, Facts)}
         failed += [one for one in looks.values() if isinstance(one, Finding)]
         pairs, addresses = judgement.of_pairs(self._plan, met, seen)
         all_ = [
             *failed,
-            *judgement.of_hosts(self._plan, met, whole=whole),
+            *judgement.of_hosts(self._plan, met, whole=self._whole),
             *pairs,
             *_misfits(self._run, facts),
         ]
@@ -192,6 +195,7 @@ class _Doctor:
                 "token": token if len(self._plan.hosts) > 1 else "",
                 "listen_s": _LISTEN_S,
                 "directories": more,
+                "gpus": self._whole and bool(self._plan.host(name).gpus),
             }
         )
         health = link.ask(order, timeout_s=self._within_s).ok

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from orchestrator.core.launching.environment import endpoint, ports_needed
 from orchestrator.core.plan import Plan
-from orchestrator.core.words import duration, listed, size
+from orchestrator.core.words import counted, duration, listed, size
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders import Health, Seen
+from orchestrator.protocol.orders import GpuState, Health, Seen
 from orchestrator.reporting.findings import Finding, Level, found
 
 SKEW_MAX_S = 2.0
@@ -52,11 +52,11 @@ def is_name(address: str) -> bool:
 
 def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding]:
     """Return what is wrong with single hosts, and which two of them are one. With `whole`, also what will be missed."""
-    findings = _twice(met.values())
+    findings = [*_twice(met.values()), *_gpus_differ(plan, met)]
     for one in met.values():
         findings += _ports(plan, one)
         if whole:
-            findings += [*_clock(one), *_disks(one), *_limits(one), *_proxies(plan, one)]
+            findings += [*_clock(one), *_disks(one), *_limits(one), *_proxies(plan, one), *_gpus(plan, one)]
     return findings
 
 
@@ -86,6 +86,37 @@ def _ports(plan: Plan, one: Met) -> list[Finding]:
         range_ = f"its range of outgoing connections, {outgoing[0]}-{outgoing[1]}"
         said = f"{one.name}: `ports: {first}-{last}` lies in {range_}"
         findings.append(found("net.ports-outgoing", said, one.name))
+    return findings
+
+
+def _gpus_of(plan: Plan, one: Met) -> list[tuple[int, GpuState]]:
+    """Return the GPUs of a host that the spec gives to the run, with their numbers."""
+    gpus = one.health.get("gpus", [])
+    return [(number, gpus[number]) for number in plan.host(one.name).gpus if number < len(gpus)]
+
+
+def _gpus_differ(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
+    hosts: dict[str, list[str]] = {}
+    for one in met.values():
+        for name in dict.fromkeys(gpu["name"] for _, gpu in _gpus_of(plan, one)):
+            hosts.setdefault(name, []).append(one.name)
+    if len(hosts) < 2:
+        return []
+    told = "; ".join(f"{name} on {listed(names)}" for name, names in hosts.items())
+    return [found("gpu.differs", f"the GPUs of the run differ: {told}")]
+
+
+def _gpus(plan: Plan, one: Met) -> list[Finding]:
+    findings = []
+    for number, gpu in _gpus_of(plan, one):
+        if gpu["ecc_errors"]:
+            said = (
+                f"{one.name}: GPU {number} has had {counted(gpu['ecc_errors'], 'uncorrected memory error')}"
+            )
+            findings.append(found("gpu.unwell", said, one.name))
+        if gpu["slowed"]:
+            said = f"{one.name}: the hardware slows GPU {number} down, for {gpu['slowed']}"
+            findings.append(found("gpu.unwell", said, one.name))
     return findings
 
 

@@ -133,9 +133,9 @@ class Orders:
             self._listeners = neighbours.Listeners(self._context.loop)
         first, last = order["ports"]
         told = health.of_now(*self._listeners.begin((first, last), order["token"], order["listen_s"]))
-        host_dir, more = self._host.host_dir, order["directories"]
+        host_dir, more, gpus = self._host.host_dir, order["directories"], order.get("gpus", False)
         self._fork(
-            lambda: {**told, "directories": health.directories(host_dir, more)},
+            lambda: health.whole(told, host_dir, more, gpus=gpus),
             reply,
             "the look at the host",
             deadline_s=LOOK_S,

@@ -9,13 +9,18 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.orders import Directory, Health
+    from orchestrator.protocol.orders import Directory, GpuState, Health
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """The variables by which gRPC finds a proxy, in its order. It does not read those in capitals."""
 
 _OUTGOING = "/proc/sys/net/ipv4/ip_local_port_range"
 _DIRECTORY_S = 5.0
+
+_SLOWED = {
+    "its temperature": "clocks_throttle_reasons.hw_thermal_slowdown",
+    "its power supply": "clocks_throttle_reasons.hw_power_brake_slowdown",
+}
 
 
 def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
@@ -31,6 +36,40 @@ def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
         "open_files": open_files(),
         "directories": [],
     }
+
+
+def whole(told: Health, host_dir: str, more: list[str], *, gpus: bool) -> Health:
+    """Return the same with the directories, and with the GPUs where they are asked for. In a fork: both may hang."""
+    told = {**told, "directories": directories(host_dir, more)}
+    return {**told, "gpus": _gpus()} if gpus else told
+
+
+def _gpus() -> list[GpuState]:
+    """Return the GPUs in the driver's order; what this driver does not know is left out."""
+    import subprocess
+
+    from orchestrator.host.agent import gpus
+
+    def column(field: str) -> list[str]:
+        try:
+            return [row[0] for row in gpus.ask(f"--query-gpu={field}")]
+        except (OSError, subprocess.SubprocessError):
+            return []
+
+    names = column("name")
+    errors = column("ecc.errors.uncorrected.volatile.total")
+    slowed: list[str | None] = [None] * len(names)
+    for why, field in _SLOWED.items() if names else ():
+        for index, said in enumerate(column(field)[: len(names)]):
+            slowed[index] = why if said == "Active" else slowed[index]
+    return [
+        {
+            "name": name,
+            "ecc_errors": int(errors[i]) if i < len(errors) and errors[i].isdecimal() else None,
+            "slowed": slowed[i],
+        }
+        for i, name in enumerate(names)
+    ]
 
 
 def reached_at() -> str | None:

@@ -32,6 +32,7 @@ from orchestrator.protocol.orders.checkpoints import Verified as Verified
 from orchestrator.protocol.orders.checkpoints import Verify as Verify
 from orchestrator.protocol.orders.examining import Directory as Directory
 from orchestrator.protocol.orders.examining import Examine as Examine
+from orchestrator.protocol.orders.examining import GpuState as GpuState
 from orchestrator.protocol.orders.examining import Health as Health
 from orchestrator.protocol.orders.examining import Outcome as Outcome
 from orchestrator.protocol.orders.examining import Reach as Reach

@@ -1,6 +1,6 @@
 """The types of the orders that look for what would keep a run from training, and of their replies."""
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from orchestrator.protocol.bounds import Count, FreeBytes, Length, Name, Path, Port, Seconds, Text, UnixTime
 from orchestrator.protocol.orders.base import Order
@@ -20,6 +20,8 @@ class Examine(Order):
     """How long they listen, unless the connection ends before."""
     directories: list[str]
     """Directories besides those of the host itself."""
+    gpus: NotRequired[bool]
+    """Whether to ask nvidia-smi, which may take seconds."""
 
 
 class Directory(TypedDict):
@@ -34,6 +36,16 @@ class Directory(TypedDict):
     """False: what is told is of the directory in which it would be made."""
     read_only: bool
     noexec: bool
+
+
+class GpuState(TypedDict):
+    """A GPU, as nvidia-smi tells it."""
+
+    name: Name
+    ecc_errors: Count | None
+    """Uncorrected errors of its memory since the driver was loaded; null where it does not count them."""
+    slowed: Name | None
+    """Why the hardware slows it down now; null if it does not."""
 
 
 class Health(TypedDict):
@@ -54,6 +66,8 @@ class Health(TypedDict):
     open_files: Count | None
     """How many may be open at once; null without a limit."""
     directories: Annotated[list[Directory], Length(64)]
+    gpus: NotRequired[Annotated[list[GpuState], Length(1024)]]
+    """In the driver's order; not there where they were not asked for."""
 
 
 class Target(TypedDict):

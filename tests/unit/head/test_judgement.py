@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -73,6 +74,26 @@ def test_what_is_wrong_with_one_host(health: dict[str, Any], id: str | None) -> 
     found = of_hosts(plan_of("10.0.0.1", "10.0.0.2"), {"a": met(**health)}, whole=True)
     assert [one.id for one in found] == ([id] if id else [])
     assert all("a: " in one.message for one in found)
+
+
+def test_gpus_that_differ_or_are_unwell() -> None:
+    plan = plan_of("10.0.0.1", "10.0.0.2")
+    plan = replace(plan, hosts=tuple(replace(host, gpus=(1,)) for host in plan.hosts))
+
+    def gpus(name: str, errors: int | None = 0, slowed: str | None = None) -> list[dict[str, Any]]:
+        other = {"name": "of nobody", "ecc_errors": 9, "slowed": None}
+        return [other, {"name": name, "ecc_errors": errors, "slowed": slowed}]
+
+    def look(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
+        hosts = {"a": met("a", gpus=one), "b": met("b", gpus=two)}
+        return [(found.id, found.host) for found in of_hosts(plan, hosts, whole=True)]
+
+    assert look(gpus("A100"), gpus("A100", None)) == []
+    assert look(gpus("A100"), gpus("V100")) == [("gpu.differs", None)]
+    assert look(gpus("A100", 2), gpus("A100", 0, "its temperature")) == [
+        ("gpu.unwell", "a"),
+        ("gpu.unwell", "b"),
+    ]
 
 
 def test_two_names_of_one_machine_and_two_machines() -> None:

@@ -16,6 +16,7 @@ from orchestrator.core.ends import FirstCause
 from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases.running import verify_soon
 from orchestrator.core.phases.stopping import finish, stop_all
 from orchestrator.core.state.host import Host, HostState, Leaving, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
@@ -51,6 +52,7 @@ def told(turn: Turn, name: str, said: Leaving | None) -> None:
     turn.set_host(host, leave_at=leave_at, leave_why=said.why, state=state, state_why=why)
     when = f"in {duration(said.in_s)}" if said.in_s else "now"
     turn.note(NoteKind.HOST_LEAVES, f"{name} leaves {when}: {said.why}{_then(turn, name)}")
+    verify_soon(turn)
 
 
 def _then(turn: Turn, name: str) -> str:

@@ -14,6 +14,7 @@ from orchestrator.core.ends import FirstCause
 from orchestrator.core.hosts import host_state
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.leaving import END_S
+from orchestrator.core.phases.running import verify_soon
 from orchestrator.core.phases.stopping import finish, stop_all
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Ended, Intent, Phase
@@ -50,6 +51,7 @@ def ask(turn: Turn) -> None:
     at = min(at, planned.at) if planned is not None else at
     turn.set(planned_end=PlannedEnd("its user wants it to end at a checkpoint", at=at, wanted_at=None))
     turn.note(NoteKind.ENDS_SOON, f"the run ends at its next checkpoint, or in {duration(at - turn.at)}")
+    verify_soon(turn)
 
 
 def due(run: Run) -> Sequence[Deadline | None]:
@@ -72,6 +74,7 @@ def advance(turn: Turn) -> None:
     turn.set(planned_end=PlannedEnd(planned.why, planned.at, wanted_at=None))
     left = duration(planned.at - turn.at)
     turn.note(NoteKind.ENDS_SOON, f"{planned.why}: the run ends at its next checkpoint, or in {left}")
+    verify_soon(turn)
 
 
 def at_checkpoint(turn: Turn, occasion: str) -> bool:

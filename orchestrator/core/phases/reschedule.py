@@ -12,6 +12,7 @@ from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.launching.placement import assigned
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import leaving, planned_end
+from orchestrator.core.phases.running import verify_soon
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.state.host import HostState
 from orchestrator.core.state.phase_states import Intent, Phase
@@ -81,6 +82,7 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
                 "at the next verified checkpoint" if has_checkpoints else "at the next restart, or with --now"
             )
         turn.note(NoteKind.DRAINED, f"{host.name} is drained: it gets no new tasks{when}")
+        verify_soon(turn)
     if event.now and holds and turn.run.phase in _HAS_TASKS:
         move(turn, "the user wants it now")
 

@@ -10,12 +10,12 @@ from orchestrator.core.bottleneck import HostReading, Watched
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.hosts import checkpoint_dir, silence
+from orchestrator.core.hosts import checkpoint_dir, silence, slots
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, own_place
 from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
 from orchestrator.core.restart_scope import gang, is_served
-from orchestrator.core.state.host import Host, Link
+from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Intent, Phase, Running
 from orchestrator.core.state.run import Problem, Run
@@ -28,6 +28,9 @@ EARLY_FAILURE_WAIT_S = 2.0
 VERIFY_INTERVAL_MIN_S = 10.0
 VERIFY_COST_FACTOR = 50.0
 """Reading a checkpoint costs CPU on the chief's host: it may take a fiftieth of the time, no more."""
+
+VERIFY_SOON_S = 2.0
+"""Where tasks wait for a checkpoint, to move off a host or to end, a look may take half of the time."""
 
 VERIFY_FAILED_WAIT_S = 60.0
 """After a look that failed: what it failed of seldom goes away in seconds, and each failure is an event."""
@@ -56,7 +59,30 @@ def next_verification(run: Run, at: Instant, took_s: float) -> Deadline | None:
     """Return when the newest checkpoint is next looked at, after a look that took so long."""
     if run.plan.checkpoint is None:
         return None
+    if _waits_for_checkpoint(run):
+        return at + max(VERIFY_SOON_S, took_s)
     return at + max(VERIFY_INTERVAL_MIN_S, VERIFY_COST_FACTOR * took_s)
+
+
+def verify_soon(turn: Turn) -> None:
+    """Look at the newest checkpoint at once, where something was just asked for that waits for one."""
+    running = turn.run.phase_state
+    if isinstance(running, Running) and running.verify_at is not None and _waits_for_checkpoint(turn.run):
+        turn.set_phase(verify_at=min(running.verify_at, turn.at))
+
+
+def _waits_for_checkpoint(run: Run) -> bool:
+    """Whether the gang moves or ends once a checkpoint is verified; not where no other host can take its tasks."""
+    planned = run.planned_end
+    if planned is not None and planned.wanted_at is None:
+        return True
+    states = {host.state for host in run.assignees}
+    if HostState.LEAVING in states:
+        return True
+    if HostState.DRAINED not in states:
+        return False
+    assignment = slots.next_assignment(run)
+    return not assignment.waits_for and slots.is_better(run, assignment)
 
 
 def verification_ended(turn: Turn, took_s: float) -> None:

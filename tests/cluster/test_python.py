@@ -29,7 +29,7 @@ def test_the_examples_of_the_page_run(
     printed = capsys.readouterr().out
     assert len(examples) > 6
     assert re.search(r"^digits-\d{8}-\d+$", printed, re.MULTILINE)
-    assert re.search(r"^RUNNING (step|released)", printed, re.MULTILINE)
+    assert re.search(r"^RUNNING (step|no step yet|connecting)", printed, re.MULTILINE)
     assert re.search(r"^SUCCEEDED$", printed, re.MULTILINE)
     assert "no run is named 'no-such-run' known runs: digits 2" in printed
     run = names["run"]

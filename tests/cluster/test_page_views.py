@@ -17,6 +17,7 @@ from tests.cluster.browsing import Ui, is_wrong, visit
 from tests.cluster.cluster import Cluster
 from tests.contract.fake_api import run_document, task_document
 from tests.contract.test_page import Served
+from tests.patience import comes
 
 pytestmark = pytest.mark.browser
 
@@ -166,13 +167,14 @@ def test_a_filter_that_finds_little_says_how_far_it_has_looked_and_goes_on(
     looked.say("worker:0", (0, "the needle"), *((at, "x" * 200) for at in range(1, 6000)))
     page = looked.open(f"/r/{RUN}/logs?q=needle")
     page.get_by_text("0 lines fit; searched back to").wait_for()
-    go_on = page.get_by_role("button", name="go on")
-    for _ in range(10):
-        go_on.evaluate(
-            "button => button.hidden || button.click()"
-        )  # it goes with the last line that is searched
-        page.wait_for_timeout(100)
-    page.get_by_text("the needle").wait_for()
+    go_on = page.get_by_role("button", name="go on", include_hidden=True)
+
+    def found() -> int:
+        go_on.evaluate("button => button.hidden || button.click()")  # it goes once all is searched
+        page.wait_for_timeout(300)
+        return int(page.get_by_text("the needle").count())
+
+    assert comes(found, 20) == 1
 
 
 def test_a_log_is_downloaded_whole_and_its_ticket_is_good_once(looked: Looked) -> None:

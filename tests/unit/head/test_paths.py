@@ -23,11 +23,10 @@ def test_then_those_of_the_desktop(tmp_path: Path) -> None:
     assert (paths.state_dir, paths.runtime_dir) == ("/x/orch", f"{tmp_path}/orch")
 
 
-@pytest.mark.parametrize("unusable", ["relative", "/nowhere/at/all"])
+@pytest.mark.parametrize("unusable", ["relative", "{}/that/is/not/there"])
 def test_then_a_directory_of_the_users(tmp_path: Path, unusable: str) -> None:
-    paths = Paths.from_environment(
-        {"XDG_STATE_HOME": "relative", "XDG_RUNTIME_DIR": unusable, "TMPDIR": str(tmp_path)}
-    )
+    given = {"XDG_RUNTIME_DIR": unusable.format(tmp_path), "TMPDIR": str(tmp_path)}
+    paths = Paths.from_environment({"XDG_STATE_HOME": "relative", **given})
     assert paths.state_dir == os.path.expanduser("~/.local/state/orch")
     assert paths.runtime_dir == f"{tmp_path}/orch-{os.getuid()}"
 

@@ -42,7 +42,7 @@ def _said_in(path: Path) -> set[str]:
             name, kind = ast.unparse(node.func).rpartition(".")[2], node.args[0].value
             if name == "say":
                 found.add(str(kind))
-            elif name == "said" and path.parent.name == "transparent":
+            elif name.lstrip("_") == "said" and path.parent.name == "transparent":
                 found.add(f"transparent-{kind!s}")
     return found
 

@@ -140,10 +140,15 @@ def _epoch_of_files(host_dir: str, run: str) -> int:
     return max((epoch for epoch in epochs if isinstance(epoch, int)), default=0)
 
 
-def fault_of(error: OSError) -> HostFault:
-    """Return an operating system error as the HostFault for a reply."""
+def fault_of(error: Exception) -> HostFault:
+    """Return an error as the HostFault for a reply: what is not the operating system's is a fault of orch."""
     import errno
 
+    if isinstance(error, HostFault):
+        return error
+    if not isinstance(error, OSError):
+        what = f"{type(error).__name__}: {error}"
+        return HostFault("internal", what, "this is a fault of orch; report it")
     where = f": {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostFault("no-space", f"no space left on the device{where}", "free some space on the host")

@@ -111,7 +111,7 @@ class Jobs:
         """Kill all jobs without `keep`. The agent ends, and nothing will read their answers."""
         for job in self._jobs.values():
             if not job.keep:
-                _kill_group(job.pid)
+                kill_group(job.pid)
 
     def reap(self) -> None:
         """Reap every child that has ended: jobs, and shims that this agent started."""
@@ -146,7 +146,7 @@ class Jobs:
         if self._jobs.get(job.pid) is not job:
             return
         job.timed_out = True
-        _kill_group(job.pid)
+        kill_group(job.pid)
         # A process that hangs in the kernel does not die, but its order must be answered anyway.
         self._loop.after(0.2, lambda: self._finish(job))
 
@@ -209,12 +209,8 @@ def _work(work: Callable[[], Any], writer: int) -> None:
         os.closerange(4, 65536)
         try:
             answer = work()
-        except HostFault as e:
-            answer = {"error": e.to_json()}
-        except OSError as e:
-            answer = {"error": fault_of(e).to_json()}
         except Exception as e:
-            answer = {"error": {"code": "internal", "message": f"{type(e).__name__}: {e}", "hint": None}}
+            answer = {"error": fault_of(e).to_json()}
         told = RAW + answer if isinstance(answer, bytes) else json.dumps(answer).encode() + b"\n"
         data = memoryview(told)
         while data:
@@ -233,7 +229,7 @@ def _stdin_of(data: bytes) -> int:
     return descriptor
 
 
-def _kill_group(pid: int) -> None:
+def kill_group(pid: int) -> None:
     """Kill the process group of a child. The child must not be reaped yet, so that its pid is still its own."""
     try:
         os.killpg(pid, _KILL)

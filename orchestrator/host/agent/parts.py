@@ -16,6 +16,7 @@ import time
 from collections import deque
 
 from orchestrator.both.hostdir import HostFault, fault_of
+from orchestrator.host.agent.jobs import kill_group
 from orchestrator.host.agent.streams import READ, Loop
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
 
@@ -36,7 +37,6 @@ SLOTS = 18
 _HEADER = struct.Struct(">cI")
 _DATA, _ERROR = b"d", b"e"
 _READ_BYTES = 1 << 16
-_KILL = 9
 
 
 class Slots:
@@ -113,7 +113,7 @@ class Parts:
     def end(self) -> None:
         """End the process. The agent ends, and nothing will read its answers."""
         if self._socket is not None:
-            _kill(self._pid)
+            kill_group(self._pid)
 
     def _begin(self) -> None:
         slots = Slots()
@@ -204,7 +204,7 @@ class Parts:
             self._socket.close()
             self._socket = self._slots = None
             self._buffer.clear()  # it may be closed while its answers are handed on
-            _kill(self._pid)  # the agent reaps it with its other children
+            kill_group(self._pid)  # the agent reaps it with its other children
 
 
 def _fault(body: bytes) -> HostFault:
@@ -234,19 +234,6 @@ def _answer(line: bytes, slots: Slots, do_part: DoPart) -> bytes:
     try:
         slot, *where = json.loads(line)
         return _HEADER.pack(_DATA, do_part(slots.room(slot), *where))
-    except HostFault as e:
-        error = e.to_json()
-    except OSError as e:
-        error = fault_of(e).to_json()
     except Exception as e:
-        error = {"code": "internal", "message": f"{type(e).__name__}: {e}", "hint": None}
-    body = json.dumps(error).encode()
+        body = json.dumps(fault_of(e).to_json()).encode()
     return _HEADER.pack(_ERROR, len(body)) + body
-
-
-def _kill(pid: int) -> None:
-    """Kill its process group. It is not reaped before the agent's next heartbeat, so the pid is still its own."""
-    try:
-        os.killpg(pid, _KILL)
-    except (ProcessLookupError, PermissionError):
-        return

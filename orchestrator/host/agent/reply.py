@@ -52,14 +52,8 @@ class Reply:
         """Answer with what `work` gives; with its fault where it has one. None: the answer comes later."""
         try:
             value = work()
-        except HostFault as e:
-            self.fault(e)
-        except OSError as e:
-            self.fault(fault_of(e))
         except Exception as e:
-            self.fault(
-                HostFault("internal", f"{type(e).__name__}: {e}", "this is a fault of orch; report it")
-            )
+            self.fault(fault_of(e))
         else:
             if value is not None:
                 self.ok(value)

@@ -12,6 +12,8 @@ import sqlite3
 import zlib
 from typing import NamedTuple
 
+from orchestrator.core.errors import JournalError
+
 SUFFIX = ".seen"
 
 _BYTES = 64
@@ -33,14 +35,32 @@ def marks_of(db: sqlite3.Connection) -> Marks:
 
 
 def read(path: str) -> Marks | None:
-    """Return what the file beside the journal says; None where there is none, or it is damaged itself."""
+    """Return what the file beside the journal says; None where there is none, or a power cut has emptied it.
+
+    Raises JournalError where both of its copies are damaged: then nothing tells whether the journal is whole.
+    """
     try:
         with open(path + SUFFIX, "rb") as file:
-            *numbers, total = file.read().split()
-        marks = Marks(*map(int, numbers))
-    except (OSError, ValueError, TypeError):
+            content = file.read()
+    except OSError:
         return None
-    return marks if int(total) == _sum(marks) else None
+    told = [marks for marks in map(_marks_in, content.splitlines()) if marks is not None]
+    if not told and content.strip(b"\0 \n"):
+        raise JournalError(
+            f"{path}{SUFFIX} says how far the journal had come, and was changed: whether that is whole is not known",
+            hint="`orch recover --hosts cluster.yaml` puts it aside and builds a new one from what the hosts know; "
+            "where nothing else was changed, remove that file",
+        )
+    return max(told, default=None)
+
+
+def _marks_in(line: bytes) -> Marks | None:
+    try:
+        *numbers, total = map(int, line.split())
+        marks = Marks(*numbers)
+    except (ValueError, TypeError):
+        return None
+    return marks if total == _sum(marks) else None
 
 
 def why_behind(path: str, db: sqlite3.Connection, seen: Marks | None) -> str | None:
@@ -70,9 +90,9 @@ class Witness:
         self._file = os.open(path + SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, marks: Marks) -> None:
-        """Write how far the journal has come. Raises OSError."""
+        """Write how far the journal has come, twice: what damages one copy seldom damages the other. Raises OSError."""
         text = f"{marks.epoch} {marks.entry} {marks.event} {_sum(marks)}"
-        os.pwrite(self._file, text.encode().ljust(_BYTES - 1) + b"\n", 0)
+        os.pwrite(self._file, 2 * (text.encode().ljust(_BYTES - 1) + b"\n"), 0)
 
     def close(self) -> None:
         """Close the file; a second time changes nothing."""

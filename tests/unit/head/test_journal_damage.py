@@ -184,11 +184,31 @@ def test_the_file_beside_it_is_older_after_a_power_cut_and_then_says_nothing(
     older.close()
     Journal(path).close()
     assert witness.read(path) == seen
-    for damaged in (b"", b"1 2", b"9 9 9 9", b"\xff" * 64):
-        Path(path + witness.SUFFIX).write_bytes(damaged)
+    for emptied in (b"", b"\0" * 128):
+        Path(path + witness.SUFFIX).write_bytes(emptied)
         assert witness.read(path) is None
         Journal(path).close()
         assert witness.read(path) == seen
+
+
+@pytest.mark.fault(81)
+def test_damage_of_the_file_beside_it_hides_no_damage_of_the_journal(killed: Path, tmp_path: Path) -> None:
+    """One flipped bit in the log, and one in what says how far the journal had come: then nothing was missed."""
+    path = copied(killed, tmp_path, 0)
+    beside, log = Path(path + witness.SUFFIX), Path(path + "-wal")
+    whole, content = beside.read_bytes(), bytearray(log.read_bytes())
+    content[-100] ^= 1
+    for damaged in (b"9" + whole[1:], whole[:64] + b"9" + whole[65:]):
+        beside.write_bytes(damaged)
+        assert witness.read(path) is not None, "the other copy is whole"
+    log.write_bytes(content)
+    for damaged in (b"9" + whole[1:], b"1 2", b"9 9 9 9", b"\xff" * 64):
+        beside.write_bytes(damaged)
+        with pytest.raises(JournalError):
+            Journal(path)
+        with pytest.raises(JournalError) as caught:
+            peek(path)
+        assert "orch recover" in str(caught.value.hint)
 
 
 def test_each_transaction_is_on_the_disk_before_it_returns(tmp_path: Path) -> None:

@@ -38,9 +38,11 @@ def to_its_end(
     """
     from pydantic import TypeAdapter
 
+    from orchestrator.client.submit import examined
     from orchestrator.core.plan import Plan
 
     client = session.client()
+    plan = examined(plan, session, client, running=False)
     document = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json"), "secrets": dict(secrets)}
     answer = client.post("/v1/runs", {**document, "from_scratch": True})
     if not answer.get("created"):

@@ -203,7 +203,8 @@ def examined(plan: Plan, environment: Environment, client: Client, *, running: b
             + "; `orch doctor` says more, and --no-check starts all the same",
         )
     for one in findings:
-        environment.warn(f"{one['message']} ({one['id']})")
+        if one["level"] == "warning":
+            environment.warn(f"{one['message']} ({one['id']})")
     addresses = answer["addresses"]
     return replace(
         plan,

@@ -69,6 +69,13 @@ CATALOGUE: tuple[Row, ...] = (
         "say the same in the cluster spec: `address`, `port`, `user`, `identity_file`, `proxy_jump`",
     ),
     Row(
+        "net.reached",
+        "fine",
+        "the hosts reach each other by the addresses of TF_CONFIG, on ports of the run, in both directions",
+        "TensorFlow connects them in the same way",
+        "nothing is to be done",
+    ),
+    Row(
         "net.name-unresolved",
         "error",
         "the name of a host cannot be resolved on another host",
@@ -217,6 +224,13 @@ CATALOGUE: tuple[Row, ...] = (
         "nothing can be started there",
         "give the full path of the Python that has TensorFlow as `python`",
         ("no-python", "python-too-old"),
+    ),
+    Row(
+        "python.fits",
+        "fine",
+        "the Python of all hosts has what the script needs, in the same versions",
+        "a gang computes one gradient, and its members agree",
+        "nothing is to be done",
     ),
     Row(
         "python.no-tensorflow",

@@ -135,6 +135,10 @@ class _Doctor:
         facts = {name: one for name, one in looks.items() if isinstance(one, Facts)}
         failed += [one for one in looks.values() if isinstance(one, Finding)]
         pairs, addresses = judgement.of_pairs(self._plan, met, seen)
+        if self._whole and len(seen) > 1 and not any(one.level == "error" for one in pairs):
+            first, last = self._plan.ports
+            said = f"{len(seen)} hosts reach each other, in both directions, on ports of {first}-{last}"
+            pairs.append(found("net.reached", said))
         all_ = [
             *failed,
             *judgement.of_hosts(self._plan, met, whole=self._whole),
@@ -280,4 +284,10 @@ def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
     ]
     hosts = [replace(host, facts=facts[host.name]) for host in run.hosts if host.name in facts]
     problems = (compatibility.differences(hosts), compatibility.unshared(run.plan.checkpoint, hosts))
-    return [*stuck, *(of_problem(problem, None) for problem in problems if problem is not None)]
+    wrong = [of_problem(problem, None) for problem in problems if problem is not None]
+    if hosts and not wrong and len(hosts) == len(run.hosts):
+        versions = facts[hosts[0].name].versions
+        told = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+        python = facts[hosts[0].name].python
+        wrong.append(found("python.fits", f"Python {python}{f' with {told}' if told else ''} on all hosts"))
+    return [*stuck, *wrong]

@@ -70,6 +70,8 @@ class StopTask:
     task: TaskId
     generation: int
     grace_s: float
+    rescue: bool = False
+    """Whether it hands over its state meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class FirstCause:
     """The others that failed in the same way by themselves."""
     stopped: int = 0
     """How many tasks were stopped because of it."""
+    rescued: str = ""
+    """What a survivor has handed over, or why nothing was; empty where none was asked to."""
     done: str = ""
     """What was done: started again, from where; or given up, and why."""
     cost: str = ""

@@ -70,7 +70,8 @@ def in_words(action: Action) -> str:
         case PrepareHost(host=host) | CloseHost(host=host):
             return f"{name} {host}"
         case StopTask(host=host, task=task, generation=generation, grace_s=grace_s):
-            return f"{name} {task} gen {generation} on {host}, grace {grace_s:g} s"
+            rescues = ", hands over its state" if action.rescue else ""
+            return f"{name} {task} gen {generation} on {host}, grace {grace_s:g} s{rescues}"
         case StartTask(standby=True):
             return f"{name} {action.task} gen {action.generation} on {action.host}, as a standby"
         case StartTask() | ReleaseTask():

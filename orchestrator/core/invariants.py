@@ -13,7 +13,7 @@ from orchestrator.core.hosts import slots
 from orchestrator.core.phases import final_verification, standby
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
 from orchestrator.core.restart_scope import is_individual
-from orchestrator.core.state.phase_states import Intent, Phase
+from orchestrator.core.state.phase_states import Intent, Phase, Stopping
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 
@@ -68,6 +68,15 @@ def _has_succeeded(run: Run) -> bool:
 def _check_phase(run: Run) -> None:
     is_verifying = final_verification.asked_at(run) is not None
     _demand(not is_verifying or run.proof is not None, "the last look is beside the proof")
+    state = run.phase_state
+    if isinstance(state, Stopping) and state.rescuer is not None:
+        _demand(run.plan.restart.rescue_s > 0, "a state is handed over where the spec wants it")
+        _demand(run.task(state.rescuer).first_step is not None, "who hands over its state has trained")
+        _demand(state.intent is not Intent.KILL, "a run that is killed hands nothing over")
+    else:
+        _demand(
+            getattr(state, "rescue_ends_at", None) is None, "somebody is waited for to hand over its state"
+        )
     if run.phase in (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING):
         _demand(ends_by_itself(run), f"{run.phase.value} ends within a bound")
     _demand(run.intent is not Intent.SUCCEED or _has_succeeded(run), "only the chief's exit 0 is success")

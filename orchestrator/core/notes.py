@@ -189,6 +189,10 @@ class NoteKind(Enum):
     TRAINS_AGAIN = Row(
         "trains-again", "The first new step after a failure; `downtime` in `data` says where the time went."
     )
+    RESCUED = Row(
+        "rescued",
+        "What a survivor of a dead task has handed over; in `data` `global_step` and `took_s`, or `why` nothing was.",
+    )
     FROM_START = Row("from-start", "A generation starts at step 0: there is no checkpoint.")
     OWN_PLACE = Row(
         "own-place",

@@ -129,6 +129,8 @@ class RestartPolicy:
     """When a metric of the chief is NaN or infinite: `notify` only, or `stop` the run."""
     standby: str = "off"
     """Whether the next generation's tasks wait at their gates while this one trains: `auto`, `on` or `off`."""
+    rescue_s: float = 0.0
+    """How long a task whose peer has died may take to hand over its state; 0: none does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,27 @@ _WHY = {
 
 
 @dataclass(frozen=True, slots=True)
+class Rescued:
+    """What a task has handed over of its state, or why nothing."""
+
+    step: int | None = None
+    took_s: float = 0.0
+    why: str = ""
+
+    def sentence(self, task: str) -> str:
+        """Say it.
+
+        >>> Rescued(4012, 0.31).sentence("worker:1")
+        'rescued at step 4012 by worker:1 in 0.3 s'
+        >>> Rescued(why="no fit is going on").sentence("worker:1")
+        'nothing was rescued by worker:1: no fit is going on'
+        """
+        if self.step is None:
+            return f"nothing was rescued by {task}: {self.why}"
+        return f"rescued at step {self.step} by {task} in {duration(self.took_s)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Saving:
     """How often a task saves, and why."""
 

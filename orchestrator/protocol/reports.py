@@ -129,6 +129,16 @@ class Peer(TypedDict):
     finding: Finding
 
 
+class Rescued(TypedDict):
+    """What a task has handed over of its state, as it was asked to before its end."""
+
+    step: Step | None
+    """null: nothing."""
+    took_s: Seconds
+    why: Text
+    """Why nothing."""
+
+
 class Task(TypedDict):
     """All that is known of one task in one generation."""
 
@@ -147,6 +157,7 @@ class Task(TypedDict):
     began_age_s: NotRequired[Seconds | None]
     """Time since training began: what was to be restored is. null: not known, or not exactly."""
     saving: NotRequired[Saving | None]
+    rescued: NotRequired[Rescued | None]
     epoch: NotRequired[Step | None]
     """The training epoch."""
     steps_total: NotRequired[Step | None]

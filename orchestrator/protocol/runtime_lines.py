@@ -56,6 +56,21 @@ class StacksLine(TypedDict):
     stacks: Stacks
 
 
+class Rescue(TypedDict):
+    """What was handed over."""
+
+    step: NotRequired[Step]
+    took_s: NotRequired[Seconds]
+    why: NotRequired[str]
+    """Why nothing was."""
+
+
+class RescuedLine(TypedDict):
+    """Runtime to shim: the answer to a stop that asks for a rescue."""
+
+    rescued: Rescue
+
+
 class Heartbeat(TypedDict):
     """The content of a heartbeat."""
 
@@ -84,6 +99,8 @@ class Stopping(TypedDict):
     """The content of a stop."""
 
     grace_s: Seconds
+    rescue: NotRequired[bool]
+    """Whether to hand over the state of a fit first, whose peer has died."""
 
 
 class StopLine(TypedDict):
@@ -98,7 +115,7 @@ class AskStacksLine(TypedDict):
     stacks: dict[str, object]
 
 
-RuntimeLine = ReadyLine | StepLine | SayLine | ErrorLine | StacksLine | HeartbeatLine
+RuntimeLine = ReadyLine | StepLine | SayLine | ErrorLine | StacksLine | RescuedLine | HeartbeatLine
 """What a runtime sends. A script may write to the same socket, so the shim trusts none of it."""
 
 

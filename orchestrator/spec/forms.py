@@ -137,6 +137,18 @@ def _standby(value: object) -> str:
     return str(known)
 
 
+def _rescue(value: object) -> float | str:
+    """Parse `auto`, `off`, and how long. Without quotes, YAML 1.1 has already made a boolean of the second."""
+    if value is False or value in ("auto", "off"):
+        return str(value or "off")
+    try:
+        seconds = parse_duration(value)
+    except ValueError:
+        got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
+        raise diagnose(f"must be auto, off, or a time such as 30s{got}") from None
+    return between(1.0, 3600.0, seconds, parse_duration, as_written)
+
+
 def _notice(value: object) -> str:
     if value not in NOTICES:
         got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
@@ -304,6 +316,10 @@ Recipient = Annotated[
 ]
 Pattern = Annotated[str, Field(max_length=255), AfterValidator(_pattern)]
 Standby = Annotated[str, Checked(_standby, {"enum": ["auto", True, False, "on", "off"]}, instead=True)]
+Rescue = Annotated[
+    float | str,
+    Checked(_rescue, {"anyOf": [{"enum": ["auto", "off", False]}, *DURATION_FORMS]}, instead=True),
+]
 Every = Annotated[
     float | int | str,
     Checked(

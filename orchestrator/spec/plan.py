@@ -117,11 +117,18 @@ def _checkpoint(run: Run, base_dir: Path) -> CheckpointPlan | None:
     )
 
 
+RESCUE_AUTO_S = 30.0
+
+
 def _restart(run: Run) -> RestartPolicy:
     asked = run.restart
+    rescue_s = (
+        asked.rescue if isinstance(asked.rescue, float) else {"auto": RESCUE_AUTO_S}.get(asked.rescue, 0.0)
+    )
     return RestartPolicy(
         *(asked.without_progress_max, asked.backoff, asked.backoff_max),
         *(run.on_stall, run.on_nonfinite, asked.standby),
+        rescue_s=rescue_s,
     )
 
 

@@ -84,9 +84,17 @@ class Orders:
             return
         self._stopping = True
         grace_s = float((order or {}).get("grace_s", STOP_MAX_S))
-        timer = threading.Timer(max(0.0, min(grace_s, STOP_MAX_S)), end, args=(STOPPED,))
+        rescues = bool((order or {}).get("rescue"))
+        timer = threading.Timer(
+            max(0.0, grace_s if rescues else min(grace_s, STOP_MAX_S)), end, args=(STOPPED,)
+        )
         timer.daemon = True
         timer.start()
+        if rescues:
+            if this_task.rescue is None or not this_task.rescue.order():
+                end(STOPPED)
+            self._hooks_done.set()  # nothing is asked of the script, whose step fails now
+            return
         for hook in list(this_task.stop_hooks):
             try:
                 hook()

@@ -25,6 +25,8 @@ options: Mapping[str, Any] = {}
 stages: Stages | None = None
 strategy: Any = None
 """The script's MultiWorkerMirroredStrategy."""
+rescue: Any = None
+"""What hands over the state of a fit whose peer has died: `transparent.rescue.Rescue`."""
 stop_hooks: list[Callable[[], object]] = []
 
 

@@ -59,6 +59,7 @@ class Checks:
         self._blamed = 0
         self._ports: dict[TaskId, tuple[int, int]] = {}
         self._seed_wants: int | None = None
+        self._rescuers: dict[int, TaskId] = {}
 
     def demand(self, holds: bool, name: str, sentence: str) -> None:
         """Raise Violation where a rule does not hold that must."""
@@ -114,6 +115,16 @@ class Checks:
             self.demand(
                 other is chief or not other.alive or not same, "one-writer", f"{chief!r} and {other!r}"
             )
+
+    def hands_over(self, survivor: Process) -> None:
+        """Check that of a generation one task hands over its state, and that it can reach the directory."""
+        by = self._rescuers.setdefault(survivor.generation, survivor.task)
+        self.demand(by == survivor.task, "one-writer", f"{survivor!r} hands over its state after {by}")
+        plan = self.run.scenario.plan
+        can_reach = survivor.task == self.run.chief or (
+            plan.checkpoint is not None and plan.checkpoint.shared
+        )
+        self.demand(can_reach, "rescued-nowhere", f"{survivor!r} hands over its state into a scratch")
 
     def handles(self, machine: Machine, order: dict[str, Any]) -> None:
         """Check that a machine obeys no coordinator that is older than one it has obeyed."""

@@ -192,6 +192,13 @@ def _run(
         timing=timing,
     )
     plan = replace(plan, **_spare_parts(chance, plan, number)) if kind == "chaos" else plan
+    if strategy == "multi_worker_mirrored" and Random(f"rescue {hours}").random() < 0.5:
+        rescue_s = Random(f"bound {hours}").choice((2.0, 30.0))
+        plan = replace(
+            plan,
+            restart=replace(plan.restart, rescue_s=rescue_s),
+            options=replace(plan.options, transparent=True),
+        )
     steps_per_s = chance.choice((0.5, 2.0, 10.0))
     return RunScenario(
         kind=kind,

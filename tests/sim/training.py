@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.plan import TaskId
@@ -196,6 +197,12 @@ class Gang:
             finished()
         else:
             self._world.heap.after(takes_s, finished)
+
+    def hand_over(self, survivor: Process) -> tuple[int, Callable[[bool], None]]:
+        """Begin to write what a survivor holds: the step that was reached. Return it, and what ends the writing."""
+        self._settle()
+        self._run.checks.hands_over(survivor)
+        return int(self.position), self._run.share.save(survivor, int(self.position))
 
     # -- dying of each other -------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from orchestrator.core.hosts.host_state import is_cut_off
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, planned_end, standby
 from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit
-from orchestrator.core.phases.stopping import finish, grace_s, stop_all, to_prove, unproven
+from orchestrator.core.phases.stopping import finish, grace_s, stop_all, stop_of, to_prove, unproven
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Pending, Phase, Running, Stopping
@@ -116,7 +116,7 @@ def host_up(turn: Turn, event: HostUp) -> None:
     if event.slow is not None:
         turn.note(NoteKind.SLOW, f"{host.name} answers slowly: {event.slow}")
     turn.set_host(host, boot_id=event.boot_id, problem=None, retry_at=None, warning=event.warning)
-    turn.do(*outstanding(turn.run, event.host))
+    turn.do(*outstanding(turn.run, event.host, turn.at))
 
 
 def host_prepared(turn: Turn, event: HostPrepared) -> None:
@@ -141,7 +141,7 @@ def _unstarted(run: Run, name: str) -> list[Action]:
     ]
 
 
-def outstanding(run: Run, name: str) -> list[Action]:
+def outstanding(run: Run, name: str, at: Instant) -> list[Action]:
     """Return the orders to this host that are not known to be done. Each may be repeated without harm."""
     actions: list[Action] = []
     chief_here = run.task(run.chief).host == name
@@ -161,8 +161,7 @@ def outstanding(run: Run, name: str) -> list[Action]:
     actions += standby.outstanding(run, name)
     for task in run.tasks_on(name):
         if task.phase.may_live and _ends_all(run):
-            stop = StopTask(host=name, task=task.id, generation=task.generation, grace_s=grace_s(run))
-            actions.append(stop)
+            actions.append(stop_of(run, task, grace_s(run), at))
         elif task.ending is not None and task.phase.may_live:
             actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=0.0))
         elif task.phase is TaskPhase.RELEASED and run.phase is Phase.RUNNING:

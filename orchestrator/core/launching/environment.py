@@ -56,7 +56,9 @@ def runtime_options(plan: Plan) -> str:
     chosen = {name: value for name, value in asdict(plan.options).items() if value != defaults[name]}
     if plan.options.tpu is not None:  # TensorFlow would silently wait for many minutes for a TPU
         chosen["tpu_wait_s"] = TPU_WAIT_SHARE * plan.timing.start_after_s
-    return json.dumps(strategy_options(STRATEGIES[plan.strategy]) | chosen | _saving(plan.checkpoint))
+    return json.dumps(
+        strategy_options(STRATEGIES[plan.strategy]) | chosen | _saving(plan.checkpoint) | _rescue(plan)
+    )
 
 
 def _saving(checkpoint: CheckpointPlan | None) -> dict[str, float]:
@@ -65,6 +67,11 @@ def _saving(checkpoint: CheckpointPlan | None) -> dict[str, float]:
         return {}
     told = {"save_every_steps": checkpoint.every_steps, "save_every_s": checkpoint.every_s}
     return {name: value for name, value in told.items() if value is not None}
+
+
+def _rescue(plan: Plan) -> dict[str, bool]:
+    """Return whether a task is to be able to hand over its state."""
+    return {"rescue": True} if plan.restart.rescue_s and plan.options.transparent else {}
 
 
 def strategy_options(row: Strategy) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from orchestrator.core.phases.stopping import prove_again
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
 from orchestrator.core.restart_scope import is_individual
+from orchestrator.core.saving import Rescued
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
@@ -143,6 +144,7 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
         heard_at=turn.at,
     )
     _say(turn, task, report)
+    _rescued(turn, before.progress.rescued, task)
     _follow_steps(turn, before, turn.run.task(task.id))
     task = turn.run.task(task.id)
     if report.phase == "exited":
@@ -172,6 +174,15 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     # A report that was sent before the release does not take the task back to its gate.
     if _ORDER.index(phase) > _ORDER.index(task.phase):
         turn.set_task(task, phase=phase)
+
+
+def _rescued(turn: Turn, before: Rescued | None, task: Task) -> None:
+    """Say, once, what the task has handed over of its state."""
+    told = task.progress.rescued
+    if told is None or before is not None:
+        return
+    data = {"why": told.why} if told.step is None else {"global_step": told.step, "took_s": told.took_s}
+    turn.note(NoteKind.RESCUED, told.sentence(str(task.id)), task.id, **data)
 
 
 def _forgive_silence(turn: Turn, task: Task) -> None:

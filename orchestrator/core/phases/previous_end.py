@@ -13,6 +13,6 @@ def say_done(turn: Turn, sentence: str) -> dict[str, object]:
     found = turn.run.first_cause
     if found is None or found.generation >= turn.run.generation:
         return {}
-    found = replace(found, done=sentence)
+    found = replace(found, done="; ".join(filter(None, (found.rescued, sentence))))
     turn.set(first_cause=found)
     return {"first_cause": cause.as_data(found)}

@@ -13,11 +13,11 @@ from orchestrator.core.ends import Exit, FirstCause
 from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, restart, room, standby
+from orchestrator.core.phases import final_verification, rescue, restart, room, standby
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import gang
 from orchestrator.core.state.host import Host, Link
-from orchestrator.core.state.instants import Deadline, is_due
+from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase, Stopping
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task, TaskPhase
@@ -63,7 +63,14 @@ def stop_all(
     grace = _grace_s(turn.run, intent)
     patience_s = SWEEP_WAIT_S if intent is Intent.KILL else end_patience_s(turn.run)
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
-    stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
+    asked = rescue.wanted(turn.run, intent, turn.at) if force_at is None else None
+    stopping = Stopping(
+        intent=intent,
+        force_at=force_at,
+        deadline_at=(asked[1] if asked else begins_at + grace) + patience_s,
+        rescuer=asked[0].id if asked else None,
+        rescue_ends_at=asked[1] if asked else None,
+    )
     down = turn.run.downtime or _downtime(turn)
     seen = _seen(turn, found)
     turn.enter(stopping, reason, rest=rest, first_cause=found, downtime=down, **seen)
@@ -129,9 +136,19 @@ def hurry(turn: Turn) -> None:
 
 def order_stop(turn: Turn, grace_s: float) -> None:
     """Order the end of every task that may live."""
-    for task in turn.run.tasks:
-        if task.phase.may_live:
-            turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=grace_s))
+    turn.do(*(stop_of(turn.run, task, grace_s, turn.at) for task in turn.run.tasks if task.phase.may_live))
+
+
+def stop_of(run: Run, task: Task, grace_s: float, at: Instant) -> StopTask:
+    """Return the order to end a task of a run that stops; one of them may hand over its state first."""
+    rescue_s = rescue.grace_s(run, task, at)
+    return StopTask(
+        host=task.host,
+        task=task.id,
+        generation=task.generation,
+        grace_s=grace_s if rescue_s is None else rescue_s,
+        rescue=rescue_s is not None,
+    )
 
 
 def advance_stopping(turn: Turn) -> None:
@@ -139,6 +156,9 @@ def advance_stopping(turn: Turn) -> None:
     stopping = turn.run.within(Stopping)
     if is_due(stopping.force_at, turn.at):
         turn.set_phase(force_at=None)
+        order_stop(turn, 0.0)
+    if is_due(stopping.rescue_ends_at, turn.at):
+        turn.set_phase(rescue_ends_at=None)
         order_stop(turn, 0.0)
     silence.judge(turn)
     if is_due(stopping.deadline_at, turn.at):
@@ -233,6 +253,7 @@ def _restart_or_give_up(turn: Turn) -> None:
         identity=f"{run.run_id}/{run.generation}",
     )
     turn.set(budget=decided.budget)
+    handed_over = rescue.outcome(run)
     what = found.sentence if found else run.reason
     if isinstance(decided, restart.GiveUp):
         given_up = f"given up: {decided.reason}"
@@ -243,7 +264,9 @@ def _restart_or_give_up(turn: Turn) -> None:
         return
     turn.enter(Backoff(start_at=turn.at + decided.delay_s), what, rest="" if found else None)
     when = f"in {duration(decided.delay_s)} ({decided.reason})" if decided.delay_s else decided.reason
-    _say_done(turn, f"restart {when}")
+    _say_done(turn, "; ".join(filter(None, (handed_over, f"restart {when}"))))
+    if handed_over and found is not None:
+        turn.set(first_cause=replace(turn.run.first_cause or found, rescued=handed_over))
     turn.note(NoteKind.BACKOFF, f"restart {when}: {what}", found.task if found else None, **_why(turn.run))
 
 

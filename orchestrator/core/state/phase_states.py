@@ -11,6 +11,7 @@ from enum import Enum, StrEnum
 from typing import Literal
 
 from orchestrator.core.bottleneck import Watched
+from orchestrator.core.plan import TaskId
 from orchestrator.core.state.instants import Deadline, Instant
 
 
@@ -137,6 +138,10 @@ class Stopping:
     """When a task that has not ended counts as lost, or as one that cannot be killed."""
     force_at: Deadline | None = None
     """When tasks that may end by themselves are killed; None where no task may do so any more."""
+    rescuer: TaskId | None = None
+    """The task that was asked to hand over its state before it ends."""
+    rescue_ends_at: Deadline | None = None
+    """When it is killed; None where nobody was asked, or that has come."""
     proof: Mapping[str, Swept] | None = None
     """By host. None until the hosts are asked to look that nothing is left."""
     final_verification_asked_at: Instant | None = None

@@ -159,6 +159,12 @@ def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
     directory = launch.checkpoint_dir(placed, run.generation, action.task)
     if directory is not None:
         seen["ORCH_CHECKPOINT_DIR"] = directory
+    if (
+        run.plan.restart.rescue_s
+        and shared
+        and (of_chief := launch.checkpoint_dir(placed, run.generation, run.chief))
+    ):
+        seen["ORCH_RESCUE_DIR"] = of_chief
     fields: orders.Release = {
         "run": run.run_id,
         "epoch": run.epoch,
@@ -180,6 +186,7 @@ def stop(run: Run, action: StopTask) -> Order[orders.Nothing]:
             "generation": action.generation,
             "task": str(action.task),
             "grace_s": action.grace_s,
+            "rescue": action.rescue,
         }
     )
 

@@ -9,7 +9,7 @@ from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
 from orchestrator.core.plan import TaskId
-from orchestrator.core.saving import Saving
+from orchestrator.core.saving import Rescued, Saving
 from orchestrator.core.state.checkpoint import Aside, Seed
 from orchestrator.core.state.host import GpuLoad, Leaving, Unkillable
 from orchestrator.core.state.phase_states import Swept
@@ -131,6 +131,7 @@ def _progress(told: reports.Task) -> Progress:
         began_stride=began["stride"] if began else 0,
         began_age_s=told.get("began_age_s"),
         saving=_saving(told.get("saving")),
+        rescued=_rescued(told.get("rescued")),
         epoch=told.get("epoch"),
         steps_total=told.get("steps_total"),
         epochs=told.get("epochs"),
@@ -147,6 +148,10 @@ def _progress(told: reports.Task) -> Progress:
         stage_age_s=told.get("stage_age_s") or 0.0,
         unreached=tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in told.get("peers", ())),
     )
+
+
+def _rescued(told: reports.Rescued | None) -> Rescued | None:
+    return None if told is None else Rescued(told["step"], told["took_s"], told["why"])
 
 
 def _saving(told: reports.Saving | None) -> Saving | None:

@@ -183,6 +183,9 @@ class Shim:
         elif action is Do.ASK_TO_STOP:
             if self._runtime is not None:
                 self._runtime.send({"stop": {"grace_s": value}})
+        elif action is Do.ASK_TO_RESCUE:
+            if self._runtime is None or not self._runtime.send({"stop": {"grace_s": value, "rescue": True}}):
+                self._kill()
         elif action is Do.TERMINATE:
             self._process.terminate(runtime_asked=self._state.hold and self._runtime is not None)
         elif action is Do.KILL:
@@ -294,6 +297,9 @@ class Shim:
                     name: self._log.redact(value) for name, value in said.items() if isinstance(value, str)
                 }
                 message = {**message, key: text}
+        rescued = message.get("rescued")
+        if isinstance(rescued, dict) and "why" in rescued:
+            message = {**message, "rescued": {"why": self._log.redact(str(rescued["why"]))}}
         return message
 
     def _mark_report(self, urgency: str, at: float) -> None:
@@ -326,7 +332,8 @@ class Shim:
             why = f"port {port}, which the task before this one had, cannot be taken"
             self._refuse(link, order_id, "no-port", why, "end what listens there")
             return
-        self._tell(Ordered(at, str(verb), epoch, generation, grace_s), link, order)
+        rescue = bool(order.get("rescue", False))
+        self._tell(Ordered(at, str(verb), epoch, generation, grace_s, rescue), link, order)
 
     def _move(self, port: int) -> bool:
         """Hold another port until the release, which is about to come. Return False if that cannot be had."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ExitCause,
         Left,
         NonFinite,
+        Rescued,
         Said,
         Saving,
         Stage,
@@ -81,6 +82,7 @@ def blank_task(start: dict[str, Any]) -> Task:
         "began": None,
         "began_age_s": None,
         "saving": None,
+        "rescued": None,
         "epoch": None,
         "steps_total": None,
         "epochs": None,
@@ -142,6 +144,7 @@ class Progress:
         self.began: Began | None = None
         self.began_at: float | None = None
         self.saving: Saving | None = None
+        self.rescued: Rescued | None = None
         self.epoch: int | None = None
         self.steps_total: int | None = None
         self.epochs: int | None = None
@@ -168,6 +171,9 @@ class Progress:
             return self._step(message, at)
         if "error" in message:
             self.error = self.error or _said(message["error"])
+            return "now"
+        if "rescued" in message:
+            self.rescued = self.rescued or _rescued(message["rescued"])
             return "now"
         if "say" in message:
             return self._say(_said(message["say"]))
@@ -253,6 +259,7 @@ class Progress:
         task["saving"] = self.saving
         task["stage"] = self.stage
         task["stage_age_s"] = None if self.stage is None else round(at - self.stage_at, 3)
+        task["rescued"] = self.rescued
         task["epoch"] = self.epoch
         task["steps_total"] = self.steps_total
         task["epochs"] = self.epochs
@@ -360,6 +367,16 @@ def _saving(told: Any) -> Saving | None:
     if _is_span(told.get("spent_s")):
         found["spent_s"] = told["spent_s"]
     return found
+
+
+def _rescued(told: Any) -> Rescued:
+    told = told if isinstance(told, dict) else {}
+    step, took_s = told.get("step"), told.get("took_s")
+    return {
+        "step": step if _is_step(step) else None,
+        "took_s": took_s if _is_span(took_s) else 0.0,
+        "why": str(told.get("why", ""))[:SAID_CHARS_MAX],
+    }
 
 
 def _is_span(value: Any) -> bool:

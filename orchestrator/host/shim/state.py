@@ -62,6 +62,7 @@ class Do(Enum):
     SPAWN = "start the process; an event says when that failed"
     GO = "tell the runtime to go"
     ASK_TO_STOP = "tell the runtime to stop; grace in seconds"
+    ASK_TO_RESCUE = "tell the runtime to hand over its state, and to stop; grace in seconds"
     TERMINATE = "SIGTERM to the task's main process"
     KILL = "SIGKILL to everything of the task, then look: a Looked event"
     RECORD = "write the exit record, tell the agents, end"
@@ -88,14 +89,23 @@ class Ended:
 class Ordered:
     """An order for this task has arrived: `release` or `stop`."""
 
-    __slots__ = ("at", "epoch", "generation", "grace_s", "verb")
+    __slots__ = ("at", "epoch", "generation", "grace_s", "rescue", "verb")
 
-    def __init__(self, at: float, verb: str, epoch: int, generation: int, grace_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        at: float,
+        verb: str,
+        epoch: int,
+        generation: int,
+        grace_s: float = 0.0,
+        rescue: bool = False,
+    ) -> None:
         self.at = at
         self.verb = verb
         self.epoch = epoch
         self.generation = generation
         self.grace_s = grace_s
+        self.rescue = rescue
 
 
 class RuntimeReady:
@@ -251,7 +261,7 @@ def _handle(state: State, order: Ordered) -> tuple[State, Actions]:
         return state, [(Do.REFUSE, refused)]
     state = state.replace(epoch=order.epoch)
     if order.verb == "stop":
-        after, actions = _stop(state, order.at, order.grace_s, StopBy.ORDER)
+        after, actions = _stop(state, order.at, order.grace_s, StopBy.ORDER, rescue=order.rescue)
         return after, [(Do.ACCEPT, None), *actions]
     if order.verb != "release":
         return state, [(Do.REFUSE, ("unknown-order", f"a shim does not know the order {order.verb!r}", ""))]
@@ -277,7 +287,9 @@ def _ready(state: State) -> tuple[State, Actions]:
     return state.replace(phase=Phase.READY, reached=Phase.READY), [(Do.REPORT, None)]
 
 
-def _stop(state: State, at: float, grace_s: float, by: StopBy) -> tuple[State, Actions]:
+def _stop(
+    state: State, at: float, grace_s: float, by: StopBy, *, rescue: bool = False
+) -> tuple[State, Actions]:
     if state.phase in (Phase.KILLING, Phase.ENDED):
         return state, []
     if state.stop_by is StopBy.NOBODY:
@@ -292,6 +304,10 @@ def _stop(state: State, at: float, grace_s: float, by: StopBy) -> tuple[State, A
         sooner = deadline_at if state.deadline_at is None else min(deadline_at, state.deadline_at)
         return state.replace(deadline_at=sooner), []
     after = state.replace(phase=Phase.STOPPING, deadline_at=deadline_at)
+    if (
+        rescue and state.phase is Phase.RUNNING
+    ):  # without SIGTERM, which would end the script before it is done
+        return after, [(Do.ASK_TO_RESCUE, grace_s), (Do.REPORT, None)]
     return after, [(Do.ASK_TO_STOP, grace_s), (Do.TERMINATE, None), (Do.REPORT, None)]
 
 

@@ -60,6 +60,8 @@ class Stop(OfTask):
 
     grace_s: float
     """0 to kill it at once."""
+    rescue: NotRequired[bool]
+    """Whether it hands over its state first, as a survivor of a peer's death; an older shim ends it gently."""
 
 
 class AskStacks(OfTask):

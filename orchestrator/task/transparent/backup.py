@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 from orchestrator.task.keras.optimizers import optimizers_of
 
@@ -20,6 +21,9 @@ STEPS = "optimizer/iterations"
 """The name of the number of steps in the file."""
 _BUILDING = "saving_temp"
 """The directory of the temporary file. `checkpoints` ignores directories that end with `_temp`."""
+
+
+_RESCUED = "rescued-by-"
 
 
 class Position:
@@ -65,6 +69,11 @@ class Mismatch(RuntimeError):
 def folder(checkpoint_dir: str, fit: int) -> str:
     """Return the directory for the backups of the script's `fit`-th call of fit."""
     return os.path.join(checkpoint_dir, "orch", f"fit-{fit:03d}")
+
+
+def rescued(directory: str, task: str) -> str:
+    """Return the directory of what a task that survived has handed over of the fit of this directory."""
+    return os.path.join(directory, _RESCUED + task.replace(":", "-"))
 
 
 def variables_of(model: Any) -> dict[str, list[Any]]:
@@ -113,6 +122,9 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
     _sync(path)
     os.replace(path, os.path.join(directory, NAME))
     _sync(directory)
+    for older in _rescues(directory):
+        if _steps(older) <= int(values[STEPS]):
+            shutil.rmtree(older, ignore_errors=True)
 
 
 def _sync(path: str) -> None:
@@ -123,14 +135,39 @@ def _sync(path: str) -> None:
         os.close(descriptor)
 
 
-def position(directory: str) -> Position | None:
-    """Return the position of the backup; None where there is no backup."""
+def _newest(directory: str) -> str | None:
+    """Return where the backup with the most steps is: the fit's own, or one that a survivor has handed over."""
+    there = [each for each in (directory, *_rescues(directory)) if os.path.isfile(os.path.join(each, NAME))]
+    return max(there, key=_steps) if len(there) > 1 else there[0] if there else None
+
+
+def _rescues(directory: str) -> list[str]:
+    if not os.path.isdir(directory):
+        return []
+    return [
+        os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name.startswith(_RESCUED)
+    ]
+
+
+def _steps(directory: str) -> int:
+    """Return the steps of the backup in this very directory; 0 without one."""
     import h5py
 
     path = os.path.join(directory, NAME)
     if not os.path.isfile(path):
-        return None
+        return 0
     with h5py.File(path, "r") as file:
+        return int(file[STEPS][()]) if STEPS in file else 0
+
+
+def position(directory: str) -> Position | None:
+    """Return the position of the backup; None where there is no backup."""
+    import h5py
+
+    found = _newest(directory)
+    if found is None:
+        return None
+    with h5py.File(os.path.join(found, NAME), "r") as file:
         return Position.from_json(bytes(file["position"][()]).decode())
 
 
@@ -138,26 +175,20 @@ def read(directory: str) -> tuple[dict[str, Any], Position] | None:
     """Return what `write` wrote; None where there is no backup."""
     import h5py
 
-    found = position(directory)
+    found = _newest(directory)
     if found is None:
         return None
-    with h5py.File(os.path.join(directory, NAME), "r") as file:
+    with h5py.File(os.path.join(found, NAME), "r") as file:
         groups = [name for name in file if name != "position"]
-        return {f"{group}/{name}": file[group][name][()] for group in groups for name in file[group]}, found
+        values = {f"{group}/{name}": file[group][name][()] for group in groups for name in file[group]}
+        return values, Position.from_json(bytes(file["position"][()]).decode())
 
 
 def steps_saved(checkpoint_dir: str) -> int:
     """Return the largest number of steps in a backup of any fit; 0 without a backup."""
-    import h5py
-
-    most = 0
     root = os.path.join(checkpoint_dir, "orch")
-    for name in sorted(os.listdir(root)) if os.path.isdir(root) else ():
-        path = os.path.join(root, name, NAME)
-        if os.path.isfile(path):
-            with h5py.File(path, "r") as file:
-                most = max(most, int(file[STEPS][()]) if STEPS in file else 0)
-    return most
+    fits = [os.path.join(root, name) for name in os.listdir(root)] if os.path.isdir(root) else []
+    return max((_steps(found) for found in map(_newest, fits) if found is not None), default=0)
 
 
 def fits(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> bool:

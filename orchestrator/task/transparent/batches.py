@@ -17,15 +17,24 @@ if TYPE_CHECKING:
 
     from orchestrator.task.transparent.noise import Noise
     from orchestrator.task.transparent.parts import Parts
+    from orchestrator.task.transparent.rescue import Rescue
     from orchestrator.task.transparent.said import Said
 
 
-def install(library: str, strategy: Any, said: Said, noise: Noise, parts: Parts, folder: str) -> None:
+def install(
+    library: str,
+    strategy: Any,
+    said: Said,
+    noise: Noise,
+    parts: Parts,
+    folder: str,
+    rescue: Rescue | None = None,
+) -> None:
     """Patch the functions of this Keras that make a step, and those that a script gives a batch."""
     stepping = steps.install(library, strategy, said, folder)
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
-        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise, parts)
+        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise, parts, rescue)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
         _patch_predict_step(trainer.TensorFlowTrainer, strategy)
         _patch_building(trainer.TensorFlowTrainer)
@@ -34,7 +43,13 @@ def install(library: str, strategy: Any, said: Said, noise: Noise, parts: Parts,
 
 
 def _patch_steps(
-    owner: Any, strategy: Any, stepping: Callable[..., Any], said: Said, noise: Noise, parts: Parts
+    owner: Any,
+    strategy: Any,
+    stepping: Callable[..., Any],
+    said: Said,
+    noise: Noise,
+    parts: Parts,
+    rescue: Rescue | None,
 ) -> None:
     make = owner._make_function
 
@@ -51,7 +66,8 @@ def _patch_steps(
             )
         noise.prepare()
         division = parts.of(self, step_function, owner)
-        step = in_parts(stepping(step_function), division)
+        atomic = rescue and rescue.atomic(strategy, self, step_function, in_parts=division is not None)
+        step = in_parts(stepping(step_function, atomic or None), division)
         function = or_whole(_traced_first(make(self, step), self), division)
 
         def function_of_shares(iterator: Any) -> Any:

@@ -118,7 +118,9 @@ def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: S
     if saver.resumes:
         files.put_back(saver.others)
     with course:
-        return fit(model, **kwargs)
+        if setting.rescue is None:
+            return fit(model, **kwargs)
+        return setting.rescue.during(functools.partial(fit, model, **kwargs), model, setting)
 
 
 def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 
+from orchestrator.task import this_task
 from orchestrator.task.transparent.said import Said
 from orchestrator.task.transparent.strategy import build, enter_for_good, mean_over_workers, replace_others
 
@@ -71,6 +72,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
         settings_of_tensorflow,
     )
     from orchestrator.task.transparent.parts import Parts
+    from orchestrator.task.transparent.rescue import Rescue
     from orchestrator.task.transparent.setting import Setting
 
     name = os.path.basename(script.path)
@@ -92,8 +94,10 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     figures.install(library, said, name, script.folder)
     random = noise.install(library, strategy)
     parts = Parts(said)
-    batches.install(library, strategy, said, random, parts, script.folder)
-    setting = Setting(library, strategy, options, said, chief, random)
+    rescue = Rescue(this_task.link, os.environ.get("ORCH_TASK", "")) if options.get("rescue") else None
+    this_task.rescue = rescue
+    batches.install(library, strategy, said, random, parts, script.folder, rescue)
+    setting = Setting(library, strategy, options, said, chief, random, rescue)
     parts.begin(setting.shrink.parts, library)
     empty_shares.install(strategy, setting.shrink.parts)
     setting.shrink.install(library, strategy)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from orchestrator.task.transparent.replay import Course
     from orchestrator.task.transparent.setting import Setting
 
+_FIGURES = "_get_metrics_result_or_logs"
+"""Keras 3's method for the figures of an epoch: without a batch it returns none."""
+
 
 class Saver:
     """Restores and saves the backups of one fit."""
@@ -63,8 +66,14 @@ class Saver:
             saver._end_batch(callback.model, batch)
 
         def on_epoch_end(callback: Any, epoch: int, *_: Any, **_logs: Any) -> None:
+            callback.model.__dict__.pop(_FIGURES, None)
+            saver._mark(callback.model, epoch + 1, 0)
             if saver._is_due or epoch + 1 >= saver._epochs:
                 saver._save(callback.model, epoch + 1, 0)
+
+        def on_test_begin(callback: Any, *_: Any, **_logs: Any) -> None:
+            if (rescue := saver._setting.rescue) is not None:
+                rescue.keep_metrics(callback.model, saver._setting.groups_of(callback.model)["metrics"])
 
         def on_train_end(callback: Any, *_: Any, **_logs: Any) -> None:
             saver._end(callback.model)
@@ -72,7 +81,7 @@ class Saver:
         methods: dict[str, Any] = {
             f.__name__: f for f in (on_train_begin, on_epoch_begin, on_train_batch_end)
         }
-        methods |= {f.__name__: f for f in (on_epoch_end, on_train_end)}
+        methods |= {f.__name__: f for f in (on_epoch_end, on_test_begin, on_train_end)}
         methods["_supports_tf_logs"] = True
         base = sys.modules[f"{self._setting.library}.src.callbacks"].Callback
         return type("OrchBackup", (base,), methods)()
@@ -144,6 +153,11 @@ class Saver:
             self._metrics = restored[0]
             if self._setting.library == "keras":
                 self._restore_metrics(model)
+                if (
+                    self._counted == self._course.steps
+                ):  # a rescue while the epoch was evaluated: its figures are there
+                    model.__dict__[_FIGURES] = lambda _logs: model.get_metrics_result()
+        self._mark(model, epoch, self._counted)
 
     def _restore_metrics(self, model: Any) -> None:
         values, self._metrics = self._metrics, None
@@ -177,13 +191,23 @@ class Saver:
         steps = setting.steps_of(model)
         values = backup.collect(setting.groups_of(model), steps)
         if setting.chief:
-            position = backup.Position(epoch, batch, steps)
-            position.first_epoch = self._course.first_epoch
-            position.scale, position.rate = setting.shrink.scale, setting.shrink.rate
+            position = self._position(epoch, batch, steps)
             position.callbacks, arrays = self._memory.keep()
             values.update(arrays)
             setting.writer.write(functools.partial(backup.write, self._directory, values, position))
         setting.cadence.saved(time.monotonic() - began_at, setting.writer.took_s)
+
+    def _position(self, epoch: int, batch: int, steps: int) -> backup.Position:
+        position = backup.Position(epoch, batch, steps)
+        position.first_epoch = self._course.first_epoch
+        position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
+        return position
+
+    def _mark(self, model: Any, epoch: int, batch: int) -> None:
+        """Remember the position for a rescue."""
+        if self._setting.rescue is not None:
+            position = self._position(epoch, batch, self._setting.steps)
+            self._setting.rescue.mark(model, position, self._memory.keep)
 
     def _end(self, model: Any) -> None:
         # EarlyStopping may end a fit before its last epoch. The backup must say that this fit has finished.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from orchestrator.task.transparent.noise import Noise
     from orchestrator.task.transparent.replay import Course
+    from orchestrator.task.transparent.rescue import Rescue
     from orchestrator.task.transparent.said import Said
 
 
@@ -36,6 +37,7 @@ class Setting:
         said: Said,
         chief: bool,
         noise: Noise | None = None,
+        rescue: Rescue | None = None,
     ) -> None:
         self.library = library
         self.strategy = strategy
@@ -54,6 +56,7 @@ class Setting:
         self.fits = 0
         self.inside = False
         self.noise = noise
+        self.rescue = rescue
         self.steps = 0
         """The steps of all fits so far."""
         self.steps_before = steps_saved(self.checkpoint_dir) if self.checkpoint_dir else 0

@@ -226,8 +226,8 @@ def install(
     _inline_functions()
     kinds: list[Kinds] = []
 
-    def stepping(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _stepping(_explained(function, said, folder), strategy, kinds)
+    def stepping(function: Callable[..., Any], atomic: Any = None) -> Callable[..., Any]:
+        return _stepping(_explained(function, said, folder), strategy, kinds, atomic)
 
     return stepping
 
@@ -254,7 +254,9 @@ def _explained(function: Callable[..., Any], said: Said, folder: str) -> Callabl
 _NO_NUMBER = ("len is not well defined", "None values not supported", "NoneType")
 
 
-def _stepping(function: Callable[..., Any], strategy: Any, kinds: list[Kinds]) -> Callable[..., Any]:
+def _stepping(
+    function: Callable[..., Any], strategy: Any, kinds: list[Kinds], atomic: Any
+) -> Callable[..., Any]:
     import tensorflow as tf
 
     @functools.wraps(function)
@@ -264,6 +266,7 @@ def _stepping(function: Callable[..., Any], strategy: Any, kinds: list[Kinds]) -
         # All replicas of a process share the kinds, since what one reads may come from another.
         if not kinds or not within_any():
             kinds[:] = [Kinds()]
+        begin = atomic.begin() if atomic is not None else 0
         with _entered(Step(kinds[0], strategy, data)) as step:
             converted = tf.__internal__.autograph.tf_convert(
                 function, tf.__internal__.autograph.control_status_ctx()
@@ -272,7 +275,8 @@ def _stepping(function: Callable[..., Any], strategy: Any, kinds: list[Kinds]) -
             with parts.changing():
                 for action in step.at_end:
                     action()
-            return tf.nest.map_structure(functools.partial(_output, step), outputs)
+            outputs = tf.nest.map_structure(functools.partial(_output, step), outputs)
+            return outputs if atomic is None else atomic.finish(outputs, begin)
 
     decorated: Callable[..., Any] = tf.autograph.experimental.do_not_convert(step_of_a_replica)
     return decorated
@@ -361,10 +365,10 @@ def _reading(convert: Any) -> Any:
 
 @contextlib.contextmanager
 def outside(strategy: Any) -> Iterator[None]:
-    """Leave the step and its graph, so that variables are created once, by the strategy."""
+    """Leave the step and its graph, so that variables are created once, by the strategy; None: by the process alone."""
     import tensorflow as tf
 
-    with tf.init_scope(), out_of_scope(), strategy.scope():
+    with tf.init_scope(), out_of_scope(), contextlib.nullcontext() if strategy is None else strategy.scope():
         yield
 
 

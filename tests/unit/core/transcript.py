@@ -30,6 +30,7 @@ from orchestrator.core.plan import (
     TaskPlan,
     Timing,
 )
+from orchestrator.core.saving import Rescued
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, Leaving, Unkillable
 from orchestrator.core.state.instants import rebased
@@ -118,6 +119,9 @@ class Transcript:
         if "on_nonfinite" in options:
             plan = replace(plan, restart=replace(plan.restart, on_nonfinite=options["on_nonfinite"]))
         plan = replace(plan, restart=replace(plan.restart, standby=options.get("standby", "off")))
+        if "rescue" in options:
+            policy = replace(plan.restart, rescue_s=float(options["rescue"]))
+            plan = replace(plan, restart=policy, options=replace(plan.options, transparent=True))
         plan = replace(plan, chaos=options.get("chaos") == "yes")
         if "queue" in options:  # queue=60: it gives up after so many seconds
             plan = replace(plan, queue=QueuePlan(max_wait_s=float(options["queue"])))
@@ -367,9 +371,15 @@ class Transcript:
                 stage=options.get("stage"),
                 stage_age_s=float(options.get("staged", 0.0)),
                 unreached=_unreached(options.get("unreached", "")),
+                rescued=_handed_over(options["rescued"]) if "rescued" in options else None,
             ),
             exit=ended,
         )
+
+
+def _handed_over(told: str) -> Rescued:
+    """`rescued=240` of a step, or `rescued=no_fit_is_going_on`."""
+    return Rescued(int(told), 0.3) if told.isdecimal() else Rescued(why=told.replace("_", " "))
 
 
 def _unkillable(pid: int) -> Unkillable:

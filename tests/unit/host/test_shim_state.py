@@ -87,6 +87,18 @@ def test_a_stop_asks_then_kills_at_the_end_of_the_grace() -> None:
     assert tell(state, order("stop", at=11.0, grace_s=0.0))[1] == [Do.ACCEPT, Do.KILL]
 
 
+def test_a_stop_that_asks_for_a_rescue_sends_no_signal_and_has_a_bound() -> None:
+    state, did = tell(running(), Ordered(1.0, "stop", 3, 2, 5.0, True))
+    assert did == [Do.ACCEPT, Do.ASK_TO_RESCUE, Do.REPORT], "SIGTERM would end the script before it is done"
+    assert tell(state, Ticked(5.9))[1] == []
+    assert tell(state, Ticked(6.0))[1] == [Do.KILL]
+    assert tell(state, order("stop", grace_s=0.0))[1] == [Do.ACCEPT, Do.KILL], (
+        "who wants it gone need not wait"
+    )
+    ready, _ = tell(begin(2, 3, True)[0], RuntimeReady(0.5))
+    assert Do.ASK_TO_STOP in tell(ready, Ordered(1.0, "stop", 3, 2, 5.0, True))[1], "it has trained nothing"
+
+
 def test_what_is_left_is_killed_until_nothing_is_left() -> None:
     state, did = tell(running(), Exited(Ended(20.0, code=0)))
     assert did == [Do.KILL]

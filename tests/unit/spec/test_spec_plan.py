@@ -37,7 +37,7 @@ run:
   tasks: {worker: {replicas: 2}}
   ports: 21000-21999
   checkpoint: {dir: /shared/mnist, keep: 4}
-  restart: {without_progress_max: 2, backoff: 1, backoff_max: 1m, standby: on}
+  restart: {without_progress_max: 2, backoff: 1, backoff_max: 1m, standby: on, rescue: 20s}
   timing: {heartbeat: 1s, unreachable_after: 4s, lost_after: 30s, stall_after: 5m, start_after: 1m, kill_grace: 3s}
   runtime: off
 """
@@ -76,7 +76,7 @@ def test_everything_that_a_spec_says_is_in_the_plan(tmp_path: Path, monkeypatch:
     assert plan.env == {"TF_CPP_MIN_LOG_LEVEL": "1"}
     assert plan.ports == (21000, 21999)
     assert plan.checkpoint == CheckpointPlan("/shared/mnist", 4)
-    assert plan.restart == RestartPolicy(2, 1.0, 60.0, standby="on")
+    assert plan.restart == RestartPolicy(2, 1.0, 60.0, standby="on", rescue_s=20.0)
     assert plan.timing == Timing(1.0, 4.0, 30.0, 300.0, 60.0, 3.0)
     assert plan.runtime is False
 

@@ -212,6 +212,15 @@ def test_a_script_that_fails_after_the_order_to_stop_was_stopped(task: Start) ->
     assert "the peer is gone" not in run.err
 
 
+def test_what_has_nothing_to_hand_over_ends_at_once_when_a_rescue_is_wanted(task: Start) -> None:
+    run = task("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    run.release()
+    assert run.process.stdout is not None
+    run.process.stdout.readline()
+    run.order(stop={"grace_s": 50.0, "rescue": True})
+    assert run.ended(timeout_s=20.0) == 143
+
+
 def test_a_stop_before_the_release_ends_it(task: Start) -> None:
     run = task("print('never')\n")
     run.until("ready")

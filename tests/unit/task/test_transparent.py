@@ -326,6 +326,34 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_backup_before_it(tmp_path: Pa
     assert os.listdir(directory)
 
 
+def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_newer(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    import numpy as np
+
+    from orchestrator.checkpoints import seed, verify
+
+    root, own = tmp_path / "gen-000001", transparent_backup.folder(str(tmp_path / "gen-000001"), 0)
+    handed_over = transparent_backup.rescued(own, "worker:1")
+    for directory, steps in ((own, 40), (handed_over, 57)):
+        values = {transparent_backup.STEPS: steps, "model/00000": np.full((3,), steps, "float32")}
+        transparent_backup.write(directory, values, Position(2, steps))
+    assert verify(str(root))["checkpoint"]["global_step"] == 57
+    assert transparent_backup.steps_saved(str(root)) == 57
+    answer = seed.seed(str(tmp_path), 2)
+    assert answer["global_step"] == 57
+    next_own = transparent_backup.folder(answer["path"], 0)
+    found = transparent_backup.read(next_own)
+    assert found is not None
+    assert found[1].batch == 57
+    for steps, there in ((50, True), (60, False)):
+        transparent_backup.write(next_own, {transparent_backup.STEPS: steps}, Position(2, steps))
+        assert os.path.exists(transparent_backup.rescued(next_own, "worker:1")) is there
+    # What was not written whole is not taken: the fit's own backup is.
+    torn = Path(handed_over, transparent_backup.NAME)
+    torn.write_bytes(torn.read_bytes()[:200])
+    assert seed.seed(str(tmp_path), 3, keep=None)["global_step"] == 60
+
+
 class Callback:
     """Keras's base class of callbacks."""
 

@@ -1,0 +1,245 @@
+"""Steps that are applied whole or not at all, so that what a survivor of a dead peer holds is the state of one step.
+
+A step waits for its peers in collectives. When a peer dies, each operation that waits for no collective has been done
+and the others have not: a counter, say, is one ahead of the weights. So, in the graph of a training step:
+
+- All writes after the last all-reduce that a weight waits for (the weights', the optimizer's, most metrics') wait for
+  all collectives up to it, and for `begun`, a counter of ours. `done` counts when all of them have been made. Where the
+  two differ, something has failed between the writes: then the state is that of no step, and is not handed over.
+- What is written before (the state of random generators, moving averages, the mean of the loss) cannot wait, since the
+  collectives may follow from it. Of these variables, which are small, the step's end keeps a copy beside `done`.
+
+Each edge that is added leads from an operation to one that was made after it, but for those to and from the counters,
+which share nothing with others. So no circle can come of it, and nothing is computed in another way.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from orchestrator.task.transparent import step as steps
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+COPIES_MAX_BYTES = 1 << 16
+COPIES_MAX_SHARE = 0.1
+"""What may be copied in each step: so much, or this share of the weights' bytes. A step that updates weights before its
+last all-reduce, as with two optimizers, would need a copy of those."""
+
+_READS = frozenset(
+    {
+        *("ReadVariableOp", "VariableShape", "VarIsInitializedOp"),
+        *("ResourceGather", "ResourceGatherNd", "StatelessIf", "StatelessWhile", "StatelessCase"),
+        "PartitionedCall",
+    }
+)
+
+
+class NotAtomic(Exception):
+    """Why a step cannot be made atomic."""
+
+
+class Atomic:
+    """The training steps of one model."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
+        self.refusal: str | None = "no step has been traced"
+        """Why the steps are not atomic; None: they are."""
+        self._begun: Any = None
+        self._done: Any = None
+        self._copies: dict[int, tuple[Any, Any]] = {}
+        """By the identity of a variable's handle: the handle, which is kept alive, and the copy."""
+
+    def begin(self) -> int:
+        """Return where the step's operations begin. Call it in the graph, before the step is traced."""
+        return len(_graph().get_operations())
+
+    def finish(self, outputs: Any, begin: int) -> Any:
+        """Make the step atomic that was traced since `begin`. Return its outputs, which wait for its writes."""
+        if self.refusal is not None and self._done is not None:
+            return outputs  # another trace of the same step was refused
+        try:
+            return self._finish(outputs, _graph().get_operations()[begin:])
+        except NotAtomic as e:
+            self.refusal = str(e)
+        except Exception as e:  # another version of TensorFlow: the training is as it was
+            self.refusal = f"the step's graph is not understood ({type(e).__name__}: {str(e)[:200]})"
+        return outputs
+
+    def _finish(self, outputs: Any, operations: list[Any]) -> Any:
+        import tensorflow as tf
+
+        graph = _graph()
+        outer = {inner.name: handle for handle, inner in getattr(graph, "captures", ())}
+        weights = [own(variable) for variable in getattr(self._model(), "trainable_variables", ())]
+        of_weights = {id(variable.handle) for variable in weights}
+        collectives, writes = [], []
+        for place, op in enumerate(operations):
+            if _is_collective(op):
+                collectives.append((place, op))
+            elif handles := _written(op):
+                writes.append((place, op, [(handle, outer.get(handle.name)) for handle in handles]))
+        last = max((at for at, _, to in writes if any(id(h) in of_weights for _, h in to)), default=None)
+        waited = [(at, op) for at, op in collectives if last is not None and at < last]
+        if not waited:
+            raise NotAtomic("no weight is updated after an all-reduce of its step")
+        gate = waited[-1][0]
+        early = {h.name: (h, outside) for at, _, to in writes if at < gate for h, outside in to}
+        self._check(early, sum(_bytes_of(variable.handle) for variable in weights))
+        if self._done is None:
+            self._begun, self._done = (_plain(_zero, weights[0].device) for _ in range(2))
+        known = set(self._copies)
+        for _, outside in early.values():
+            if id(outside) not in self._copies:
+                self._copies[id(outside)] = (outside, _plain_copy(outside))
+        if known and known != {id(outside) for _, outside in early.values()}:
+            raise NotAtomic("the model's steps differ in what they write before their all-reduce")
+        late = [op for at, op, _ in writes if at > gate]
+        with tf.control_dependencies([op for _, op in waited]):
+            begun = self._begun.assign_add(1, read_value=False)
+        for op in late:
+            op._add_control_inputs([begun])
+        with tf.control_dependencies([begun]):
+            copied = [
+                self._copies[id(outside)][1].assign(_read(handle), read_value=False)
+                for handle, outside in early.values()
+            ]
+        with tf.control_dependencies([*late, *copied]):
+            done = self._done.assign_add(1, read_value=False)
+        self.refusal = None
+        with tf.control_dependencies([done]):
+            return tf.nest.map_structure(
+                lambda each: tf.identity(each) if tf.is_tensor(each) else each, outputs
+            )
+
+    def _check(self, early: dict[str, tuple[Any, Any]], weights_bytes: int) -> None:
+        if any(outside is None or not hasattr(outside, "numpy") for _, outside in early.values()):
+            raise NotAtomic("a variable that is written before the all-reduce is not one of the process")
+        count = sum(_bytes_of(handle) for handle, _ in early.values())
+        if count > max(COPIES_MAX_BYTES, COPIES_MAX_SHARE * weights_bytes):
+            raise NotAtomic(
+                f"{count:,} bytes are written before the last all-reduce of a step, as with several optimizers, and "
+                "would have to be copied in each step"
+            )
+
+    def counted(self) -> int:
+        """Return how many steps were done."""
+        return 0 if self._done is None else int(self._done.numpy())
+
+    def steps(self) -> int:
+        """Return how many steps were done in this process. Raises NotAtomic where the last one was not done whole."""
+        if self.refusal is not None:
+            raise NotAtomic(self.refusal)
+        begun, done = int(self._begun.numpy()), int(self._done.numpy())
+        if begun != done:
+            raise NotAtomic("the last step failed between its updates")
+        return done
+
+    def value(self, variable: Any) -> Any:
+        """Return the value that a variable had after the last whole step, on this process's replica."""
+        mine = own(variable)
+        _, copy = self._copies.get(id(mine.handle), (None, mine))
+        return copy.numpy()
+
+
+def own(variable: Any) -> Any:
+    """Return this process's component of a variable: reading it needs no peer."""
+    found = getattr(variable, "_value", variable)
+    values = getattr(found, "values", None)
+    return values[0] if isinstance(values, (tuple, list)) else found
+
+
+def _graph() -> Any:
+    from tensorflow.python.framework import ops
+
+    return ops.get_default_graph()
+
+
+def _is_collective(op: Any) -> bool:
+    if op.type.startswith(("Collective", "Nccl")):
+        return True
+    if op.op_def.is_stateful and any(attr.type in ("func", "list(func)") for attr in op.op_def.attr):
+        for name in _functions(op):
+            if _has_collective(op.graph, name):
+                raise NotAtomic("a step has an all-reduce within a condition or a loop")
+    return False
+
+
+def _functions(op: Any) -> list[str]:
+    found = []
+    for attr in op.op_def.attr:
+        if attr.type == "func":
+            found.append(op.get_attr(attr.name).name)
+        elif attr.type == "list(func)":
+            found += [each.name for each in op.get_attr(attr.name)]
+    return [name for name in found if name]
+
+
+def _has_collective(graph: Any, name: str) -> bool:
+    if not graph._is_function(name):
+        return False
+    definition = graph._get_function(name).cached_definition
+    for node in definition.node_def:
+        if node.op.startswith(("Collective", "Nccl")):
+            return True
+        inner = [attr.func.name for attr in node.attr.values() if attr.HasField("func")]
+        if any(_has_collective(graph, each) for each in inner):
+            return True
+    return False
+
+
+def _written(op: Any) -> list[Any]:
+    """Return the handles of the variables that an operation may write."""
+    if not op.op_def.is_stateful or op.type in _READS:
+        return []
+    return [each for each in op.inputs if each.dtype.name == "resource" and _shape_and_type(each) is not None]
+
+
+def _shape_and_type(handle: Any) -> Any:
+    from tensorflow.python.ops import handle_data_util
+
+    data = getattr(handle, "_handle_data", None)
+    if data is None and not hasattr(handle, "numpy"):
+        data = handle_data_util.get_resource_handle_data(handle)
+    found = data.shape_and_type if data is not None and data.is_set else ()
+    return next(iter(found), None) if len(found) == 1 else None
+
+
+def _bytes_of(handle: Any) -> int:
+    import tensorflow as tf
+
+    found = _shape_and_type(handle)
+    if found is None:
+        return 0
+    count = tf.TensorShape(found.shape).num_elements()
+    return int(count or 0) * int(tf.as_dtype(found.dtype).size)
+
+
+def _read(handle: Any) -> Any:
+    from tensorflow.python.ops import gen_resource_variable_ops as raw
+
+    return raw.read_variable_op(handle, _shape_and_type(handle).dtype)
+
+
+def _plain_copy(outside: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.init_scope():
+        return _plain(_read(outside), outside.device)
+
+
+def _zero() -> Any:
+    import tensorflow as tf
+
+    return tf.zeros([], tf.int64)
+
+
+def _plain(value: Any, device: str) -> Any:
+    """Make a variable of this process alone, which no strategy knows."""
+    import tensorflow as tf
+
+    with steps.outside(None), tf.device(device):
+        return tf.Variable(value, trainable=False)

@@ -1,0 +1,188 @@
+"""A survivor of a dead peer hands over what it holds: all that a backup has, as of the last step that was done whole.
+
+The order comes to the thread of orders, which aborts the collectives; the main thread's step then fails, and what the
+fit's failure leads to is written here. A peer's death may also be noticed by the step first: then the order is waited
+for, and where none comes (the coordinator is gone), the first two workers write by themselves.
+
+Nothing is asked of a peer: each variable is read on this process's replica. Of the figures of the epoch, which are sums
+over all replicas, this one's count for all. The file has a place of its own beside the backup, by the task's name, so
+that no two ever write the same.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+
+from orchestrator.task.shim_orders import STOPPED, end
+from orchestrator.task.transparent import backup
+from orchestrator.task.transparent.atomic import Atomic, NotAtomic, own
+from orchestrator.task.transparent.strategy import workers_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.protocol.runtime_lines import Rescue as Rescued
+    from orchestrator.task.link import Link
+
+    Keep = Callable[[], tuple[dict[str, dict[str, Any]], dict[str, Any]]]
+
+ORDER_WAIT_S = 1.0
+"""How long a step that failed for its peers waits for the order: mostly the coordinator has seen the death too."""
+
+BY_ITSELF = ("chief:0", "worker:0", "worker:1")
+"""Who writes where no order comes. Of a gang one of its first two lives, or there is no survivor."""
+
+_UNAVAILABLE = 14
+_OF_PEERS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError")
+_WORDS_OF_PEERS = ("Collective ops is aborted", "collective")
+
+
+class Rescue:
+    """What this process could hand over: of the fit that is going on, if its steps are atomic."""
+
+    def __init__(self, link: Link | None, task: str) -> None:
+        self._link = link
+        self._task = task
+        self._atomics: weakref.WeakKeyDictionary[Any, Atomic] = weakref.WeakKeyDictionary()
+        self._ordered = threading.Event()
+        self._began_at = 0.0
+        self._fits = False
+        self._mark: tuple[backup.Position, int, Keep] | None = None
+        """Where an epoch began or ended, how many steps had been done then, and what keeps the callbacks' memory."""
+        self._metrics: dict[str, Any] = {}
+        """The figures of the epoch's training, which an evaluation has replaced since."""
+
+    # --- the steps ------------------------------------------------------------------------------------------
+
+    def atomic(self, strategy: Any, model: Any, step_function: Any, *, in_parts: bool) -> Atomic | None:
+        """Return what makes the training steps of a model atomic; None for steps that do not train."""
+        if step_function != model.train_step or workers_of(strategy) == 1:
+            return None
+        found = self._atomics[model] = Atomic(model)
+        if strategy.num_replicas_in_sync > workers_of(strategy):
+            found.refusal = "a worker with several replicas has no atomic steps yet"
+        elif in_parts:
+            found.refusal = "a batch that is trained in parts has no atomic step"
+        elif model.jit_compile or model.steps_per_execution != 1:
+            found.refusal = "steps of jit_compile or steps_per_execution are not made atomic"
+        else:
+            return found
+        return None
+
+    def mark(self, model: Any, position: backup.Position, keep: Keep) -> None:
+        """Remember where an epoch begins, or has ended."""
+        atomic = self._atomics.get(model)
+        self._mark, self._metrics = (position, atomic.counted() if atomic else 0, keep), {}
+
+    def keep_metrics(self, model: Any, metrics: list[Any]) -> None:
+        """Keep the figures of the training before an evaluation replaces them."""
+        atomic = self._atomics.get(model)
+        if atomic is not None and atomic.refusal is None:
+            self._metrics = _values(atomic, {"metrics": metrics})
+
+    # --- the order ------------------------------------------------------------------------------------------
+
+    def order(self) -> bool:
+        """Let the main thread's step fail, which then hands over. Return False where there is nothing to hand over."""
+        if not self._fits or self._mark is None:
+            self._tell(why="no fit is going on")
+            return False
+        from tensorflow.python.eager import context
+
+        self._began_at = self._began_at or time.monotonic()
+        self._ordered.set()
+        context.context().abort_collective_ops(_UNAVAILABLE, "orch: a peer is gone")
+        return True
+
+    def during(self, fit: Callable[[], Any], model: Any, setting: Any) -> Any:
+        """Run a fit. Where it fails for a peer's death, hand over; of an order, this does not return then."""
+        self._fits, self._mark = True, None
+        try:
+            return fit()
+        except Exception as e:
+            self._after(e, model, setting)
+            raise
+        finally:
+            self._fits = False
+
+    def _after(self, error: Exception, model: Any, setting: Any) -> None:
+        began_at = time.monotonic()
+        if not self._ordered.is_set() and not _is_of_peers(error):
+            return
+        self._began_at = self._began_at or began_at
+        is_ordered = self._ordered.wait(ORDER_WAIT_S)
+        if not is_ordered and self._task not in BY_ITSELF:
+            return
+        try:
+            step = self._write(model, setting)
+        except NotAtomic as e:
+            self._tell(why=str(e))
+        except Exception as e:  # a full disk; whatever it is, the last checkpoint is there
+            self._tell(why=f"{type(e).__name__}: {str(e)[:200]}")
+        else:
+            self._tell(step=step)
+        if is_ordered:
+            end(STOPPED)
+
+    def _write(self, model: Any, setting: Any) -> int:
+        root = os.environ.get("ORCH_RESCUE_DIR") or (setting.checkpoint_dir if setting.chief else None)
+        if root is None:
+            raise NotAtomic("only the chief can reach the checkpoint directory")
+        if self._mark is None:
+            raise NotAtomic("no epoch has begun")
+        atomic = self._atomics.get(model)
+        if atomic is None:
+            raise NotAtomic("the steps are not atomic")
+        position, counted, keep = self._mark
+        if position.epoch in model.history.epoch:
+            raise NotAtomic("an epoch was ending, and some of its callbacks had run")
+        done = atomic.steps() - counted
+        position.batch += done
+        position.steps += done
+        if not done and not position.steps:
+            raise NotAtomic("no step has been made")
+        position.callbacks, arrays = keep()
+        values = {backup.STEPS: position.steps, **_values(atomic, setting.groups_of(model)), **self._metrics}
+        values.update(arrays)
+        backup.write(backup.rescued(backup.folder(root, setting.fits), self._task), values, position)
+        return position.steps
+
+    def _tell(self, step: int | None = None, why: str = "") -> None:
+        took_s = round(time.monotonic() - self._began_at, 3) if self._began_at else 0.0
+        if step is not None:
+            print(f"orch: rescued step {step} in {took_s:.3f} s", flush=True)
+        else:
+            print(f"orch: nothing is rescued: {why}", flush=True)
+        if self._link is not None:
+            told: Rescued = {"why": why} if step is None else {"step": step, "took_s": took_s}
+            self._link.send({"rescued": told}, wait_s=1.0)
+
+
+def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return the values of all variables by name, as `backup.collect` does, from this process's replica alone."""
+    return {
+        f"{group}/{place:05d}": atomic.value(variable) * _counts(variable)
+        for group, variables in groups.items()
+        for place, variable in enumerate(variables)
+    }
+
+
+def _counts(variable: Any) -> int:
+    """Return for how many replicas the value on this one counts: a sum over all is put together when it is read."""
+    import tensorflow as tf
+
+    found = getattr(variable, "_value", variable)
+    if own(variable) is found or found.synchronization != tf.VariableSynchronization.ON_READ:
+        return 1
+    is_sum = found.aggregation == tf.VariableAggregation.SUM
+    return int(found.distribute_strategy.num_replicas_in_sync) if is_sum else 1
+
+
+def _is_of_peers(error: BaseException) -> bool:
+    text = str(error)
+    return type(error).__name__ in _OF_PEERS or any(words in text for words in _WORDS_OF_PEERS)

@@ -1,0 +1,59 @@
+"""A survivor of a killed peer hands over its state, with real TensorFlow: two workers, and no step is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.contract.strategy_harness import with_row
+from tests.contract.test_runtime_tensorflow import Gang, gang, seeded
+
+__all__ = ["gang"]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
+
+SCRIPT = Path(__file__).parent / "scripts" / "transparent" / "rescued.py"
+OPTIONS = {
+    "strategy": "multi_worker_mirrored",
+    "transparent": True,
+    "rescue": True,
+    "save_every_steps": 10**6,
+}
+KILLED = [pytest.param(0, id="the chief"), pytest.param(1, id="a worker", marks=pytest.mark.long)]
+
+
+def _has_trained(run: Gang, index: int, steps: int) -> bool:
+    return max(run.steps(index), default=0) >= steps
+
+
+@pytest.mark.parametrize("victim", KILLED)
+def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturbed(
+    gang: Callable[..., Gang], tmp_path: Path, victim: int
+) -> None:
+    """The script has dropout, moving averages and Adam: what is not of one whole step would show in the weights."""
+    survivor, ends = 1 - victim, {}
+    for name in ("whole", "killed"):
+        root, out = tmp_path / name, tmp_path / f"{name}.npz"
+        env = {"ORCH_RUNTIME": json.dumps(with_row(OPTIONS)), "ORCH_TASK": f"worker:{survivor}"}
+        env["ORCH_RESCUE_DIR"] = str(root / "shared" / "gen-000001")
+        run = gang(SCRIPT, str(out), directories=seeded(root, 1, 2)[1], env=env)
+        if name == "killed":
+            run.wait_for(partial(_has_trained, run, survivor, 12), "12 steps")
+            run.tasks[victim].process.send_signal(signal.SIGKILL)
+            run.tasks[survivor].order(stop={"grace_s": 60.0, "rescue": True})
+            assert run.ended()[survivor] == 143, run.tasks[survivor].err
+            [told] = [line["rescued"] for line in run.heard[survivor] if "rescued" in line]
+            assert told.get("step", 0) >= run.steps(survivor)[-1], told
+            answer, directories = seeded(root, 2, 2)
+            assert answer["global_step"] == told["step"]
+            run = gang(SCRIPT, str(out), directories=directories, env=env)
+        assert run.ended() == [0, 0], run.tasks[0].err
+        ends[name] = np.load(out)
+    for name in ends["whole"].files:
+        np.testing.assert_allclose(ends["killed"][name], ends["whole"][name], rtol=1e-6, atol=1e-7)
+    assert run.steps()[0] == told["step"]

@@ -72,7 +72,7 @@ _UNTOLD: Mapping[str, Any] = {"state": None, "reason": None}
 def _by_coordinator(environment: Environment) -> dict[str, dict[str, Any]]:
     """Return the state of each host in the active runs; nothing where no coordinator answers."""
     try:
-        runs = [run for run in runs_of(environment.client()) if is_active(run)]
+        runs = [r for r in runs_of(environment.client()) if is_active(r) and r.get("phase") != "QUEUED"]
     except CoordinatorUnreachable:
         return {}
     hosts = [host for run in runs for host in run.get("hosts") or []]

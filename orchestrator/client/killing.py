@@ -34,7 +34,11 @@ def wait_end(
         if not is_active(found):
             return found
         title, phase = found.get("run_id") or found.get("name"), found.get("phase")
-        sentence = f"{title}: {phase}: {found.get('reason') or 'stopping'}"
+        # While it trains, up to its next checkpoint, the reason has its step: that is no other wait.
+        waits = (
+            "trains until its next checkpoint" if phase == "RUNNING" else found.get("reason") or "stopping"
+        )
+        sentence = f"{title}: {phase}: {waits}"
         if sentence != said:
             environment.say(sentence)
             said, since, again_at = sentence, began, began + SAY_AGAIN_S

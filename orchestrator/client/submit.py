@@ -38,6 +38,8 @@ class Submitted:
     created: bool
     changed: str | None = ""
     """Of a run that was there already: in what its code differs from the working directory of now; None: not known."""
+    waits: bool = False
+    """Whether it waits in the queue."""
 
 
 def submit(
@@ -90,7 +92,8 @@ def submit(
                 f"{ended} was ended before; `orch up {file}` goes on from its last checkpoint. {e.hint or ''}"
             )
         raise
-    submitted = Submitted(str(answer["run_id"]), plan.name, bool(answer.get("created")))
+    waits = answer.get("phase") == "QUEUED"
+    submitted = Submitted(str(answer["run_id"]), plan.name, bool(answer.get("created")), waits=waits)
     if not submitted.created:
         return replace(submitted, changed=_changed_code(environment, submitted.run_id, plan))
     for sentence in seen.sentences() if seen is not None else ():

@@ -37,7 +37,7 @@ def differences(old: Plan, new: Plan) -> list[Change]:
     changes: list[Change] = []
     for field in fields(Plan):
         before, after = getattr(old, field.name), getattr(new, field.name)
-        if before == after:
+        if before == after or not field.compare:
             continue
         match field.name:
             case "args":

@@ -73,7 +73,7 @@ def test_each_host_answers_behind_its_name_and_its_code_is_ours(trains: Cluster)
     assert trains.ok("exec", "t", "--host", "host-2", "--", *words) == "a b.$HOME.; exit 9.\n"
     absent = trains.orch("exec", "t", "--json", "--host", "host-1", "--", "no-such-program")
     assert (absent.returncode, json.loads(absent.stdout)["hosts"][0]["exit_code"]) == (1, None)
-    assert "host-1: no-such-program cannot be started: No such file or directory" in absent.stderr
+    assert absent.stderr == "error: host-1: no-such-program cannot be started: No such file or directory\n"
 
 
 def test_a_command_of_a_task_has_what_the_task_has_but_for_its_secrets(trains: Cluster) -> None:

@@ -85,7 +85,8 @@ def command(
         for line in lines(found, session, full=full):
             session.put(line)
         if found.is_same:
-            session.say(f"{run.run_id} and {what} do not differ")
+            how = "do not differ" if found.code is not None else "have the same spec"
+            session.say(f"{run.run_id} and {what} {how}")
     if found.code is None:
-        session.warn("the code cannot be compared: what was pushed is not kept of runs of an older orch")
+        session.warn("the code cannot be compared: it was not pushed yet, or by an older orch")
     return CHANGED if detailed_exitcode and not found.is_same else 0

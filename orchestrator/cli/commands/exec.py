@@ -218,11 +218,11 @@ def command(
     output.end()
     if as_json:
         session.put_json(_document(words, ended, output))
-    for one in ended:
+    found = verdict(ended)
+    for one in ended if isinstance(found, int | SomeHostsOnly) else ():
         if one.problem is not None:
             session.say(str(one.problem))
             session.hint(one.problem.hint)
-    found = verdict(ended)
     if isinstance(found, OrchestratorError):
         raise found
     return found

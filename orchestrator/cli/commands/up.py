@@ -151,7 +151,10 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     elif not submitted.created:
         known = submitted.changed is not None
         what = "nothing has changed" if known else "whether its code has changed is not known"
-        session.say(f"{submitted.run_id} is already running with this plan; {what}")
+        does = "is already running with this plan"
+        if submitted.waits:
+            does, what = "waits in the queue with this plan", "its code is read when it begins"
+        session.say(f"{submitted.run_id} {does}; {what}")
     if not request.as_json:
         session.put(submitted.run_id)
     if request.until == "accepted":

@@ -28,7 +28,7 @@ _HOST_STYLE = {
 
 def trouble_lines(run: Document, paint: Paint, width: int | None = None) -> list[str]:
     """Return what is wrong: unreachable hosts, warnings, the problem, the hint, and of a failed run its first cause."""
-    hosts = run.get("hosts") or [] if is_active(run) else []
+    hosts = run.get("hosts") or [] if is_active(run) and run.get("phase") != "QUEUED" else []
     lines = folded((line for host in hosts if (line := host_line(host, paint))), width)
     proof = run.get("proof") or {}
     if not is_active(run) and proof.get("unreachable"):

@@ -417,6 +417,8 @@ class Coordinator:
         now = time.monotonic()
         shown = status.why_document(run, found, now=now, halted=self.loop.halted, account=account)
         describe.add_outputs(shown, self._left_files.document(run))
+        if run.phase is Phase.QUEUED:
+            add_turns([shown], self.queue())
         return shown
 
     def stacks(self, name: str) -> dict[str, str]:

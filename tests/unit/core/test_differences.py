@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.differences import differences, sentence
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan, Timing
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, QueuePlan, TaskId, TaskPlan, Timing
 
 A, B = HostPlan("a", gpus=(0, 1), spec="/x/one.yaml"), HostPlan("b")
 TASKS = (TaskPlan(TaskId("worker", 0), "a", (0,)), TaskPlan(TaskId("worker", 1), "b"))
@@ -36,3 +36,7 @@ def test_what_has_changed_is_said_key_by_key(changes: dict[str, object], said: s
     found = sentence(differences(PLAN, replace(PLAN, **changes)))  # type: ignore[arg-type]
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+def test_that_a_run_waits_is_no_difference_of_what_it_does() -> None:
+    assert differences(PLAN, replace(PLAN, queue=QueuePlan("high"))) == []

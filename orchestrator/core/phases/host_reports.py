@@ -233,7 +233,8 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
 def _without_steps(turn: Turn, task: Task) -> None:
     """Warn once where the chief trains for long, as far as one can see, and has never said at which step it is."""
     run = turn.run
-    is_long = run.phase is Phase.RUNNING and turn.at - run.since_at >= NO_STEPS_AFTER_S
+    is_untold = run.phase is Phase.RUNNING and task.progress.stage in (None, "building")
+    is_long = is_untold and turn.at - run.since_at >= NO_STEPS_AFTER_S
     if is_long and task.id == run.chief and run.plan.runtime and NO_STEPS not in run.warnings:
         turn.set(warnings=(*run.warnings, NO_STEPS))
         turn.note(NoteKind.WARNING, NO_STEPS, task.id)

@@ -57,9 +57,15 @@ SILENT_SHARE = 0.5
 
 
 def limit_s(run: Run) -> float:
-    """How long the position may stand still."""
-    given = run.plan.timing.stall_after_s
-    return given if given is not None else max(FLOOR_S, PAUSE_FACTOR * (run.longest_pause_s or 0.0))
+    """How long the position may stand still.
+
+    Keras tells from which step it goes on before it compiles the first one, which may take minutes.
+    """
+    timing = run.plan.timing
+    if timing.stall_after_s is not None:
+        return timing.stall_after_s
+    floor_s = FLOOR_S if run.task(run.chief).progress.has_stepped else max(FLOOR_S, timing.start_after_s)
+    return max(floor_s, PAUSE_FACTOR * (run.longest_pause_s or 0.0))
 
 
 def stalled_at(run: Run) -> Deadline | None:

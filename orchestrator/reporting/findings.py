@@ -103,7 +103,7 @@ CATALOGUE: tuple[Row, ...] = (
         "TensorFlow would wait for ever for its peers, and no step would be made",
         "open the ports of `ports:` between the hosts in their firewalls, or name ports that are open; where they have "
         "a network of their own, write its addresses as `data_address`",
-        causes=(Cause.NETWORK,),
+        causes=(Cause.NETWORK, Cause.NOT_CONNECTED),
     ),
     Row(
         "net.large-packets",
@@ -216,6 +216,7 @@ CATALOGUE: tuple[Row, ...] = (
         "a GPU has had memory errors that were not corrected, or its hardware slows it down",
         "it may fail or compute wrong numbers, and the whole gang waits for it",
         "reset or replace it, see to its cooling and power; leave it out of `gpus` until then",
+        causes=(Cause.GPU,),
     ),
     Row(
         "python.unusable",
@@ -295,6 +296,7 @@ CATALOGUE: tuple[Row, ...] = (
         "little space, or few files, are left on a disk that the run uses",
         "the training would fail when it saves or logs",
         "remove what is not needed, or name another directory; `orch gc` removes what ended runs have left",
+        causes=(Cause.DISK,),
     ),
     Row(
         "storage.read-only",

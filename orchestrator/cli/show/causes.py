@@ -129,6 +129,8 @@ def _when(cause: Document) -> str:
         facts.append(shown(cause["ended_time"]))
     facts.append(f"generation {cause.get('generation')}")
     facts.append(f"class {cause.get('cause')}")
+    if cause.get("finding"):
+        facts.append(f"finding {cause['finding']}")
     return ", ".join(facts)
 
 

@@ -154,3 +154,11 @@ def test_cut(text: str, width: int | None, expected: str) -> None:
 def test_fold(text: str, expected: list[str]) -> None:
     assert terminal.fold(text, 10, indent="  ") == expected
     assert terminal.fold(text, None) == [text]
+
+
+def test_what_a_doctor_would_have_found_has_its_id() -> None:
+    cause = {"sentence": "worker:0 lost its peers", "generation": 1, "cause": "network"}
+    plain = causes.block(cause, Paint(on=False))
+    assert causes.block({**cause, "finding": None}, Paint(on=False)) == plain
+    told = causes.block({**cause, "finding": "net.blocked"}, Paint(on=False))
+    assert told[1] == "when     generation 1, class network, finding net.blocked"

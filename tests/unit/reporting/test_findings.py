@@ -29,7 +29,8 @@ def test_a_problem_of_a_start_keeps_its_words_and_gets_an_id() -> None:
     one = of_problem(Problem("gpu-missing", "a: the run is to have GPU 3", "correct `gpus`"), "a")
     assert (one.id, one.level, one.host, one.hint) == ("gpu.missing", "error", "a", "correct `gpus`")
     assert of_problem(Problem("never-heard-of", "x", None), "a").id == "host.unfit"
-    assert findings.id_of(Cause.NETWORK.row.name) == "net.blocked"
+    assert findings.id_of(Cause.NETWORK.row.name) == findings.id_of("not connected") == "net.blocked"
+    assert findings.id_of(Cause.DISK.row.name) == "storage.space"
     assert findings.id_of("never-heard-of") is None
 
 

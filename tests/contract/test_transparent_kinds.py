@@ -15,7 +15,7 @@ import pytest
 from orchestrator.task.transparent.batches import divided
 from orchestrator.task.transparent.kinds import each
 from orchestrator.task.transparent.rules import Kinds
-from orchestrator.task.transparent.step import line_of_script
+from orchestrator.task.transparent.step import Step, line_of_script
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -93,6 +93,26 @@ def kinds() -> dict[str, str]:
 @pytest.mark.parametrize("name", VALUES)
 def test_each_value(kinds: dict[str, str], name: str) -> None:
     assert kinds[name] == VALUES[name][0]
+
+
+def test_half_of_a_mean_and_a_penalty_is_half_of_each() -> None:
+    import tensorflow as tf
+
+    weight = tf.Variable(tf.ones([6, 6]))
+    names: list[str] = []
+
+    def step(x: Any) -> list[Any]:
+        known = Kinds()
+        known.set(x, each())
+        both = tf.reduce_mean(x) - tf.reduce_sum(weight * weight)
+        whole: Any = SimpleNamespace(kinds=known)
+        terms = [term for total in (0.5 * both, both * 0.5) for term in Step.terms(whole, total)]
+        names.extend(kind.name for _, _, kind in terms)
+        return [factor for _, factor, _ in terms]
+
+    factors = tf.function(step, autograph=False)(tf.ones([4, 6]))
+    found = sorted(zip(names, map(float, factors), strict=True))
+    assert found == [("mean", 0.5)] * 2 + [("same", -0.5)] * 2
 
 
 def test_what_tensorflow_is_given_of_a_scripts_array_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:

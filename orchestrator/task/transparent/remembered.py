@@ -73,7 +73,8 @@ class Memory:
                             f"{type(callback).__name__}.{attribute} is a {type(value).__name__}, which a restart "
                             "cannot bring back: numbers, texts, arrays, and lists, sets and dicts of them can be kept",
                         )
-        return kept, arrays
+        # The training goes on while they are written.
+        return kept, {name: array.copy() for name, array in arrays.items()}
 
     def recall(self, kept: dict[str, dict[str, Any]], arrays: Arrays) -> None:
         for name, callback in self._callbacks:
@@ -98,7 +99,7 @@ class Memory:
 
 
 def _encoded(value: Any, arrays: Arrays) -> Any:
-    """Return a value for JSON: itself, or [what it is, what it holds]. Arrays are put into `arrays`."""
+    """Return a value for JSON: itself, or [what it is, what it holds]. Arrays are put into `arrays`, not copied."""
     import numpy as np
 
     if value is None or type(value) in (bool, int, float, str):
@@ -115,7 +116,7 @@ def _encoded(value: Any, arrays: Arrays) -> Any:
     if value.dtype.kind not in "biuf" and value.dtype.name != "bfloat16":
         raise _Unkept
     name = f"{GROUP}/{len(arrays):05d}"
-    arrays[name] = np.array(value)[()]
+    arrays[name] = np.asarray(value)
     return ["array", name]
 
 
@@ -124,17 +125,25 @@ def _decoded(code: Any, arrays: Arrays) -> Any:
         return code
     kind, inner = code
     if kind == "array":
-        return arrays[inner]
+        return arrays[inner][()]  # one without an axis becomes a number
     if kind == "dict":
         return {_decoded(key, arrays): _decoded(value, arrays) for key, value in inner}
     return _COLLECTIONS[kind](_decoded(each, arrays) for each in inner)
 
 
 def _digest(value: Any) -> Any:
-    """Return what differs when the value has changed; of a value that cannot be kept, which object it is."""
+    """Return what differs when the value has changed; of a value that cannot be kept, which object it is.
+
+    Nothing is copied: a callback may hold a data set.
+    """
+    import numpy as np
+
     arrays: Arrays = {}
     try:
         text = json.dumps(_encoded(value, arrays))
     except (_Unkept, RecursionError):
         return id(value)
-    return text, [(str(each.dtype), zlib.crc32(each.tobytes())) for each in arrays.values()]
+    return text, [
+        (str(each.dtype), each.shape, zlib.crc32(np.ravel(each).view(np.uint8).data))
+        for each in arrays.values()
+    ]

@@ -55,36 +55,34 @@ class Saver:
     def callback(self) -> Any:
         """Return an instance of a subclass of the `Callback` of the Keras in use."""
         saver = self
+        base: Any = sys.modules[f"{self._setting.library}.src.callbacks"].Callback
 
-        def on_train_begin(callback: Any, *_: Any, **_logs: Any) -> None:
-            saver._begin(callback.model, callback.params)
+        class OrchBackup(base):  # type: ignore[misc]
+            _supports_tf_logs = True
 
-        def on_epoch_begin(callback: Any, epoch: int, *_: Any, **_logs: Any) -> None:
-            saver._begin_epoch(callback.model, epoch)
+            def on_train_begin(self, *_: Any, **_logs: Any) -> None:
+                saver._begin(self.model, self.params)
 
-        def on_train_batch_end(callback: Any, batch: int, *_: Any, **_logs: Any) -> None:
-            saver._end_batch(callback.model, batch)
+            def on_epoch_begin(self, epoch: int, *_: Any, **_logs: Any) -> None:
+                saver._begin_epoch(self.model, epoch)
 
-        def on_epoch_end(callback: Any, epoch: int, *_: Any, **_logs: Any) -> None:
-            callback.model.__dict__.pop(_FIGURES, None)
-            saver._mark(callback.model, epoch + 1, 0)
-            if saver._is_due or epoch + 1 >= saver._epochs:
-                saver._save(callback.model, epoch + 1, 0)
+            def on_train_batch_end(self, batch: int, *_: Any, **_logs: Any) -> None:
+                saver._end_batch(self.model, batch)
 
-        def on_test_begin(callback: Any, *_: Any, **_logs: Any) -> None:
-            if (rescue := saver._setting.rescue) is not None:
-                rescue.keep_metrics(callback.model, saver._setting.groups_of(callback.model)["metrics"])
+            def on_epoch_end(self, epoch: int, *_: Any, **_logs: Any) -> None:
+                self.model.__dict__.pop(_FIGURES, None)
+                saver._mark(self.model, epoch + 1, 0)
+                if saver._is_due or epoch + 1 >= saver._epochs:
+                    saver._save(self.model, epoch + 1, 0)
 
-        def on_train_end(callback: Any, *_: Any, **_logs: Any) -> None:
-            saver._end(callback.model)
+            def on_test_begin(self, *_: Any, **_logs: Any) -> None:
+                if (rescue := saver._setting.rescue) is not None:
+                    rescue.keep_metrics(self.model, saver._setting.groups_of(self.model)["metrics"])
 
-        methods: dict[str, Any] = {
-            f.__name__: f for f in (on_train_begin, on_epoch_begin, on_train_batch_end)
-        }
-        methods |= {f.__name__: f for f in (on_epoch_end, on_test_begin, on_train_end)}
-        methods["_supports_tf_logs"] = True
-        base = sys.modules[f"{self._setting.library}.src.callbacks"].Callback
-        return type("OrchBackup", (base,), methods)()
+            def on_train_end(self, *_: Any, **_logs: Any) -> None:
+                saver._end(self.model)
+
+        return OrchBackup()
 
     def _begin(self, model: Any, params: Any) -> None:
         self._epochs = int((params or {}).get("epochs") or self._epochs)

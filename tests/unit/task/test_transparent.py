@@ -376,6 +376,9 @@ def after_a_restart(trained: list[Any], again: list[Any], change: Callable[[], N
     memory = Memory(trained, "keras", Said(Link(None)))
     change()
     kept, arrays = memory.keep()
+    for each in [array for callback in trained for array in vars(callback).values()]:
+        if hasattr(each, "fill"):
+            each.fill(-1)  # the training goes on while they are written
     Memory(again, "keras", Said(Link(None))).recall(json.loads(json.dumps(kept)), arrays)
     return again
 

@@ -39,8 +39,9 @@ class Saver:
             course.first_epoch = found.first_epoch
         self.resumes = found is not None
         """Whether this fit has a backup."""
-        self.initial_epoch = course.first_epoch if found is None else found.epoch
-        """The epoch that Keras is to begin with."""
+        in_keras_3 = setting.library == "keras"
+        self.initial_epoch = found.epoch if found is not None and in_keras_3 else course.first_epoch
+        """The epoch that Keras is to begin with. tf_keras makes data for the epochs from there on, and leaps itself."""
         self._epoch = course.first_epoch
         self._restored: tuple[dict[str, Any], backup.Position] | None = None
         self._metrics: dict[str, Any] | None = None

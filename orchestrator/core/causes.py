@@ -57,6 +57,8 @@ class Row:
     """What it means, where no failure signature says more. Braces: `host`, `python`."""
     advice: str = ""
     """What a person can do."""
+    finding: str = ""
+    """As what `orch doctor` finds what leads to it, where it can."""
 
 
 class Cause(Enum):
@@ -71,10 +73,10 @@ class Cause(Enum):
     ORDERED = Row("ordered", blame=Blame.NOBODY, how="was stopped")
     SCRIPT = Row("script", repeats=True, may_want_room=True, reported_as="script")
     """The script's own words say more than any sentence of ours."""
-    IMPORT = Row("import", repeats=True)
+    IMPORT = Row("import", repeats=True, finding="python.no-module")
     DATA = Row("data", repeats=True)
     """How the data set is split, or a file of it."""
-    DEVICES = Row("devices", repeats=True)
+    DEVICES = Row("devices", repeats=True, finding="gpu.missing")
     """The task did not get the GPUs that the strategy needs."""
     OOM = Row(
         "out of memory",
@@ -94,16 +96,18 @@ class Cause(Enum):
     DIFFERENT = Row("different programs", repeats=True, in_other_words=True)
     """The workers did not execute the same operations, so their collectives do not fit together."""
     GPU_OOM = Row("GPU out of memory", repeats=True)
-    GPU = Row("GPU error", blame=Blame.HOST)
+    GPU = Row("GPU error", blame=Blame.HOST, finding="gpu.unwell")
     NCCL = Row("NCCL", repeats=True)
     NETWORK = Row(
         "network",
+        finding="net.blocked",
         means="the tasks lost their connections to each other; none had ended before",
         advice="look at the network between the hosts: cables, a firewall, a changed address",
     )
     CHECKPOINT = Row("checkpoint", repeats=True, may_want_room=True)
     DISK = Row(
         "disk full",
+        finding="storage.space",
         repeats=True,
         may_want_room=True,
         means="the checkpoint directory has no room; the last verified checkpoint is untouched",
@@ -137,7 +141,9 @@ class Cause(Enum):
         means="the script saved, and wants to be started again",
         advice="nothing",
     )
-    PORT = Row("port", is_free=True, wants_new_place=True, how="found its port taken")
+    PORT = Row(
+        "port", is_free=True, wants_new_place=True, how="found its port taken", finding="net.ports-busy"
+    )
     FOLLOWER = Row("follower", blame=Blame.PEER, how="lost its peers{said}")
     SHIM = Row(
         "shim died",
@@ -179,6 +185,7 @@ class Cause(Enum):
     )
     NOT_CONNECTED = Row(
         "not connected",
+        finding="net.blocked",
         repeats=True,
         is_found_first=True,
         means="the tasks could not connect to each other, so that none could make a step",

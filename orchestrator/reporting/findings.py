@@ -32,8 +32,6 @@ class Row:
     way_out: str
     codes: tuple[str, ...] = ()
     """The problems of a start that say the same thing."""
-    causes: tuple[Cause, ...] = ()
-    """The first causes that it leads to where nobody has looked before."""
 
 
 CATALOGUE: tuple[Row, ...] = (
@@ -103,7 +101,6 @@ CATALOGUE: tuple[Row, ...] = (
         "TensorFlow would wait for ever for its peers, and no step would be made",
         "open the ports of `ports:` between the hosts in their firewalls, or name ports that are open; where they have "
         "a network of their own, write its addresses as `data_address`",
-        causes=(Cause.NETWORK, Cause.NOT_CONNECTED),
     ),
     Row(
         "net.large-packets",
@@ -118,7 +115,6 @@ CATALOGUE: tuple[Row, ...] = (
         "too few of the ports of `ports:` are free on a host",
         "a task would find no port to listen on",
         "name another range as `ports:`; `ss -tlnp` there shows who listens",
-        causes=(Cause.PORT,),
     ),
     Row(
         "net.ports-outgoing",
@@ -193,7 +189,6 @@ CATALOGUE: tuple[Row, ...] = (
         "the training would fall back to the CPU, or not begin",
         "correct `gpus` of the host; `nvidia-smi -L` there lists them",
         ("gpu-missing",),
-        (Cause.DEVICES,),
     ),
     Row(
         "gpu.in-use",
@@ -216,7 +211,6 @@ CATALOGUE: tuple[Row, ...] = (
         "a GPU has had memory errors that were not corrected, or its hardware slows it down",
         "it may fail or compute wrong numbers, and the whole gang waits for it",
         "reset or replace it, see to its cooling and power; leave it out of `gpus` until then",
-        causes=(Cause.GPU,),
     ),
     Row(
         "python.unusable",
@@ -272,7 +266,6 @@ CATALOGUE: tuple[Row, ...] = (
         "the task would end at that import",
         "install the package in the Python of the run there",
         ("no-module",),
-        (Cause.IMPORT,),
     ),
     Row(
         "storage.checkpoint",
@@ -296,7 +289,6 @@ CATALOGUE: tuple[Row, ...] = (
         "little space, or few files, are left on a disk that the run uses",
         "the training would fail when it saves or logs",
         "remove what is not needed, or name another directory; `orch gc` removes what ended runs have left",
-        causes=(Cause.DISK,),
     ),
     Row(
         "storage.read-only",
@@ -316,7 +308,7 @@ CATALOGUE: tuple[Row, ...] = (
 
 BY_ID = {row.id: row for row in CATALOGUE}
 _BY_CODE = {code: row for row in CATALOGUE for code in row.codes}
-_BY_CAUSE = {cause.row.name: row for row in CATALOGUE for cause in row.causes}
+_BY_CAUSE = {cause.row.name: BY_ID[cause.row.finding] for cause in Cause if cause.row.finding}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,10 @@ def test_the_page_is_fresh() -> None:
     assert findings_page.PAGE.read_text(encoding="utf-8") == findings_page.page(), "`make docs` writes it"
 
 
-def test_an_id_a_code_and_a_cause_belong_to_one_row() -> None:
+def test_an_id_and_a_code_belong_to_one_row() -> None:
     for all_ in (
         [row.id for row in CATALOGUE],
         [code for row in CATALOGUE for code in row.codes],
-        [cause for row in CATALOGUE for cause in row.causes],
     ):
         assert len(all_) == len(set(all_))
     assert all(re.fullmatch(r"[a-z]+\.[a-z-]+", row.id) for row in CATALOGUE)

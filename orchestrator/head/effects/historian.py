@@ -35,9 +35,18 @@ class _Seen:
         self.history = History(path)
         self.heard_at: float | None = None
         self.position: tuple[int, int] | None = None
+        self.validated: dict[str, tuple[int, float]] = {}
+        """By metric of a validation: the generation and the value that was added last."""
         self.begun: dict[int, tuple[float, int]] = {}
         self.tasks_at = 0.0
         self.flushed_at = 0.0
+
+
+def _new_values(seen: _Seen, generation: int, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics without those of a validation that was added already: each heartbeat repeats them."""
+    new = {name: value for name, value in metrics.items() if seen.validated.get(name) != (generation, value)}
+    seen.validated |= {name: (generation, value) for name, value in new.items() if name.startswith("val_")}
+    return new
 
 
 class Historian:
@@ -121,7 +130,7 @@ class Historian:
         if seen.position == (run.generation, step):
             return
         seen.position = (run.generation, step)
-        seen.history.add(at, run.generation, step, "", told.metrics)
+        seen.history.add(at, run.generation, step, "", _new_values(seen, run.generation, told.metrics))
         seen.history.not_finite(at, run.generation, told.nonfinite)
         resumed_from = run.seed.global_step or 0 if run.seed is not None else 0
         if step > resumed_from:

@@ -97,6 +97,13 @@ def test_a_step_that_is_told_again_is_no_new_value_and_silence_is_a_gap(watched:
     assert watched.points("", "steps_per_s") == 2
 
 
+def test_a_validation_is_one_value_however_often_it_is_told(watched: Watched) -> None:
+    for step in range(1, 11):
+        watched.train(step, loss=1.0, val_loss=0.5 if step < 6 else 0.4)
+    watched.end()
+    assert (watched.points("", "loss"), watched.points("", "val_loss")) == (10, 2)
+
+
 def test_the_last_steps_of_a_generation_are_kept_although_the_next_look_finds_another(
     watched: Watched,
 ) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.client.environment import Environment
 from orchestrator.core.errors import OrchestratorError
 
 if TYPE_CHECKING:
     from orchestrator.core.differences import Change
     from orchestrator.core.plan import Plan
     from orchestrator.core.state.run import Run
+    from orchestrator.head.node.paths import Paths
     from orchestrator.head.records.code_record import Code
     from orchestrator.reporting.code_changes import FileChange
 
@@ -56,7 +56,7 @@ class Comparison:
         return "; ".join(part for part in told if part)
 
 
-def with_now(environment: Environment, run: Run, plan: Plan) -> Comparison:
+def with_now(paths: Paths, run: Run, plan: Plan) -> Comparison:
     """Compare a run with a plan, and with the files in the working directory of that plan."""
     from orchestrator.core.differences import differences
     from orchestrator.head.code import codetree
@@ -64,14 +64,14 @@ def with_now(environment: Environment, run: Run, plan: Plan) -> Comparison:
 
     tree = codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld)
     now = code_record.of_workdir(plan.workdir, tree)
-    return Comparison(tuple(differences(run.plan, plan)), _code(_of(environment, run), now), None)
+    return Comparison(tuple(differences(run.plan, plan)), _code(_of(paths, run), now), None)
 
 
-def with_run(environment: Environment, old: Run, new: Run) -> Comparison:
+def with_run(paths: Paths, old: Run, new: Run) -> Comparison:
     """Compare a run with another one."""
     from orchestrator.core.differences import differences
 
-    code = _code(_of(environment, old), _of(environment, new))
+    code = _code(_of(paths, old), _of(paths, new))
     return Comparison(tuple(differences(old.plan, new.plan)), code, _packages(old, new))
 
 
@@ -118,10 +118,10 @@ def document(found: Comparison) -> Mapping[str, Any]:
     }
 
 
-def _of(environment: Environment, run: Run) -> Code | None:
+def _of(paths: Paths, run: Run) -> Code | None:
     from orchestrator.head.records import code_record
 
-    return code_record.read(environment.paths.run_dir(run.run_id))
+    return code_record.read(paths.run_dir(run.run_id))
 
 
 def _code(old: Code | None, new: Code | None) -> tuple[FileChange, ...] | None:

@@ -133,7 +133,7 @@ def _end_older(environment: Environment, client: Client, plan: Plan) -> str | No
     if not active:
         return None
     run_id = str(active[-1]["run_id"])
-    found = with_now(environment, known_run(environment, run_id), plan)
+    found = with_now(environment.paths, known_run(environment, run_id), plan)
     if found.is_same:
         return None
     environment.say(f"Ending {run_id} at its next checkpoint, to go on with: {found.sentence}")
@@ -151,7 +151,7 @@ def _changed_code(environment: Environment, run_id: str, plan: Plan) -> str | No
     from orchestrator.client.known_run import known_run
 
     try:
-        found = with_now(environment, known_run(environment, run_id), plan)
+        found = with_now(environment.paths, known_run(environment, run_id), plan)
     except SpecError as e:  # the run has its code already
         return f"{plan.workdir} cannot be pushed any more: {e}"
     except OrchestratorError:
@@ -167,7 +167,7 @@ def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> 
     try:
         runs = known_runs(environment)
         older = before_it(runs, next(run for run in runs if run.run_id == run_id))
-        told = with_now(environment, older, plan).sentence if older is not None else ""
+        told = with_now(environment.paths, older, plan).sentence if older is not None else ""
     except (OrchestratorError, StopIteration):
         return
     if older is not None and told:

@@ -51,6 +51,7 @@ FILES = {
     "run.js": "text/javascript",
     "logview.js": "text/javascript",
     "plan.js": "text/javascript",
+    "compare.js": "text/javascript",
     "app.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
@@ -119,6 +120,7 @@ class Page:
             "events": lambda: self._source.events(run_id, _whole(query.get("after"))),
             "checkpoints": lambda: self._source.checkpoints(run_id),
             "plan": lambda: self._source.plan(run_id),
+            "compare": lambda: self._source.compare(run_id, query.get("with", "")),
         }
         if what not in read:
             raise HTTPException(404)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from orchestrator.client import recorded
+from orchestrator.client import comparing, recorded
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.core.plan import Plan
 from orchestrator.head.api.client import Client
@@ -126,6 +126,15 @@ class Source:
                 resolved = _PLAN.dump_python(one.run.plan, mode="json")
                 return {**launch_document.of_run(one.run), "resolved": resolved}
         raise UsageError(f"the journal has no run {run_id!r}")
+
+    def compare(self, run_id: str, other: str) -> dict[str, Any]:
+        """Return what differs between two runs: spec, code and packages."""
+        known = {one.run.run_id: one.run for one in peek(self.paths.journal).kept}
+        missing = [name for name in (run_id, other) if name not in known]
+        if missing:
+            raise UsageError(f"the journal has no run {missing[0]!r}")
+        found = comparing.with_run(self.paths, known[run_id], known[other])
+        return {"schema": 1, "run_id": run_id, "other": other, **comparing.document(found)}
 
     def act(self, run_id: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         """Do what a person has confirmed."""

@@ -263,6 +263,21 @@ def test_the_words_beside_the_canvas_say_the_same(trained: Cluster, seen: Ui) ->
     assert "training" in table
 
 
+def test_two_runs_are_chosen_from_the_list_and_compared(trained: Cluster, seen: Ui) -> None:
+    trained.ok("up", trained.spec("--steps", "40", "--pace", "0.02", name="other"))
+    run, other = trained.run()["run_id"], trained.run("other")["run_id"]
+    seen.go()
+    for one in (run, other):
+        seen.page.get_by_label(f"Compare {one}").check()
+    seen.page.get_by_role("link", name=f"Compare {run} and {other}").click()
+    seen.page.wait_for_selector("[data-loaded]")
+    assert seen.page.locator(".uplot canvas").count() >= 1
+    told = " ".join(seen.page.inner_text("main").split())
+    assert "name: t → other" in told
+    assert "Packages nothing" in told
+    trained.ok("kill", "other")
+
+
 def test_a_report_holds_all_and_asks_nobody(trained: Cluster, browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "out.html"
     trained.ok("report", "t", "--html", str(path))

@@ -75,10 +75,10 @@ def command(
     run = known_run(session, name)
     if other is not None:
         second = known_run(session, other)
-        found, what = comparing.with_run(session, run, second), second.run_id
+        found, what = comparing.with_run(session.paths, run, second), second.run_id
     else:
         what, plan = comparing.plan_of_now(run)
-        found = comparing.with_now(session, run, plan)
+        found = comparing.with_now(session.paths, run, plan)
     if as_json:
         session.put_json({"schema": 1, "run": run.run_id, "with": what, **comparing.document(found)})
     else:

@@ -18,6 +18,7 @@ import { RunsView } from "./runs.js";
 import { RunView } from "./run.js";
 import { LogsView } from "./logview.js";
 import { PlanView } from "./plan.js";
+import { CompareView } from "./compare.js";
 
 const SILENT_S = 40;
 
@@ -111,7 +112,7 @@ const crumbs = (parts) =>
 const render = (again) => {
   const { parts, query } = route();
   const { from, to, plots, ...rest } = query;
-  const key = JSON.stringify(parts[2] === "logs" ? [parts, rest] : parts);
+  const key = JSON.stringify(parts[2] === "logs" || parts[0] === "compare" ? [parts, rest] : parts);
   if (key === shown && !again) {
     view?.routed?.();
     return;
@@ -123,6 +124,8 @@ const render = (again) => {
   if (parts[0] === "r" && parts[2] === "logs") view = new LogsView(parts[1], query);
   else if (parts[0] === "r" && parts[2] === "plan") view = new PlanView(parts[1]);
   else if (parts[0] === "r" && parts[1]) view = new RunView(parts[1], query);
+  else if (parts[0] === "compare" && query.run?.includes(","))
+    view = new CompareView(query.run.split(",").slice(0, 2));
   else view = new RunsView();
   const label = document.activeElement?.closest("main") && document.activeElement.getAttribute("aria-label");
   put($("main"), view.element);

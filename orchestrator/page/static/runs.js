@@ -19,8 +19,10 @@ export class RunsView {
   constructor() {
     this.sparks = new Map();
     this.list = h("div");
+    this.chosen = [];
+    this.tools = h("div", { class: "tools", hidden: true });
     this.hosts = h("div");
-    this.element = h("div", {}, h("h1", {}, "Runs"), this.list, this.hosts);
+    this.element = h("div", {}, h("h1", {}, "Runs"), this.tools, this.list, this.hosts);
     this.table = new Table(
       [
         {
@@ -50,10 +52,32 @@ export class RunsView {
         },
         { name: "loss", value: (run) => this.spark(run), key: (run) => run.run_id },
         { name: "restarts", num: true, value: (run) => run.restarts },
+        { name: "compare", value: (run) => this.chooser(run), key: (run) => run.run_id },
       ],
       "Runs",
     );
     this.update();
+  }
+
+  // Two runs are chosen by their boxes, and a link leads to both.
+  chooser(run) {
+    const choose = (event) => {
+      const rest = this.chosen.filter((id) => id !== run.run_id);
+      this.chosen = event.target.checked ? [...rest, run.run_id].slice(-2) : rest;
+      for (const box of this.list.querySelectorAll("input[name=compare]"))
+        box.checked = this.chosen.includes(box.value);
+      const [a, b] = this.chosen;
+      this.tools.hidden = !a;
+      const both = h("a", { href: linkTo(["compare"], { run: `${a},${b}` }) }, `Compare ${a} and ${b}`);
+      put(this.tools, b ? both : "Choose one more run to compare with.");
+    };
+    return h("input", {
+      type: "checkbox",
+      name: "compare",
+      value: run.run_id,
+      "aria-label": `Compare ${run.run_id}`,
+      onchange: choose,
+    });
   }
 
   spark(run) {

@@ -1,0 +1,130 @@
+// #/compare?run=A&run=B: two runs over each other, chosen from the list of runs.
+
+import {
+  countText,
+  durationText,
+  getDocument,
+  h,
+  linkTo,
+  numberText,
+  page,
+  put,
+  seriesName,
+} from "./base.js";
+import { Table, goodputText, now, phaseMark, section } from "./parts.js";
+import { Plot, plotNames } from "./plots.js";
+
+const ROWS = [
+  ["outcome", (run) => phaseMark(run.phase)],
+  ["strategy", (run) => run.strategy || ""],
+  ["steps", (run) => countText(run.global_step)],
+  ["lasted", (run) => (run.started_at ? durationText((run.ended_at || now()) - run.started_at) : "–")],
+  ["goodput", (run) => goodputText(run.time_use)],
+  ["restarts", (run) => countText(run.restarts)],
+  ["first cause", (run) => run.first_cause?.sentence || "none"],
+];
+
+export class CompareView {
+  constructor(runs) {
+    this.runs = runs;
+    this.plots = [];
+    this.range = null;
+    this.outcome = h("div");
+    this.area = h("div", { class: "plots" }, h("p", { class: "dim" }, "Loading…"));
+    this.differs = h("div");
+    const titles = runs.map((run, i) => [i ? " and " : "", h("a", { href: linkTo(["r", run]) }, run)]);
+    this.element = h(
+      "div",
+      {},
+      h("h1", {}, titles),
+      section("Outcome", this.outcome),
+      section("Plots", this.area),
+      section("What differs", this.differs),
+    );
+    this.load();
+  }
+
+  async load() {
+    try {
+      this.told = await Promise.all(this.runs.map((run) => getDocument(run, "history")));
+      await this.showPlots();
+      this.showDifferences(await getDocument(this.runs[0], "compare", { with: this.runs[1] }));
+    } catch (error) {
+      put(this.area, h("p", {}, error.message));
+    }
+    this.element.dataset.loaded = "yes";
+  }
+
+  update() {
+    const found = this.runs.map((run) => page.state.runs[run]).filter(Boolean);
+    if (found.length < 2) return;
+    const metrics = [...new Set(found.flatMap((run) => Object.keys(run.metrics || {})))];
+    const rows = [...ROWS, ...metrics.map((name) => [name, (run) => numberText(run.metrics?.[name])])];
+    this.table ??= new Table(
+      [
+        { name: "of", value: ([name]) => name },
+        ...found.map(({ run_id: id }) => ({
+          name: id,
+          class: "wrap",
+          value: ([, of]) => of(page.state.runs[id]),
+          key: ([name, of]) => [
+            name,
+            String(of(page.state.runs[id])?.textContent ?? of(page.state.runs[id])),
+          ],
+        })),
+      ],
+      "Outcome",
+    );
+    if (!this.table.element.isConnected) put(this.outcome, this.table.element);
+    this.table.show(rows, ([name]) => name);
+  }
+
+  // Each run is a line of its own colour; what it trained again is part of it.
+  async showPlots() {
+    const names = plotNames(this.told.flatMap((told) => told.series)).filter(
+      (name, i, all) => all.indexOf(name) === i,
+    );
+    for (const plot of this.plots) plot.destroy();
+    const asked = { names: names.map((name) => seriesName({ name })).join(","), x: "step", buckets: 600 };
+    const series = await Promise.all(this.runs.map((run) => getDocument(run, "series", asked)));
+    const zoomSteps = (range) => {
+      this.range = range;
+      this.showPlots();
+    };
+    this.plots = names.map((name) => new Plot(name, { zoomSteps }));
+    put(this.area, names.length ? this.plots.map((plot) => plot.element) : "Nothing was measured in both.");
+    names.forEach((name, i) => {
+      const lines = series.flatMap(({ series: of }, run) =>
+        of.filter((line) => line.name === name).map((line) => ({ ...line, task: this.runs[run], hue: run })),
+      );
+      this.plots[i].show(lines, {}, this.range);
+    });
+  }
+
+  showDifferences({ spec, code, packages }) {
+    const list = (title, told, words) => [
+      h("h3", {}, title),
+      told === null
+        ? h("p", { class: "dim" }, "not known")
+        : told.length
+          ? h(
+              "ul",
+              {},
+              told.map((one) => h("li", {}, words(one))),
+            )
+          : h("p", { class: "dim" }, "nothing"),
+    ];
+    const change = (one) => `${one.old ?? "none"} → ${one.new ?? "none"}`;
+    const counts = (one) => (one.added === null ? "" : `, +${one.added} −${one.removed}`);
+    put(
+      this.differs,
+      list("Spec", spec, (one) => `${one.key}: ${change(one)}`),
+      list("Code", code, (one) => `${one.path}: ${one.change}${counts(one)}`),
+      list("Packages", packages, (one) => `${one.host} ${one.package}: ${change(one)}`),
+    );
+  }
+
+  destroy() {
+    for (const plot of this.plots) plot.destroy();
+  }
+}

@@ -45,6 +45,8 @@ class FakeApi:
         self.ending = False
         self.busy = 0
         """So many requests for events are not answered in time."""
+        self.events_max = 1000
+        """How many events one answer holds."""
         self._server = _Server(self.socket_path, _Handler)
         self._server.daemon_threads = True
         self._server.api = self
@@ -102,7 +104,7 @@ class FakeApi:
                     if e["seq"] > after
                     and (name is None or e["run"] == name or e["run"].startswith(f"{name}-"))
                 ]
-                return 200, {"events": found}
+                return 200, {"events": found[: self.events_max]}
         if path.endswith("/checkpoints"):
             return 200, self.checkpoints
         if path.endswith("/history"):

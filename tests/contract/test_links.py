@@ -88,8 +88,8 @@ class Rig:
         self.links.append(link)
         return link
 
-    def connected(self, watch: Watch = WATCH) -> HostLink:
-        link = self.link()
+    def connected(self, watch: Watch = WATCH, pace: Pace = FAST) -> HostLink:
+        link = self.link(pace)
         link.attach("r", watch)
         self.agent.wait_order("watch")
         until(lambda: "up" in self.ear.kinds())
@@ -184,7 +184,9 @@ def test_an_answer_reaches_who_asked_and_a_refusal_is_raised(rig: Rig) -> None:
 
 @pytest.mark.fault(3)
 def test_it_comes_back_when_the_agent_dies_and_watches_again(rig: Rig) -> None:
-    link = rig.connected()
+    link = rig.connected(
+        pace=replace(FAST, retry_s=(0.02, 600.0), steady_s=0.0)
+    )  # each was a good connection
     for again in range(2, 5):
         rig.agent.die()
         rig.agent.wait_order("watch", count=again)
@@ -262,6 +264,14 @@ def test_an_agent_that_does_not_answer_is_connected_anew_when_asked_to(rig: Rig)
     link.reset("it sleeps")
     until(lambda: rig.ear.kinds().count("up") == 2)
     assert ("down", "r", "a", "it sleeps") in rig.ear.heard
+
+
+def test_a_link_that_is_held_off_is_cut_and_comes_back_after_it_and_not_before(rig: Rig) -> None:
+    link, began = rig.connected(), time.monotonic()
+    link.hold_off(0.3)
+    until(lambda: rig.ear.kinds().count("up") == 2)
+    assert rig.ear.heard[1] == ("down", "r", "a", "orch chaos cut it off for 0.3 s")
+    assert rig.agent.connected_at[1] >= began + 0.3
 
 
 def test_a_host_that_refuses_is_told_as_such_and_tried_again(rig: Rig) -> None:
@@ -539,13 +549,18 @@ class SlowTransport:
         self.hosts.transport.close(host)
 
 
-def test_closed_while_it_connects_it_does_not_live_on(rig: Rig) -> None:
+@pytest.mark.parametrize("way", ["closed", "held off"])
+def test_closed_or_held_off_while_it_connects_it_does_not_live_on(rig: Rig, way: str) -> None:
     slow = SlowTransport(rig.hosts)
     link = HostLink(rig.hosts.plans["a"], slow, lambda: BUNDLE, rig.ear, FAST)
     link.attach("r", WATCH)
     assert slow.opening.wait(SOON_S)
-    link.detach("r")
-    link.close()
+    if way == "held off":
+        rig.links.append(link)
+        link.hold_off(600.0)
+    else:
+        link.detach("r")
+        link.close()
     slow.let.set()
     until(lambda: slow.opened is not None and slow.opened.is_closed, "it lives on")
     assert not link.is_connected

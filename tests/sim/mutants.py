@@ -40,7 +40,7 @@ class Mutant:
     """The kind of scenario to try."""
     seeds: int = 60
     tests: str = ""
-    """A file of tests which must find it, in the place of the simulator."""
+    """A file of tests, or one of them by `FILE::NAME`, which must find it, in the place of the simulator."""
 
     def made_in(self, text: str) -> str | None:
         """Return the file's text with the mistake in it; None where the old text is not there, or not once."""

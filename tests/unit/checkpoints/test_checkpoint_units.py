@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoints import copying, discovery, inventory, places, records, safe, seed, verify
+from orchestrator.checkpoints import copying, discovery, inventory, places, records, safe, seed, space, verify
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.units import ORBAX, Unit
 from tests.arrivals import Arrivals
@@ -548,14 +549,19 @@ def test_a_writer_is_waited_for_once_and_a_time_in_the_future_is_none(tmp_path: 
 
 @pytest.mark.parametrize("fixture", ["manager", "keras3_backup"])
 def test_a_file_that_scripts_rewrite_in_place_is_copied_and_has_no_second_name(
-    tmp_path: Path, fixture: str
+    tmp_path: Path, fixture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TensorFlow's index and Keras's second copy, of older checkpoints too: a link would be written through."""
     before = gen(tmp_path, 1)
     shutil.copytree(saved.FIXTURES / fixture, before / fixture)
     rewritten = [path for path in before.rglob("*") if path.is_file() and ".data-" not in path.name]
     assert len([path for path in rewritten if path.suffix in (".index", ".h5", ".bkp")]) >= 2
+    need = space.Need()
+    monkeypatch.setattr(seed, "room_for", lambda _: contextlib.nullcontext(need))
     seeded = Path(seed.seed(str(tmp_path), 2)["path"])
+    copies = [path for path in seeded.rglob("*.*") if path.is_file() and path.stat().st_nlink == 1]
+    told = sum(path.stat().st_size for path in copies if path.name != places.MARKER)
+    assert told <= need.bytes < told + 1000, "what a full disk is said to lack: the copies, and the pointer"
     for path in rewritten:
         copy = seeded / path.relative_to(before)
         assert not copy.exists() or not copy.samefile(path), path.name

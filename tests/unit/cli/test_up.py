@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.client.waiting import AWAY_MAX_S
 from orchestrator.core.words import size
 from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, event_document, run_document, task_document
@@ -17,12 +18,17 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
     phases(api, {}, {"phase": "RENDEZVOUS"}, {"phase": "RUNNING"})
     api.events.append(event_document(1, "started", "generation 1 starts"))
     api.events.append(event_document(2, "started", "an older run's", run="mnist-20261119-1"))
+    api.events += [event_document(number, "warning", f"the {number}th") for number in (3, 4, 5)]
+    api.events_max = 2  # of a large run there are more than one answer holds
     assert orch("up", spec) == 0
     pushed = size(sum(file.stat().st_size for file in Path(spec).parent.iterdir() if file.is_file()))
     assert orch.put_out == f"{RUN}\n"
     assert orch.said == (
         f"pushes 2 files ({pushed}) of {Path(spec).parent}\n"
         "2026-11-20 12:00:01 UTC  started  generation 1 starts\n"
+        "2026-11-20 12:00:03 UTC  warning  the 3th\n"
+        "2026-11-20 12:00:04 UTC  warning  the 4th\n"
+        "2026-11-20 12:00:05 UTC  warning  the 5th\n"
         f"{RUN} trains (step 120). Logs: orch logs -f mnist\n"
     )
     path, body = api.posted[0]
@@ -249,8 +255,10 @@ def test_up_waits_for_a_coordinator_that_comes_back(orch: Desk, api: FakeApi, sp
 
 def test_up_asks_a_busy_coordinator_again(orch: Desk, api: FakeApi, spec: str) -> None:
     phases(api, {"phase": "STARTING"}, {"phase": "STARTING"}, {"phase": "SUCCEEDED"})
-    api.busy = 2
+    api.busy = 9
+    orch.on_pause = lambda: setattr(orch, "clock", orch.clock + 20.0)  # it may be so for minutes
     assert orch("up", spec, "--wait") == 0
+    assert orch.clock > AWAY_MAX_S
     assert orch.said.count("The coordinator is busy and has not answered yet; it is asked again\n") == 1
     assert "The coordinator answers again\n" in orch.said
 

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.client.environment import Environment
+from orchestrator.client.waiting import AWAY_MAX_S, WAIT_MAX_S
 from orchestrator.core.errors import (
     CoordinatorUnreachable,
     OrchestratorError,
@@ -85,6 +86,18 @@ def test_wait_gives_up_at_its_deadline_and_leaves_the_run(
     assert program.clock == pytest.approx(2.1)
     assert "the run continues" in str(caught.value.hint)
     assert api.posted == []
+
+
+def test_wait_gives_up_on_a_coordinator_that_stays_away(
+    client: Client, api: FakeApi, program: Program
+) -> None:
+    api.runs.append(run_document())
+    run = client.run("mnist")
+    api.close()
+    with pytest.raises((CoordinatorUnreachable, WaitTimedOut)) as caught:
+        run.wait(timeout_s=600.0)
+    assert caught.type is CoordinatorUnreachable
+    assert AWAY_MAX_S <= program.clock < AWAY_MAX_S + WAIT_MAX_S
 
 
 def test_events_are_those_of_the_run_until_it_has_ended(client: Client, api: FakeApi) -> None:

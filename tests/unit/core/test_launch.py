@@ -147,8 +147,10 @@ def test_two_hosts_of_the_spec_on_one_machine_do_not_share_a_port() -> None:
     assert set(port_candidates(same, "x", 1, W0)).isdisjoint(port_candidates(same, "x", 1, W1))
 
 
-def test_sixteen_candidates_where_the_range_has_room() -> None:
-    assert len(port_candidates(plan_of(W0, W1), "x", 1, W0)) == 16
+def test_sixteen_candidates_where_the_range_has_room_and_each_run_begins_elsewhere() -> None:
+    found = [port_candidates(plan_of(W0, W1), f"x-{number}", 1, W0) for number in range(20)]
+    assert {len(ports) for ports in found} == {16}
+    assert len(set(found)) > 10, "two runs that share a range seldom meet"
 
 
 def test_a_range_that_is_too_small_is_an_error() -> None:

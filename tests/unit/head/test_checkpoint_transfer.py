@@ -305,14 +305,19 @@ def test_what_comes_damaged_is_not_taken(lab: Lab) -> None:
 @pytest.mark.fault(57)
 def test_a_checkpoint_that_is_larger_than_it_may_be_is_not_copied(lab: Lab) -> None:
     run = lab.run()
-    assert run.plan.checkpoint is not None
-    small = replace(run.plan, checkpoint=replace(run.plan.checkpoint, copy_bytes_max=10_000))
     path = lab.a.train(1) / "manager" / "ckpt-2"
-    with pytest.raises(OrderRefused, match=r"at most 9\.8 KiB are copied to the head node") as refused:
-        lab.bring(replace(run, plan=small), 1, path)
+    whole = safe.snapshot(str(lab.a.root), str(path.parent.parent), None)["bytes"]
+
+    def limited(copy_bytes_max: int) -> Run:
+        assert run.plan.checkpoint is not None
+        checkpoint = replace(run.plan.checkpoint, copy_bytes_max=copy_bytes_max)
+        return replace(run, plan=replace(run.plan, checkpoint=checkpoint))
+
+    with pytest.raises(OrderRefused, match=r"at most .* KiB are copied to the head node") as refused:
+        lab.bring(limited(whole - 1), 1, path)
     assert refused.value.problem.key == "run.checkpoint.copy_limit"
     assert lab.a.moved_bytes == 0
-    lab.bring(run, 1, path)
+    lab.bring(limited(whole), 1, path)
 
 
 def test_a_host_that_gives_less_than_it_was_asked_for_only_takes_longer(
@@ -441,7 +446,9 @@ def test_nothing_outside_a_snapshot_is_read(lab: Lab, name: str) -> None:
             safe.directory_of(str(lab.a.root), digest)
 
 
-def test_what_is_under_way_for_a_run_that_is_over_is_given_up(lab: Lab) -> None:
+def test_what_is_under_way_for_a_run_that_is_over_is_given_up(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or it would hold the directory for as long as a start may take, while the next run waits for it."""
     run = lab.run()
     lab.a.train(1)
@@ -451,7 +458,29 @@ def test_what_is_under_way_for_a_run_that_is_over_is_given_up(lab: Lab) -> None:
     with pytest.raises(Abandoned):
         lab.bring(run, 1, places_of(lab, 1))
     other = replace(run, run_id="t-2")
-    assert lab.seed(other, 2).source is not None
+
+    def ends_at(host: Host, verb: str) -> None:
+        do = getattr(host, verb)
+
+        def ended(order: Mapping[str, Any], blob: bytes) -> Replied:
+            lab.checkpoints.abandon(other.run_id)
+            found: Replied = do(order, blob)
+            return found
+
+        monkeypatch.setattr(host, verb, ended)
+
+    ends_at(lab.a, "on_snapshot")
+    with pytest.raises(Abandoned):
+        lab.bring(other, 1, places_of(lab, 1) / "manager" / "ckpt-2")
+    assert lab.a.moved_bytes == 0, "no part is asked for any more"
+    monkeypatch.undo()
+    lab.checkpoints.forget(other.run_id)
+    ends_at(lab.b, "on_receive")
+    with pytest.raises(Abandoned):
+        lab.seed(other, 2)
+    assert lab.b.moved_bytes == 0, "and none is sent"
+    monkeypatch.undo()
+    assert lab.seed(replace(run, run_id="t-3"), 2).source is not None
 
 
 def places_of(lab: Lab, generation: int) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -44,6 +44,7 @@ from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase, Swept
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.coordinator.executor import Executor
+from orchestrator.head.hosts import preparation
 from orchestrator.head.journal.states import read_run, unpacked
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
@@ -173,18 +174,28 @@ def test_a_workdir_that_is_gone_says_so_and_a_fault_of_ours_too(rig: Rig) -> Non
     assert rig.wait(HostRefused).problem.code == "internal"
 
 
-def test_a_preparation_that_breaks_off_is_begun_again_when_the_host_is_back(rig: Rig) -> None:
+@pytest.mark.parametrize("ends", ["it dies", "it answers nothing"])
+def test_a_preparation_that_breaks_off_is_begun_again_when_the_host_is_back(
+    rig: Rig, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig.agent.answers = {"probe": always(None)}
     rig.open()
-    rig.executor.execute(rig.run, PrepareHost("a"))
-    rig.agent.wait_order("probe")
+    if ends == "it answers nothing":
+        monkeypatch.setattr(preparation, "PROBE_TIMEOUT_S", 0.05)
+        rig.events.clear()
+        rig.executor.execute(rig.run, PrepareHost("a"))
+        assert "a did not answer" in rig.wait(HostDown).problem, "it is connected to anew"
+        monkeypatch.undo()
+    else:
+        rig.executor.execute(rig.run, PrepareHost("a"))
+        rig.agent.wait_order("probe")
+        rig.events.clear()
+        rig.agent.die()
     rig.agent.answers = {
         "probe": always(FACTS),
         "code": always({"digest": TREE, "missing": []}),
         "highest": always({"generation": 0}),
     }
-    rig.events.clear()
-    rig.agent.die()
     rig.wait(HostUp)
     rig.executor.execute(rig.run, PrepareHost("a"))
     assert rig.wait(HostPrepared).facts.code == TREE
@@ -347,23 +358,39 @@ def test_a_drain_and_its_end_are_in_the_record_of_every_host(rig: Rig) -> None:
     heard = run.with_host(replace(run.hosts[0], link=Link.CONNECTED))
     rig.executor.changed(run, heard)
     assert rig.agent.verbs().count("keep") == 2, "it has the newest"
+    away = rig.hosts.plans["a"]
+    rig.hosts.transport.refuse(away, AuthRefused("a", "for a while"))
+    rig.agent.die()
+    rig.wait(HostRefused)
+    rig.executor.changed(run, drained)
+    rig.events.clear()
+    rig.hosts.transport.refuse(away, None)
+    rig.wait(HostUp)
+    rig.executor.changed(drained, drained.with_host(replace(drained.hosts[0], link=Link.CONNECTED)))
+    missed = read_run(unpacked(rig.agent.wait_order("keep", count=3)["record"]["state"]))
+    assert missed.hosts[1].state is HostState.DRAINED, "it was away in the drain"
+    rig.executor.execute(drained, CloseHost("a"))
+    assert rig.executor._records._given == {}, "a coordinator lives for months"
 
 
-def test_a_host_is_left_only_after_the_rest_of_its_logs(rig: Rig) -> None:
-    log, gate = b"1.000000 o the last words\n", threading.Event()
+def test_a_host_is_left_only_after_the_rest_of_its_logs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, is_waited_for, is_behind = b"1.000000 o the last words\n", threading.Event(), LogCopier.is_behind
 
     def chunk(order: dict[str, Any], _blob: bytes) -> tuple[dict[str, Any], bytes]:
-        gate.wait(15)
+        is_waited_for.wait(2)
         return {"offset": order["offset"], "end": len(log)}, log[order["offset"] :]
 
+    def asked(copier: LogCopier, run_id: str, tasks: Collection[str]) -> bool:
+        is_waited_for.set()
+        return is_behind(copier, run_id, tasks)
+
+    monkeypatch.setattr(LogCopier, "is_behind", asked)
     rig.agent.answers["log"] = chunk
     rig.open()
     task: Task = {"task": "worker:0", "generation": 2, "phase": "exited", "log_bytes": len(log)}
     rig.agent.report({"r": [task]})
     rig.agent.wait_order("log")
     rig.executor.execute(rig.run, CloseHost("a"))
-    assert rig.executor.hosts == {"a": True}
-    gate.set()
     until(lambda: rig.executor.hosts == {})
     assert [line.text for line in rig.logs.read("r")] == ["the last words"]
 

@@ -212,27 +212,39 @@ def test_damage_of_the_file_beside_it_hides_no_damage_of_the_journal(killed: Pat
         assert "orch recover" in str(caught.value.hint)
 
 
-def test_each_transaction_is_on_the_disk_before_it_returns(tmp_path: Path) -> None:
+def test_each_transaction_is_on_the_disk_before_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SIGKILL cannot show it: only a power cut would."""
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     journal = write(str(tmp_path / "journal.db"))
+    assert str(tmp_path) in synced, "its name"
     ((full,),) = (journal._db.execute("PRAGMA synchronous").fetchall(),)
     ((mode,),) = (journal._db.execute("PRAGMA journal_mode").fetchall(),)
     journal.close()
     assert (full, mode) == ((2,), ("wal",))
 
 
-def test_what_a_failed_transaction_would_have_written_is_written_by_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_what_a_failed_transaction_would_have_written_is_written_by_the_next(
+    tmp_path: Path, together: bool
+) -> None:
     journal = Journal(str(tmp_path / "journal.db"))
     run = a_run()
     journal.commit(run, Submitted(1.0), [])
     after = replace(run, reason="b")
 
-    def fails() -> None:
-        with journal.together():
-            journal.commit(after, Ticked(2.0), [], before=run, outcome=Outcome(InWords("RUNNING")))
-            raise RuntimeError
+    circular: dict[str, object] = {}
+    circular["self"] = circular
 
-    with pytest.raises(RuntimeError):
+    def fails() -> None:
+        with journal.together() if together else contextlib.nullcontext():
+            notes = [] if together else [Note(NoteKind.WARNING, "x", data=circular)]
+            journal.commit(after, Ticked(2.0), notes, before=run, outcome=Outcome(InWords("RUNNING")))
+            raise ValueError("Circular")
+
+    with pytest.raises(ValueError, match=r"[Cc]ircular"):
         fails()
     last = replace(after, best_step=7)
     journal.commit(last, Ticked(3.0), [], before=after, outcome=Outcome(InWords("RUNNING")))

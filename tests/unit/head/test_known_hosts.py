@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.head.reach.ssh.known_hosts import HostKey, KnownHosts, append, known_name, replace
+from orchestrator.head.reach.ssh.known_hosts import (
+    HostKey,
+    KnownHosts,
+    RevokedUnreadable,
+    append,
+    known_name,
+    replace,
+)
 
 
 def make_key(seed: str, type: str = "ssh-ed25519") -> HostKey:
@@ -116,6 +123,23 @@ def test_another_key_on_another_port_is_no_change(tmp_path: Path) -> None:
     assert known.judge("[10.0.0.1]:2222", GOOD).verdict == "unknown"
     revoked = read(tmp_path, "@revoked " + line("10.0.0.1", GOOD))
     assert revoked.judge("[10.0.0.1]:2222", GOOD).verdict == "revoked"
+
+
+@pytest.mark.parametrize("second", ["ssh-ed25519", "ssh-ed25519 AAAA!", "stolen", "ssh-rsa {key}"])
+def test_a_list_of_revoked_keys_that_cannot_be_read_whole_refuses_all(tmp_path: Path, second: str) -> None:
+    path = tmp_path / "revoked"
+    path.write_text(f"# stolen\n\n{GOOD.type} {GOOD.base64} of gpu-a\n")
+    known = KnownHosts.read([], [path])
+    assert (known.judge("any", GOOD).verdict, known.judge("any", OTHER).verdict) == ("revoked", "unknown")
+    path.write_text(path.read_text() + second.format(key=GOOD.base64))
+    with pytest.raises(RevokedUnreadable, match=f"^{path}:4: not: key type, key$"):
+        KnownHosts.read([], [path])
+    path.write_bytes(b"SSHKRL\n\0\0\0\0\1")
+    with pytest.raises(RevokedUnreadable, match="binary form"):
+        KnownHosts.read([], [path])
+    path.unlink()
+    with pytest.raises(RevokedUnreadable, match="No such file"):
+        KnownHosts.read([], [path])
 
 
 @pytest.mark.parametrize(

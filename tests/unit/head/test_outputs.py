@@ -201,12 +201,17 @@ def test_patterns_are_those_of_gitignore(run: Run) -> None:
 @pytest.mark.fault(95)
 def test_a_task_that_leaves_more_than_its_limit_holds_up_no_other_file(run: Run) -> None:
     host, other = Host({"model.keras": b"1", "sparse": b"1"}), Host({"x": b"2"}, task="worker:1")
-    host.told_bytes["sparse"] = 4 << 40
-    found = outputs.listed(run, leases(a=host, b=other), [], None)
-    told = {file["to"]: file["why"] for file in found["files"]}
-    assert (told["model.keras"], told["worker-1/x"]) == (None, None)
-    assert told["sparse"] == (
-        "worker:0 says that this file has 4.0 TiB: with it, more than run.output_limit (100 GiB) would come of "
+
+    def told(sparse_bytes: int) -> dict[str, str | None]:
+        host.told_bytes["sparse"] = sparse_bytes
+        found = outputs.listed(run, leases(a=host, b=other), [], None)
+        return {file["to"]: file["why"] for file in found["files"]}
+
+    assert set(told(run.plan.output_bytes_max - 1).values()) == {None}
+    beyond = told(run.plan.output_bytes_max)
+    assert (beyond["model.keras"], beyond["worker-1/x"]) == (None, None)
+    assert beyond["sparse"] == (
+        "worker:0 says that this file has 100 GiB: with it, more than run.output_limit (100 GiB) would come of "
         "that task"
     )
 

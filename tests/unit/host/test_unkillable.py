@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.both import process
+from orchestrator.host.agent import sweep as agent_sweep
 from orchestrator.host.shim import sweep
 from orchestrator.host.system import unkillable
 
@@ -131,6 +133,47 @@ def test_a_sweep_tries_again_to_kill_what_was_left(child: subprocess.Popen[bytes
     unkillable.remember(str(tmp_path), RUN, [who])
     assert sweep.sweep(str(tmp_path), RUN, {1}) == [], "it has no marker, and its identity is known"
     assert child.wait() == -signal.SIGKILL
+
+
+class Clock:
+    """Time that passes only in the pauses of a sweep."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        assert self.now_s < 60.0, "it waits for ever"
+
+
+def test_a_sweep_names_what_does_not_die_at_its_bound_and_spares_itself(
+    child: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who, _ = known(child)
+    itself = process.identity(os.getpid())
+    assert itself is not None
+    clock = Clock()
+    monkeypatch.setattr(sweep, "time", clock)
+    monkeypatch.setattr(sweep, "kill", list)  # nothing dies of it
+    (left,) = sweep.sweep(str(tmp_path), RUN, {1}, known=[who, itself], bound_s=3.0)
+    assert left["pid"] == child.pid
+    assert unkillable.of_run(str(tmp_path), RUN) == [who], "the next sweep tries again"
+    assert 3.0 <= clock.now_s < 3.1
+
+
+def test_a_port_that_stays_in_use_is_named_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(agent_sweep, "time", clock)
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        assert agent_sweep._busy([port, port]) == [port]
+    assert agent_sweep.PORTS_S <= clock.now_s < agent_sweep.PORTS_S + 0.1
+    clock.now_s = 0.0
+    assert agent_sweep._busy([port]) == []
+    assert clock.now_s == 0.0, "a free port is not waited for"
 
 
 def as_nobody(work: Callable[[], Any]) -> Any:

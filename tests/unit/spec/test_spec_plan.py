@@ -131,6 +131,17 @@ def test_a_spec_that_was_not_checked_and_finds_no_place_is_an_error(tmp_path: Pa
         plan_spec(spec, tmp_path)
 
 
+@pytest.mark.parametrize(("fewest", "may_shrink"), [(1, {"worker": 1}), (2, {})])
+def test_a_run_that_needs_all_its_tasks_cannot_shrink(fewest: int, may_shrink: dict[str, int]) -> None:
+    tasks = {"worker": {"replicas": 2, "replicas_min": fewest}}
+    run = {"strategy": "multi_worker_mirrored", "script": "t.py", "tasks": tasks}
+    hosts = [{"name": "a", "slots": 2}]
+    spec = ClusterSpec.model_validate({"version": 1, "name": "t", "hosts": hosts, "run": run})
+    plan = plan_spec(spec, Path("/"))
+    assert plan.replicas_min == may_shrink
+    assert plan.options.replicas_planned == (2 if may_shrink else None), "what a script is told of it"
+
+
 def test_unequal_hosts_are_split_into_workers_that_see_equally_many_gpus_each_its_own() -> None:
     tasks: dict[str, object] = {"worker": {"gpus": "split", "replicas_min": 2}}
     hosts = [

@@ -1,0 +1,137 @@
+"""An agent and its shims: no order is lost while one begins or ends, and one that begins is not called dead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.both import durable, process
+from orchestrator.both.hostdir import HostFault, generation_dir
+from orchestrator.host.agent.jobs import Jobs, Result
+from orchestrator.host.agent.streams import Loop
+from orchestrator.host.agent.tasks import Link, Tasks
+from orchestrator.host.shim import record
+from orchestrator.protocol.channel import Decoder
+
+RUN, TASK = "demo-20260101-1", "worker:0"
+START = {"run": RUN, "task": TASK, "generation": 1}
+STOP: Any = {"order": "stop", "id": 7, "generation": 1, "task": TASK, "grace_s": 0}
+STACKS: Any = {"order": "stacks", "id": 8, "generation": 1, "task": TASK}
+
+
+class Rig:
+    """The tasks of an agent, with its loop; no job is run."""
+
+    def __init__(self, host_dir: Path) -> None:
+        self.directory = generation_dir(str(host_dir), RUN, TASK, 1)
+        os.makedirs(self.directory)
+        Path(self.directory, "start.json").touch()
+        self.loop = Loop()
+        self.said: list[Mapping[str, Any]] = []
+        self.buried = 0
+        self.tasks = Tasks(
+            self.loop, cast("Jobs", self), str(host_dir), lambda: None, lambda said, _: self.said.append(said)
+        )
+
+    def function(self, _do: Callable[[], Any], _done: Callable[[Result], None], *, deadline_s: float) -> None:
+        """Take a job, as Jobs does."""
+        assert deadline_s > 0
+        self.buried += 1
+
+    @property
+    def link(self) -> Link:
+        return self.tasks.link(RUN, TASK, 1)
+
+    def end(self) -> None:
+        """Write the exit record, as the shim does before it ends."""
+        record.write_failed_start(self.directory, START, "its end")
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def shim_of(listener: socket.socket) -> socket.socket:
+    listener.settimeout(15)
+    return listener.accept()[0]
+
+
+def test_an_order_that_overtakes_the_start_reaches_the_shim_once_it_listens(rig: Rig) -> None:
+    rig.tasks.watch(RUN, 0.5, None)
+    rig.tasks.forward(rig.link, STOP)
+    rig.tasks.forward(rig.link, STACKS)
+    orders = []
+    with record.listen(rig.directory) as listener:
+        assert rig.link.socket is not None
+        with shim_of(listener) as shim, contextlib.suppress(BlockingIOError):
+            shim.setblocking(False)  # what was sent is there
+            orders = [order for order, _ in Decoder().feed(shim.recv(1 << 16))]
+        rig.tasks.unwatch(RUN)
+    assert orders == [{"order": "watch", "heartbeat_s": 0.5}, STOP, STACKS]
+
+
+@pytest.mark.parametrize("when", ["before it began", "before it answered"])
+def test_who_stops_what_has_just_ended_is_told_that_it_has(rig: Rig, when: str) -> None:
+    if when == "before it began":
+        for order in (STOP, STACKS):
+            rig.tasks.forward(rig.link, order)
+        rig.end()
+        assert rig.link.ended
+    else:
+        with record.listen(rig.directory) as listener:
+            for order in (STOP, STACKS):
+                rig.tasks.forward(rig.link, order)
+            shim_of(listener).close()
+        rig.end()
+        while not rig.link.ended:
+            rig.loop.turn()
+    assert [said.get("ok") for said in rig.said] == [{}, None]
+    assert [said["reply"] for said in rig.said] == [7, 8]
+    assert rig.said[1]["error"]["code"] == "gone"
+    with pytest.raises(HostFault, match="has ended"):
+        rig.tasks.forward(rig.link, STACKS)
+
+
+@pytest.mark.parametrize(("age_s", "is_dead"), [(0.0, False), (9.0, False), (11.0, True), (-3600.0, True)])
+@pytest.mark.fault(41)
+def test_a_shim_that_never_came_counts_as_dead_after_a_while_also_where_the_clock_was_set_back(
+    rig: Rig, age_s: float, is_dead: bool
+) -> None:
+    os.utime(rig.directory, (0, time.time() - age_s))
+    assert rig.link.recovering == is_dead
+    assert rig.buried == is_dead
+    assert rig.link.recovering == is_dead
+    assert rig.buried == is_dead, "it is buried once"
+
+
+@pytest.mark.parametrize("meanwhile", ["it ended", "it began"])
+def test_a_shim_that_ended_or_began_just_before_the_lock_is_not_buried(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    take = record.lock
+
+    def late(directory: str, *, wait: bool = True) -> int:
+        if meanwhile == "it ended":
+            rig.end()
+        else:
+            me = process.identity(os.getpid())
+            assert me is not None
+            durable.write_json(os.path.join(directory, "shim.json"), {"shim": me.to_json()})
+        return take(directory, wait=wait)
+
+    monkeypatch.setattr(record, "lock", late)
+    found = record.recover(rig.directory)
+    if meanwhile == "it ended":
+        assert found is not None
+        assert found["exit"] is not None
+        assert found["exit"]["cause"] == "start-failed", "what it wrote itself"
+    else:
+        assert found is None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
     from orchestrator.head.api.client import Client
     from orchestrator.spec.kubernetes.hosts import PodWishes
-    from orchestrator.spec.kubernetes.manifests import Manifest
+    from orchestrator.spec.kubernetes.objects import Manifest
 
 _LOOK_S = 1.0
 _RETURN_S = 15.0
@@ -33,7 +33,7 @@ _RETURN_LOOK_S = 0.25
 def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
     """Return the pods of a file's run, and whether this call has asked for them. Raises SpecError, KubernetesFailed."""
     from orchestrator.head.code.codetree import survey
-    from orchestrator.spec.kubernetes import hosts
+    from orchestrator.spec.kubernetes import hosts, objects
     from orchestrator.spec.plan import load_plan, pod_wishes_of
 
     plan, _ = load_plan(file)
@@ -41,7 +41,7 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
     _check(file, plan)
     survey(plan.workdir, plan.withheld).check(plan.script, plan.push_bytes_max)
     cluster = find(environment.environ, wishes.context, wishes.namespace)
-    digest = hosts.digest(hosts.pod_manifests(plan, wishes, b"", ""))
+    digest = objects.digest(hosts.pod_manifests(plan, wishes, b"", ""))
     state_dir = environment.paths.state_dir
     environment.paths.ensure()
     for one in _of(state_dir, [plan.name]):
@@ -82,11 +82,11 @@ def _check_rights(cluster: Cluster) -> None:
 
 def _claim(plan: Plan, wishes: PodWishes, cluster: Cluster) -> None:
     """Make the claim of the checkpoints where it is not there. Nothing of ours deletes it."""
-    from orchestrator.spec.kubernetes import hosts
+    from orchestrator.spec.kubernetes import hosts, objects
 
     if not hosts.needs_claim(plan):
         return
-    name = hosts.claim_name(plan, wishes)
+    name = objects.claim_name(plan, wishes)
     if cluster.call("get", "persistentvolumeclaims", name, "--ignore-not-found", "--output=name").strip():
         return
     if wishes.claim is not None:

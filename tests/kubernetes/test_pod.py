@@ -52,8 +52,10 @@ def test_a_pod_saves_at_term_and_its_next_attempt_goes_on_there(tmp_path: Path) 
     (tmp_path / "cluster.yaml").write_text(SPEC.format(python=sys.executable))
     words = [sys.executable, "-m", "orchestrator.cli.main", "export", "k8s", str(tmp_path / "cluster.yaml")]
     words += ["--image", "localhost/lent:1", "--save-wait", "20"]
-    exported = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    objects = list(yaml.safe_load_all(exported))
+    objects = []
+    for more in ([], ["--claim-only"]):
+        exported = subprocess.run([*words, *more], capture_output=True, text=True, check=True).stdout
+        objects += list(yaml.safe_load_all(exported))
     plan = []
     lent = list(dict.fromkeys(["/usr", sys.prefix, sys.base_prefix]))
     for attempt, term_after in ((0, "epoch 3"), (1, None)):

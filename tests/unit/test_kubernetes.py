@@ -15,7 +15,8 @@ import yaml
 
 from orchestrator.core.errors import SpecError
 from orchestrator.protocol import pod
-from orchestrator.spec.kubernetes.manifests import Manifest, as_yaml, manifests
+from orchestrator.spec.kubernetes.manifests import as_yaml, claims, manifests
+from orchestrator.spec.kubernetes.objects import Manifest
 from orchestrator.spec.kubernetes.settings import settings
 from orchestrator.spec.kubernetes.wishes import Wishes, refusals
 from orchestrator.spec.plan import load_plan
@@ -72,7 +73,9 @@ def pod_template(found: list[Manifest]) -> Manifest:
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server", "horovod", "single"])
-def test_every_object_fits_its_published_schema(export: Export, strategy: str) -> None:
+def test_every_object_fits_its_published_schema(
+    export: Export, spec: Callable[[str], Path], strategy: str
+) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     text = SPEC.replace("multi_worker_mirrored", strategy)
     if strategy == "parameter_server":
@@ -82,7 +85,9 @@ def test_every_object_fits_its_published_schema(export: Export, strategy: str) -
         text = text.replace("replicas: 2, gpus: 2", "replicas: 2, gpus: 1")
     elif strategy == "single":
         text = text.replace("  tasks: {worker: {replicas: 2, gpus: 2}}\n", "")
-    for found in export(text, cpu="2", memory="4Gi", namespace="team"):
+    wishes: dict[str, Any] = {"cpu": "2", "memory": "4Gi", "namespace": "team"}
+    claim = claims(load_plan(spec(text))[0], Wishes("mine:1", **wishes))
+    for found in [*export(text, **wishes), *claim]:
         if found["kind"] != "JobSet":
             validate.validate(found, "1.34", strict=True)
             continue
@@ -93,6 +98,37 @@ def test_every_object_fits_its_published_schema(export: Export, strategy: str) -
         for replicated in found["spec"]["replicatedJobs"]:
             job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}
             validate.validate({**job, **replicated["template"]}, "1.34", strict=True)
+
+
+def test_a_changed_run_is_a_changed_object_and_what_pods_have_mounted_stays(export: Export) -> None:
+    def maps(found: list[Manifest]) -> list[str]:
+        return [one["metadata"]["name"] for one in found if one["kind"] == "ConfigMap"]
+
+    found, changed = export(), export(SPEC.replace("--name", "--other"))
+    assert maps(found) == maps(export())
+    assert [old == new for old, new in zip(maps(found), maps(changed), strict=True)] == [False, True]
+    assert all(one["immutable"] for one in found if one["kind"] == "ConfigMap")
+    mounted = [
+        one["configMap"]["name"] for one in pod_template(changed)["spec"]["volumes"] if "configMap" in one
+    ]
+    assert mounted == maps(changed)
+
+
+def test_the_checkpoints_are_in_no_file_that_is_deleted_with_the_run(
+    spec: Callable[[str], Path], tmp_path: Path
+) -> None:
+    def items(*more: str) -> list[Manifest]:
+        orch = Desk(tmp_path)
+        assert orch("export", "k8s", str(spec(SPEC)), "--image", "mine:1", "--json", *more) == 0
+        return list(json.loads(orch.put_out)["items"])
+
+    assert [one["kind"] for one in items()] == ["ConfigMap", "ConfigMap", "JobSet"]
+    [claim] = items("--claim-only")
+    volume = next(one for one in pod_template(items())["spec"]["volumes"] if one["name"] == "checkpoints")
+    assert volume["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+    orch = Desk(tmp_path)
+    assert orch("export", "k8s", str(spec(SPEC)), "--image", "m:1", "--claim-only", "--claim", "nfs") == 2
+    assert "there is no claim to make" in orch.said
 
 
 def test_no_secret_and_no_text_of_the_user_is_in_a_command(export: Export) -> None:

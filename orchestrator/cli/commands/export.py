@@ -64,6 +64,7 @@ command.add_command(export_slurm.command)
     "k8s",
     examples=[
         ("orch export k8s cluster.yaml --image tensorflow/tensorflow:2.19.0 > mnist.yaml", "As a JobSet"),
+        ("orch export k8s cluster.yaml --image mine:1 --claim-only | kubectl create -f -", "Its claim, once"),
         ("orch export k8s cluster.yaml --image mine:1 --code /app", "The image has the code"),
         ("orch export k8s cluster.yaml --image mine:1 --claim shared-nfs --json", "On a claim that is there"),
     ],
@@ -86,6 +87,11 @@ command.add_command(export_slurm.command)
 )
 @click.option("--python", help="The image's Python. Default: `run.python` of the spec, else python3.")
 @click.option("--claim", type=_NAME, help="A PersistentVolumeClaim that is there, for the checkpoints.")
+@click.option(
+    "--claim-only",
+    is_flag=True,
+    help="Print the claim of the checkpoints alone. It is created once, and outlives what else is printed.",
+)
 @click.option("--storage", type=_SIZE, default="20Gi", show_default=True, help="The size of a new claim.")
 @click.option("--shm", type=_SIZE, default="2Gi", show_default=True, help="The size of /dev/shm.")
 @click.option("--cpu", type=_SIZE, help="The CPUs that each pod asks for.")
@@ -115,6 +121,7 @@ def kubernetes(
     code_dir: str | None,
     python: str | None,
     claim: str | None,
+    claim_only: bool,
     storage: str,
     shm: str,
     cpu: str | None,
@@ -130,7 +137,7 @@ def kubernetes(
     exit code by which Kubernetes starts it again, or does not. `hosts:` of FILE is not used.
     """
     from orchestrator.head.code import bundle
-    from orchestrator.spec.kubernetes.manifests import as_list, as_yaml, manifests
+    from orchestrator.spec.kubernetes.manifests import as_list, as_yaml, claims, manifests
     from orchestrator.spec.kubernetes.wishes import Wishes, notes
     from orchestrator.spec.load import load_spec
     from orchestrator.spec.plan import load_plan
@@ -156,8 +163,16 @@ def kubernetes(
         save_wait_s=float(save_wait),
     )
     _check(file, plan, wishes)
-    found = manifests(plan, wishes, bundle.packed(), None if code_dir else _code(file, plan))
-    remarks = notes(plan)
+    if claim_only:
+        found, remarks = claims(plan, wishes), notes(plan, wishes)[:1]
+        if not found:
+            raise UsageError(
+                "there is no claim to make",
+                hint="leave out --claim" if claim else "`checkpoint: {dir: …}` in the file asks for one",
+            )
+    else:
+        found = manifests(plan, wishes, bundle.packed(), None if code_dir else _code(file, plan))
+        remarks = notes(plan, wishes)
     session.put((as_list(found) if as_json else as_yaml(found, remarks)).rstrip("\n"))
     _say_notes(session, remarks[1:])
     return 0

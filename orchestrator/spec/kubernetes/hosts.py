@@ -6,8 +6,6 @@ Nothing of the user's script is in here: code, arguments, environment and secret
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,16 +13,14 @@ from typing import Any
 from orchestrator.core.plan import HostPlan, Plan
 from orchestrator.protocol import pod
 from orchestrator.spec.diagnostics import Loc
-
-Manifest = dict[str, Any]
+from orchestrator.spec.kubernetes import objects
+from orchestrator.spec.kubernetes.objects import MARGIN_S, Manifest
 
 TRANSPORT = "k8s"
 
 NAME_MAX = 40
 """The longest name of a run: its pods' names are host names, and a keeper's socket has them in its path."""
 
-_GPU = "nvidia.com/gpu"
-_MARGIN_S = 10
 _TMP = "/orch/tmp"
 
 
@@ -46,11 +42,6 @@ class PodWishes:
 def needs_claim(plan: Plan) -> bool:
     """Whether all pods must see one checkpoint directory."""
     return plan.checkpoint is not None and plan.checkpoint.shared
-
-
-def claim_name(plan: Plan, wishes: PodWishes) -> str:
-    """Return the claim of the checkpoints."""
-    return wishes.claim or f"{plan.name}-checkpoints"
 
 
 def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
@@ -95,22 +86,14 @@ def _host(host: HostPlan, name: str, plan: Plan, allocation: str) -> HostPlan:
     )
 
 
-def digest(found: list[Manifest]) -> str:
-    """Return what tells one set of manifests from another."""
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def claim_manifest(plan: Plan, wishes: PodWishes) -> Manifest:
     """Return the claim. It is not of the allocation: it holds the checkpoints, and nothing of ours deletes it."""
-    mode = "ReadWriteMany" if len(plan.hosts) > 1 else "ReadWriteOnce"
-    spec = {"accessModes": [mode], "resources": {"requests": {"storage": wishes.storage}}}
-    head: Manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
-    return {**head, "metadata": {"name": claim_name(plan, wishes), "labels": _labels(plan)}, "spec": spec}
+    return objects.claim(plan, wishes, len(plan.hosts))
 
 
 def pod_manifests(plan: Plan, wishes: PodWishes, bundle: bytes, allocation: str) -> list[Manifest]:
     """Return all objects of an allocation, in the order in which they are created."""
-    labels = {**_labels(plan), pod.ALLOCATION_LABEL: allocation}
+    labels = {**objects.labels(plan), pod.ALLOCATION_LABEL: allocation}
 
     def head(api: str, kind: str, name: str) -> Manifest:
         return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": labels}}
@@ -135,14 +118,10 @@ def pod_manifests(plan: Plan, wishes: PodWishes, bundle: bytes, allocation: str)
     ]
 
 
-def _labels(plan: Plan) -> dict[str, str]:
-    return {"app.kubernetes.io/name": plan.name, "app.kubernetes.io/managed-by": "orch"}
-
-
 def _pod(plan: Plan, wishes: PodWishes, allocation: str) -> Manifest:
     return {
         # The keeper ends when it was asked to and nothing of a run is left; until then tasks go on, and save.
-        "terminationGracePeriodSeconds": int(plan.timing.kill_grace_s) + 60 + _MARGIN_S,
+        "terminationGracePeriodSeconds": int(plan.timing.kill_grace_s) + 60 + MARGIN_S,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "containers": [_container(plan, wishes, allocation)],
@@ -157,23 +136,15 @@ def _container(plan: Plan, wishes: PodWishes, allocation: str) -> Manifest:
         {"name": "ORCH_HOST_DIR", "value": f"{pod.HOST_DIR}/dir"},
         {"name": "TMPDIR", "value": _TMP},
     ]
-    found: Manifest = {
+    return {
         "name": pod.CONTAINER,
         "image": wishes.image,
         "command": [python, "-I", "-S", pod.BUNDLE, "keeper", allocation],
         "env": env,
         "securityContext": {"allowPrivilegeEscalation": False},
         "volumeMounts": list(_mounts(plan)),
+        **objects.resources(wishes, max(len(host.gpus) for host in plan.hosts)),
     }
-    gpus = max(len(host.gpus) for host in plan.hosts)
-    limits = {_GPU: str(gpus)} if gpus else {}
-    asked = {key: text for key, text in (("cpu", wishes.cpu), ("memory", wishes.memory)) if text}
-    if limits or asked:
-        found["resources"] = {
-            **({"requests": asked} if asked else {}),
-            **({"limits": limits} if limits else {}),
-        }
-    return found
 
 
 def _mounts(plan: Plan) -> Iterator[Manifest]:
@@ -191,7 +162,7 @@ def _volumes(plan: Plan, wishes: PodWishes) -> Iterator[Manifest]:
     yield {"name": "tmp", "emptyDir": {}}
     yield {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": wishes.shm}}
     if needs_claim(plan):
-        claim = {"claimName": claim_name(plan, wishes)}
+        claim = {"claimName": objects.claim_name(plan, wishes)}
         yield {"name": "checkpoints", "persistentVolumeClaim": claim}
     elif plan.checkpoint is not None:
         yield {"name": "checkpoints", "emptyDir": {}}

@@ -1,5 +1,6 @@
-"""The manifests: ConfigMaps, claim, and a JobSet.
+"""The manifests: ConfigMaps and a JobSet; the claim of the checkpoints stands alone, since it outlives them.
 
+A ConfigMap is named by its content: a changed run names another one, and what pods have mounted never changes.
 Everything of the user's is a YAML value; the container's command is fixed, and no shell reads it.
 """
 
@@ -8,24 +9,19 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import yaml
 
 from orchestrator.core.plan import Plan
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.protocol import pod
+from orchestrator.spec.kubernetes import objects
+from orchestrator.spec.kubernetes.objects import MARGIN_S, Manifest
 from orchestrator.spec.kubernetes.settings import settings
 from orchestrator.spec.kubernetes.wishes import Wishes
 
-Manifest = dict[str, Any]
-
-_MARGIN_S = 10
-"""For the record of the end, once the task has gone."""
-
 _JOBSET_SET = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"
 _JOBSET_ATTEMPT = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
-_GPU = "nvidia.com/gpu"
 
 
 def manifests(plan: Plan, wishes: Wishes, bundle: bytes, code: bytes | None) -> list[Manifest]:
@@ -37,42 +33,41 @@ def manifests(plan: Plan, wishes: Wishes, bundle: bytes, code: bytes | None) -> 
         bundle: our own code, as hosts get it.
         code: the user's code as a zip archive; None where the image has it.
     """
-    found = [_bundle_map(plan, wishes, bundle)]
+    told = {"pod.json": json.dumps(settings(plan, wishes), indent=1)}
+    maps = {"bundle": _config_map(plan, wishes, "orch", {"orch.pyz": bundle}, told)}
     if code is not None:
-        binary = {"code.zip": base64.b64encode(code).decode("ascii")}
-        found.append({**_head("v1", "ConfigMap", plan, wishes, "code"), "binaryData": binary})
-    if plan.checkpoint is not None and wishes.claim is None:
-        found.append(_claim(plan, wishes))
-    return [*found, _jobset(plan, wishes)]
+        maps["code"] = _config_map(plan, wishes, "code", {"code.zip": code}, {})
+    return [*maps.values(), _jobset(plan, wishes, {name: _name(one) for name, one in maps.items()})]
 
 
-def _head(api: str, kind: str, plan: Plan, wishes: Wishes, part: str = "") -> Manifest:
-    name = f"{plan.name}-{part}" if part else plan.name
-    metadata: Manifest = {"name": name, "labels": _labels(plan)}
-    if wishes.namespace is not None:
-        metadata["namespace"] = wishes.namespace
-    return {"apiVersion": api, "kind": kind, "metadata": metadata}
+def claims(plan: Plan, wishes: Wishes) -> list[Manifest]:
+    """Return the claim of the checkpoints, where one is to be made. It is created once, and deleted by hand."""
+    if plan.checkpoint is None or wishes.claim is not None:
+        return []
+    found = objects.claim(plan, wishes, len(plan.tasks))
+    found["metadata"] = _metadata(plan, wishes, _name(found))
+    return [found]
 
 
-def _labels(plan: Plan) -> dict[str, str]:
-    return {"app.kubernetes.io/name": plan.name, "app.kubernetes.io/managed-by": "orch"}
+def _name(one: Manifest) -> str:
+    return str(one["metadata"]["name"])
 
 
-def _bundle_map(plan: Plan, wishes: Wishes, bundle: bytes) -> Manifest:
-    return {
-        **_head("v1", "ConfigMap", plan, wishes, "orch"),
-        "data": {"pod.json": json.dumps(settings(plan, wishes), indent=1)},
-        "binaryData": {"orch.pyz": base64.b64encode(bundle).decode("ascii")},
-    }
+def _metadata(plan: Plan, wishes: Wishes, name: str) -> Manifest:
+    at = {} if wishes.namespace is None else {"namespace": wishes.namespace}
+    return {"name": name, "labels": objects.labels(plan), **at}
 
 
-def _claim(plan: Plan, wishes: Wishes) -> Manifest:
-    mode = "ReadWriteMany" if len(plan.tasks) > 1 else "ReadWriteOnce"
-    spec = {"accessModes": [mode], "resources": {"requests": {"storage": wishes.storage}}}
-    return {**_head("v1", "PersistentVolumeClaim", plan, wishes, "checkpoints"), "spec": spec}
+def _config_map(
+    plan: Plan, wishes: Wishes, part: str, binary: dict[str, bytes], data: dict[str, str]
+) -> Manifest:
+    content: Manifest = {"data": data} if data else {}
+    content["binaryData"] = {key: base64.b64encode(found).decode("ascii") for key, found in binary.items()}
+    metadata = _metadata(plan, wishes, f"{plan.name}-{part}-{objects.digest(content)[:10]}")
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **content, "immutable": True}
 
 
-def _jobset(plan: Plan, wishes: Wishes) -> Manifest:
+def _jobset(plan: Plan, wishes: Wishes, maps: dict[str, str]) -> Manifest:
     """Return a JobSet: one replicated job for each task type, and all pods anew when one of them fails."""
     free = "|".join(map(str, pod.FREE))
     spec: Manifest = {
@@ -89,12 +84,13 @@ def _jobset(plan: Plan, wishes: Wishes) -> Manifest:
                 ),
             ],
         },
-        "replicatedJobs": [_replicated(plan, wishes, type_) for type_ in _types(plan)],
+        "replicatedJobs": [_replicated(plan, wishes, maps, type_) for type_ in _types(plan)],
     }
     trainers = _trainers(plan)
     if len(trainers) < len(_types(plan)):
         spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": trainers}
-    return {**_head("jobset.x-k8s.io/v1alpha2", "JobSet", plan, wishes), "spec": spec}
+    metadata = _metadata(plan, wishes, plan.name)
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": spec}
 
 
 def _rule(name: str, action: str, *patterns: str) -> Manifest:
@@ -106,7 +102,7 @@ def _rule(name: str, action: str, *patterns: str) -> Manifest:
     }
 
 
-def _replicated(plan: Plan, wishes: Wishes, type_: str) -> Manifest:
+def _replicated(plan: Plan, wishes: Wishes, maps: dict[str, str], type_: str) -> Manifest:
     count = sum(task.id.type == type_ for task in plan.tasks)
     alone = type_ in STRATEGIES[plan.strategy].alone
     spec = {
@@ -117,7 +113,7 @@ def _replicated(plan: Plan, wishes: Wishes, type_: str) -> Manifest:
         "backoffLimit": wishes.restarts if alone else 0,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": list(_child_rules(alone=alone))},
-        "template": _template(plan, wishes, type_),
+        "template": _template(plan, wishes, maps, type_),
     }
     return {"name": type_, "replicas": 1, "template": {"spec": spec}}
 
@@ -147,36 +143,29 @@ def _trainers(plan: Plan) -> list[str]:
     return [type_ for type_ in _types(plan) if type_ not in served and type_ != "evaluator"]
 
 
-def _template(plan: Plan, wishes: Wishes, type_: str) -> Manifest:
+def _template(plan: Plan, wishes: Wishes, maps: dict[str, str], type_: str) -> Manifest:
     spec: Manifest = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": int(wishes.save_wait_s + plan.timing.kill_grace_s) + _MARGIN_S,
+        "terminationGracePeriodSeconds": int(wishes.save_wait_s + plan.timing.kill_grace_s) + MARGIN_S,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "containers": [_container(plan, wishes, type_)],
-        "volumes": list(_volumes(plan, wishes)),
+        "volumes": list(_volumes(plan, wishes, maps)),
     }
-    return {"metadata": {"labels": _labels(plan)}, "spec": spec}
+    return {"metadata": {"labels": objects.labels(plan)}, "spec": spec}
 
 
 def _container(plan: Plan, wishes: Wishes, type_: str) -> Manifest:
-    found: Manifest = {
+    gpus = max(len(task.gpus) for task in plan.tasks if type_ == task.id.type)
+    return {
         "name": pod.CONTAINER,
         "image": wishes.image,
         "command": [wishes.python.replace("$", "$$"), pod.BUNDLE, "pod"],  # Kubernetes expands $(NAME)
         "env": list(_environment(plan, type_)),
         "securityContext": {"allowPrivilegeEscalation": False},
         "volumeMounts": list(_mounts(plan, wishes)),
+        **objects.resources(wishes, 0 if type_ in STRATEGIES[plan.strategy].without_gpus else gpus),
     }
-    gpus = max(len(task.gpus) for task in plan.tasks if type_ == task.id.type)
-    limits = {_GPU: str(gpus)} if gpus and type_ not in STRATEGIES[plan.strategy].without_gpus else {}
-    asked = {key: text for key, text in (("cpu", wishes.cpu), ("memory", wishes.memory)) if text}
-    if limits or asked:
-        found["resources"] = {
-            **({"requests": asked} if asked else {}),
-            **({"limits": limits} if limits else {}),
-        }
-    return found
 
 
 def _environment(plan: Plan, type_: str) -> Iterator[Manifest]:
@@ -201,15 +190,14 @@ def _mounts(plan: Plan, wishes: Wishes) -> Iterator[Manifest]:
         yield {"name": "checkpoints", "mountPath": plan.checkpoint.dir}
 
 
-def _volumes(plan: Plan, wishes: Wishes) -> Iterator[Manifest]:
-    yield {"name": "bundle", "configMap": {"name": f"{plan.name}-orch"}}
-    if wishes.code_dir is None:
-        yield {"name": "code", "configMap": {"name": f"{plan.name}-code"}}
+def _volumes(plan: Plan, wishes: Wishes, maps: dict[str, str]) -> Iterator[Manifest]:
+    for volume, name in maps.items():
+        yield {"name": volume, "configMap": {"name": name}}
     yield {"name": "host", "emptyDir": {}}
     yield {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": wishes.shm}}
     if plan.checkpoint is not None:
-        claim = wishes.claim or f"{plan.name}-checkpoints"
-        yield {"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}}
+        claim = {"claimName": objects.claim_name(plan, wishes)}
+        yield {"name": "checkpoints", "persistentVolumeClaim": claim}
 
 
 def as_yaml(found: Sequence[Manifest], notes: Sequence[str]) -> str:

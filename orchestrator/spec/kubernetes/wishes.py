@@ -72,12 +72,12 @@ def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
             return
 
 
-def notes(plan: Plan) -> list[str]:
+def notes(plan: Plan, wishes: Wishes) -> list[str]:
     """Return notes for people on the manifests, and on what they leave out."""
     found = ["Written by `orch export k8s`; never sent to a cluster by orch. Read it before you use it."]
     found.append(
-        "Use `kubectl create -f` or `kubectl apply --server-side -f`: plain `apply` copies each object into an "
-        "annotation, which holds 256 KiB."
+        f"Use `kubectl apply --server-side -f`, and `kubectl delete jobset {plan.name}` before a changed file: "
+        "plain `apply` copies each object into an annotation, which holds 256 KiB."
     )
     found.append("It needs the JobSet controller (jobset.x-k8s.io/v1alpha2) in the cluster.")
     if plan.secrets:
@@ -87,7 +87,12 @@ def notes(plan: Plan) -> list[str]:
         )
     if plan.checkpoint is None:
         found.append("The spec names no checkpoint directory: each restart begins at step 0.")
-    elif len(plan.tasks) > 1:
+    elif wishes.claim is None:
+        found.append(
+            f"The claim {plan.name}-checkpoints is not in this file, so that nothing deletes it with the run: create "
+            "it once, from what `--claim-only` prints."
+        )
+    if plan.checkpoint is not None and len(plan.tasks) > 1:
         found.append("The checkpoint claim must be one that several nodes can mount (ReadWriteMany).")
     if any(host.spare for host in plan.hosts):
         found.append("Spare hosts are left out: Kubernetes chooses among the nodes that it has.")

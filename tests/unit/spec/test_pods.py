@@ -11,11 +11,11 @@ from orchestrator.core.errors import SpecError
 from orchestrator.spec.kubernetes.hosts import (
     PodWishes,
     claim_manifest,
-    digest,
     in_pods,
     pod_manifests,
     refusals,
 )
+from orchestrator.spec.kubernetes.objects import digest
 from orchestrator.spec.plan import load_plan, pod_wishes_of
 
 RUN = (

@@ -140,12 +140,20 @@ def test_a_pod_of_an_earlier_generation_ends_and_all_meet_in_the_next(pods: Pods
     assert "worker:1 generation 2" in back.log.read_text()
 
 
-def test_term_ends_the_task_within_the_grace(pods: Pods) -> None:
+def test_term_ends_the_task_within_the_grace_and_counts_as_no_failure(pods: Pods, tmp_path: Path) -> None:
+    script = tmp_path / "code" / "train.py"
+    script.write_text(
+        "import signal\nsignal.signal(signal.SIGTERM, lambda *_: time.sleep(0.5) or sys.exit(7))\n" + SCRIPT
+    )
     running = pods(0, steps=5000)
     running.wait_for("generation 1 wired")
     running.process.send_signal(signal.SIGTERM)
     assert running.end() == pod.STOPPED
     assert "worker:0 was asked to end" in running.log.read_text()
+    exited_at = time.time()
+    end = json.loads((tmp_path / "ckpt/.orch/pods/gen-000001/worker-0.end.json").read_text())
+    assert (end["kind"], end["counts"]) == ("stopped", False)
+    assert end["ended_at"] < exited_at - 0.5, "by when it was stopped: peers fail before it has ended"
 
 
 def test_what_a_restart_cannot_mend_says_so_by_its_exit_code(pods: Pods, tmp_path: Path) -> None:

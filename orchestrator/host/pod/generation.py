@@ -84,9 +84,10 @@ def take(settings: Settings, say: Callable[[str], None], stopping: Callable[[], 
 def _begin(settings: Settings, roll: Roll, say: Callable[[str], None]) -> Generation:
     root, before = str(settings.root), roll.newest()
     same = before.get("set") == settings.set
-    failed = roll.first_failure(int(before["generation"])) if same else None
-    if failed is not None:
-        say(f"generation {before['generation']} ended: {failed['sentence']}")
+    first = roll.first_end(int(before["generation"])) if same else None
+    if first is not None:
+        say(f"generation {before['generation']} ended: {first['sentence']}")
+    failed = first if first is not None and first.get("counts") else None
     seeded = _seed(settings, root, int(before.get("generation", 0)))
     step, number = seeded["global_step"], int(seeded["highest_generation"])
     saved_at = _saved_at(seeded["source"])

@@ -135,6 +135,8 @@ class Attempt:
         self._pace = Pace(self._timing)
         self._released = False
         self._stopped: str | None = None
+        self._stopped_at = 0.0
+        """By the wall clock, as the ends of tasks."""
         self._leaving: Leaving | None = None
         self._stalled_at: float | None = None
         self._peers_at = 0.0
@@ -211,7 +213,7 @@ class Attempt:
             self._pace = Pace(self._timing)
 
     def _stop(self, link: ShimLink, why: str) -> None:
-        self._stopped = why
+        self._stopped, self._stopped_at = why, time.time()
         link.order("stop", grace_s=float(self._timing["kill_grace_s"]))
 
     def _outcome(self, task: Task) -> Outcome:
@@ -223,7 +225,8 @@ class Attempt:
                 "counts": found.counts,
                 "sentence": found.sentence,
                 "code": found.code,
-                "ended_at": ended.get("ended_at"),
+                # Its peers fail as soon as it goes, and may be faster than its own end.
+                "ended_at": self._stopped_at if self._stopped == TERM else ended.get("ended_at"),
                 "global_step": task["global_step"],
                 "last_lines": ended.get("last_lines", []),
             }

@@ -9,6 +9,7 @@ The chief's pod chooses the number, above all that are there. The others wait fo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 
@@ -47,7 +48,9 @@ class Roll:
         return os.path.join(self.home, f"{places.PREFIX}{generation:06d}")
 
     def join(self, generation: int, task: str, who: str) -> None:
-        """Join a generation. A task that comes back alone joins the same one again."""
+        """Join a generation. A task that comes back alone joins the same one again: its end is none of it any more."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._end(generation, task))
         with open(os.path.join(self.of(generation), _plain(task)), "w", encoding="utf-8") as file:
             file.write(who)
 
@@ -59,19 +62,24 @@ class Roll:
     def record_end(self, generation: int, task: str, end: dict[str, Any]) -> None:
         """Keep how a task ended. Errors are ignored: its exit code says the same, and the disk may be why."""
         try:
-            path = os.path.join(self.of(generation), f"{_plain(task)}.end.json")
-            durable.write_json(path, end, mode=0o666)
+            durable.write_json(self._end(generation, task), end, mode=0o666)
         except OSError:
             return
 
-    def first_failure(self, generation: int) -> dict[str, Any] | None:
-        """Return the end that came first among those that count; None where there is none."""
+    def first_end(self, generation: int) -> dict[str, Any] | None:
+        """Return what ended the generation: the first failure, or a pod that was asked to end before; None if none.
+
+        Peers fail because a drained pod has gone: that is its end, and counts as nobody's failure.
+        """
         found = []
         for name in places.names_in(self.of(generation)):
             end = durable.read_object(self.of(generation), name) if name.endswith(".end.json") else None
-            if end is not None and end.get("counts"):
+            if end is not None and (end.get("counts") or end.get("kind") in ("stopped", "saved")):
                 found.append(end)
         return min(found, key=lambda end: float(end.get("ended_at") or 0.0), default=None)
+
+    def _end(self, generation: int, task: str) -> str:
+        return os.path.join(self.of(generation), f"{_plain(task)}.end.json")
 
 
 def _plain(task: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from orchestrator.host.pod import outcome
 from orchestrator.host.pod.outcome import PEERS, STALL, TERM, Pace
+from orchestrator.host.pod.roll import Roll
 from orchestrator.host.pod.settings import Settings, Unfit
 from orchestrator.host.shim.report import blank_task
 from orchestrator.protocol import pod
@@ -73,6 +75,30 @@ def test_failures_without_a_newer_checkpoint_end_the_run() -> None:
     other = {**before, "count": 4, "mark": "another"}
     assert "5 failures" in (outcome.give_up(other, failed, 10.0, 5)[2] or "")
     assert outcome.give_up(other, None, 10.0, 5) == (4, "", None)  # a drained node is nobody's fault
+
+
+def test_what_ended_a_generation_is_the_drained_pod_and_not_the_peer_that_noticed(tmp_path: Path) -> None:
+    roll = Roll(str(tmp_path))
+    roll.announce({"generation": 1})
+
+    def ends(task: str, kind: str, at: float) -> None:
+        sentence = f"{task} {kind}"
+        roll.record_end(
+            1, task, {"kind": kind, "counts": kind == "failed", "ended_at": at, "sentence": sentence}
+        )
+
+    def first() -> Any:
+        return (roll.first_end(1) or {}).get("sentence")
+
+    ends("worker:1", "failed", 130.9)
+    ends("worker:2", "superseded", 120.0)
+    assert first() == "worker:1 failed"
+    ends("worker:0", "stopped", 130.0)
+    assert first() == "worker:0 stopped"
+    ends("worker:2", "failed", 129.0)  # before anybody was stopped
+    assert first() == "worker:2 failed"
+    roll.join(1, "worker:2", "its pod came back alone")
+    assert first() == "worker:0 stopped"
 
 
 def test_a_pod_finds_its_task_by_type_and_index() -> None:

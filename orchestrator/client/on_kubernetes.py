@@ -54,9 +54,9 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
                 f"{plan.name} has pods that were asked for in another way, in namespace {one.cluster.namespace}",
                 hint=f"`orch kill {plan.name}` gives them back",
             )
-    made = lent.new(plan.name, cluster, len(plan.hosts), digest)
+    claim = objects.claim_name(plan, wishes) if hosts.needs_claim(plan) else ""
+    made = lent.new(plan.name, cluster, len(plan.hosts), digest, claim)
     _check_rights(cluster)
-    _claim(plan, wishes, cluster)
     _create(plan, wishes, made, state_dir)
     return made, True
 
@@ -80,26 +80,24 @@ def _check_rights(cluster: Cluster) -> None:
         )
 
 
-def _claim(plan: Plan, wishes: PodWishes, cluster: Cluster) -> None:
-    """Make the claim of the checkpoints where it is not there. Nothing of ours deletes it."""
-    from orchestrator.spec.kubernetes import hosts, objects
+def _claim(plan: Plan, wishes: PodWishes, made: lent.Lent) -> list[Manifest]:
+    """Return the claim of the checkpoints where it is not there, to be made."""
+    from orchestrator.spec.kubernetes import hosts
 
-    if not hosts.needs_claim(plan):
-        return
-    name = objects.claim_name(plan, wishes)
-    if cluster.call("get", "persistentvolumeclaims", name, "--ignore-not-found", "--output=name").strip():
-        return
-    if wishes.claim is not None:
+    if not made.claim:
+        return []
+    found = made.cluster.items("persistentvolumeclaims", f"--field-selector=metadata.name={made.claim}")
+    where = f"PersistentVolumeClaim {made.claim} in namespace {made.cluster.namespace}"
+    if found and pods.is_leaving(found[0]):
         raise KubernetesFailed(
-            f"there is no PersistentVolumeClaim {name} in namespace {cluster.namespace}",
-            hint="make it, or leave `claim` out: then one is made, and kept",
+            f"the {where} is being deleted",
+            hint="again in a moment: it goes with the last pod that mounts it",
         )
-    cluster.call(
-        "create",
-        "--validate=false",
-        "--filename=-",
-        stdin=json.dumps(hosts.claim_manifest(plan, wishes)).encode(),
-    )
+    if not found and wishes.claim is not None:
+        raise KubernetesFailed(
+            f"there is no {where}", hint="make it, or leave `claim` out: then one is made, and kept"
+        )
+    return [] if found else [hosts.claim_manifest(plan, wishes, made.id)]
 
 
 def _make(cluster: Cluster, manifest: Manifest) -> None:
@@ -114,7 +112,7 @@ def _create(plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> N
     from orchestrator.head.code import bundle
     from orchestrator.spec.kubernetes import hosts
 
-    items = hosts.pod_manifests(plan, wishes, bundle.packed(), made.id)
+    items = [*_claim(plan, wishes, made), *hosts.pod_manifests(plan, wishes, bundle.packed(), made.id)]
     everything = {"apiVersion": "v1", "kind": "List", "items": items}
     lent.keep(state_dir, made)
     try:
@@ -180,7 +178,22 @@ def goes_on(made: lent.Lent) -> str:
 
 def has_run(made: lent.Lent, environment: Environment) -> None:
     """Note that a coordinator has the run: it gives the pods back."""
-    lent.keep(environment.paths.state_dir, replace(made, has_run=True))
+    lent.keep(environment.paths.state_dir, replace(made, has_run=True, is_unused=False))
+
+
+def may_be_used(made: lent.Lent, environment: Environment, *, used: bool) -> None:
+    """Note whether a run may have written to the claim: so it is once a coordinator is asked, until that refuses."""
+    lent.keep(environment.paths.state_dir, replace(made, is_unused=made.is_unused and not used))
+
+
+def kept_claims(environment: Environment, names: Iterable[str]) -> list[str]:
+    """Say which claims stay when the runs of these names are given back, as sentences."""
+    return [
+        f"kept: PersistentVolumeClaim {one.claim} in namespace {one.cluster.namespace}, "
+        f"with the checkpoints of {one.name}"
+        for one in _of(environment.paths.state_dir, list(names))
+        if one.claim and not one.is_unused
+    ]
 
 
 def give_back_waiting(
@@ -196,8 +209,10 @@ def give_back_waiting(
             continue
         waiting.append(one.name)
         try:
-            lent.give_back(environment.paths.state_dir, one)
-            environment.say(f"{one.name} had no run yet; its pods are given back")
+            deleted = ", ".join(lent.give_back(environment.paths.state_dir, one))
+            environment.say(
+                f"{one.name} had no run yet; its pods are given back: deleted {deleted or 'nothing'}"
+            )
         except KubernetesFailed as e:
             problem = _still_lent(environment, one, e)
     return waiting, problem

@@ -158,6 +158,9 @@ def _get(top: Path, settings: dict[str, Any], rest: list[str], options: dict[str
         found = [one for one in found if one["metadata"]["name"] == rest[1]]
         if not found and "--ignore-not-found" not in options:
             raise Failed(f'Error from server (NotFound): {rest[0]} "{rest[1]}" not found')
+    if "--field-selector" in options and options["--field-selector"].startswith("metadata.name="):
+        wanted = options["--field-selector"].removeprefix("metadata.name=")
+        found = [one for one in found if one["metadata"]["name"] == wanted]
     if "--selector" in options:
         key, _, value = options["--selector"].partition("=")
         found = [one for one in found if one["metadata"].get("labels", {}).get(key) == value]

@@ -186,7 +186,7 @@ def test_what_is_missing_or_forbidden_is_said_and_leaves_nothing(desk: Desk) -> 
     def refused(says: str, code: int) -> None:
         desk.orch("up", file, "--on", "k8s", "--timeout", "5s", code=code)
         assert says in desk.stderr
-        assert [name for name in cluster.names() if not name.startswith("Persistent")] == []
+        assert cluster.names() == []
 
     desk.environ["PATH"] = "/nowhere"
     refused("there is no kubectl on this machine", 1)
@@ -217,7 +217,7 @@ def test_pods_that_wait_say_why_and_are_given_back_by_kill(desk: Desk) -> None:
     foreign = {"kind": "Service", "metadata": {"name": "other", "uid": "1", "labels": {}}}
     put(desk.cluster.top, foreign)
     desk.orch("kill", "t")
-    assert desk.cluster.names() == ["PersistentVolumeClaim/t-checkpoints", "Service/other"]
+    assert desk.cluster.names() == ["Service/other"]
     assert "its pods are given back" in desk.stderr
 
 
@@ -225,4 +225,4 @@ def test_another_set_of_that_name_is_left_alone(desk: Desk) -> None:
     put(desk.cluster.top, {"kind": "Service", "metadata": {"name": "t", "uid": "1", "labels": {}}})
     desk.orch("up", desk.spec(), "--on", "k8s", "--timeout", "5s", code=6)
     assert 'services "t" already exists' in desk.stderr
-    assert desk.cluster.names() == ["PersistentVolumeClaim/t-checkpoints", "Service/t"]
+    assert desk.cluster.names() == ["Service/t"]

@@ -59,6 +59,7 @@ def run(request: Request, session: Session) -> Result:
     already = tuple(found for found in chosen if not is_active(found))
     deadline = session.now() + request.timeout_s
     active = [found for found in chosen if is_active(found)]
+    kept = _kept_claims(session, chosen)
     for found in active:
         killing.order(client, found, force=request.force, at_checkpoint=request.at_checkpoint)
     try:
@@ -70,11 +71,21 @@ def run(request: Request, session: Session) -> Result:
         from orchestrator.client.on_kubernetes import await_return
 
         problem = await_return(session, client, chosen, deadline) or problem
+        for sentence in kept:
+            session.say(sentence)
     return Result(ended, already, problem)
 
 
 def _has_lent(session: Session) -> bool:
     return os.path.isdir(os.path.join(session.paths.state_dir, "k8s"))
+
+
+def _kept_claims(session: Session, runs: list[dict[str, Any]]) -> list[str]:
+    if not (runs and _has_lent(session)):
+        return []
+    from orchestrator.client.on_kubernetes import kept_claims
+
+    return kept_claims(session, [str(run["name"]) for run in runs])
 
 
 def _give_back_waiting(session: Session, request: Request) -> tuple[list[str], OrchestratorError | None]:

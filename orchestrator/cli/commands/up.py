@@ -17,7 +17,7 @@ from orchestrator.client.choice import find_or_newest, is_active, runs_of
 from orchestrator.client.submit import Submitted
 from orchestrator.client.submit import submit as submit_file
 from orchestrator.client.waiting import UNTOLD_MAX_S, is_untold, trains, wait_for_the_outputs
-from orchestrator.core.errors import Refused, UsageError
+from orchestrator.core.errors import Refused, SpecError, UsageError
 from orchestrator.core.words import duration
 from orchestrator.head.api.client import Client
 from orchestrator.reporting.log_level import LEVELS
@@ -85,7 +85,7 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
     from orchestrator.spec.kubernetes.hosts import in_pods
     from orchestrator.spec.plan import load_plan
 
-    session.warn("--on k8s is experimental: it has never met a cluster")
+    session.warn("--on k8s is experimental: docs/kubernetes.md says on what cluster it was tried")
     made, created = on_kubernetes.lend(request.file, session)
     what = "are asked for" if created else "are there already"
     session.say(f"{made.count} pods {what}: StatefulSet {made.name} in namespace {made.cluster.namespace}")
@@ -95,9 +95,12 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
     except KeyboardInterrupt:
         session.hint(on_kubernetes.goes_on(made))
         raise
+    on_kubernetes.may_be_used(made, session, used=True)
     try:
         submitted = _submit_here(request, session, client, place=lambda plan: in_pods(plan, made.id))
-    except BaseException:
+    except BaseException as e:
+        if isinstance(e, (Refused, SpecError)):
+            on_kubernetes.may_be_used(made, session, used=False)
         if created:
             on_kubernetes.give_back_waiting(session, [made.name])
         elif not made.has_run:

@@ -86,9 +86,11 @@ def _host(host: HostPlan, name: str, plan: Plan, allocation: str) -> HostPlan:
     )
 
 
-def claim_manifest(plan: Plan, wishes: PodWishes) -> Manifest:
-    """Return the claim. It is not of the allocation: it holds the checkpoints, and nothing of ours deletes it."""
-    return objects.claim(plan, wishes, len(plan.hosts))
+def claim_manifest(plan: Plan, wishes: PodWishes, allocation: str) -> Manifest:
+    """Return the claim. The label says for whom it was made: who never ran gives it back, and nobody else does."""
+    found = objects.claim(plan, wishes, len(plan.hosts))
+    found["metadata"]["labels"][pod.ALLOCATION_LABEL] = allocation
+    return found
 
 
 def pod_manifests(plan: Plan, wishes: PodWishes, bundle: bytes, allocation: str) -> list[Manifest]:

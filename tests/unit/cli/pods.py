@@ -35,10 +35,10 @@ class Pods:
         document = {"contexts": ["lab"], "current": "lab", "namespace": "lab", **settings}
         (self._top / "settings.json").write_text(json.dumps(document))
 
-    def lend(self, name: str, *, has_run: bool = False) -> lent.Lent:
+    def lend(self, name: str, *, has_run: bool = False, claim: str = "") -> lent.Lent:
         """Lend a StatefulSet of one pod."""
         cluster = Cluster(str(self._tool), "lab", "lab")
-        made = replace(lent.new(name, cluster, 1, ""), has_run=has_run)
+        made = replace(lent.new(name, cluster, 1, "", claim), has_run=has_run)
         lent.keep(self._state_dir, made)
         labels = {ALLOCATION_LABEL: made.id}
         put(self._top, {"kind": "StatefulSet", "metadata": {"name": name, "uid": "1", "labels": labels}})
@@ -57,6 +57,17 @@ class Pods:
     def lent(self) -> list[str]:
         """The names of the allocations that are not given back."""
         return sorted(one.name for one in lent.all_of(self._state_dir))
+
+    def claim(self, name: str, allocation: str = "") -> None:
+        """Make a claim, for an allocation or by somebody else."""
+        labels = {ALLOCATION_LABEL: allocation} if allocation else {}
+        metadata = {"name": name, "uid": f"of-{name}", "labels": labels}
+        put(self._top, {"kind": "PersistentVolumeClaim", "metadata": metadata})
+
+    @property
+    def claims(self) -> list[str]:
+        """The names of the claims in the cluster."""
+        return [one["metadata"]["name"] for one in objects(self._top, "PersistentVolumeClaim")]
 
     @property
     def sets(self) -> list[str]:

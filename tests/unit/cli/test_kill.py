@@ -139,7 +139,7 @@ def test_a_kill_that_takes_too_long(orch: Desk, api: FakeApi) -> None:
 def test_pods_without_a_run_need_no_coordinator(orch: Desk, pods: Pods) -> None:
     pods.lend("waiting")
     assert orch("kill", "waiting") == 0
-    assert orch.said == "waiting had no run yet; its pods are given back\n"
+    assert orch.said == "waiting had no run yet; its pods are given back: deleted StatefulSet waiting\n"
     assert (pods.lent, pods.sets) == ([], [])
 
 

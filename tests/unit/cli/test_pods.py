@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.client.on_kubernetes import wait_for_pods
+from orchestrator.client.on_kubernetes import give_back_waiting, kept_claims, may_be_used, wait_for_pods
 from orchestrator.core.errors import WaitTimedOut
 from orchestrator.head.reach.kubernetes.commands import KubernetesFailed, explained
 from tests.unit.cli.desk import Desk
@@ -44,6 +44,37 @@ def test_what_stays_so_ends_the_wait_and_names_the_way_out(orch: Desk, pods: Pod
         wait_for_pods(made, 1, orch)
     assert WAY_OUT in str(raised.value.hint)
     assert pods.lent == ["t"]
+
+
+def test_a_claim_that_was_never_used_is_given_back_and_one_that_may_have_data_is_kept_and_named(
+    orch: Desk, pods: Pods
+) -> None:
+    unused, used = pods.lend("t", claim="t-checkpoints"), pods.lend("u", claim="u-checkpoints")
+    found = pods.lend("v", claim="nfs")
+    pods.claim("t-checkpoints", unused.id)
+    pods.claim("u-checkpoints", used.id)
+    pods.claim("nfs")
+    may_be_used(used, orch, used=True)
+    may_be_used(found, orch, used=True)
+    may_be_used(found, orch, used=False)  # its coordinator refused the run
+    assert kept_claims(orch, ["t", "u"]) == [
+        "kept: PersistentVolumeClaim u-checkpoints in namespace lab, with the checkpoints of u"
+    ]
+    given, problem = give_back_waiting(orch, [])
+    assert (sorted(given), problem, pods.lent) == (["t", "u", "v"], None, [])
+    assert pods.claims == ["nfs", "u-checkpoints"]
+    assert (
+        "t had no run yet; its pods are given back: deleted StatefulSet t, PersistentVolumeClaim t-"
+        in orch.said
+    )
+
+
+def test_a_role_that_may_not_list_claims_gives_the_pods_back_all_the_same(orch: Desk, pods: Pods) -> None:
+    made = pods.lend("t", claim="t-checkpoints")
+    pods.claim("t-checkpoints", made.id)
+    pods.set(forbidden=["get persistentvolumeclaims"])
+    give_back_waiting(orch, ["t"])
+    assert (pods.lent, pods.sets, pods.claims) == ([], [], ["t-checkpoints"])
 
 
 @pytest.mark.parametrize(

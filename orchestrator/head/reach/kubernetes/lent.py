@@ -26,7 +26,9 @@ KINDS = {
     "Service": ("v1", "services"),
     "ConfigMap": ("v1", "configmaps"),
 }
-"""What is made for an allocation and deleted with it, in the order of the deletion. A claim stays: it has the work."""
+"""What is made for an allocation and deleted with it, in the order of the deletion."""
+CLAIM = {"PersistentVolumeClaim": ("v1", "persistentvolumeclaims")}
+"""Deleted only where it was made for this allocation and no run can have written to it: it has the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class Lent:
     """Of what was asked for: another one cannot be had under the same name."""
     has_run: bool = False
     """Whether a coordinator was given a run for it. It then gives the pods back, when that has ended."""
+    claim: str = ""
+    """The claim that its pods mount, of the checkpoints; empty where there is none."""
+    is_unused: bool = False
+    """Whether no run can have written to the claim. One that was made for this allocation is given back then."""
 
     @property
     def selector(self) -> str:
@@ -78,9 +84,9 @@ class Lent:
         return documents.summary(self.pod_names, found, self.events() if len(found) < self.count else [])
 
 
-def new(name: str, cluster: Cluster, count: int, digest: str) -> Lent:
+def new(name: str, cluster: Cluster, count: int, digest: str, claim: str = "") -> Lent:
     """Return an allocation of which nothing is made yet."""
-    return Lent(secrets.token_hex(8), name, cluster, count, digest)
+    return Lent(secrets.token_hex(8), name, cluster, count, digest, claim=claim, is_unused=True)
 
 
 def keep(state_dir: str, lent: Lent) -> None:
@@ -107,7 +113,9 @@ def read(state_dir: str, allocation: str) -> Lent | None:
         found.pop("schema")
         cluster = Cluster(**{key: str(text) for key, text in found.pop("cluster").items()})
         lent = Lent(cluster=cluster, **found)
-        return replace(lent, count=int(lent.count), has_run=lent.has_run is True)
+        return replace(
+            lent, count=int(lent.count), has_run=lent.has_run is True, is_unused=lent.is_unused is True
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
@@ -132,14 +140,25 @@ def give_back(state_dir: str, lent: Lent) -> list[str]:
 
     Each object is found by our label, and deleted by its UID: the server refuses where the name means another one.
     """
+    deleted = _delete_all(lent, KINDS)
+    if lent.claim and lent.is_unused:
+        try:
+            deleted += _delete_all(lent, CLAIM)
+        except KubernetesFailed as e:
+            if "(Forbidden)" not in e.message:  # an older Role: the pods are given back all the same
+                raise
+    forget(state_dir, lent)
+    return deleted
+
+
+def _delete_all(lent: Lent, kinds: dict[str, tuple[str, str]]) -> list[str]:
     deleted = []
-    found = lent.cluster.items(",".join(resource for _, resource in KINDS.values()), lent.selector)
-    for kind, (api, resource) in KINDS.items():
+    found = lent.cluster.items(",".join(resource for _, resource in kinds.values()), lent.selector)
+    for kind, (api, resource) in kinds.items():
         for one in found:
             if one.get("kind") == kind and not documents.is_leaving(one):
                 _delete(lent.cluster, api, resource, one)
                 deleted.append(f"{kind} {documents.name_of(one)}")
-    forget(state_dir, lent)
     return deleted
 
 

@@ -24,6 +24,18 @@ class Blame(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class InPod:
+    """What is said instead where the host is a pod of Kubernetes. Braces: `host`."""
+
+    means: str
+    advice: str
+    how: str = ""
+
+
+_EVENTS = "`kubectl get events --field-selector involvedObject.name={host}`"
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One cause."""
 
@@ -57,6 +69,7 @@ class Row:
     """What it means, where no failure signature says more. Braces: `host`, `python`."""
     advice: str = ""
     """What a person can do."""
+    in_pod: InPod | None = None
     finding: str = ""
     """As what `orch doctor` finds what leads to it, where it can."""
 
@@ -83,6 +96,10 @@ class Cause(Enum):
         reported_as="oom",
         means="the host ran out of memory, and the kernel killed this process",
         advice="a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
+        in_pod=InPod(
+            means="the pod reached its memory limit, or its node ran out of memory",
+            advice="more by `kubernetes: {{memory: …}}` (with /dev/shm); a smaller batch, shuffle buffer or `cache()`",
+        ),
     )
     PERHAPS_OOM = Row(
         "perhaps out of memory",
@@ -103,6 +120,10 @@ class Cause(Enum):
         finding="net.blocked",
         means="the tasks lost their connections to each other; none had ended before",
         advice="look at the network between the hosts: cables, a firewall, a changed address",
+        in_pod=InPod(
+            means="the tasks lost their connections to each other; none had ended before",
+            advice="look for a NetworkPolicy, and at the cluster's network and its DNS",
+        ),
     )
     CHECKPOINT = Row("checkpoint", repeats=True, may_want_room=True)
     DISK = Row(
@@ -119,6 +140,10 @@ class Cause(Enum):
         how="was killed by {signal}",
         means="killed from outside orch on {host}; not by the kernel's out-of-memory killer",
         advice="check the host for a batch system, a clean-up job or a person (`last`, `journalctl`)",
+        in_pod=InPod(
+            means="killed from outside orch in the pod {host}; not by the kernel's out-of-memory killer",
+            advice=f"{_EVENTS} says what became of the pod; else it was a process or a person in it",
+        ),
     )
     SWEPT = Row(
         "ended by orch",
@@ -162,6 +187,11 @@ class Cause(Enum):
         how="is gone: its host was rebooted",
         means="{host} was rebooted",
         advice="nothing; `last -x` on the host may show why",
+        in_pod=InPod(
+            how="is gone: its pod was made anew, or its container was started again",
+            means="the pod {host} was deleted or evicted, its container ended, or its node is gone",
+            advice=f"nothing; `kubectl describe pod {{host}}` and {_EVENTS} say why",
+        ),
     )
     HOST_LOST = Row(
         "host lost",
@@ -171,6 +201,11 @@ class Cause(Enum):
         how="is lost with its host",
         means="{host} has not been heard for longer than `lost_after`",
         advice="check that the host is up and its network works",
+        in_pod=InPod(
+            how="is lost with its pod",
+            means="the pod {host} has not been heard for longer than `lost_after`",
+            advice=f"`kubectl get pod {{host}} -o wide` names its node; {_EVENTS} says what became of the pod",
+        ),
     )
     START = Row(
         "start",

@@ -85,6 +85,11 @@ class HostPlan:
         return replace(self, data_address="", seen_address="", gpus=(), slots=1, spare=False)
 
     @property
+    def is_pod(self) -> bool:
+        """Whether it is a pod of Kubernetes: what becomes of it is told by others than of a machine."""
+        return self.transport == "k8s"
+
+    @property
     def peer_address(self) -> str:
         """Return what its peers connect to. Hosts with the same one are one machine, where ports are concerned."""
         return self.seen_address or self.data_address or self.address or self.name

@@ -54,8 +54,10 @@ def classify(ended: Exit) -> Exit:
     return replace(ended, cause=found[0].cause) if found else ended
 
 
-def how(ended: Exit) -> str:
+def how(ended: Exit, *, in_pod: bool = False) -> str:
     """How it ended, as the end of a sentence that starts with the task."""
+    if in_pod and ended.cause.row.in_pod is not None and ended.cause.row.in_pod.how:
+        return ended.cause.row.in_pod.how
     said = f": {in_short(ended.last_line)}" if ended.last_line else ""
     if ended.cause is Cause.OOM:
         return _out_of_memory(ended, said)
@@ -207,7 +209,7 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
         return None
     step = task.progress.global_step
     alike = _alike(run, task)
-    ending = how(ended)
+    ending = how(ended, in_pod=run.plan.host(task.host).is_pod)
     # A script's own words may name the step already.
     when = "" if step is None or re.search(rf"\b[Ss]tep[ =:#]*{step}\b", ending) else f" at step {step}"
     too = f"; so did {_named(run, alike)}" if alike else ""
@@ -257,6 +259,8 @@ def completed(run: Run, found: FirstCause) -> FirstCause:
     fell = [t for t in others if t.exit and t.exit.cause.row.blame is Blame.PEER]
     means, advice = matching.of_class(found.cause, host=host or "the host")
     means, advice = found.means or means, found.advice or advice
+    if (told := _in_pod(run, found.cause, host)) is not None:
+        means, advice = told
     if first is not None and (told := gpu_faults.of_task(run, first)) is not None:
         means, advice = told
     lines = found.last_lines
@@ -276,6 +280,16 @@ def completed(run: Run, found: FirstCause) -> FirstCause:
         followed=tuple(_follower(task, first) for task in sorted(fell, key=_ended_at)),
         stopped=sum(1 for t in others if t.exit and t.exit.cause is Cause.ORDERED),
     )
+
+
+def _in_pod(run: Run, cause: Cause, host: str | None) -> tuple[str, str] | None:
+    """Return what a cause means and what can be done where the host is a pod; None where nothing differs."""
+    words = cause.row.in_pod
+    if words is None or not any(known.is_pod for known in run.plan.hosts if known.name == host):
+        return None
+    problem = run.host(str(host)).problem if cause.row.blame is Blame.HOST else None
+    means = words.means.format(host=host) + (f"; {problem}" if problem else "")
+    return means, words.advice.format(host=host)
 
 
 def _injected(task: Task, ended_by: Cause) -> Injected | None:

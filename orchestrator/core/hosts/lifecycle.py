@@ -100,7 +100,12 @@ def prepare_again(turn: Turn) -> None:
 def host_up(turn: Turn, event: HostUp) -> None:
     host = turn.run.host(event.host)
     if host.boot_id is not None and host.boot_id != event.boot_id:
-        turn.note(NoteKind.HOST_REBOOTED, f"{host.name} was rebooted")
+        what = (
+            "is another pod, or its container was started again"
+            if turn.run.plan.host(host.name).is_pod
+            else "was rebooted"
+        )
+        turn.note(NoteKind.HOST_REBOOTED, f"{host.name} {what}")
         host = turn.set_host(host, facts=None, unkillable=(), leave_at=None, leave_why="")
         if host.state in (HostState.STUCK, HostState.LEAVING):
             host = turn.set_host(host, state=HostState.OPEN, state_why="")

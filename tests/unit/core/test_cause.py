@@ -272,3 +272,26 @@ def test_on_one_host_its_own_clock_says_how_much_later_a_follower_ended() -> Non
     found = cause.first_cause(run)
     assert found is not None
     assert [f.after_s for f in found.followed] == [9.5]
+
+
+@pytest.mark.parametrize(
+    ("ended", "sentence", "means", "advice"),
+    [
+        (Exit(Cause.OOM), "out of memory", "the pod reached its memory limit", "`kubernetes: {memory: …}`"),
+        (Exit(Cause.SIGNAL, signal=9), "SIGKILL", "in the pod a", "involvedObject.name=a"),
+        (Exit(Cause.REBOOTED), "is gone: its pod was made anew", "deleted or evicted", "describe pod a"),
+        (Exit(Cause.HOST_LOST), "with its pod", "`lost_after`; it is being deleted", "get pod a -o wide"),
+    ],
+)
+def test_a_host_that_is_a_pod_is_spoken_of_as_a_pod(
+    ended: Exit, sentence: str, means: str, advice: str
+) -> None:
+    plan = make_plan(["a"], checkpoint=False)
+    run = new_run("t", replace(plan, hosts=(replace(plan.host("a"), transport="k8s"),)), epoch=1, at=0.0)
+    run = run.with_host(replace(run.host("a"), problem="it is being deleted"))
+    run = run.with_task(replace(run.tasks[0], phase=TaskPhase.EXITED, exit=ended))
+    found = cause.first_cause(run)
+    assert found is not None
+    assert sentence in found.sentence
+    assert means in found.means
+    assert advice in found.advice

@@ -74,6 +74,16 @@ def test_a_pod_that_runs_waits_for_nothing() -> None:
         (held("CreateContainerConfigError", 'configmap "t-orch" not found'), "CreateContainerConfigError", False),
         (pod(phase="Failed", reason="Evicted", message="low on memory"), "Evicted: low on memory", False),
         ({"metadata": {"name": "t-0", "deletionTimestamp": "x"}}, "it is being deleted", False),
+        (
+            {
+                "metadata": {"name": "t-0", "deletionTimestamp": "x"},
+                "spec": {"nodeName": "node-2"},
+                "status": {"conditions": [{"type": "DisruptionTarget", "status": "True",
+                    "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}]},
+            },
+            "it is being deleted from node node-2 (EvictionByEvictionAPI: Eviction API: evicting)",
+            False,
+        ),
         ({"metadata": None, "status": {"conditions": [7], "containerStatuses": "?"}}, "has not said why", False),
     ],
 )  # fmt: skip

@@ -68,10 +68,20 @@ def is_leaving(pod: Document) -> bool:
     return _at(pod, "metadata", "deletionTimestamp") is not None
 
 
+def why_it_leaves(pod: Document) -> str:
+    """Return who takes a pod away and from which node, as a sentence's end: an eviction, a preemption, a lost node."""
+    node = _at(pod, "spec", "nodeName")
+    for condition in _list(_at(pod, "status", "conditions")):
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            told = _sentence(condition.get("reason"), condition.get("message"))
+            return f" from node {node} ({told})" if node else f" ({told})"
+    return f" from node {node}" if node else ""
+
+
 def waiting(pod: Document) -> Waiting | None:
     """Return why the pod does not run; None where it runs."""
     if is_leaving(pod):
-        return Waiting("it is being deleted")
+        return Waiting(f"it is being deleted{why_it_leaves(pod)}")
     status = _status(pod)
     if status is not None:
         if _at(status, "state", "running") is not None:

@@ -57,7 +57,7 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
     claim = objects.claim_name(plan, wishes) if hosts.needs_claim(plan) else ""
     made = lent.new(plan.name, cluster, len(plan.hosts), digest, claim)
     _check_rights(cluster)
-    _create(plan, wishes, made, state_dir)
+    _create(file, plan, wishes, made, state_dir)
     return made, True
 
 
@@ -108,11 +108,40 @@ def _make(cluster: Cluster, manifest: Manifest) -> None:
     cluster.call("create", "--validate=false", "--filename=-", stdin=json.dumps(manifest).encode())
 
 
-def _create(plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> None:
+def _try(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, items: Sequence[Manifest]) -> None:
+    """Have the server check what is to be made, and a pod of it where we may make one, before anything is there.
+
+    Raises:
+        SpecError: it says no to what the file says; the sentence is its own.
+        KubernetesFailed: it says no for another reason.
+    """
+    from orchestrator.spec.kubernetes.objects import place_of
+    from orchestrator.spec.load import located
+
+    wanted = list(items)
+    if made.cluster.may("create", "pods"):  # limits and pod security are asked of pods only
+        template = items[-1]["spec"]["template"]
+        metadata = {**template["metadata"], "generateName": f"{plan.name}-"}
+        wanted.append({**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+    for one in wanted:
+        try:
+            made.cluster.try_out(one)
+        except KubernetesFailed as e:
+            if "does not support dry run" in e.message or (
+                one["kind"] == "Pod" and "exceeded quota" in e.message
+            ):
+                continue  # a webhook that cannot tell; a quota that others hold for now, which the wait tells
+            if e.is_of_the_object:
+                raise SpecError(located(file, place_of(e.message, wishes), e.message), hint=e.hint) from e
+            raise
+
+
+def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> None:
     from orchestrator.head.code import bundle
     from orchestrator.spec.kubernetes import hosts
 
     items = [*_claim(plan, wishes, made), *hosts.pod_manifests(plan, wishes, bundle.packed(), made.id)]
+    _try(file, plan, wishes, made, items)
     everything = {"apiVersion": "v1", "kind": "List", "items": items}
     lent.keep(state_dir, made)
     try:

@@ -159,9 +159,12 @@ class Kubernetes(_Model):
     shm: Quantity = "2Gi"
     """The size of /dev/shm."""
     cpu: Quantity | None = None
-    """The CPUs that each pod asks for."""
+    """The CPUs of each pod, as request and as limit."""
     memory: Quantity | None = None
-    """The memory that each pod asks for."""
+    """The memory of each pod, as request and as limit; /dev/shm counts."""
+    pod: dict[str, Any] | None = None
+    """A patch of the pod template in Kubernetes' own words, `{metadata: {…}, spec: {…}}`: tolerations, node selector,
+    security context, pull secrets, annotations. The container is named `task`. `orch export k8s` heeds it too."""
 
 
 class Tasks(_Model):

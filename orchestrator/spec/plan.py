@@ -189,6 +189,7 @@ def pod_wishes_of(path: str | Path) -> PodWishes:
         shm=asked.shm,
         cpu=asked.cpu,
         memory=asked.memory,
+        pod=asked.pod,
     )
 
 

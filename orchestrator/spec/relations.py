@@ -17,6 +17,7 @@ from orchestrator.spec import own_paths
 from orchestrator.spec.diagnostics import Loc, Said
 from orchestrator.spec.durations import as_written
 from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
+from orchestrator.spec.kubernetes.objects import refused
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute
 from orchestrator.spec.recipient_files import file_refusal
@@ -70,6 +71,9 @@ def _machines_somewhere(parts: Parts) -> Said:
         yield ("slurm", "nodes"), "is missing: how many nodes hold tasks, since there are no hosts"
     elif not counted_by and slurm is None and pods is not None and pods.good("pods"):
         yield ("kubernetes", "pods"), "is missing: how many pods hold tasks, since there are no hosts"
+    if pods is not None and pods.good("pod"):
+        for loc, words in refused(pods.value.pod or {}):
+            yield ("kubernetes", "pod", *loc), words
     if slurm is not None and slurm.good("options"):
         for i, option in enumerate(slurm.value.options):
             if (reason := why_not(option)) is not None:

@@ -109,13 +109,20 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = json.loads(data)
         _, resource, _ = _parse(url.path)
-        name = body["metadata"]["name"]
+        name = body["metadata"].get("name")
         if f"create {resource}" in self.server_.denied:
             self._status(
                 403, "Forbidden", f'{resource} is forbidden: User "jane" cannot create resource "{resource}"'
             )
         elif (resource, name) in self.server_.objects:
             self._status(409, "AlreadyExists", f'{resource} "{name}" already exists')
+        elif "dryRun=All" in url.query:
+            unknown = set(body.get("spec", {})) & {"tolerationz"}
+            if unknown:
+                told = f'strict decoding error: unknown field "spec.{unknown.pop()}"'
+                self._status(400, "BadRequest", f'Pod in version "v1" cannot be handled as a Pod: {told}')
+            else:
+                self._say(201, body)
         else:
             body["metadata"] |= {
                 "uid": str(uuid.uuid4()),

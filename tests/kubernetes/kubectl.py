@@ -72,7 +72,7 @@ def _do(
         print("yes" if allowed else "no")
         return 0 if allowed else 1
     if verb == "create":
-        return _create(top, settings)
+        return _try(top, settings, options["--raw"]) if "--raw" in options else _create(top, settings)
     if verb == "get":
         return _get(top, settings, rest, options)
     if verb == "delete" and "--raw" in options:
@@ -116,6 +116,26 @@ def objects(top: Path, kind: str) -> list[dict[str, Any]]:
         except FileNotFoundError:
             continue
     return found
+
+
+def _try(top: Path, settings: dict[str, Any], uri: str) -> int:
+    """Answer a dry run, and make nothing."""
+    path, _, query = uri.partition("?")
+    assert query == "dryRun=All&fieldValidation=Strict"
+    plural, asked = path.split("/")[-1], json.load(sys.stdin)
+    assert RESOURCES[plural] == asked["kind"]
+    if f"create {plural}" in settings.get("forbidden", []):
+        raise Failed(
+            f'Error from server (Forbidden): {plural} is forbidden: User "jane" cannot create resource "{plural}" '
+            'in API group "apps" in the namespace "lab"'
+        )
+    name = asked["metadata"].get("name")
+    if name and path_of(top, asked["kind"], name).exists():
+        raise Failed(f'Error from server (AlreadyExists): {plural} "{name}" already exists')
+    if plural in settings.get("refuses", {}):
+        raise Failed(settings["refuses"][plural])
+    print(json.dumps(asked))
+    return 0
 
 
 def _create(top: Path, settings: dict[str, Any]) -> int:

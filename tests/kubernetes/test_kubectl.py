@@ -85,6 +85,16 @@ def test_what_is_made_is_found_by_its_label_and_deleted_by_its_uid(
     assert "was deleted" in ended
 
 
+def test_a_dry_run_makes_nothing_and_has_the_servers_own_words(cluster: Cluster, server: ApiServer) -> None:
+    for one in pod_manifests(PLAN, PodWishes("mine:1"), b"bundle", "ab12"):
+        cluster.try_out(one)
+    assert server.objects == {}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "t-"}, "spec": {"tolerationz": []}}
+    with pytest.raises(KubernetesFailed, match=r'BadRequest.*unknown field "spec.tolerationz"') as raised:
+        cluster.try_out(pod)
+    assert raised.value.is_of_the_object
+
+
 def test_an_object_that_was_made_anew_meanwhile_is_left_alone(cluster: Cluster, server: ApiServer) -> None:
     made = lent.new("t", cluster, 2, "")
     create(cluster, made)

@@ -199,6 +199,12 @@ def test_what_is_missing_or_forbidden_is_said_and_leaves_nothing(desk: Desk) -> 
     refused("you may not exec into pods of namespace lab", 5)
     cluster.set(forbidden=["create statefulsets"])
     refused('cannot create resource "statefulsets"', 5)
+    too_much = "[maximum memory usage per Container is 1Gi, but limit is 4Gi]"
+    cluster.set(
+        forbidden=[], refuses={"pods": f'Error from server (Forbidden): pods "t-x" is forbidden: {too_much}'}
+    )
+    refused("cluster.yaml:1:1: kubernetes: kubectl (namespace lab): Error from server (Forbidden): pods", 2)
+    cluster.set(refuses={})
     why = "failed to resolve reference: docker.io/library/mine:1: not found"
     cluster.set(forbidden=[], image={"reason": "ErrImagePull", "message": why})
     refused("the image mine:1 cannot be pulled", 1)

@@ -86,6 +86,7 @@ def test_every_object_fits_its_published_schema(
     elif strategy == "single":
         text = text.replace("  tasks: {worker: {replicas: 2, gpus: 2}}\n", "")
     wishes: dict[str, Any] = {"cpu": "2", "memory": "4Gi", "namespace": "team"}
+    wishes["pod"] = {"spec": {"tolerations": [{"operator": "Exists"}]}}
     claim = claims(load_plan(spec(text))[0], Wishes("mine:1", **wishes))
     for found in [*export(text, **wishes), *claim]:
         if found["kind"] != "JobSet":

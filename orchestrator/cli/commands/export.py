@@ -94,8 +94,8 @@ command.add_command(export_slurm.command)
 )
 @click.option("--storage", type=_SIZE, default="20Gi", show_default=True, help="The size of a new claim.")
 @click.option("--shm", type=_SIZE, default="2Gi", show_default=True, help="The size of /dev/shm.")
-@click.option("--cpu", type=_SIZE, help="The CPUs that each pod asks for.")
-@click.option("--memory", type=_SIZE, help="The memory that each pod asks for.")
+@click.option("--cpu", type=_SIZE, help="The CPUs of each pod, as request and limit.")
+@click.option("--memory", type=_SIZE, help="The memory of each pod, as request and limit.")
 @click.option("--namespace", type=_NAME, help="The namespace. Default: kubectl's own.")
 @click.option(
     "--restarts",
@@ -149,10 +149,11 @@ def kubernetes(
             hint="leave out --kind: a JobSet does all three right; install its controller (jobset.sigs.k8s.io)",
         )
     plan, _ = load_plan(file)
+    spec = load_spec(file)
     wishes = Wishes(
         image=image,
         code_dir=code_dir,
-        python=python or load_spec(file).run.python or "python3",
+        python=python or spec.run.python or "python3",
         claim=claim,
         storage=storage,
         shm=shm,
@@ -161,6 +162,7 @@ def kubernetes(
         namespace=namespace,
         restarts=restarts,
         save_wait_s=float(save_wait),
+        pod=spec.kubernetes.pod if spec.kubernetes else None,
     )
     _check(file, plan, wishes)
     if claim_only:

@@ -6,7 +6,7 @@ Nothing of the user's script is in here: code, arguments, environment and secret
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,8 @@ class PodWishes:
     shm: str = "2Gi"
     cpu: str | None = None
     memory: str | None = None
+    pod: Mapping[str, Any] | None = None
+    """A patch of the pod template."""
 
 
 def needs_claim(plan: Plan) -> bool:
@@ -110,7 +112,9 @@ def pod_manifests(plan: Plan, wishes: PodWishes, bundle: bytes, allocation: str)
         "replicas": len(plan.hosts),
         "podManagementPolicy": "Parallel",
         "selector": {"matchLabels": {pod.ALLOCATION_LABEL: allocation}},
-        "template": {"metadata": {"labels": labels}, "spec": _pod(plan, wishes, allocation)},
+        "template": objects.patched(
+            {"metadata": {"labels": labels}, "spec": _pod(plan, wishes, allocation)}, wishes
+        ),
     }
     binary = {"orch.pyz": base64.b64encode(bundle).decode("ascii")}
     return [

@@ -152,7 +152,7 @@ def _template(plan: Plan, wishes: Wishes, maps: dict[str, str], type_: str) -> M
         "containers": [_container(plan, wishes, type_)],
         "volumes": list(_volumes(plan, wishes, maps)),
     }
-    return {"metadata": {"labels": objects.labels(plan)}, "spec": spec}
+    return objects.patched({"metadata": {"labels": objects.labels(plan)}, "spec": spec}, wishes)
 
 
 def _container(plan: Plan, wishes: Wishes, type_: str) -> Manifest:

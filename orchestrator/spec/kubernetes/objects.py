@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from orchestrator.core.plan import Plan
+from orchestrator.protocol.pod import CONTAINER
+from orchestrator.spec.diagnostics import Loc
 
 Manifest = dict[str, Any]
 
@@ -35,6 +39,10 @@ class Asked(Protocol):
     def memory(self) -> str | None:
         """The memory of each pod."""
 
+    @property
+    def pod(self) -> Mapping[str, Any] | None:
+        """A patch of the pod template, in Kubernetes' own words."""
+
 
 def labels(plan: Plan) -> dict[str, str]:
     """Return the labels of every object that is written for this plan."""
@@ -62,6 +70,59 @@ def claim(plan: Plan, asked: Asked, pods: int) -> Manifest:
 def resources(asked: Asked, gpus: int) -> Manifest:
     """Return a container's `resources`, as its field; nothing where nothing is asked for."""
     wanted = {key: text for key, text in (("cpu", asked.cpu), ("memory", asked.memory)) if text}
-    limits = {GPU: str(gpus)} if gpus else {}
+    limits = {
+        **wanted,
+        **({GPU: str(gpus)} if gpus else {}),
+    }  # a LimitRange's limit may be less than what is asked for
     found = {key: value for key, value in (("requests", wanted), ("limits", limits)) if value}
     return {"resources": found} if found else {}
+
+
+def patched(template: Manifest, asked: Asked) -> Manifest:
+    """Return the pod template with the patch of `kubernetes: {pod: …}`. Our labels stay: pods are found by them."""
+    found: Manifest = _merged(template, asked.pod or {})
+    found["metadata"]["labels"] = {**found["metadata"]["labels"], **template["metadata"]["labels"]}
+    return found
+
+
+def _merged(ours: Any, theirs: Any, key: str = "") -> Any:
+    """Merge as Kubernetes does: mappings by their keys, of which null removes one, named items by name; else theirs."""
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        merged = {name: _merged(ours.get(name), value, name) for name, value in theirs.items()}
+        return {name: value for name, value in {**ours, **merged}.items() if value is not None}
+    if isinstance(ours, list) and isinstance(theirs, list):
+        by = "mountPath" if key == "volumeMounts" else "name"
+        if all(isinstance(one, Mapping) and by in one for one in [*ours, *theirs]):
+            named = {one[by]: one for one in ours}
+            return list({**named, **{one[by]: _merged(named.get(one[by]), one) for one in theirs}}.values())
+    return theirs
+
+
+def refused(patch: Mapping[str, Any]) -> Iterator[tuple[Loc, str]]:
+    """Yield what a patch must not say, each with its place in it."""
+    for key, value in patch.items():
+        if key not in ("metadata", "spec") or not isinstance(value, Mapping):
+            yield (key,), "is none of a pod template, which has `metadata: {…}` and `spec: {…}`"
+            return
+    containers = patch.get("spec", {}).get("containers") or ()
+    for i, one in enumerate(containers if isinstance(containers, list) else ()):
+        for key in ("command", "args"):
+            if isinstance(one, Mapping) and one.get("name") == CONTAINER and key in one:
+                yield ("spec", "containers", i, key), "is what orch starts there; `run:` says what is trained"
+
+
+def place_of(sentence: str, asked: Asked) -> Loc:
+    """Return the place in the file that an answer of the API server speaks of, as near as its words tell."""
+    for path in re.findall(r"\b(?:spec|metadata)\.[\w.\[\]/-]+", sentence):
+        at: Any = asked.pod or {}
+        loc: list[str] = []
+        for word in re.split(r"[.\[\]]+", path.removeprefix("spec.template.")):
+            if not isinstance(at, Mapping) or word not in at:
+                break
+            loc, at = [*loc, word], at[word]
+        if len(loc) > 1:
+            return ("kubernetes", "pod", *loc)
+    for word in ("memory", "cpu", "image", "storage"):
+        if word in sentence and getattr(asked, word, None):
+            return ("kubernetes", word)
+    return ("kubernetes", "pod") if asked.pod else ("kubernetes",)

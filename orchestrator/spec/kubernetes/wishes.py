@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.core.plan import Plan
 from orchestrator.spec.diagnostics import Loc
@@ -28,6 +29,8 @@ class Wishes:
     shm: str = "2Gi"
     cpu: str | None = None
     memory: str | None = None
+    pod: Mapping[str, Any] | None = None
+    """A patch of the pod template."""
     namespace: str | None = None
     restarts: int = 100
     save_wait_s: float = 120.0

@@ -15,7 +15,7 @@ from orchestrator.spec.kubernetes.hosts import (
     pod_manifests,
     refusals,
 )
-from orchestrator.spec.kubernetes.objects import digest
+from orchestrator.spec.kubernetes.objects import digest, place_of
 from orchestrator.spec.plan import load_plan, pod_wishes_of
 
 RUN = (
@@ -72,7 +72,7 @@ def test_every_object_fits_its_published_schema_and_holds_nothing_of_the_script(
     assert pod["automountServiceAccountToken"] is False
     [container] = pod["containers"]
     assert container["command"] == ["python3", "-I", "-S", "/orch/bundle/orch.pyz", "keeper", "ab12"]
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    assert container["resources"]["limits"] == {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": "4"}
     text = json.dumps(found)
     assert "hunter2" not in text
     assert "API_TOKEN" not in text
@@ -114,6 +114,14 @@ def test_names_that_kubernetes_refuses_are_refused_with_their_place(tmp_path: Pa
         ("kubernetes: {pods: 2, gpus_per_pod: 4, storage: much}", "must be a quantity"),
         ("kubernetes: {pods: 2, gpus_per_pod: 4, namespace: Team}", "must be a name of Kubernetes"),
         ("kubernetes: {pods: 2, gpus_per_pod: 4, context: '--x'}", "must be a context"),
+        (
+            "kubernetes: {pods: 2, gpus_per_pod: 4, pod: {tolerations: []}}",
+            "3:46: kubernetes.pod.tolerations: is none",
+        ),
+        (
+            "kubernetes: {pods: 2, gpus_per_pod: 4, pod: {spec: {containers: [{name: task, args: [x]}]}}}",
+            "kubernetes.pod.spec.containers[0].args: is what orch starts",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_with_its_place(tmp_path: Path, machines: str, says: str) -> None:
@@ -127,3 +135,58 @@ def test_an_image_must_be_named(tmp_path: Path) -> None:
     load_plan(path)
     with pytest.raises(SpecError, match=r"c.yaml:3:1: kubernetes.image: is missing"):
         pod_wishes_of(path)
+
+
+RESTRICTED = """kubernetes:
+  pods: 2
+  gpus_per_pod: 4
+  image: "mine:1"
+  memory: 4Gi
+  pod:
+    metadata: {annotations: {team: vision}, labels: {orch-allocation: mine, tier: gold}}
+    spec:
+      automountServiceAccountToken: null
+      securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+      tolerations: [{key: gpu, operator: Exists}]
+      imagePullSecrets: [{name: registry}]
+      containers: [{name: task, securityContext: {capabilities: {drop: [ALL]}}, env: [{name: A, value: b}]}]
+      volumes: [{name: data, emptyDir: {}}]
+"""
+
+
+def test_the_pod_template_is_patched_in_kubernetes_own_words(tmp_path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    path = write(tmp_path, RESTRICTED)
+    found = pod_manifests(load_plan(path)[0], pod_wishes_of(path), b"bundle", "ab12")[2]
+    validate.validate(found, "1.34", strict=True)
+    template = found["spec"]["template"]
+    assert template["metadata"]["labels"]["orch-allocation"] == "ab12"
+    assert template["metadata"]["labels"]["tier"] == "gold"
+    [container] = template["spec"]["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert [entry["name"] for entry in container["env"]][-2:] == ["TMPDIR", "A"]
+    assert container["resources"]["requests"] == {"memory": "4Gi"}
+    assert container["resources"]["limits"] == {"memory": "4Gi", "nvidia.com/gpu": "4"}
+    assert [volume["name"] for volume in template["spec"]["volumes"]][-2:] == ["checkpoints", "data"]
+    assert "automountServiceAccountToken" not in template["spec"]
+
+
+@pytest.mark.parametrize(
+    ("said", "place"),
+    [
+        ('Pod "t-x" is invalid: spec.tolerations[0].key: Invalid value', ("pod", "spec", "tolerations")),
+        (
+            "spec.template.spec.securityContext.runAsNonRoot: x",
+            ("pod", "spec", "securityContext", "runAsNonRoot"),
+        ),
+        ('pods "t-x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 4Gi', ("memory",)),
+        ('violates PodSecurity "restricted:latest": runAsUser=0', ("pod",)),
+    ],
+)
+def test_what_the_server_says_has_its_place_in_the_file(
+    tmp_path: Path, said: str, place: tuple[str, ...]
+) -> None:
+    assert place_of(said, pod_wishes_of(write(tmp_path, RESTRICTED))) == ("kubernetes", *place)

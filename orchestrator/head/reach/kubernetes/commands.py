@@ -32,6 +32,13 @@ class KubernetesFailed(OrchestratorError):
         self.exit_code = exit_code
         self.passes = passes
 
+    @property
+    def is_of_the_object(self) -> bool:
+        """Whether the server refused what was to be made for what it says, and not for who asked."""
+        if "(Forbidden)" in self.message:
+            return "cannot create resource" not in self.message and "exceeded quota" not in self.message
+        return "(Invalid)" in self.message or "(BadRequest)" in self.message
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -53,6 +60,16 @@ class Cluster:
     def call(self, *words: str, stdin: bytes | None = None) -> str:
         """Return what kubectl printed. Raises KubernetesFailed."""
         return _call(self.words(f"--request-timeout={_REQUEST_S}s", *words), stdin, self.namespace)
+
+    def try_out(self, one: dict[str, Any]) -> None:
+        """Have the server check this object, and refuse unknown fields. It makes nothing.
+
+        Raises KubernetesFailed.
+        """
+        api, kind = one["apiVersion"], one["kind"]
+        root = "/api/v1" if api == "v1" else f"/apis/{api}"
+        path = f"{root}/namespaces/{self.namespace}/{kind.lower()}s?dryRun=All&fieldValidation=Strict"
+        self.call("create", f"--raw={path}", "--filename=-", stdin=json.dumps(one).encode())
 
     def may(self, verb: str, resource: str, *words: str) -> bool:
         """Return whether the server lets us do that. Raises KubernetesFailed."""
@@ -139,6 +156,12 @@ _RIGHTS = (
 
 _KNOWN = (
     ("exceeded quota", "ask for less, or end what runs: `kubectl describe quota` shows what is left", 1),
+    (
+        "violates PodSecurity",
+        "give what it asks for as `kubernetes: {pod: {spec: …}}`; docs/kubernetes.md has it",
+        2,
+    ),
+    (" per Container is ", "ask for what the namespace's LimitRange allows", 2),
     ("(Forbidden)", _RIGHTS, _NO_RIGHT),
     ("(Unauthorized)", "log in to the cluster again; kubectl must work before orch can", _NO_RIGHT),
     (

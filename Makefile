@@ -113,7 +113,7 @@ sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [HOURS=10000] [SEED=firs
 fuzz: $(VENV)/.dev  ## broken frames, banners, specs, journals and checkpoints for so long: make fuzz MINUTES=10; exit 1 with what was found
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
-mutants: $(VENV)/.dev  ## that the tests bite: each of some fifty mistakes must be found; exit 1 with those that survive
+mutants: $(VENV)/.dev  ## that the tests bite: each of some hundred mistakes must be found; exit 1 with those that survive
 	$(BIN)/python -m tests.sim.mutants
 
 docker-demo:  ## the same training across containers, one of which is killed on the way

@@ -18,8 +18,8 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
     phases(api, {}, {"phase": "RENDEZVOUS"}, {"phase": "RUNNING"})
     api.events.append(event_document(1, "started", "generation 1 starts"))
     api.events.append(event_document(2, "started", "an older run's", run="mnist-20261119-1"))
-    api.events += [event_document(number, "warning", f"the {number}th") for number in (3, 4, 5)]
-    api.events_max = 2  # of a large run there are more than one answer holds
+    api.events += [event_document(number, "warning", f"the {number}th") for number in (3, 4, 5, 6)]
+    api.events_max = 1  # of a large run there are more than one answer holds, and more than there are looks
     assert orch("up", spec) == 0
     pushed = size(sum(file.stat().st_size for file in Path(spec).parent.iterdir() if file.is_file()))
     assert orch.put_out == f"{RUN}\n"
@@ -29,6 +29,7 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
         "2026-11-20 12:00:03 UTC  warning  the 3th\n"
         "2026-11-20 12:00:04 UTC  warning  the 4th\n"
         "2026-11-20 12:00:05 UTC  warning  the 5th\n"
+        "2026-11-20 12:00:06 UTC  warning  the 6th\n"
         f"{RUN} trains (step 120). Logs: orch logs -f mnist\n"
     )
     path, body = api.posted[0]

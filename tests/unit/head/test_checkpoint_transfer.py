@@ -25,7 +25,7 @@ from orchestrator.head.links import edge
 from orchestrator.head.links.conversation import Answer, LinkDown, OrderRefused
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.head.transfer.checkpoints import CheckpointTransfer
-from orchestrator.head.transfer.journey import PULL_BYTES, Abandoned
+from orchestrator.head.transfer.journey import PULL_BYTES, TRIES_MAX, Abandoned
 from orchestrator.protocol.orders import Manifest
 from orchestrator.protocol.table import Order
 from tests.arrivals import Arrivals
@@ -481,6 +481,24 @@ def test_what_is_under_way_for_a_run_that_is_over_is_given_up(
     assert lab.b.moved_bytes == 0, "and none is sent"
     monkeypatch.undo()
     assert lab.seed(replace(run, run_id="t-3"), 2).source is not None
+
+
+def test_a_host_that_loses_what_it_was_sent_is_sent_it_three_times(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.a.train(1)
+    asked: list[str] = []
+
+    def loses(order: Mapping[str, Any], _blob: bytes) -> Replied:
+        asked.append(order["manifest"]["digest"])
+        assert len(asked) < 9, "it is sent without end"
+        shutil.rmtree(lab.b.safe, ignore_errors=True)
+        return Arrivals.receive(lab.b.arrivals, str(lab.b.root), order["manifest"]), b""
+
+    monkeypatch.setattr(lab.b, "on_receive", loses)
+    with pytest.raises(OrderRefused, match="b: the checkpoint does not arrive whole"):
+        lab.seed(lab.run(), 2)
+    assert len(asked) == TRIES_MAX
 
 
 def places_of(lab: Lab, generation: int) -> Path:

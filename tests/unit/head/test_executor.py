@@ -390,7 +390,10 @@ def test_a_host_is_left_only_after_the_rest_of_its_logs(rig: Rig, monkeypatch: p
     task: Task = {"task": "worker:0", "generation": 2, "phase": "exited", "log_bytes": len(log)}
     rig.agent.report({"r": [task]})
     rig.agent.wait_order("log")
-    rig.executor.execute(rig.run, CloseHost("a"))
+    unasked = replace(
+        rig.run.hosts[0], untouched=True
+    )  # no record goes to it, whose answer would come after the log
+    rig.executor.execute(rig.run.with_host(unasked), CloseHost("a"))
     until(lambda: rig.executor.hosts == {})
     assert [line.text for line in rig.logs.read("r")] == ["the last words"]
 

@@ -146,7 +146,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
-        assert self.now_s < 60.0, "it waits for ever"
+        assert self.now_s < 5.0, "it waits for ever"
 
 
 def test_a_sweep_names_what_does_not_die_at_its_bound_and_spares_itself(
@@ -158,8 +158,8 @@ def test_a_sweep_names_what_does_not_die_at_its_bound_and_spares_itself(
     clock = Clock()
     monkeypatch.setattr(sweep, "time", clock)
     monkeypatch.setattr(sweep, "kill", list)  # nothing dies of it
-    (left,) = sweep.sweep(str(tmp_path), RUN, {1}, known=[who, itself], bound_s=3.0)
-    assert left["pid"] == child.pid
+    left = sweep.sweep(str(tmp_path), RUN, {1}, known=[who, itself], bound_s=3.0)
+    assert [one["pid"] for one in left] == [child.pid]
     assert unkillable.of_run(str(tmp_path), RUN) == [who], "the next sweep tries again"
     assert 3.0 <= clock.now_s < 3.1
 

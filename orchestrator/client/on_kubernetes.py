@@ -154,8 +154,8 @@ def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir
 
 def wait_for_pods(
     made: lent.Lent, wanted: int, environment: Environment, *, timeout_s: float | None = None
-) -> None:
-    """Wait until the first `wanted` pods run, and say meanwhile why they do not.
+) -> list[str]:
+    """Wait until so many pods run, whichever they are, and return their names; say meanwhile why they do not.
 
     Raises:
         KubernetesFailed: they never will, or are deleted: they are given back then. Or nobody may look: its hint
@@ -166,16 +166,16 @@ def wait_for_pods(
     said = ""
     while True:
         try:
-            told = _look(made, wanted, environment.paths.state_dir)
+            running, told = _look(made, wanted, environment.paths.state_dir)
         except KubernetesFailed as e:
             if lent.read(environment.paths.state_dir, made.id) is None:
                 raise
             if not e.passes:
                 e.hint = f"{e.hint}; {goes_on(made)}" if e.hint else goes_on(made)
                 raise
-            told = pods.Waiting(f"{e.message}; it is asked again", e.hint)
+            running, told = [], pods.Waiting(f"{e.message}; it is asked again", e.hint)
         if told is None:
-            return
+            return running
         if told.why != said:
             environment.say(f"waiting for pods: {told.why}")
             environment.hint(told.hint)
@@ -185,19 +185,18 @@ def wait_for_pods(
         environment.pause(_LOOK_S)
 
 
-def _look(made: lent.Lent, wanted: int, state_dir: str) -> pods.Waiting | None:
-    """Return why they do not run yet; None once they do. Give them back where they never will, and raise that."""
-    found = made.pods()
-    told = pods.summary(made.pod_names[:wanted], found, made.events() if len(found) < made.count else ())
+def _look(made: lent.Lent, wanted: int, state_dir: str) -> tuple[list[str], pods.Waiting | None]:
+    """Return what `Lent.look` does. Give the pods back where they never will run, and raise that."""
+    running, told = made.look(wanted)
     if told is None:
-        return None
+        return running, None
     if told.hopeless:
         lent.give_back(state_dir, made)
         raise KubernetesFailed(f"{told.why}; the pods are given back", hint=told.hint)
-    if not found and (gone := made.end()) is not None:
+    if not running and (gone := made.end()) is not None:
         lent.give_back(state_dir, made)
         raise KubernetesFailed(gone)
-    return told
+    return running, told
 
 
 def goes_on(made: lent.Lent) -> str:
@@ -205,9 +204,14 @@ def goes_on(made: lent.Lent) -> str:
     return f"`orch up` again waits on for the same pods; `orch kill {made.name}` gives them back"
 
 
-def has_run(made: lent.Lent, environment: Environment) -> None:
+def place(made: lent.Lent, running: Sequence[str]) -> tuple[str, ...]:
+    """Return the pods that get tasks: those that run now, or those that did when the coordinator was given the run."""
+    return made.hosts if made.has_run and made.hosts else tuple(running)
+
+
+def has_run(made: lent.Lent, environment: Environment, hosts: Sequence[str]) -> None:
     """Note that a coordinator has the run: it gives the pods back."""
-    lent.keep(environment.paths.state_dir, replace(made, has_run=True, is_unused=False))
+    lent.keep(environment.paths.state_dir, replace(made, has_run=True, hosts=tuple(hosts), is_unused=False))
 
 
 def may_be_used(made: lent.Lent, environment: Environment, *, used: bool) -> None:

@@ -45,5 +45,8 @@ RESERVED = (HOPELESS, STALLED, SUPERSEDED)
 ALLOCATION_LABEL = "orch-allocation"
 """On every object that `orch up --on k8s` makes: what has ours is ours."""
 
+NAME_LABEL = "app.kubernetes.io/name"
+"""The run's name, on every object that is written for it."""
+
 POD_UID = "ORCH_POD_UID"
 """The UID of the pod, for its keeper."""

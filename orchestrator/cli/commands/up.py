@@ -91,13 +91,14 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
     session.say(f"{made.count} pods {what}: StatefulSet {made.name} in namespace {made.cluster.namespace}")
     needed = sum(not host.spare for host in load_plan(request.file)[0].hosts)
     try:
-        on_kubernetes.wait_for_pods(made, needed, session, timeout_s=request.timeout_s)
+        running = on_kubernetes.wait_for_pods(made, needed, session, timeout_s=request.timeout_s)
     except KeyboardInterrupt:
         session.hint(on_kubernetes.goes_on(made))
         raise
+    hosts = on_kubernetes.place(made, running)
     on_kubernetes.may_be_used(made, session, used=True)
     try:
-        submitted = _submit_here(request, session, client, place=lambda plan: in_pods(plan, made.id))
+        submitted = _submit_here(request, session, client, place=lambda plan: in_pods(plan, made.id, hosts))
     except BaseException as e:
         if isinstance(e, (Refused, SpecError)):
             on_kubernetes.may_be_used(made, session, used=False)
@@ -106,7 +107,7 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
         elif not made.has_run:
             session.hint(on_kubernetes.goes_on(made))
         raise
-    on_kubernetes.has_run(made, session)
+    on_kubernetes.has_run(made, session, hosts)
     return submitted
 
 

@@ -6,7 +6,7 @@ Nothing of the user's script is in here: code, arguments, environment and secret
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,10 +58,15 @@ def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
         yield ("run", "checkpoint", "dir"), "a volume's path in a pod has no colon"
 
 
-def in_pods(plan: Plan, allocation: str) -> Plan:
-    """Return the plan with its hosts replaced by pods: those that hold tasks first, since spares come last."""
+def in_pods(plan: Plan, allocation: str, there: Sequence[str] = ()) -> Plan:
+    """Return the plan with its hosts replaced by pods, which are all alike.
+
+    Those that hold tasks come first, and get the pods that are `there`; the rest are spares.
+    """
     ordered = sorted(plan.hosts, key=lambda host: host.spare)
-    made = {host.name: _host(host, f"{plan.name}-{i}", plan, allocation) for i, host in enumerate(ordered)}
+    names = [f"{plan.name}-{i}" for i in range(len(ordered))]
+    names.sort(key=lambda name: bool(there) and name not in there)
+    made = {host.name: _host(host, name, plan, allocation) for host, name in zip(ordered, names, strict=True)}
     tasks = tuple(
         replace(
             task,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from orchestrator.core.plan import Plan
-from orchestrator.protocol.pod import CONTAINER
+from orchestrator.protocol.pod import CONTAINER, NAME_LABEL
 from orchestrator.spec.diagnostics import Loc
 
 Manifest = dict[str, Any]
@@ -46,7 +46,7 @@ class Asked(Protocol):
 
 def labels(plan: Plan) -> dict[str, str]:
     """Return the labels of every object that is written for this plan."""
-    return {"app.kubernetes.io/name": plan.name, "app.kubernetes.io/managed-by": "orch"}
+    return {NAME_LABEL: plan.name, "app.kubernetes.io/managed-by": "orch"}
 
 
 def digest(found: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.head.reach.kubernetes import lent
 from orchestrator.head.reach.kubernetes.commands import Cluster
 from orchestrator.head.reach.kubernetes.pods import CONTAINER
-from orchestrator.protocol.pod import ALLOCATION_LABEL
+from orchestrator.protocol.pod import ALLOCATION_LABEL, NAME_LABEL
 from tests.kubernetes.kubectl import objects, put
 from tests.unit.cli.desk import Desk
 
@@ -35,10 +35,10 @@ class Pods:
         document = {"contexts": ["lab"], "current": "lab", "namespace": "lab", **settings}
         (self._top / "settings.json").write_text(json.dumps(document))
 
-    def lend(self, name: str, *, has_run: bool = False, claim: str = "") -> lent.Lent:
-        """Lend a StatefulSet of one pod."""
+    def lend(self, name: str, *, has_run: bool = False, claim: str = "", count: int = 1) -> lent.Lent:
+        """Lend a StatefulSet."""
         cluster = Cluster(str(self._tool), "lab", "lab")
-        made = replace(lent.new(name, cluster, 1, "", claim), has_run=has_run)
+        made = replace(lent.new(name, cluster, count, "", claim), has_run=has_run)
         lent.keep(self._state_dir, made)
         labels = {ALLOCATION_LABEL: made.id}
         put(self._top, {"kind": "StatefulSet", "metadata": {"name": name, "uid": "1", "labels": labels}})
@@ -57,6 +57,12 @@ class Pods:
     def lent(self) -> list[str]:
         """The names of the allocations that are not given back."""
         return sorted(one.name for one in lent.all_of(self._state_dir))
+
+    def leaving(self, name: str, node: str) -> None:
+        """Let a pod of an older set be deleted for ever, on a node that is gone."""
+        labels = {NAME_LABEL: name.rpartition("-")[0], ALLOCATION_LABEL: "older"}
+        metadata = {"name": name, "uid": "3", "labels": labels, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+        put(self._top, {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": node}, "status": {}})
 
     def claim(self, name: str, allocation: str = "") -> None:
         """Make a claim, for an allocation or by somebody else."""

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.client.on_kubernetes import give_back_waiting, kept_claims, may_be_used, wait_for_pods
+from orchestrator.client.on_kubernetes import (
+    give_back_waiting,
+    has_run,
+    kept_claims,
+    may_be_used,
+    place,
+    wait_for_pods,
+)
 from orchestrator.core.errors import WaitTimedOut
+from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.head.reach.kubernetes import lent
 from orchestrator.head.reach.kubernetes.commands import KubernetesFailed, explained
+from orchestrator.spec.kubernetes.hosts import in_pods
 from tests.unit.cli.desk import Desk
 from tests.unit.cli.pods import Pods
 
@@ -27,6 +37,29 @@ def test_an_api_server_that_is_away_for_a_moment_is_asked_again(orch: Desk, pods
     assert orch.said.count("Unable to connect to the server") == 1
     assert "; it is asked again" in orch.said
     assert pods.lent == ["t"]
+
+
+def test_a_spare_that_runs_gets_the_tasks_of_a_pod_whose_name_an_older_one_has(
+    orch: Desk, pods: Pods
+) -> None:
+    made = pods.lend("t", count=3)
+    pods.run("t-1", made)
+    pods.leaving("t-0", node="node-2")
+    with pytest.raises(WaitTimedOut, match="an older pod has its name and is being deleted from node node-2"):
+        wait_for_pods(made, 2, orch, timeout_s=0.0)
+    assert "kubectl delete pod t-0 --force" in orch.said
+    pods.run("t-2", made)
+    running = wait_for_pods(made, 2, orch)
+    assert running == ["t-1", "t-2"]
+    hosts = place(made, running)
+    plan = Plan("t", "single", (HostPlan("a"), HostPlan("b"), HostPlan("s", spare=True)), (), "t.py")
+    placed = in_pods(plan, made.id, hosts).hosts
+    assert [(host.name, host.spare) for host in placed] == [("t-1", False), ("t-2", False), ("t-0", True)]
+    has_run(made, orch, hosts)
+    [again] = lent.all_of(orch.paths.state_dir)
+    assert place(again, ["t-0", "t-1"]) == ("t-1", "t-2"), (
+        "the plan of a run does not change while it goes on"
+    )
 
 
 def test_one_that_stays_away_ends_the_wait_at_its_deadline(orch: Desk, pods: Pods) -> None:

@@ -18,7 +18,7 @@ from orchestrator.both import durable
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.head.reach.kubernetes import pods as documents
 from orchestrator.head.reach.kubernetes.commands import Cluster, KubernetesFailed
-from orchestrator.protocol.pod import ALLOCATION_LABEL
+from orchestrator.protocol.pod import ALLOCATION_LABEL, NAME_LABEL
 
 DIRECTORY = "k8s"
 KINDS = {
@@ -44,6 +44,8 @@ class Lent:
     """Of what was asked for: another one cannot be had under the same name."""
     has_run: bool = False
     """Whether a coordinator was given a run for it. It then gives the pods back, when that has ended."""
+    hosts: tuple[str, ...] = ()
+    """The pods that ran when a coordinator was given the run: these got its tasks."""
     claim: str = ""
     """The claim that its pods mount, of the checkpoints; empty where there is none."""
     is_unused: bool = False
@@ -63,6 +65,11 @@ class Lent:
         """Return its pods, as Kubernetes knows them. Raises KubernetesFailed."""
         return self.cluster.items("pods", self.selector)
 
+    def older(self) -> list[dict[str, Any]]:
+        """Return pods of an earlier set of this name, which keep their names. Raises KubernetesFailed."""
+        found = self.cluster.items("pods", f"--selector={NAME_LABEL}={self.name}")
+        return [pod for pod in found if documents.label_of(pod, ALLOCATION_LABEL) != self.id]
+
     def events(self) -> list[dict[str, Any]]:
         """Return what the controller of its pods has said. Raises KubernetesFailed."""
         fields = f"--field-selector=involvedObject.kind=StatefulSet,involvedObject.name={self.name}"
@@ -78,10 +85,15 @@ class Lent:
             return f"{where} is being deleted: its pods are not ours any more"
         return None
 
-    def waits(self) -> documents.Waiting | None:
-        """Return why not all of its pods run; None once they do. Raises KubernetesFailed."""
+    def look(self, wanted: int) -> tuple[list[str], documents.Waiting | None]:
+        """Return its pods that run, and why fewer than `wanted` do; None once so many do. Raises KubernetesFailed."""
         found = self.pods()
-        return documents.summary(self.pod_names, found, self.events() if len(found) < self.count else [])
+        running = documents.running(found)
+        if len(running) >= wanted:
+            return running, None
+        few = len(found) < self.count
+        events, older = (self.events(), self.older()) if few else ([], [])
+        return running, documents.summary(self.pod_names, found, events, older)
 
 
 def new(name: str, cluster: Cluster, count: int, digest: str, claim: str = "") -> Lent:
@@ -114,7 +126,11 @@ def read(state_dir: str, allocation: str) -> Lent | None:
         cluster = Cluster(**{key: str(text) for key, text in found.pop("cluster").items()})
         lent = Lent(cluster=cluster, **found)
         return replace(
-            lent, count=int(lent.count), has_run=lent.has_run is True, is_unused=lent.is_unused is True
+            lent,
+            count=int(lent.count),
+            has_run=lent.has_run is True,
+            is_unused=lent.is_unused is True,
+            hosts=tuple(map(str, lent.hosts)),
         )
     except FileNotFoundError:
         return None

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import patient
+
 SYSTEMD = Path("/lib/systemd/systemd")
 BOOT_S = 30.0
 
@@ -91,7 +93,7 @@ class SystemdLab:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=patient(timeout),
             check=False,
         )
 

@@ -185,7 +185,7 @@ def test_it_is_used_by_keyboard(trained: Cluster, seen: Ui) -> None:
     page.keyboard.press("/")
     page.keyboard.type("the data ends")
     page.keyboard.press("Enter")
-    page.get_by_text("ValueError: the data ends at step 60").wait_for()
+    page.get_by_text("ValueError: the data ends at step 60").first.wait_for()
     assert "at step 61" not in page.inner_text("[role=log]")
     page.keyboard.press("Escape")
     page.locator("main").focus()

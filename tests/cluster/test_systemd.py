@@ -177,7 +177,7 @@ def test_one_that_hangs_is_begun_anew_and_its_tasks_go_on(service: Service) -> N
     scope = [] if service.options else ["--user"]
     for verb in (["daemon-reload"], ["restart", UNIT]):
         assert service.machine.run("systemctl", *scope, *verb, environ=service.environ).returncode == 0
-    service.orch("up", service.spec("long", "tmp", "600"))
+    service.orch("up", service.spec("long", "tmp", "600"), "--detach")
     task = _task(service)
     before = service.status()
     _until(lambda: False, "", 4.0)  # two watchdogs long: it lives, and says so
@@ -287,7 +287,7 @@ def test_a_user_without_root_has_control_groups_where_his_own_systemd_outlives_h
         },
     }
     login.run("sh", "-c", 'printf %s "$0" > /home/ana/t.yaml', yaml.safe_dump(document))
-    login.orch("up", "/home/ana/t.yaml")
+    login.orch("up", "/home/ana/t.yaml", "--detach")
     until(lambda: "escaped" in login.orch("logs", "t"))
     (sleep,) = login.escaped()
     group = machine.run("cat", f"/proc/{sleep}/cgroup").stdout.splitlines()[-1]

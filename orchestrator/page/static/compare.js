@@ -12,7 +12,7 @@ import {
   seriesName,
 } from "./base.js";
 import { Table, goodputText, now, phaseMark, section } from "./parts.js";
-import { Plot, plotNames } from "./plots.js";
+import { Plot, hueOf, plotNames } from "./plots.js";
 
 const ROWS = [
   ["outcome", (run) => phaseMark(run.phase)],
@@ -32,7 +32,7 @@ export class CompareView {
     this.outcome = h("div");
     this.area = h("div", { class: "plots" }, h("p", { class: "dim" }, "Loading…"));
     this.differs = h("div");
-    const titles = runs.map((run, i) => [i ? " and " : "", h("a", { href: linkTo(["r", run]) }, run)]);
+    const titles = runs.map((run, i) => [i ? " and " : "", this.title(run, i)]);
     this.element = h(
       "div",
       {},
@@ -42,6 +42,13 @@ export class CompareView {
       section("What differs", this.differs),
     );
     this.load();
+  }
+
+  // A run's name has the colour of its lines.
+  title(run, i) {
+    const link = h("a", { href: linkTo(["r", run]) }, run);
+    link.style.color = hueOf(i);
+    return link;
   }
 
   async load() {

@@ -67,6 +67,7 @@ const HUES = {
   dark: ["#88b5fc", "#f38620", "#85fed8", "#d5a6f5"],
 };
 
+export const hueOf = (line) => HUES[isDark() ? "dark" : "light"][line];
 const [HEIGHT, LARGE] = [190, 460];
 
 // An exponential mean; a gap stays a gap.

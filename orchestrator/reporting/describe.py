@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
-from orchestrator.core.phases import connecting, leaving, planned_end, room
+from orchestrator.core.phases import connecting, leaving, planned_end, reschedule, room
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.phases.stopping import NOTHING_SEEN, to_prove
@@ -145,6 +145,7 @@ def _ago(at: Instant | None, now: Instant) -> str:
 def _running(run: Run, running: Running, now: Instant) -> Reason:
     also = (
         leaving.diagnostic(run, now)
+        + reschedule.stranded(run)
         + planned_end.diagnostic(run, now)
         + _in_other_places(run)
         + checkpoint_dir.diagnostic(run)

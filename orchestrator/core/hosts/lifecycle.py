@@ -107,7 +107,7 @@ def host_up(turn: Turn, event: HostUp) -> None:
         )
         turn.note(NoteKind.HOST_REBOOTED, f"{host.name} {what}")
         host = turn.set_host(host, facts=None, unkillable=(), leave_at=None, leave_why="")
-        if host.state in (HostState.STUCK, HostState.LEAVING):
+        if host.state in (HostState.OPEN, HostState.STUCK, HostState.LEAVING):
             host = turn.set_host(host, state=HostState.OPEN, state_why="")
     if host.gone:
         turn.note(
@@ -225,9 +225,14 @@ def _taken_back(turn: Turn, host: Host, problem: Problem) -> None:
     turn.set_host(
         host, state=HostState.DRAINED, state_why=problem.message, gone=problem.code, problem=problem.message
     )
-    turn.note(NoteKind.HOST_GONE, f"{problem.message}; no proof is awaited from it")
+    told = problem.message.partition(": ")[2]
+    same = any(
+        told in (other.problem or "") for other in turn.run.hosts if other.gone and other.name != host.name
+    )
+    what = f"{host.name} is gone for the same reason" if same else problem.message
+    turn.note(NoteKind.HOST_GONE, f"{what}; no proof is awaited from it")
     for task in host_state.living(turn.run, host):
-        host_state.lose(turn, task, problem.message)
+        host_state.lose(turn, task, what)
     if turn.run.phase.is_terminal:
         turn.do(CloseHost(host=host.name))
     elif all(other.gone for other in turn.run.hosts):

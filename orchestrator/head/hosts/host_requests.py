@@ -11,10 +11,10 @@ from orchestrator.core.state.run import Run
 
 
 def drain(run: Run, host: str, *, at: float, now: bool, why: str) -> DrainRequested:
-    """Give the host no task any more. Refused where the run cannot do without it."""
+    """Give the host no task any more. Refused where the run cannot do without it; an engine takes it all the same."""
     _check_active(run, host)
     why_not = slots.why_not_drained(run, host)
-    if why_not is not None:
+    if why_not is not None and not why:
         raise Refused(
             why_not,
             hint="add a host with `spare: true`, or `replicas_min`, to the cluster spec of the next run; "

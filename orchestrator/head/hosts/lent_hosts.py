@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.hosts.slots import why_not_drained
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.host import Host, HostState
 from orchestrator.core.state.run import Run
@@ -30,8 +31,8 @@ class Lender(Protocol):
     def held(self) -> list[str]:
         """Return the names of the allocations that are not given back."""
 
-    def hosts(self, allocation: str) -> Mapping[str, tuple[str, bool]]:
-        """Return by name each host that is there: its identity, and whether it leaves. Empty if that is not known."""
+    def hosts(self, allocation: str) -> Mapping[str, tuple[str, str]]:
+        """Return by name each host that is there: its identity, and why it leaves, if so. Empty: it is not known."""
 
     def give_back(self, allocation: str) -> None:
         """Give the hosts back. Raises OrchestratorError."""
@@ -123,16 +124,16 @@ class LentHosts:
                     continue
                 which, leaves = there[host.name]
                 key = (run.run_id, host.name)
-                if leaves and self._left.get(key) != which:
+                if leaves and (self._left.get(key) != which or _has_room_now(run, host)):
                     self._left[key] = which
-                    self._order(run, host.name, taken=which)
-                elif not leaves and _was_taken(host) and host.state_why != _why(which):
+                    self._order(run, host.name, taken=f"{_TAKEN}{leaves}; its id is {which}")
+                elif not leaves and _was_taken(host) and not host.state_why.endswith(which):
                     self._order(run, host.name)
 
     def _order(self, run: Run, host: str, *, taken: str = "") -> None:
         try:
             if taken:
-                self._drains.drain(run.run_id, host, now=False, why=_why(taken))
+                self._drains.drain(run.run_id, host, now=False, why=taken)
             else:
                 self._drains.undrain(run.run_id, host)
         except OrchestratorError as e:
@@ -143,9 +144,11 @@ _TAKEN = "its engine takes it away: "
 """How the reason of a drain by this module begins. By it the next coordinator knows which hosts to let in again."""
 
 
-def _why(which: str) -> str:
-    return f"{_TAKEN}{which}"
-
-
 def _was_taken(host: Host) -> bool:
     return host.state is HostState.DRAINED and host.state_why.startswith(_TAKEN)
+
+
+def _has_room_now(run: Run, host: Host) -> bool:
+    """Whether a host that leaves, and whose tasks had nowhere to go, can be drained now: a spare has come."""
+    told = host.state is HostState.OPEN and host.state_why.startswith(_TAKEN)
+    return told and why_not_drained(run, host.name) is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
-from orchestrator.core.state.host import HostState
+from orchestrator.core.state.host import Facts, HostState, Link
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Ended, Phase
 from orchestrator.core.state.run import Run, new_run
@@ -19,6 +19,7 @@ PLAN = Plan(
     (TaskPlan(TaskId("worker", 0), "t-0"),),
     "t.py",
 )
+LEAVES = "it is being deleted from node n"
 RUN = new_run("t-1", PLAN, epoch=1, at=Instant(0.0))
 ENDED = replace(RUN, phase_state=Ended(phase=Phase.SUCCEEDED))
 
@@ -28,7 +29,7 @@ class Bench:
 
     def __init__(self, *runs: Run) -> None:
         self.runs = {run.run_id: run for run in runs}
-        self.there = {"t-0": ("uid-1", False), "t-1": ("uid-2", False)}
+        self.there = {"t-0": ("uid-1", ""), "t-1": ("uid-2", "")}
         self.done: list[str] = []
         self.owing = False
         self.fetching = False
@@ -39,7 +40,7 @@ class Bench:
     def held(self) -> list[str]:
         return ["ab"]
 
-    def hosts(self, allocation: str) -> dict[str, tuple[str, bool]]:
+    def hosts(self, allocation: str) -> dict[str, tuple[str, str]]:
         assert allocation == "ab"
         return self.there
 
@@ -79,41 +80,52 @@ class Bench:
 def test_a_host_that_leaves_is_drained_once_and_another_in_its_place_is_let_in() -> None:
     bench = Bench(RUN)
     assert bench.look() == []
-    bench.there["t-0"] = ("uid-1", True)
+    bench.there["t-0"] = ("uid-1", LEAVES)
     assert bench.look() == ["drain t-0 of t-1"]
     assert bench.look() == []
     del bench.there["t-0"]
     assert bench.look() == []
-    bench.there["t-0"] = ("uid-3", False)
+    bench.there["t-0"] = ("uid-3", "")
     assert bench.look() == ["undrain t-0 of t-1"]
     assert bench.look() == []
 
 
 def test_the_next_coordinator_lets_in_again_what_this_one_has_drained() -> None:
     bench = Bench(RUN)
-    bench.there["t-0"] = ("uid-1", True)
+    bench.there["t-0"] = ("uid-1", LEAVES)
     assert bench.look() == ["drain t-0 of t-1"]
     bench.restart()
-    bench.there["t-0"] = ("uid-3", False)
+    bench.there["t-0"] = ("uid-3", "")
     assert bench.look() == ["undrain t-0 of t-1"]
+
+
+def test_tasks_that_had_nowhere_to_go_move_when_a_spare_is_ready() -> None:
+    bench = Bench(RUN)
+    bench.there["t-0"] = ("uid-1", LEAVES)
+    bench.look()
+    bench.set_state("t-1", HostState.OPEN, f"its engine takes it away: {LEAVES}; its id is uid-1")
+    assert bench.look() == [], "no spare is ready"
+    ready = replace(RUN.hosts[1], link=Link.CONNECTED, facts=Facts())
+    bench.runs["t-1"] = bench.runs["t-1"].with_host(ready)
+    assert bench.look() == ["drain t-0 of t-1"]
 
 
 def test_what_a_person_has_drained_stays_drained() -> None:
     bench = Bench(RUN)
     bench.set_state("t-1", HostState.DRAINED, "by the user")
-    bench.there["t-0"] = ("uid-1", True)
+    bench.there["t-0"] = ("uid-1", LEAVES)
     bench.look()
     bench.set_state("t-1", HostState.DRAINED, "by the user")  # the core asks nobody twice
-    bench.there["t-0"] = ("uid-3", False)
+    bench.there["t-0"] = ("uid-3", "")
     assert bench.look() == []
 
 
 def test_what_a_person_let_in_again_is_not_touched() -> None:
     bench = Bench(RUN)
-    bench.there["t-0"] = ("uid-1", True)
+    bench.there["t-0"] = ("uid-1", LEAVES)
     bench.look()
     bench.set_state("t-1", HostState.OPEN)
-    bench.there["t-0"] = ("uid-3", False)
+    bench.there["t-0"] = ("uid-3", "")
     assert bench.look() == []
 
 

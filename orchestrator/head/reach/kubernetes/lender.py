@@ -16,13 +16,13 @@ class KubernetesLender:
         """Return the names of the allocations that are not given back."""
         return [one.id for one in lent.all_of(self._state_dir)]
 
-    def hosts(self, allocation: str) -> dict[str, tuple[str, bool]]:
-        """Return each pod's UID, and whether it is being deleted, by its name."""
+    def hosts(self, allocation: str) -> dict[str, tuple[str, str]]:
+        """Return each pod's UID, and why it leaves where it is being deleted, by its name."""
         found = lent.read(self._state_dir, allocation)
         if found is None:
             return {}
         try:
-            return {pods.name_of(one): (pods.uid_of(one), pods.is_leaving(one)) for one in found.pods()}
+            return {pods.name_of(one): (pods.uid_of(one), pods.leaves(one)) for one in found.pods()}
         except KubernetesFailed:
             return {}
 

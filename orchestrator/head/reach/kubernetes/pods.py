@@ -78,6 +78,11 @@ def is_leaving(pod: Document) -> bool:
     return _at(pod, "metadata", "deletionTimestamp") is not None
 
 
+def leaves(pod: Document) -> str:
+    """Return that a pod is being deleted, and by whom; empty where it stays."""
+    return f"it is being deleted{why_it_leaves(pod)}" if is_leaving(pod) else ""
+
+
 def why_it_leaves(pod: Document) -> str:
     """Return who takes a pod away and from which node, as a sentence's end: an eviction, a preemption, a lost node."""
     node = _at(pod, "spec", "nodeName")
@@ -91,7 +96,7 @@ def why_it_leaves(pod: Document) -> str:
 def waiting(pod: Document) -> Waiting | None:
     """Return why the pod does not run; None where it runs."""
     if is_leaving(pod):
-        return Waiting(f"it is being deleted{why_it_leaves(pod)}")
+        return Waiting(leaves(pod))
     status = _status(pod)
     if status is not None:
         if _at(status, "state", "running") is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orchestrator.client.waiting import AWAY_MAX_S
+from orchestrator.client.waiting import AWAY_MAX_S, LEFT_MAX_S
 from orchestrator.core.words import size
 from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, event_document, run_document, task_document
@@ -63,7 +64,7 @@ def test_up_waits_for_a_script_that_tells_nothing_for_some_time_only(
     assert orch.said.endswith(
         f"{RUN} has run for 30 s; its script has reported no step. Logs: orch logs -f mnist\n"
     )
-    assert orch.clock > 0.0
+    assert api.runs[-1]["phase_age_s"] == 41.0, "one that connects is waited for"
 
 
 def test_up_does_not_sleep_on_what_happens_while_it_looks(orch: Desk, api: FakeApi, spec: str) -> None:
@@ -262,6 +263,19 @@ def test_up_asks_a_busy_coordinator_again(orch: Desk, api: FakeApi, spec: str) -
     assert orch.clock > AWAY_MAX_S
     assert orch.said.count("The coordinator is busy and has not answered yet; it is asked again\n") == 1
     assert "The coordinator answers again\n" in orch.said
+
+
+@pytest.mark.parametrize("directory", [None, "/here/outputs/mnist"])
+def test_up_waits_for_what_is_fetched_and_a_moment_for_what_is_only_looked_for(
+    orch: Desk, api: FakeApi, spec: str, directory: str | None
+) -> None:
+    outputs: dict[str, Any] = {"pending": True, "directory": directory, "tasks": [], "problems": []}
+    phases(api, {"phase": "SUCCEEDED", "outputs": outputs})
+    orch.on_pause = lambda: outputs.update(pending=orch.clock < 30.0)
+    assert orch("up", spec, "--wait") == 0
+    waited_s = LEFT_MAX_S if directory is None else 30.0
+    assert waited_s <= orch.clock < waited_s + 1.0
+    assert orch.said.count(f"Fetching `outputs` to {directory}\n") == (directory is not None)
 
 
 def test_up_with_two_ways_to_stay(orch: Desk, spec: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.client.environment import Environment
-from orchestrator.client.waiting import AWAY_MAX_S, WAIT_MAX_S
+from orchestrator.client.waiting import AWAY_MAX_S, WAIT_MAX_S, wait_s
 from orchestrator.core.errors import (
     CoordinatorUnreachable,
     OrchestratorError,
@@ -86,6 +86,10 @@ def test_wait_gives_up_at_its_deadline_and_leaves_the_run(
     assert program.clock == pytest.approx(2.1)
     assert "the run continues" in str(caught.value.hint)
     assert api.posted == []
+
+
+def test_a_wait_is_as_long_as_its_looks_are_expensive() -> None:
+    assert [wait_s(look_s) for look_s in (0.001, 0.5, 60.0)] == [0.25, 5.0, 10.0]
 
 
 def test_wait_gives_up_on_a_coordinator_that_stays_away(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.both.hostdir import HostFault
 from orchestrator.checkpoints import arrival, safe
 from orchestrator.core.state.run import Run
 from orchestrator.head.links.conversation import LinkDown, OrderRefused
@@ -97,6 +98,22 @@ def test_nothing_is_written_through_a_link_of_a_directory(tmp_path: Path) -> Non
             memoryview(b"ours"), 4, (str(building), "deep/words", 0, 4), 4, chunk, 0, last=True
         )
     assert (others / "words").read_bytes() == b"of another"
+
+
+def test_only_a_chunk_of_its_own_digest_whose_parts_follow_each_other_is_written(tmp_path: Path) -> None:
+    writer, place = arrival.Writer(), (str(tmp_path), "words", 0, 8)
+    chunk = hashlib.sha256(b"part one").hexdigest()
+
+    def take(data: bytes, offset: int, *, last: bool) -> int:
+        return writer.take(memoryview(data), len(data), place, 8, chunk, offset, last)
+
+    assert take(b"part", 0, last=False) == arrival.TAKEN
+    with pytest.raises(HostFault, match="a part at 5 does not follow"):
+        take(b"one", 5, last=True)
+    assert take(b" two", 4, last=True) == arrival.DAMAGED
+    assert list(tmp_path.iterdir()) == []
+    assert (take(b"part", 0, last=False), take(b" one", 4, last=True)) == (arrival.TAKEN, arrival.WHOLE)
+    assert (tmp_path / "words").read_bytes() == b"part one"
 
 
 def test_a_directory_that_came_in_the_place_of_the_one_written_to_is_read(lab: Lab) -> None:

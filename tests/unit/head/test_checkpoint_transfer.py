@@ -176,6 +176,8 @@ def test_all_tasks_start_from_the_same_on_hosts_that_share_nothing(lab: Lab, tmp
     for host in (lab.a, lab.b):
         scratch = tmp_path / f"scratch-{host.root.parent.name}"
         copying.copy(str(lab.copy_on(host, given)), str(scratch))
+        saved_at = (scratch / "manager" / "ckpt-2.index").stat().st_mtime
+        assert saved_at == 1_700_000_000.0, "its time tells which is the newest"
         assert verify(str(scratch))["checkpoint"]["global_step"] == 32
         assert 'model_checkpoint_path: "ckpt-2"' in (scratch / "manager" / "checkpoint").read_text()
 

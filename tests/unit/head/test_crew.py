@@ -53,6 +53,15 @@ def test_work_for_which_the_machine_allows_no_thread_is_done_later(monkeypatch: 
     crew.no_more(looked.set)
 
 
+def test_what_is_not_wanted_any_more_is_not_done() -> None:
+    crew, unwanted, done = Crew(), threading.Event(), threading.Event()
+    crew.later(0.05, unwanted.set)
+    crew.no_more(unwanted.set)
+    crew.later(0.1, done.set)
+    assert done.wait(20.0)
+    assert not unwanted.is_set()
+
+
 def test_work_is_done_later_though_no_thread_at_all_could_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "NO_THREAD_S", 0.0)
     crew, done = Crew(), threading.Event()

@@ -46,6 +46,7 @@ from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.coordinator.executor import Executor
 from orchestrator.head.hosts import preparation
 from orchestrator.head.journal.states import read_run, unpacked
+from orchestrator.head.links import link as link_module
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
 from orchestrator.head.links.link import HostLink, Pace
@@ -116,9 +117,12 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     until(lambda: not any(made.executor.hosts.values()))
 
 
-def test_what_links_say_becomes_events(rig: Rig) -> None:
+def test_what_links_say_becomes_events(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "SLOW_CONNECT_S", 0.0)
     rig.open()
-    assert rig.wait(HostUp).boot_id == "boot-1"
+    up = rig.wait(HostUp)
+    assert up.boot_id == "boot-1"
+    assert "sshd let us in after" in (up.slow or "")
     rig.agent.report({"r": [{"task": "worker:0", "generation": 2, "phase": "ready"}]}, cpu_percent=5.0)
     reported = rig.wait(HostReported)
     assert (reported.host, reported.cpu_percent, reported.tasks[0].task) == ("a", 5.0, W0)
@@ -453,10 +457,11 @@ def test_who_drives_a_run_is_told_with_it_and_not_by_who_asks_one_question(rig: 
 def test_what_is_kept_of_a_run_goes_with_its_last_host(rig: Rig) -> None:
     """A coordinator lives for months, and begins runs all the time."""
     rig.executor.open(rig.make_run("ended"), [])
-    rig.executor.open(rig.run, ["a", "b"])
+    for name in ("b", "a"):
+        rig.executor.open(rig.run, [name])
     rig.wait(HostUp)
     rig.executor._drain_and_detach(rig.run, "a")
-    assert rig.executor._opened["r"].hosts == {"b"}
+    assert [opened.hosts for opened in rig.executor._opened.values()] == [{"b"}]
     rig.executor._drain_and_detach(rig.run, "b")
     assert rig.executor._opened == {}
     rig.executor.reported("r", "a", valid(Report), cast("HostLink", None))

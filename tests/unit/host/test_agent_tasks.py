@@ -68,14 +68,24 @@ def test_an_order_that_overtakes_the_start_reaches_the_shim_once_it_listens(rig:
     rig.tasks.watch(RUN, 0.5, None)
     rig.tasks.forward(rig.link, STOP)
     rig.tasks.forward(rig.link, STACKS)
-    orders = []
+    orders: list[Any] = []
+    end: bytes | None = None
     with record.listen(rig.directory) as listener:
         assert rig.link.socket is not None
         with shim_of(listener) as shim, contextlib.suppress(BlockingIOError):
             shim.setblocking(False)  # what was sent is there
-            orders = [order for order, _ in Decoder().feed(shim.recv(1 << 16))]
-        rig.tasks.unwatch(RUN)
-    assert orders == [{"order": "watch", "heartbeat_s": 0.5}, STOP, STACKS]
+            orders += [order for order, _ in Decoder().feed(shim.recv(1 << 16))]
+            rig.tasks.watch(RUN, 2.0, None)
+            orders += [order for order, _ in Decoder().feed(shim.recv(1 << 16))]
+            rig.tasks.unwatch(RUN)
+            end = shim.recv(1)
+    assert end == b"", "nobody reads its reports any more"
+    assert orders == [
+        {"order": "watch", "heartbeat_s": 0.5},
+        STOP,
+        STACKS,
+        {"order": "watch", "heartbeat_s": 2.0},
+    ]
 
 
 @pytest.mark.parametrize("when", ["before it began", "before it answered"])
@@ -120,7 +130,9 @@ def test_a_shim_that_ended_or_began_just_before_the_lock_is_not_buried(
 
     def late(directory: str, *, wait: bool = True) -> int:
         if meanwhile == "it ended":
+            record.keep_room(directory)
             rig.end()
+            assert "exit.room" not in os.listdir(directory)
         else:
             me = process.identity(os.getpid())
             assert me is not None

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.both import process
+from orchestrator.checkpoints import claims
 from orchestrator.host.agent import sweep as agent_sweep
 from orchestrator.host.shim import sweep
 from orchestrator.host.system import unkillable
@@ -162,6 +163,39 @@ def test_a_sweep_names_what_does_not_die_at_its_bound_and_spares_itself(
     assert [one["pid"] for one in left] == [child.pid]
     assert unkillable.of_run(str(tmp_path), RUN) == [who], "the next sweep tries again"
     assert 3.0 <= clock.now_s < 3.1
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_run_gives_up_its_claim_only_where_nothing_of_it_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    directory = tmp_path / "runs" / RUN
+    directory.mkdir(parents=True)
+    claims.take(
+        str(directory),
+        {"id": "1", "head": "h", "user": "ml", "run": RUN, "name": "old", "checkpoint_dir": None},
+    )
+    found = [{"pid": 7, "why": "D state"}] if left else []
+    monkeypatch.setattr(sweep, "sweep", lambda *_args, **_more: found)
+    assert agent_sweep.sweep(str(tmp_path), RUN, 1, [], ends=True)["left"] == found
+    assert claims.look(str(directory))[1] == left, "who begins in its directory is told"
+
+
+def test_a_bundle_from_which_a_shim_still_imports_is_not_removed(tmp_path: Path) -> None:
+    used, unused, fresh = (tmp_path / "bundle" / name for name in ("used", "unused", "fresh"))
+    used.parent.mkdir()
+    directory = tmp_path / "runs" / RUN / "tasks" / "worker-0" / "gen-000001"
+    directory.mkdir(parents=True)
+    me = process.identity(os.getpid())
+    assert me is not None
+    (directory / "shim.json").write_text(json.dumps({"shim": me.to_json()}))
+    (directory / "start.json").write_text(json.dumps({"bundle": str(used)}))
+    for path in (used, unused, fresh):
+        path.touch()
+    for path in (used, unused):
+        os.utime(path, (0, time.time() - agent_sweep.BUNDLE_UNUSED_S - 60.0))
+    agent_sweep._remove_old_bundles(str(tmp_path))
+    assert sorted(os.listdir(used.parent)) == ["fresh", "used"]
 
 
 def test_a_port_that_stays_in_use_is_named_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

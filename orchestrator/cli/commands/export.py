@@ -64,7 +64,10 @@ command.add_command(export_slurm.command)
     "k8s",
     examples=[
         ("orch export k8s cluster.yaml --image tensorflow/tensorflow:2.19.0 > mnist.yaml", "As a JobSet"),
-        ("orch export k8s cluster.yaml --image mine:1 --claim-only | kubectl create -f -", "Its claim, once"),
+        (
+            "orch export k8s cluster.yaml --image mine:1 --claim-only > claim.yaml",
+            "Its claim, to create once",
+        ),
         ("orch export k8s cluster.yaml --image mine:1 --code /app", "The image has the code"),
         ("orch export k8s cluster.yaml --image mine:1 --claim shared-nfs --json", "On a claim that is there"),
     ],

@@ -35,6 +35,7 @@ ALLOWED = {
     "host/agent/sweep.py": "the age of bundles that nobody uses: a month, and one that is missing is pushed again",
     "host/agent/health.py": "the host's clock, to be compared with the head's",
     "head/hosts/examination.py": "how far the clock of a host is from the head's: shown only",
+    "host/pod/main.py": "when the task of a drained pod was stopped: it is ordered among the ends that shims tell",
     "host/agent/tasks.py": "how long a shim may be on its way: its lock is what keeps it from being called dead",
     "head/transfer/logcopy.py": SHOWN,
     "host/shim/loop.py": SHOWN,

@@ -317,14 +317,18 @@ class State:
         leads, peers = told["task"]["index"] == 0, told["cluster"]["worker"]
         if leads:
             with socket.create_server(("0.0.0.0", int(peers[0].rpartition(":")[2]))) as listener:
-                while json.loads(listener.accept()[0].makefile().readline() or "0") != 1:
-                    pass
-            return
+                while True:
+                    peer = listener.accept()[0]
+                    if peer.makefile().readline() == "1\\n":
+                        peer.sendall(b"1\\n")
+                        return
         host, _, port = peers[0].rpartition(":")
         while True:
             try:
-                socket.create_connection((host, int(port)), 60).sendall(b"1\\n")
-                return
+                peer = socket.create_connection((host, int(port)), 60)
+                peer.sendall(b"1\\n")
+                if peer.recv(2):  # else it was who had held the port until then
+                    return
             except OSError:
                 time.sleep(0.1)
 """

@@ -178,6 +178,7 @@ def test_one_that_hangs_is_begun_anew_and_its_tasks_go_on(service: Service) -> N
     for verb in (["daemon-reload"], ["restart", UNIT]):
         assert service.machine.run("systemctl", *scope, *verb, environ=service.environ).returncode == 0
     service.orch("up", service.spec("long", "tmp", "600"), "--detach")
+    _until(lambda: _task(service)["pid"] is not None, "the task", 30.0)
     task = _task(service)
     before = service.status()
     _until(lambda: False, "", 4.0)  # two watchdogs long: it lives, and says so

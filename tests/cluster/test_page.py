@@ -403,11 +403,12 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
         page.set_viewport_size({"width": 1200, "height": 900})
         wide = "[...document.querySelectorAll('.scroll')].some((each) => each.scrollWidth > each.clientWidth)"
         assert not page.evaluate(wide), "nothing is off the screen"
-        served.api.runs = [{**run, "tasks": [*tasks[:40], {**tasks[40], "phase": "LOST"}, *tasks[41:]]}]
+        lost, done = {**tasks[40], "phase": "LOST"}, {**tasks[41], "phase": "EXITED", "cause": "finished"}
+        served.api.runs = [{**run, "tasks": [*tasks[:40], lost, done, *tasks[42:]]}]
         first = page.get_by_role("region", name="Tasks, a table").locator("tbody tr").first
         first.get_by_text("LOST").wait_for()
         assert "failed" in (first.get_attribute("class") or ""), "what is lost stands first, in red"
-        page.get_by_text("64 tasks: 63 train, 1 are in trouble").wait_for()
+        page.get_by_text("64 tasks: 62 train, 1 are in trouble, 1 have ended").wait_for()
         page.get_by_label("Find tasks").fill("gpu-3")
         page.get_by_role("link", name="worker:63").wait_for(state="detached")
         assert page.get_by_role("region", name="Tasks, a table").locator("tbody tr").count() == 8

@@ -54,7 +54,7 @@ export class CompareView {
   async load() {
     try {
       this.told = await Promise.all(this.runs.map((run) => getDocument(run, "history")));
-      await this.showPlots();
+      await this.loadPlots();
       this.showDifferences(await getDocument(this.runs[0], "compare", { with: this.runs[1] }));
     } catch (error) {
       put(this.area, h("p", {}, error.message));
@@ -87,25 +87,28 @@ export class CompareView {
   }
 
   // Each run is a line of its own colour; what it trained again is part of it.
-  async showPlots() {
+  async loadPlots() {
     const names = plotNames(this.told.flatMap((told) => told.series)).filter(
       (name, i, all) => all.indexOf(name) === i,
     );
-    for (const plot of this.plots) plot.destroy();
     const asked = { names: names.map((name) => seriesName({ name })).join(","), x: "step", buckets: 600 };
-    const series = await Promise.all(this.runs.map((run) => getDocument(run, "series", asked)));
+    this.series = await Promise.all(this.runs.map((run) => getDocument(run, "series", asked)));
     const zoomSteps = (range) => {
       this.range = range;
       this.showPlots();
     };
     this.plots = names.map((name) => new Plot(name, { zoomSteps }));
-    put(this.area, names.length ? this.plots.map((plot) => plot.element) : "Nothing was measured in both.");
-    names.forEach((name, i) => {
-      const lines = series.flatMap(({ series: of }, run) =>
-        of.filter((line) => line.name === name).map((line) => ({ ...line, task: this.runs[run], hue: run })),
+    put(this.area, names.length ? this.plots.map((plot) => plot.element) : "Nothing was measured.");
+    this.showPlots();
+  }
+
+  showPlots() {
+    for (const plot of this.plots) {
+      const lines = this.series.flatMap(({ series: of }, run) =>
+        of.filter((line) => line.name === plot.name).map((line) => ({ ...line, task: this.runs[run], hue: run })),
       );
-      this.plots[i].show(lines, {}, this.range);
-    });
+      plot.show(lines, {}, this.range);
+    }
   }
 
   showDifferences({ spec, code, packages }) {

@@ -250,8 +250,10 @@ export const gauges = (gpus) =>
 
 // A task or host that is not as it should be: it stands above the others, which keep their order.
 const TROUBLE = ["FAILED", "LOST", "UNREACHABLE", "STALLED", "lost", "unreachable", "quarantined", "stuck"];
+const ENDED_WELL = ["finished", "ordered"];
 export const isInTrouble = (one) =>
-  TROUBLE.includes(one.phase || one.state) || Boolean(one.problem || one.cause);
+  TROUBLE.includes(one.phase || one.state) ||
+  Boolean(one.problem || (one.cause && !ENDED_WELL.includes(one.cause)));
 // Of tasks or hosts those whose words hold a text, those in trouble first.
 export const worstFirst = (items, wanted, wordsOf) => {
   const text = wanted.trim().toLowerCase();

@@ -25,7 +25,8 @@ export class Strip {
     this.canvas = h("canvas", {
       role: "img",
       onclick: (event) => this.at(event) && open(this.at(event).task),
-      onpointermove: (event) => this.hover(event),
+      onpointermove: (event) => this.point(this.at(event)),
+      onpointerleave: () => this.point(null),
     });
     this.words = h("p", { class: "dim", role: "status" });
     this.element = h("div", { class: "strip", hidden: true }, this.canvas, this.words);
@@ -40,11 +41,10 @@ export class Strip {
       this.draw(states),
     );
     const counts = Object.keys(WORDS).filter((state) => states.includes(state));
-    this.summary = counts
-      .map((state) => `${states.filter((each) => each === state).length} ${WORDS[state]}`)
-      .join(", ");
-    this.canvas.setAttribute("aria-label", `${tasks.length} tasks: ${this.summary}`);
-    if (!this.pointed) setText(this.words, `${tasks.length} tasks: ${this.summary}`);
+    const told = counts.map((state) => `${states.filter((each) => each === state).length} ${WORDS[state]}`);
+    this.summary = `${tasks.length} tasks: ${told.join(", ")}`;
+    this.canvas.setAttribute("aria-label", this.summary);
+    if (!this.pointed) setText(this.words, this.summary);
   }
 
   get columns() {
@@ -67,9 +67,8 @@ export class Strip {
     return column < this.columns ? this.tasks[Math.floor(offsetY / CELL) * this.columns + column] : null;
   }
 
-  hover(event) {
-    this.pointed = this.at(event);
-    const task = this.pointed;
+  point(task) {
+    this.pointed = task;
     const step =
       task?.global_step === null || task?.global_step === undefined ? "" : `, step ${task.global_step}`;
     setText(this.words, task ? `${task.task} on ${task.host}: ${task.phase}${step}` : this.summary);

@@ -75,6 +75,10 @@ class Fiber:
             error, self.error = self.error, None
             raise error
 
+    def is_own(self) -> bool:
+        """Whether it is this fiber that asks."""
+        return self._thread is threading.current_thread()
+
     def _run(self) -> None:
         try:
             if not self.killed:
@@ -127,9 +131,15 @@ class Fibers:
         wait = fiber.waits
         self.heap.after(0.0, lambda: fiber.resume(wait, True))
 
+    def own(self) -> Fiber | None:
+        """Return the thread that plays. A real one, left by another test in a module that is played now, ends here."""
+        if self.current is not None and not self.current.is_own():
+            raise Killed
+        return self.current
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until woken, or so long. Return whether it was woken."""
-        fiber = self.current
+        fiber = self.own()
         assert fiber is not None, "the deciding thread must not block"
         if timeout_s is not None:
             wait = fiber.waits
@@ -158,7 +168,7 @@ class Waiters:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until `wake`, or so long."""
-        fiber = self.fibers.current
+        fiber = self.fibers.own()
         if fiber is not None:
             self._waiting.append(fiber)
         try:

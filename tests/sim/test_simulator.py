@@ -10,6 +10,8 @@ import pytest
 
 from tests.sim.__main__ import BROKEN, CRASHED, play
 from tests.sim.draw import ASKED
+from tests.sim.fibers import Fiber, Fibers, Killed, Waiters
+from tests.sim.heap import Heap
 from tests.sim.mutants import ROOT, Mutant, found_by_seed, found_by_test, hunt, load
 
 
@@ -19,6 +21,16 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+def test_a_thread_that_another_test_has_left_does_not_play_along() -> None:
+    """It would hand over to the scheduler in the place of the thread that plays, and both would run."""
+    fibers = Fibers(Heap())
+    fibers.current = Fiber(fibers, [], lambda: None)
+    for wait in (fibers.wait, Waiters(fibers).wait):
+        with pytest.raises(Killed):
+            wait(1.0)
+    assert fibers.back.locked()
 
 
 SHORT = [kind for kind in ASKED if kind != "long"]

@@ -423,7 +423,7 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
 def _zooms_steps(page: Any) -> None:
     """Enlarge a plot, smooth it, and zoom by a drag: what was reported stays, and all plots follow."""
     page.get_by_role("button", name="Enlarge loss").click()
-    assert page.locator(".plot.large").count() == 1
+    page.locator(".plot.large").wait_for()
     with page.expect_response(re.compile("/series")):
         page.get_by_label("Smoothing").select_option("0.9")
     page.wait_for_timeout(300)  # it is drawn anew

@@ -60,6 +60,8 @@ class Saving:
     """How long a save holds the training up."""
     spent_s: float | None = None
     """How long all saves of this process have."""
+    saved_step: int | None = None
+    """Of the last save, which nobody may have verified yet."""
 
     def sentence(self) -> str:
         """Say how often, and why.

@@ -116,6 +116,8 @@ class Saving(TypedDict):
     """How long a save holds the training up. Missing until there was one."""
     spent_s: NotRequired[Seconds]
     """How long all saves of this process have held it up."""
+    saved_step: NotRequired[Step]
+    """Of its last save, which nobody may have verified yet."""
     failure_s: Seconds
     """The mean time between failures that is expected."""
     why: Kind

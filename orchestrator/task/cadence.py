@@ -74,6 +74,7 @@ class Cadence:
         self._since_mark = 0
         self._cost_s: float | None = None
         self._spent_s = 0.0
+        self._saved_step: int | None = None
         self._written_s: float | None = None
         self._is_paced = wish.seconds is None
 
@@ -91,13 +92,15 @@ class Cadence:
             return False
         return True
 
-    def saved(self, cost_s: float, written_s: float = 0.0) -> None:
+    def saved(self, cost_s: float, written_s: float = 0.0, step: int | None = None) -> None:
         """Learn from a save, and agree on the next one.
 
         Args:
             cost_s: how long it held the training up.
             written_s: how long the one before was written beside the training.
+            step: of the training, where it is known; people read it while nobody has verified that save.
         """
+        self._saved_step = step
         self._cost_s = _averaged(self._cost_s, cost_s)
         self._spent_s += max(0.0, cost_s)
         if written_s:
@@ -132,6 +135,8 @@ class Cadence:
         if self._cost_s is not None:
             said["cost_s"] = round(self._cost_s, 4)
             said["spent_s"] = round(self._spent_s, 4)
+        if self._saved_step is not None:
+            said["saved_step"] = self._saved_step
         self._tell(said)
 
     def _interval(self) -> Interval:

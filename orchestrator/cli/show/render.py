@@ -164,7 +164,11 @@ def standby_line(standby: Document | None) -> str:
 def saving_line(run: Document) -> str:
     """Return `saves: every 240 steps (about 55 s): …` of a run that goes on, or nothing."""
     saving = run.get("saving")
-    return f"saves: {saving['sentence']}" if saving and is_active(run) else ""
+    if not saving or not is_active(run):
+        return ""
+    step, known = saving.get("saved_step"), (run.get("checkpoint") or {}).get("global_step")
+    newer = "" if step is None or step <= (known or 0) else f"; step {step} is written, and not verified yet"
+    return f"saves: {saving['sentence']}{newer}"
 
 
 def checkpoint_line(checkpoint: Document | None) -> str:

@@ -22,8 +22,11 @@ from orchestrator.cli.top.feed import Feed, Seen
 from orchestrator.client.client import Run
 from orchestrator.core.errors import OrchestratorError
 
-NARROW = 81
+NARROW = 70
 """Below so many columns one pane is shown at a time, and Tab changes it."""
+
+SHORT = 32
+"""Below so many lines the panes share them: a few tasks, the newest events, and the log of the chosen task."""
 
 PANES = ("tasks", "events", "log")
 
@@ -108,6 +111,8 @@ class Top(App[None]):
     DataTable { height: auto; max-height: 14; overflow-x: hidden; }
     #events { height: 8; border-top: solid $panel; }
     #log { height: 1fr; border-top: solid $panel; border-title-color: $text-muted; }
+    .short DataTable { max-height: 6; }
+    .short #events { height: 5; }
     .narrow DataTable, .narrow #events { height: 1fr; max-height: 100%; }
     RichLog { scrollbar-size: 1 1; overflow-x: hidden; }
     #find { display: none; }
@@ -272,6 +277,7 @@ class Top(App[None]):
     def _arrange(self) -> None:
         narrow = self.size.width < NARROW
         self.screen_stack[0].set_class(narrow, "narrow")
+        self.screen_stack[0].set_class(self.size.height < SHORT, "short")
         for number, name in enumerate(PANES):
             pane = self.screen_stack[0].query_one(f"#{name}")
             pane.set_class(narrow and number != self._pane, "hidden")

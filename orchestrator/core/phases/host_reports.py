@@ -220,6 +220,10 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
         standby.schedule(turn)
     if turn.run.reached_step is None or now > turn.run.reached_step:
         turn.set(reached_step=now)
+        down = turn.run.downtime
+        if down is not None and down.step is not None and turn.run.phase is Phase.STOPPING:
+            # The last steps before the failure are often reported after it: what it has cost counts them too.
+            turn.set(downtime=replace(down, step=max(down.step, now)))
     if turn.run.best_step is None or now > turn.run.best_step:
         # The instant at which the step was made counts, not the one of its report: a host that is silent now may have
         # taken part in it.

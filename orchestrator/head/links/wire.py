@@ -164,6 +164,7 @@ def _saving(told: reports.Saving | None) -> Saving | None:
         failure_s=told["failure_s"],
         why=told["why"],
         spent_s=told.get("spent_s"),
+        saved_step=told.get("saved_step"),
     )
 
 

@@ -366,6 +366,8 @@ def _saving(told: Any) -> Saving | None:
         found["cost_s"] = told["cost_s"]
     if _is_span(told.get("spent_s")):
         found["spent_s"] = told["spent_s"]
+    if _is_step(told.get("saved_step")):
+        found["saved_step"] = told["saved_step"]
     return found
 
 

@@ -86,10 +86,12 @@ export const runSentence = (run) => {
     ? ` and should end at ${timeText(now() + run.eta_s, { date: run.eta_s > 43200 }).replace(/:\d\d$/, "")}`
     : "";
   const saved = run.checkpoint?.global_step;
+  const written = run.saving?.saved_step > (saved || 0) ? run.saving.saved_step : null;
+  const newer = written ? ` Step ${countText(written)} is written, and not verified yet.` : "";
   const after = saved
-    ? `After a failure it would resume from step ${countText(saved)}.`
-    : "No checkpoint is verified yet: after a failure it would start again.";
-  return `${pace}${end}. ${after}`;
+    ? `Verified is step ${countText(saved)}: after a failure it resumes from there or later.`
+    : "No checkpoint is verified yet: after a failure it may start again.";
+  return `${pace}${end}. ${after}${newer}`;
 };
 
 export const goodputText = (told) =>

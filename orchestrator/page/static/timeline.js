@@ -14,7 +14,7 @@ import {
 
 export const STATES = {
   training: { word: "training", light: "#002c76", dark: "#88b5fc", pattern: "solid", rank: 1 },
-  risk: { word: "training, not saved yet", light: "#002c76", dark: "#88b5fc", pattern: "pale", rank: 1 },
+  risk: { word: "training, not verified yet", light: "#002c76", dark: "#88b5fc", pattern: "pale", rank: 1 },
   lost: { word: "trained, lost", light: "#002c76", dark: "#88b5fc", pattern: "slash", rank: 2 },
   start: { word: "starting", light: "#9f9424", dark: "#fdd447", pattern: "vertical", rank: 3 },
   warmup: { word: "warm-up", light: "#9f9424", dark: "#fdd447", pattern: "vertical", rank: 3 },
@@ -98,7 +98,7 @@ export const swatch = (state) => {
 // The name of each class of time, and how it is drawn.
 export const CLASSES = [
   ["kept", "training", "training that counts"],
-  ["risk", "risk", "training, not saved yet"],
+  ["risk", "risk", "training, no checkpoint verified since"],
   ["lost", "lost", "trained again"],
   ["connect", "connect", "connecting"],
   ["start", "start", "starting"],

@@ -194,7 +194,7 @@ class Saver:
             position.callbacks, arrays = self._memory.keep()
             values.update(arrays)
             setting.writer.write(functools.partial(backup.write, self._directory, values, position))
-        setting.cadence.saved(time.monotonic() - began_at, setting.writer.took_s)
+        setting.cadence.saved(time.monotonic() - began_at, setting.writer.took_s, setting.count_steps())
 
     def _position(self, epoch: int, batch: int, steps: int) -> backup.Position:
         position = backup.Position(epoch, batch, steps)

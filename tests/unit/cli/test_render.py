@@ -35,6 +35,14 @@ def test_what_limits_a_run_is_a_line_while_it_is_active() -> None:
     assert "limited" not in render.run(run_document(bottleneck=told, phase="SUCCEEDED"), PLAIN)
 
 
+def test_what_is_written_and_not_yet_verified_is_said() -> None:
+    saving = {"sentence": "every 240 steps", "saved_step": 100000}
+    shown = render.run(run_document(saving=saving), PLAIN)
+    assert "\n  saves: every 240 steps; step 100000 is written, and not verified yet\n" in shown
+    shown = render.run(run_document(saving={**saving, "saved_step": 1}), PLAIN)
+    assert "\n  saves: every 240 steps\n" in shown
+
+
 def test_a_run_that_begins_shows_no_empty_columns() -> None:
     nothing = {"pid": None, "global_step": None, "steps_per_s": None, "cpu_percent": None, "rss_bytes": None}
     document = run_document(

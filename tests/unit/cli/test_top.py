@@ -192,6 +192,21 @@ def test_a_narrow_terminal_shows_one_pane_at_a_time(orch: Desk, api_run: FakeApi
     play(orch, do, size=(60, 24))
 
 
+def test_80_by_24_show_the_tasks_the_events_and_the_log_of_the_chosen_task(
+    orch: Desk, api_run: FakeApi, logs: RunLogs
+) -> None:
+    logs.append(RUN, "worker:0", 2, 0, b"998.000000 o of worker 0\n")
+
+    async def do(app: Top, pilot: Pilot[None]) -> None:
+        await looked(app, pilot)
+        rooms = [app.query_one(f"#{name}").region for name in ("tasks", "events", "log")]
+        assert all(room.height >= 3 for room in rooms), rooms
+        assert rooms[-1].bottom <= 23
+        assert lines_of(app, "#log")[-1] == "of worker 0"
+
+    play(orch, do, size=(80, 24))
+
+
 def test_a_terminal_that_becomes_narrow_or_wide_is_arranged_anew(orch: Desk, api_run: FakeApi) -> None:
     def shown(app: Top) -> list[str | None]:
         return [w.id for w in app.query("#tasks, #events, #log") if not w.has_class("hidden")]

@@ -291,7 +291,7 @@ def test_how_often_a_run_saves_and_what_a_failure_cost() -> None:
     run = a_run()
     assert status.run_document(run, now=NOW)["saving"] is None
     chief = run.task(run.chief)
-    saving = Saving(240, 302400.0, "least", 55.0, 0.005, 0.02)
+    saving = Saving(240, 302400.0, "least", 55.0, 0.005, 0.02, saved_step=480)
     cost = Cost(0.5, 0.4, 0.1, 4.0, 1.0, 2.0, 20, 10.0)
     found = FirstCause(run.chief, 1, Cause.SIGNAL, "it was killed", cost=cost.sentence())
     run = replace(
@@ -303,6 +303,7 @@ def test_how_often_a_run_saves_and_what_a_failure_cost() -> None:
         "every_s": 55.0,
         "cost_s": 0.005,
         "spent_s": 0.02,
+        "saved_step": 480,
         "failure_s": 302400.0,
         "why": "least",
         "sentence": saving.sentence(),

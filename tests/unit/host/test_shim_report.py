@@ -258,6 +258,7 @@ def test_how_often_it_saves_is_taken_only_as_it_should_be() -> None:
     progress = Progress()
     saving: dict[str, Any] = {
         "every_steps": 7,
+        "saved_step": 14,
         "failure_s": 60.0,
         "why": "share",
         "every_s": 2.5,
@@ -269,7 +270,13 @@ def test_how_often_it_saves_is_taken_only_as_it_should_be() -> None:
     for told in [*wrong, {**saving, "failure_s": "x"}]:
         progress.heard({"step": 2, "saving": told}, 2.0)
         assert said(progress, 2.0)["saving"] == {**saving}
-    progress.heard({"step": 3, "saving": {**saving, "cost_s": -1.0, "every_s": True, "why": "x" * 1000}}, 3.0)
+    progress.heard(
+        {
+            "step": 3,
+            "saving": {**saving, "cost_s": -1.0, "saved_step": -1, "every_s": True, "why": "x" * 1000},
+        },
+        3.0,
+    )
     assert said(progress, 3.0)["saving"] == {"every_steps": 7, "failure_s": 60.0, "why": "x" * 64}
 
 

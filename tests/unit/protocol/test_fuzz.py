@@ -189,7 +189,10 @@ def mutated(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(1, 3))):
         way = draw(st.sampled_from([way for way in places(message) if way] or [()]))
         message = changed(message, way, draw(st.sampled_from(news(draw(anything)))))
-    return framed({} if message is GONE else message, draw(st.sampled_from([b"", b"", b"bytes"])))
+        if message is GONE:
+            message = {}
+            break
+    return framed(message, draw(st.sampled_from([b"", b"", b"bytes"])))
 
 
 @quickly

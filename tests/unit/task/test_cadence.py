@@ -83,6 +83,8 @@ def test_the_first_save_tells_the_cost_and_the_next_ones_come_at_the_interval() 
         "failure_s": 80_000.0,
         "why": "least",
     }
+    cadence.saved(0.01, step=2000)
+    assert told[-1]["saved_step"] == 2000
 
 
 def test_the_first_step_is_traced_and_says_nothing_of_the_pace() -> None:

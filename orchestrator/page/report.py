@@ -28,20 +28,32 @@ _POLICY = (
 )
 
 
-def report(paths: Paths, name: str | None) -> tuple[str, str]:
-    """Return the id of a run (None: the newest) and the text of its file. UsageError where there is no such run."""
+def report(paths: Paths, name: str | None, other: str | None = None) -> tuple[str, str]:
+    """Return the id of a run (None: the newest) and the text of its file. UsageError where there is no such run.
+
+    `other`: a second run, to compare it with; all of it is in the file too.
+    """
     source = Source(paths)
     known = source.runs()
+    run_ids = [_chosen(known, one) for one in ((name,) if other is None else (name, other))]
+    told = _documents(source, run_ids[0])
+    if other is not None:
+        told |= {"other": _documents(source, run_ids[1]), "compare": source.compare(*run_ids)}
+    shown = [run for run in known["runs"] if run["run_id"] in run_ids]
+    told |= {"made": known["now"], "state": steady({**known, "runs": shown}, None)}
+    return "-and-".join(run_ids), _page(dumped(told))
+
+
+def _chosen(known: dict[str, Any], name: str | None) -> str:
     found = [run for run in known["runs"] if name in (None, run["run_id"], run["name"])]
-    if not found:
-        if name is None:
-            raise OrchestratorError("there are no runs yet", hint="`orch up FILE` starts one")
-        raise UsageError(f"there is no run {name!r}", hint="`orch status` shows all")
-    run_id = found[-1]["run_id"]
-    return run_id, _page(dumped(_documents(source, known, run_id)))
+    if found:
+        return str(found[-1]["run_id"])
+    if name is None:
+        raise OrchestratorError("there are no runs yet", hint="`orch up FILE` starts one")
+    raise UsageError(f"there is no run {name!r}", hint="`orch status` shows all")
 
 
-def _documents(source: Source, known: dict[str, Any], run_id: str) -> dict[str, Any]:
+def _documents(source: Source, run_id: str) -> dict[str, Any]:
     history = source.history(run_id)
     measured = [(one["task"], one["name"]) for one in history["series"]]
     own = [one for one in measured if not one[0]]
@@ -49,8 +61,6 @@ def _documents(source: Source, known: dict[str, Any], run_id: str) -> dict[str, 
     few = [one for one in measured if one[0] and families[bands.family(*one)] <= LINES_MAX]
     return {
         "run": run_id,
-        "made": known["now"],
-        "state": steady({**known, "runs": [run for run in known["runs"] if run["run_id"] == run_id]}, None),
         "history": history,
         "series": {
             "step": _series(source, run_id, own, "step"),

@@ -263,7 +263,9 @@ def test_the_words_beside_the_canvas_say_the_same(trained: Cluster, seen: Ui) ->
     assert "training" in table
 
 
-def test_two_runs_are_chosen_from_the_list_and_compared(trained: Cluster, seen: Ui) -> None:
+def test_two_runs_are_chosen_from_the_list_and_compared(
+    trained: Cluster, seen: Ui, browser: Any, tmp_path: Path
+) -> None:
     trained.ok("up", trained.spec("--steps", "40", "--pace", "0.02", name="other"))
     run, other = trained.run()["run_id"], trained.run("other")["run_id"]
     seen.go()
@@ -275,6 +277,19 @@ def test_two_runs_are_chosen_from_the_list_and_compared(trained: Cluster, seen: 
     told = " ".join(seen.page.inner_text("main").split())
     assert "name: t → other" in told
     assert "Packages nothing" in told
+    path = tmp_path / "both.html"
+    trained.ok("report", "t", "other", "--html", str(path))
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("[data-loaded]")
+    assert page.locator(".uplot canvas").count() >= 1
+    assert "name: t → other" in " ".join(page.inner_text("main").split())
+    page.get_by_role("link", name=other).first.click()
+    page.get_by_role("heading", name=f"other {other}").wait_for()
+    page.wait_for_selector("[data-loaded]")
+    assert f"{other}: 2 tasks on 1 host" in page.inner_text("main"), "all of the second run is in the file too"
+    context.close()
     trained.ok("kill", "other")
 
 

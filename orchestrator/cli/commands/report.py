@@ -6,7 +6,7 @@ import click
 
 from orchestrator.both import durable
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import run_argument
+from orchestrator.cli.run_choice import complete_run, run_argument
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import OrchestratorError
 
@@ -17,20 +17,23 @@ from orchestrator.core.errors import OrchestratorError
     examples=[
         ("orch report mnist", "Write mnist-….html into this directory"),
         ("orch report mnist --html /tmp/mnist.html", "Into a file of your choice"),
+        ("orch report mnist-20261120-1 mnist-20261121-1", "Two runs over each other"),
     ],
 )
 @run_argument()
+@click.argument("other", required=False, metavar="[RUN2]", shell_complete=complete_run)
 @click.option("--html", "path", type=click.Path(dir_okay=False), help="The file; else RUN.html, here.")
 @click.pass_obj
-def command(session: Session, name: str | None, path: str | None) -> int:
+def command(session: Session, name: str | None, other: str | None, path: str | None) -> int:
     """Write plots, timeline, causes, events and plan of a run into one file that needs no network, for others to read.
 
     Without NAME: the newest run. Works without a coordinator. Values of secret variables are not in it; the logs are
-    not either, but for the last lines of a task that failed.
+    not either, but for the last lines of a task that failed. With RUN2 it opens with both over each other: plots,
+    outcome, and what differs of spec, code and packages.
     """
     from orchestrator.page.report import report
 
-    run_id, text = report(session.paths, name)
+    run_id, text = report(session.paths, name, other)
     target = path or f"{run_id}.html"
     try:
         durable.write(target, text.encode(), durable=False)

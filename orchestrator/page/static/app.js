@@ -256,7 +256,10 @@ if (report) {
   page.state = report.state;
   page.loaded = true;
   live(true, `report of ${timeText(report.made, { date: true })}`);
-  if (location.hash.length < 3) history.replaceState(null, "", linkTo(["r", report.run]));
+  const start = report.other
+    ? linkTo(["compare"], { run: `${report.run},${report.other.run}` })
+    : linkTo(["r", report.run]);
+  if (location.hash.length < 3) history.replaceState(null, "", start);
   render(false);
 } else {
   page.actions = document.body.dataset.actions === "yes";

@@ -130,7 +130,7 @@ const urlOf = (path, query) => {
   return text.size ? `${path}?${text}` : path;
 };
 export const getDocument = async (run, what, query, signal) => {
-  if (report) return fromReport(what, query || {});
+  if (report) return fromReport(report.other?.run === run ? report.other : report, what, query || {});
   const path = run ? `/v1/runs/${encodeURIComponent(run)}/${what}` : "/v1/runs";
   return askServer(urlOf(path, query), { signal });
 };
@@ -150,14 +150,12 @@ export const postAction = (run, verb, body) =>
 // A series as `names` takes it: a metric's name may hold commas and slashes.
 export const seriesName = ({ task, name }) =>
   (task ? [task, name] : [name]).map(encodeURIComponent).join("/");
-const fromReport = (what, query) => {
+const fromReport = (told, what, query) => {
   if (what === "band")
-    return (
-      report.bands.find((one) => one.of === query.of && one.name === query.name) || { x: [], outliers: [] }
-    );
-  if (what !== "series") return report[what] || {};
+    return told.bands.find((one) => one.of === query.of && one.name === query.name) || { x: [], outliers: [] };
+  if (what !== "series") return told[what] || {};
   const names = new Set((query.names || "").split(","));
-  const series = report.series[query.x || "time"].filter((one) => names.has(seriesName(one)));
+  const series = told.series[query.x || "time"].filter((one) => names.has(seriesName(one)));
   return { series };
 };
 

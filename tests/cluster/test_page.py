@@ -288,7 +288,9 @@ def test_two_runs_are_chosen_from_the_list_and_compared(
     page.get_by_role("link", name=other).first.click()
     page.get_by_role("heading", name=f"other {other}").wait_for()
     page.wait_for_selector("[data-loaded]")
-    assert f"{other}: 2 tasks on 1 host" in page.inner_text("main"), "all of the second run is in the file too"
+    assert f"{other}: 2 tasks on 1 host" in page.inner_text("main"), (
+        "all of the second run is in the file too"
+    )
     context.close()
     trained.ok("kill", "other")
 

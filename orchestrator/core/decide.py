@@ -27,6 +27,7 @@ from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
     CheckpointSeeded,
     CheckpointVerified,
+    ClockDiffers,
     DrainRequested,
     EpochBegan,
     Event,
@@ -190,8 +191,9 @@ def _take(turn: Turn, event: Event) -> None:
             lifecycle.host_prepared(turn, event)
         case HostReported():
             absorb(turn, event)
-        case LimitReached(message=message, task=task):
-            turn.note(NoteKind.LIMIT_REACHED, message, task)
+        case LimitReached() | ClockDiffers():
+            kind = NoteKind.LIMIT_REACHED if isinstance(event, LimitReached) else NoteKind.HOST_CLOCK
+            turn.note(kind, event.message, event.task)
         case NoticeFailed(recipient=recipient, problem=problem):
             turn.note(NoteKind.NOTICE_FAILED, f"{recipient}: {problem}", recipient=recipient)
         case CheckpointSeeded() | SeedProgressed() | CheckpointVerified() | RolledBack():

@@ -74,7 +74,7 @@ class FirstCause:
     signal: int | None = None
     global_step: int | None = None
     ended_time: float | None = None
-    """Unix time, by the host's clock; by the head's where the two are far apart."""
+    """Unix time, by the head's clock."""
     means: str = ""
     """What it means, in a plain sentence."""
     advice: str = ""

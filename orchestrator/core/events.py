@@ -120,6 +120,16 @@ class LimitReached:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockDiffers:
+    """A host's clock is not the head's, as `message` says."""
+
+    at: Instant
+    host: str
+    message: str
+    task: TaskId | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NoticeFailed:
     """A message of `notify:` did not reach its recipient; `problem` says why, without the recipient's address."""
 
@@ -270,6 +280,7 @@ Event = (
     | HostPrepared
     | HostReported
     | LimitReached
+    | ClockDiffers
     | NoticeFailed
     | CheckpointSeeded
     | SeedProgressed

@@ -117,6 +117,10 @@ class NoteKind(Enum):
     HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.")
     GPU_LOST = Row("gpu-lost", "A GPU is not told of any more; its index is in `data`.")
     GPU_XID = Row("gpu-xid", "The driver complains of a GPU; index and Xid are in `data`.")
+    HOST_CLOCK = Row(
+        "host-clock",
+        "A host's clock is not the head node's; the times of its logs and ends are shown by the head's.",
+    )
     SLOW = Row("slow", "A host is slow to let us in.")
     QUARANTINED = Row(
         "quarantined",

@@ -21,7 +21,7 @@ def make(directory: Path, *, sitecustomize: str = "", versions: dict[str, str] |
     (directory / "bin").mkdir()
     (directory / "bin" / "real").symlink_to(base)
     (directory / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (site / "others.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     for name, version in (versions or {}).items():
         metadata = site / f"{name}-{version}.dist-info"
         metadata.mkdir()

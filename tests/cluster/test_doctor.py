@@ -130,6 +130,7 @@ def test_ports_that_others_hold_are_counted(lab3: Lab, look: Callable[..., Exami
     assert str(PORTS[0] + 1) in found.findings[0].message
 
 
+@pytest.mark.fault(88)
 def test_one_machine_under_two_names_is_refused(lab3: Lab, look: Callable[..., Examined]) -> None:
     host = lab3.hosts[0].plan()
     found = look(host, replace(host, name="again", data_address="localhost"))

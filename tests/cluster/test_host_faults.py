@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -240,3 +241,27 @@ def test_row_41_a_wall_clock_that_jumps_fires_nothing(cluster: Cluster, tmp_path
     assert "starts at step" in said[0]["text"]
     assert "done at step" in said[-1]["text"]
     assert said[-1]["time"] < said[0]["time"], "the clock has jumped, or this shows nothing"
+
+
+@pytest.mark.fault(96)
+def test_row_96_times_of_a_host_whose_clock_is_hours_off_are_the_heads(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Agent, shim and task of the second host have a clock that is three hours ahead."""
+    offset = tmp_path / "offset"
+    offset.write_text("10800")
+    hosts = cluster.hosts(2)
+    clock = _JUMPING_CLOCK.format(offset=str(offset))
+    hosts[1]["python"] = str(stand_in_python.make(tmp_path / "ahead", sitecustomize=clock))
+    began = time.time()
+    spec = cluster.spec("--fail-at", "12", "--fail-task", "worker:1", hosts=hosts, timing=QUICK)
+    assert cluster.orch("up", spec, "--wait").returncode == 1
+    ended = time.time()
+    said = [json.loads(line) for line in cluster.ok("logs", "t", "--json").splitlines()]
+    assert {line["task"] for line in said} >= {"worker:0", "worker:1"}
+    assert all(began < datetime.fromisoformat(line["time"]).timestamp() < ended for line in said)
+    why = json.loads(cluster.ok("why", "t", "--json"))
+    assert all(began < cause["ended_time"] < ended for cause in why["first_causes"]), why
+    clocks = [event["message"] for event in cluster.events() if event["kind"] == "host-clock"]
+    assert len(clocks) == 1
+    assert "3 h ahead of that of the head node" in clocks[0]

@@ -169,9 +169,12 @@ def test_it_connects_watches_and_hands_on_what_concerns_its_runs(rig: Rig) -> No
 
 def test_an_answer_reaches_who_asked_and_a_refusal_is_raised(rig: Rig) -> None:
     link = rig.connected()
-    rig.agent.answers["log"] = lambda order, _: ({"offset": order["offset"], "end": 9}, b"line\n")
+    rig.agent.answers["log"] = lambda order, _: (
+        {"offset": order["offset"], "end": 9, "time": 7.0},
+        b"line\n",
+    )
     where = {"run": "r", "epoch": 3, "generation": 1, "task": "worker:0", "offset": 4, "bytes_max": 5}
-    assert link.ask(LOG(where)) == Answer({"offset": 4, "end": 9}, b"line\n")  # type: ignore[arg-type]
+    assert link.ask(LOG(where)) == Answer({"offset": 4, "end": 9, "time": 7.0}, b"line\n")  # type: ignore[arg-type]
     rig.agent.answers["code"] = always(Refusal("no-space", "no space left"))
     with pytest.raises(OrderRefused, match="no space left") as caught:
         link.ask(CODE_ASKED)

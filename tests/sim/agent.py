@@ -328,7 +328,12 @@ class Agent(FileOrders):
     def _on_log(self, order: Order, answer: Answer) -> None:
         log = self._record(order).log
         offset, data = log.read(order["offset"], order["bytes_max"])
-        answer({"ok": {"offset": offset, "end": len(log.text)}, "blob": data})
+        answer(
+            {
+                "ok": {"offset": offset, "end": len(log.text), "time": 1_700_000_000 + self.world.heap.now},
+                "blob": data,
+            }
+        )
 
     def _on_release(self, order: Order, answer: Answer) -> None:
         record, share = self._record(order), self.world.runs[str(order["run"])].share

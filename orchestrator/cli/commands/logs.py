@@ -81,7 +81,7 @@ def command(
     """Show the output of a run's tasks, merged by time. Without NAME: the newest run.
 
     TASK reads like worker:0; without it, all tasks. If the run has failed or restarted, the first cause comes first.
-    Lines of different hosts are ordered by the clocks of those hosts.
+    Times are by the clock of the head node.
     """
     if as_json and fold:
         raise UsageError("--json prints every line; leave out --fold")

@@ -1,7 +1,7 @@
 """First cause: which task went first, what its end means, who followed, and what a person can do.
 
 When one process of a gang dies, the others die of it within seconds, with errors that look like their own. So:
-the order of the ends by the hosts' own clocks, and a table of what followers say (`patterns`).
+the order of the ends, by how long ago each host says that they were, and a table of what followers say (`patterns`).
 """
 
 from __future__ import annotations

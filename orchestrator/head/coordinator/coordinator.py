@@ -23,6 +23,7 @@ from orchestrator.core import conflicts, faults
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, UsageError
 from orchestrator.core.events import (
+    ClockDiffers,
     DrainRequested,
     FaultInjected,
     KillRequested,
@@ -92,7 +93,9 @@ class Coordinator:
         self._set_aside: tuple[Unreadable, ...] = ()
         self._unreadable: frozenset[str] = frozenset()
         self._secrets = Secrets(paths.state_dir)
-        self._logs = LogCopier(RunLogs(paths.state_dir), self._limit_reached, do=Crew().do)
+        self._logs = LogCopier(
+            RunLogs(paths.state_dir), self._limit_reached, do=Crew().do, skewed=self._clock_differs
+        )
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.loop = Loop(self.journal, self._execute, changed=self._changed)
         self._left_files = LeftFiles(paths)
@@ -491,6 +494,9 @@ class Coordinator:
 
     def _limit_reached(self, run_id: str, host: str, task: TaskId, message: str) -> None:
         self.loop.post(run_id, LimitReached(at=time.monotonic(), host=host, message=message, task=task))
+
+    def _clock_differs(self, run_id: str, host: str, message: str) -> None:
+        self.loop.post(run_id, ClockDiffers(at=time.monotonic(), host=host, message=message))
 
     def _notice_failed(self, run_id: str, recipient: str, problem: str) -> None:
         log.warning("%s: a message did not reach %s: %s", run_id or "the head node", recipient, problem)

@@ -198,7 +198,13 @@ class Executor:
         if opened is None:
             return  # its last host was let go a moment ago
         event = wire.host_reported(
-            host, run_id, report, at=self._now(), unix_time=self._unix_time(), known=opened.tasks
+            host,
+            run_id,
+            report,
+            at=self._now(),
+            unix_time=self._unix_time(),
+            ahead_s=self._logs.clock(host).ahead_s,
+            known=opened.tasks,
         )
         self._post(run_id, event)
         self._logs.reported(link, run_id, opened.epoch, event)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from orchestrator.core.launching.environment import endpoint, ports_needed
 from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted, duration, listed, size
+from orchestrator.head.links.clock import HostClock
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import GpuState, Health, Seen
 from orchestrator.reporting.findings import Finding, Level, found
 
-SKEW_MAX_S = 2.0
 SLOW_NAME_S = 2.0
 OPEN_FILES_MIN = 4096
 FREE_BYTES_MIN = 1 << 30
@@ -121,18 +121,9 @@ def _gpus(plan: Plan, one: Met) -> list[Finding]:
 
 
 def _clock(one: Met) -> list[Finding]:
-    ahead, behind = one.health["time"] - one.answered_at, one.asked_at - one.health["time"]
-    skew_s = max(ahead, behind)
-    if skew_s <= SKEW_MAX_S:
-        return []
-    side = "ahead of" if ahead > behind else "behind"
-    return [
-        found(
-            "host.clock",
-            f"{one.name}: its clock is {duration(skew_s)} {side} that of the head node",
-            one.name,
-        )
-    ]
+    clock = HostClock()
+    clock.told(one.health["time"], one.asked_at, one.answered_at)
+    return [found("host.clock", f"{one.name}: {clock.sentence}", one.name)] if clock.is_off else []
 
 
 def _disks(one: Met) -> list[Finding]:

@@ -44,22 +44,32 @@ WHY_CHARS_MAX = 500
 WHOLE_MAX = 3
 """Of how many generations of one task a report is kept whole: the newest may be standbys of one that trains."""
 
-CLOCKS_AGREE_S = 60.0
-"""How far a host's clock may seem to be from the head's. A report that was on its way for long makes it seem so too."""
+ON_ITS_WAY_S = 60.0
+"""How long a report may be. A clock of a host that seems to differ by more was set meanwhile, or not measured."""
 
 OLDER_MAX = 8
 """How many generations of one task a report is believed to know beside these."""
 
 
 def host_reported(
-    host: str, run_id: str, report: reports.Report, *, at: float, unix_time: float, known: Collection[TaskId]
+    host: str,
+    run_id: str,
+    report: reports.Report,
+    *,
+    at: float,
+    unix_time: float,
+    ahead_s: float = 0.0,
+    known: Collection[TaskId],
 ) -> HostReported:
     """Return the event of a heartbeat for one run, of the tasks that the run has; a host may name any number.
 
-    `at` and `unix_time` are now, by both clocks of the head.
+    `at` and `unix_time` are now, by both clocks of the head; `ahead_s` is how far the host's is known to be ahead.
     """
     sample = report["host"]
-    reports = [task_report(told, at=at, unix_time=unix_time) for told in report["runs"].get(run_id, ())]
+    reports = [
+        task_report(told, at=at, unix_time=unix_time, ahead_s=ahead_s)
+        for told in report["runs"].get(run_id, ())
+    ]
     directory = sample["checkpoint_dirs"].get(run_id)
     return HostReported(
         at=at,
@@ -72,7 +82,7 @@ def host_reported(
         gpu_faults=tuple((one["index"], one["xid"]) for one in sample.get("gpu_faults", ())),
         dir_silent_s=directory["silent_s"] if directory is not None else 0.0,
         dir_free_bytes=directory["free_bytes"] if directory is not None else None,
-        unkillable=unkillable(sample["unkillable"]),
+        unkillable=unkillable(sample["unkillable"], ahead_s),
         leaving=_leaving(sample.get("leaving")),
     )
 
@@ -81,13 +91,15 @@ def _leaving(told: reports.Leaving | None) -> Leaving | None:
     return Leaving(told["why"][:_WHY_CHARS_MAX], told["in_s"]) if told is not None else None
 
 
-def unkillable(told: list[reports.Unkillable]) -> tuple[Unkillable, ...]:
+def unkillable(told: list[reports.Unkillable], ahead_s: float = 0.0) -> tuple[Unkillable, ...]:
     """Return the processes that a host cannot get rid of: the first few, since one is enough to close it."""
-    return tuple(Unkillable(one["pid"], one["run"], _unkillable(one)) for one in told[:_UNKILLABLE_MAX])
+    return tuple(
+        Unkillable(one["pid"], one["run"], _unkillable(one, ahead_s)) for one in told[:_UNKILLABLE_MAX]
+    )
 
 
-def _unkillable(one: reports.Unkillable) -> str:
-    since = datetime.fromtimestamp(one["since"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _unkillable(one: reports.Unkillable, ahead_s: float) -> str:
+    since = datetime.fromtimestamp(one["since"] - ahead_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     name = f" ({one['command']})" if one["command"] else ""
     why = one["why"][:_WHY_CHARS_MAX]
     return f"pid {one['pid']}{name} of {one['run']} cannot be killed since {since}: {why}"
@@ -107,7 +119,7 @@ def _bounded(reports: list[TaskReport]) -> list[TaskReport]:
     return kept[::-1]
 
 
-def task_report(told: reports.Task, *, at: float, unix_time: float) -> TaskReport:
+def task_report(told: reports.Task, *, at: float, unix_time: float, ahead_s: float = 0.0) -> TaskReport:
     """Return the report of a task. Fields that an older shim does not send get defaults."""
     ended = told.get("exit")
     return TaskReport(
@@ -117,7 +129,7 @@ def task_report(told: reports.Task, *, at: float, unix_time: float) -> TaskRepor
         pid=told.get("pid"),
         port=told.get("port"),
         progress=_progress(told),
-        exit=_exit(told, ended, at=at, unix_time=unix_time) if ended is not None else None,
+        exit=_exit(told, ended, at=at, unix_time=unix_time, ahead_s=ahead_s) if ended is not None else None,
         said=tuple((said["kind"], said["message"]) for said in told.get("said", ())),
     )
 
@@ -168,7 +180,9 @@ def _saving(told: reports.Saving | None) -> Saving | None:
     )
 
 
-def _exit(told: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: float) -> Exit:
+def _exit(
+    told: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: float, ahead_s: float
+) -> Exit:
     """Return how a task ended. If it was ordered to end, its code does not matter, unless it is 0."""
     cause = REPORTED[ended["cause"]]
     ordered = ended.get("ordered", False)
@@ -181,7 +195,7 @@ def _exit(told: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: 
         signal=ended["signal"],
         ordered=ordered,
         at=at - (ended["ago_s"] or 0.0),
-        ended_time=_ended_time(ended, unix_time),
+        ended_time=_ended_time(ended, unix_time, ahead_s),
         error=error["message"] if error else None,
         error_kind=error["kind"] if error else None,
         last_lines=tuple(ended.get("last_lines", ())),
@@ -191,11 +205,13 @@ def _exit(told: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: 
     )
 
 
-def _ended_time(ended: reports.TaskExit, unix_time: float) -> float | None:
-    """Return when it ended: by the host's clock, which knows it best, or by the head's where the host's is wrong."""
+def _ended_time(ended: reports.TaskExit, unix_time: float, ahead_s: float) -> float | None:
+    """Return when it ended by the head's clock: the host's time, moved, or as long ago as it says."""
     told, ago_s = ended.get("ended_at"), ended["ago_s"]
-    if told is None or ago_s is None or abs(unix_time - ago_s - told) <= CLOCKS_AGREE_S:
-        return told
+    if told is None:
+        return None
+    if ago_s is None or abs(unix_time - ago_s - (told - ahead_s)) <= ON_ITS_WAY_S:
+        return told - ahead_s
     return unix_time - ago_s
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, NamedTuple
 
@@ -10,6 +11,8 @@ from orchestrator.both import durable
 from orchestrator.reporting.log_level import Level
 
 _BLOCK_BYTES = 1 << 16
+
+_STAMP = re.compile(rb"^\d+\.\d{6}(?= [oe] )", re.MULTILINE)
 
 OWN = "w"
 
@@ -130,6 +133,20 @@ def time_of(data: bytes) -> float:
         if time:
             return time
     return 0.0
+
+
+def shifted(data: bytes, by_s: float) -> bytes:
+    """Return lines of a host's log with their times moved. Their length stays: offsets are those of the host.
+
+    >>> shifted(b"0000003600.250000 o 1.5 o\\n1760000000.000000 e x\\n", -3600.0)
+    b'0000000000.250000 o 1.5 o\\n1759996400.000000 e x\\n'
+    """
+
+    def moved(stamp: re.Match[bytes]) -> bytes:
+        text = b"%0*.6f" % (len(stamp[0]), max(0.0, float(stamp[0]) + by_s))
+        return text if len(text) == len(stamp[0]) else stamp[0]
+
+    return _STAMP.sub(moved, data) if by_s else data
 
 
 class Gap(NamedTuple):

@@ -1,6 +1,7 @@
 """The head's copies of the tasks' logs, one file per task and generation. Reading them needs no coordinator.
 
-`<state>/runs/<run_id>/logs/worker-0.gen-000002.log` equals the host's own log byte for byte. Its lines read
+`<state>/runs/<run_id>/logs/worker-0.gen-000002.log` equals the host's own log byte for byte, but for
+the times where the host's clock is not the head's. Its lines read
 `<unix time, 6 decimals> <o|e> <text>`. The host's offsets count from the first byte ever written, so the size of the
 copy tells where copying continues. Where the host's rotation was faster than the copying, the copy has a line of ours
 in the place of what is missing, `<unix time> g <text>`. A `.gaps` file beside the copy says where these lines are, so

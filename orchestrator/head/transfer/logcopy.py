@@ -3,6 +3,8 @@
 The head pulls, and asks for one chunk per task at a time. So a task that prints much can neither flood the channel
 nor delay a heartbeat. What the host rotated away before it was copied is marked as a gap.
 
+Times of lines are changed to the head's clock when they arrive: each answer bounds how far the host's clock is ahead.
+
 A host is asked only for logs of tasks that it was told to start, of their last generations. What is copied of a task is
 bounded, and stops while only the journal's reserve is free on the disk.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,9 +24,11 @@ from orchestrator.core.plan import TaskId
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task
 from orchestrator.core.words import size
+from orchestrator.head.links.clock import HostClock
 from orchestrator.head.links.conversation import Reply
 from orchestrator.head.links.link import HostLink
 from orchestrator.head.node import disk
+from orchestrator.head.records.log_file import shifted
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.protocol.orders import LogPart
 from orchestrator.protocol.table import LOG
@@ -67,6 +72,8 @@ class LogCopier:
         logs: Where they are copied to.
         tell: Is told when something is not copied any more.
         now: The clock, in seconds.
+        unix_time: The wall clock, to which the times of lines are changed.
+        skewed: Is told once, with run, host and a sentence, that a host's clock differs.
         do: Has the work done that waits for the disk: whoever reads the hosts must not wait for it.
     """
 
@@ -76,11 +83,18 @@ class LogCopier:
         tell: Tell,
         now: Callable[[], float] = time.monotonic,
         do: Do = lambda work: work(),
+        unix_time: Callable[[], float] = time.time,
+        skewed: Callable[[str, str, str], None] = lambda _run, _host, _sentence: None,
     ) -> None:
         self._logs = logs
         self._tell = tell
         self._now = now
         self._do = do
+        self._unix_time = unix_time
+        self._skewed = skewed
+        self._clocks: defaultdict[str, HostClock] = defaultdict(HostClock)
+        self._told: set[tuple[str, str]] = set()
+        """Of which hosts which runs were told that the clock differs."""
         self._lock = threading.Lock()
         self._sources: dict[_Log, _Source] = {}
         self._asked: dict[_Log, float] = {}
@@ -203,7 +217,30 @@ class LogCopier:
                 "bytes_max": CHUNK_BYTES,
             }
         )
-        link.send(order, on_reply=lambda reply: self._do(partial(self._take, link, name, epoch, reply)))
+        asked = self._unix_time()
+
+        def replied(reply: Reply[LogPart]) -> None:
+            if reply.ok is not None:
+                self._measure(name, reply.ok["time"], asked)
+            self._do(partial(self._take, link, name, epoch, reply))
+
+        link.send(order, on_reply=replied)
+
+    def clock(self, host: str) -> HostClock:
+        """Return what is known of a host's clock."""
+        return self._clocks[host]
+
+    def _measure(self, name: _Log, told: float, asked: float) -> None:
+        source = self._sources.get(name)
+        if source is None:
+            return
+        clock = self._clocks[source.host]
+        clock.told(told, asked, self._unix_time())
+        if clock.is_off and (name.run_id, source.host) not in self._told:
+            self._told.add((name.run_id, source.host))
+            sentence = f"{source.host}: {clock.sentence}; its times are shown by the head's"
+            log.warning("%s: %s", name.run_id, sentence)
+            self._skewed(name.run_id, source.host, sentence)
 
     def _was_asked(self, name: _Log) -> bool:
         return self._now() - self._asked.get(name, -1e9) < ASK_AGAIN_S
@@ -217,7 +254,8 @@ class LogCopier:
             return  # the task is of a newer generation by now
         try:
             self._logs.put_host(*name, source.host)
-            self._logs.append(*name, reply.ok["offset"], reply.blob)
+            data = shifted(reply.blob, -self._clocks[source.host].ahead_s)
+            self._logs.append(*name, reply.ok["offset"], data)
         except OSError as e:
             log.warning("%s %s: the log cannot be copied: %s", name.run_id, name.task, e)
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 from orchestrator.both import hostdir
 from orchestrator.both.hostdir import HostFault
@@ -320,7 +321,7 @@ class Orders:
         )
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
         offset, data, end = hostlog.read(directory, order["offset"], bytes_max)
-        reply.ok({"offset": offset, "end": end}, data)
+        reply.ok({"offset": offset, "end": end, "time": time.time()}, data)
 
     def _on_files(self, order: orders.AskFiles, _blob: bytes, reply: Reply) -> None:
         host_dir, run, of = self._host.host_dir, order["run"], order["of"]

@@ -1,6 +1,7 @@
 """The log of one task on its host: bounded, rotated, and read by other processes while it is written.
 
-Each line is `<unix time, 6 decimals> <o|e> <text>\\n`, with the text as the task wrote it. The writer keeps a few
+Each line is `<unix time, 6 decimals> <o|e> <text>\\n`, with the text as the task wrote it. Times have one length,
+since the head changes them to its own clock where they are. The writer keeps a few
 segments: `log`, and the older `log.1`, `log.2` …, whose total size is bounded. Offsets are logical: they count from
 the task's first byte and continue across rotations. Where the disk is full, what does not fit is counted and dropped,
 because a log must never stop a training.
@@ -105,7 +106,7 @@ class LogWriter:
             return
         for chunk in chunks:
             self._remember(chunk[:_SHOWN_BYTES_MAX])
-        head = b"%.6f %s " % (self._now(), stream.encode())
+        head = b"%017.6f %s " % (self._now(), stream.encode())
         room = self._segment_bytes_max
         batch: list[bytes] = []
         batch_bytes = 0
@@ -130,7 +131,7 @@ class LogWriter:
         """Append whole lines to the newest segment: all of them or none."""
         if self._untold_bytes:
             told = self._untold_bytes
-            note = b"%.6f e [orch: %d bytes were dropped here: the log's disk was full]\n" % (
+            note = b"%017.6f e [orch: %d bytes were dropped here: the log's disk was full]\n" % (
                 self._now(),
                 told,
             )

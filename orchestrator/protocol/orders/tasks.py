@@ -12,6 +12,7 @@ from orchestrator.protocol.bounds import (
     Port,
     Stacks,
     TaskName,
+    UnixTime,
 )
 from orchestrator.protocol.orders.base import FILES_MAX, FaultKind, OfRun, OfTask, Place
 from orchestrator.protocol.reports import Left, SweptBy
@@ -107,6 +108,8 @@ class LogPart(TypedDict):
     offset: Count
     """Later than requested if the start was rotated away."""
     end: Count
+    time: UnixTime
+    """By the host's clock, when it was read."""
 
 
 class AskFiles(OfRun):

@@ -382,7 +382,7 @@ def test_a_host_is_left_only_after_the_rest_of_its_logs(rig: Rig, monkeypatch: p
 
     def chunk(order: dict[str, Any], _blob: bytes) -> tuple[dict[str, Any], bytes]:
         is_waited_for.wait(2)
-        return {"offset": order["offset"], "end": len(log)}, log[order["offset"] :]
+        return {"offset": order["offset"], "end": len(log), "time": 1.7e9}, log[order["offset"] :]
 
     def asked(copier: LogCopier, run_id: str, tasks: Collection[str]) -> bool:
         is_waited_for.set()

@@ -96,6 +96,7 @@ def test_gpus_that_differ_or_are_unwell() -> None:
     ]
 
 
+@pytest.mark.fault(88)
 def test_two_names_of_one_machine_and_two_machines() -> None:
     plan = plan_of("10.0.0.1", "10.0.0.2")
     same = of_hosts(plan, {"a": met("a", boot="x"), "b": met("b", boot="x")}, whole=False)

@@ -14,6 +14,7 @@ from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.run import new_run
 from orchestrator.core.state.task import Progress
+from orchestrator.head.links.clock import HostClock
 from orchestrator.head.links.conversation import Reply
 from orchestrator.head.links.link import HostLink
 from orchestrator.head.records.runlogs import RunLogs
@@ -33,6 +34,7 @@ class FakeLink:
     """Keeps the orders, and answers when it is told to."""
 
     def __init__(self) -> None:
+        self.ahead_s = 0.0
         self.orders: list[tuple[dict[str, Any], Callable[[Reply[LogPart]], None]]] = []
 
     def send(
@@ -49,7 +51,13 @@ class FakeLink:
         """As a host would that still has `log` from byte `dropped` on."""
         order, on_reply = self.orders.pop(0)
         offset = max(order["offset"], dropped)
-        on_reply(Reply({"offset": offset, "end": len(log)}, None, log[offset : offset + chunk]))
+        on_reply(
+            Reply(
+                {"offset": offset, "end": len(log), "time": 1.7e9 + self.ahead_s},
+                None,
+                log[offset : offset + chunk],
+            )
+        )
 
     def refuse(self) -> None:
         _, on_reply = self.orders.pop(0)
@@ -61,7 +69,14 @@ class Rig:
         self.now = 100.0
         self.logs = RunLogs(str(state))
         self.told: list[tuple[str, str, TaskId, str]] = []
-        self.copier = LogCopier(self.logs, lambda *told: self.told.append(told), now=lambda: self.now)
+        self.skewed: list[tuple[str, str, str]] = []
+        self.copier = LogCopier(
+            self.logs,
+            lambda *told: self.told.append(told),
+            now=lambda: self.now,
+            unix_time=lambda: 1.7e9,
+            skewed=lambda *told: self.skewed.append(told),
+        )
         self.link = FakeLink()
         self.run = replace(RUN, run_id="t-1")
         for generation in (1, 2):
@@ -140,7 +155,7 @@ def test_an_answer_that_comes_twice_is_put_down_once(rig: Rig) -> None:
     rig.report(len(LINE))
     _, on_reply = rig.link.orders[0]
     rig.link.answer(LINE)
-    on_reply(Reply({"offset": 0, "end": len(LINE)}, None, LINE))
+    on_reply(Reply({"offset": 0, "end": len(LINE), "time": 1.7e9}, None, LINE))
     assert rig.copied() == LINE
 
 
@@ -250,7 +265,7 @@ def test_a_log_full_of_gaps_is_not_copied_without_end(rig: Rig) -> None:
         if not rig.link.orders:
             break
         _, on_reply = rig.link.orders.pop(0)
-        on_reply(Reply({"offset": at * 100, "end": 1 << 40}, None, b"x"))
+        on_reply(Reply({"offset": at * 100, "end": 1 << 40, "time": 1.7e9}, None, b"x"))
         rig.link.orders.clear()
         rig.now += ASK_AGAIN_S + 1
     assert 500 < at < 3000
@@ -272,3 +287,33 @@ def test_the_reserve_of_the_journal_is_left_free_and_copying_goes_on_by_itself(t
         assert rig.copied() == LINE
     (told,) = rig.told
     assert "are reserved for the journal" in told[3]
+
+
+@pytest.mark.fault(96)
+@pytest.mark.parametrize(("ahead_s", "side"), [(3 * 3600.0, "ahead of"), (-1.7e9 + 60, "behind")])
+def test_lines_of_a_host_whose_clock_is_off_have_the_heads_time_and_it_is_said_once(
+    rig: Rig, ahead_s: float, side: str
+) -> None:
+    rig.link.ahead_s = ahead_s
+    log = b"%017.6f o at 1.500000 o\n%017.6f e then\n" % (1.7e9 + ahead_s - 9, 1.7e9 + ahead_s - 7.5)
+    rig.report(len(log))
+    while rig.link.orders:
+        rig.link.answer(log, chunk=log.index(b"\n") + 1)
+    assert rig.copied() == b"1699999991.000000 o at 1.500000 o\n1699999992.500000 e then\n"
+    ((run, host, said),) = rig.skewed
+    assert (run, host) == ("t-1", "a")
+    assert side in said
+
+
+def test_a_clock_is_as_far_off_as_all_round_trips_allow_until_it_is_set() -> None:
+    clock = HostClock()
+    assert (clock.ahead_s, clock.is_off) == (0.0, False)
+    clock.told(105.0, asked=99.0, answered=102.0)
+    assert (clock.ahead_s, clock.is_off) == (4.5, True)
+    clock.told(205.0, asked=200.0, answered=200.5)
+    assert clock.ahead_s == 4.75
+    clock.told(300.0, asked=299.0, answered=301.0)
+    assert (clock.ahead_s, clock.is_off) == (0.0, False), "somebody has set it"
+    clock.told(390.0, asked=400.0, answered=400.2)
+    assert clock.ahead_s == pytest.approx(-10.1)
+    assert clock.sentence == "its clock is 10 s behind that of the head node"

@@ -167,6 +167,18 @@ def test_an_end_on_a_host_whose_clock_is_hours_off_has_the_heads_time(ended_at: 
     assert (task.exit.at, task.exit.ended_time) == (97.5, known)
 
 
+@pytest.mark.fault(96)
+def test_an_end_and_a_process_that_stays_have_the_heads_time_where_the_hosts_clock_was_measured() -> None:
+    ended: Task = {**TASK, "phase": "exited", "exit": {**EXIT, "ended_at": 1.7e9 + 3600 - 4}}
+    task = wire.task_report(ended, at=100.0, unix_time=1.7e9, ahead_s=3600.0)
+    assert task.exit is not None
+    assert task.exit.ended_time == 1.7e9 - 4
+    (stuck,) = wire.unkillable(
+        [{"pid": 5, "run": "t-1", "since": 1.7e9 + 3600, "command": "", "why": "it is there"}], ahead_s=3600.0
+    )
+    assert "since 2023-11-14 22:13:20 UTC" in stuck.sentence
+
+
 def test_after_a_reboot_nobody_knows_how_long_ago() -> None:
     bare: TaskExit = {"code": None, "signal": None, "ago_s": None, "cause": "rebooted"}
     (task,) = told({**TASK, "phase": "exited", "exit": bare}).tasks

@@ -98,6 +98,10 @@ scaling: $(VENV)/.dev  ## images/s of 1, 2 and 4 replicas, under orch and by han
 faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and write that page (ROWS=15,24: only these, and no page)
 	$(BIN)/python -m tests.faults $(if $(ROWS),--rows $(ROWS))
 
+.PHONY: rescues
+rescues: $(VENV)/.dev  ## kill workers of a real training at random instants, and count the steps that are lost: make rescues KILLS=200 [WORKERS=3] [EVERY=1s] [SEED=1]; 10 s a kill
+	$(BIN)/python -m tests.rescue --kills $(or $(KILLS),20) --workers $(or $(WORKERS),2) --every $(or $(EVERY),10m) --seed $(or $(SEED),1)
+
 release-check: $(VENV)/.dev  ## once before a release: all that `make test` leaves to `make test-long`, what of it was skipped, and whether docs/faults.md is whole and of this very commit
 	status=0; $(BIN)/python -m pytest tests --only-long -n $(JOBS) --dist worksteal --durations 20 || status=1; \
 	$(BIN)/python -m tests.faults --check && exit $$status

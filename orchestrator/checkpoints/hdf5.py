@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 
 from orchestrator.checkpoints.steps import choose_step
 from orchestrator.checkpoints.torn import Torn, opened
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 WEIGHTS, METADATA = "latest.weights.h5", "training_metadata.json"
 """The pair that Keras 3's BackupAndRestore writes."""
+
+CHECKSUMS = "orch-checksums"
+"""Where a backup of ours keeps the CRC-32 of each other dataset, by name, as JSON."""
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -52,25 +56,29 @@ def read_file(file: IO[bytes], *, scalars_only: bool = False) -> int | None:
     except ImportError:
         return None  # a Python without h5py cannot restore it either; the structure was looked at
     steps: dict[str, int] = {}
-    count = 0
+    seen: set[str] = set()
+    sums: dict[str, int] = {}
 
     def visit(name: str, item: Any) -> None:
-        nonlocal count
         if isinstance(item, h5py.Dataset):
-            count += 1
+            seen.add(name)
             if scalars_only and item.shape != ():
                 return
             value = item[()]
+            if name in sums and zlib.crc32(value) != sums[name]:
+                raise Torn(f"{name} is not what was written")
             if is_integer(value):
                 steps[name] = int(value)
 
     try:
         with h5py.File(file, "r") as h5:
+            if CHECKSUMS in h5:
+                sums = dict(json.loads(bytes(h5[CHECKSUMS][()])))
             h5.visititems(visit)
-    except (OSError, RuntimeError, ValueError, KeyError) as e:
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as e:
         raise Torn(f"HDF5: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
-    if not count:
-        raise Torn("it holds no data")
+    if not seen or not seen.issuperset(sums):
+        raise Torn("it lacks data")
     return choose_step(steps)
 
 

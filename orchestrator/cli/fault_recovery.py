@@ -72,7 +72,7 @@ def watch_recovery(
             over = elapsed >= for_s and not KINDS[kind].restarts
             outcome = _conclusion(seen, before, run, elapsed, over=over)
             if outcome is not None:
-                return replace(outcome, lost=_lost(client, before, after)) if outcome.recovered else outcome
+                return _measured(outcome, client, before, after) if outcome.recovered else outcome
             if late:
                 return replace(seen, done=str(run["reason"]))
         session.pause(LOOK_EVERY_S)
@@ -120,17 +120,20 @@ def _trains(run: Mapping[str, Any], within_s: float) -> bool:
     )
 
 
-def _lost(client: Client, run: Mapping[str, Any], after: int) -> int | None:
-    """Return the steps that all restarts since then went back by; None where one of them is unknown.
+def _measured(seen: Outcome, client: Client, run: Mapping[str, Any], after: int) -> Outcome:
+    """Add the steps that all restarts since then went back by, None where one of them is unknown, and what was rescued.
 
     The run's own events say it: what the last status showed before the fault was reported a moment before.
     """
+    events = _events(client, run, after)
     told = [
         event["data"].get("steps_lost")
-        for event in _events(client, run, after)
+        for event in events
         if event["kind"] in (NoteKind.RESUMED.value, NoteKind.FROM_START.value)
     ]
-    return None if None in told else sum(told)
+    rescued = [event["message"] for event in events if event["kind"] == NoteKind.RESCUED.value]
+    done = "; ".join(filter(None, (seen.done, *rescued)))
+    return replace(seen, lost=None if None in told else sum(told), done=done)
 
 
 def _events(client: Client, run: Mapping[str, Any], after: int) -> list[dict[str, Any]]:

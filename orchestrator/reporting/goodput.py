@@ -9,6 +9,7 @@ badput, in classes that are disjoint and add up to the elapsed time:
     warmup   from then to the first new step        host     waiting for a host: to be heard, or to be replaced
     lost     trained, and trained again             room     waiting for room on the checkpoint's disk
     save     saves held the training up             unseen   nobody watched, and no step shows what was done
+    rescue   a survivor wrote what it held
 
 Events say when a generation was released, and not when its first and last steps were. Where a history was kept it says
 so (`Moved`), with what the script's saves took and when somebody watched; without it, a generation trains from its
@@ -116,7 +117,7 @@ class Account:
 
 CLASSES = (
     *("connect", "start", "restore", "warmup", "lost", "save"),
-    *("stall", "stop", "backoff", "host", "room", "unseen"),
+    *("stall", "stop", "backoff", "host", "room", "unseen", "rescue"),
 )
 
 UNSEEN_AFTER_S = 15.0
@@ -139,7 +140,7 @@ _BEGINS = {
 _RELEASED = ("warmup", "training", "stall")
 _RESUMES = (Kind.RESUMED, Kind.FROM_START, Kind.OWN_PLACE)
 
-_TELLS = (Kind.SUBMITTED, Kind.CHECKPOINT, Kind.HOST_LOST, Kind.TRAINS_AGAIN)
+_TELLS = (Kind.SUBMITTED, Kind.CHECKPOINT, Kind.HOST_LOST, Kind.TRAINS_AGAIN, Kind.RESCUED)
 
 KINDS = frozenset({*_TELLS, *_RESUMES, *_BEGINS, *_ENDS})
 """The kinds that `account` reads; others change nothing."""
@@ -214,6 +215,8 @@ def _changes(event: Event, state: str, since: float, at: float) -> list[tuple[fl
     """Return when the run began to do something else, and what: by this event, in order."""
     if event.kind is Kind.HOST_LOST and state == "stop":
         return [(since, "host"), (at, "stop")]  # the run waited for that host
+    if event.kind is Kind.RESCUED and state == "stop":
+        return [(max(since, at - event.data.get("took_s", 0.0)), "rescue"), (at, "stop")]
     follows = _BEGINS.get(event.kind)
     if follows is None or (follows in ("stall", "training") and state not in _RELEASED):
         return []

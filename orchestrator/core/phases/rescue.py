@@ -59,6 +59,15 @@ def grace_s(run: Run, task: Task, at: Instant) -> float | None:
     return min(max(0.0, stopping.rescue_ends_at - at), run.plan.restart.rescue_s)
 
 
+def kept_step(run: Run) -> int | None:
+    """Return the step that the next generation has: of the last verified checkpoint, or that was handed over since."""
+    state, saved = run.phase_state, run.verified_step
+    if not isinstance(state, Stopping) or state.rescuer is None:
+        return saved
+    told = run.task(state.rescuer).progress.rescued
+    return saved if told is None or told.step is None else max(saved or 0, told.step)
+
+
 def outcome(run: Run) -> str:
     """Return the sentence of what was handed over, or why nothing was; empty where nobody was asked."""
     state = run.phase_state

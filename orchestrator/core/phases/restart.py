@@ -71,7 +71,7 @@ def verdict(
         return GiveUp(budget, SAME_END)
     if is_progress(budget, verified_step):
         fresh = Budget(restarts=budget.restarts + 1, step=verified_step, failure=failure)
-        return Restart(0.0, fresh, "at once: there is a newer verified checkpoint")
+        return Restart(0.0, fresh, "at once: there is a newer checkpoint")
     if failure is not None and failure == budget.failure:
         return GiveUp(budget, SAME_FAILURE)
     blamed = not cause.row.is_free

@@ -239,7 +239,7 @@ def _wait_for_room(turn: Turn, full: Host) -> None:
 def _restart_or_give_up(turn: Turn) -> None:
     run = turn.run
     found, blamed = run.first_cause, _blamed(run)
-    step = run.verified_step
+    step = rescue.kept_step(run)
     host_state.charge(turn, progressed=restart.is_progress(run.budget, step))
     if (full := room.lacking(run, blamed)) is not None:
         _wait_for_room(turn, full)

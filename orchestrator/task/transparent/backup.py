@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 
 from orchestrator.task.keras.optimizers import optimizers_of
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 NAME = "latest.weights.h5"
 STEPS = "optimizer/iterations"
 """The name of the number of steps in the file."""
+CHECKSUMS = "orch-checksums"
+"""The name of the CRC-32 of all else in the file, taken on the way there: `checkpoints` compares it when it reads."""
 _BUILDING = "saving_temp"
 """The directory of the temporary file. `checkpoints` ignores directories that end with `_temp`."""
 
@@ -109,16 +112,18 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
     building = os.path.join(directory, _BUILDING)
     os.makedirs(building, exist_ok=True)
     path = os.path.join(building, NAME)
+    # The position is not an attribute: those hold at most 64 KiB, and a history may be longer.
+    arrays = {"position": np.frombuffer(position.as_json().encode(), dtype=np.uint8)}
+    sums = {}
     with h5py.File(path, "w") as file:
-        for name, value in values.items():
+        for name, value in (values | arrays).items():
             array = np.asarray(value)
             if name == STEPS:
                 array = array.astype(np.int64)
             elif array.dtype.kind not in "biuf":  # HDF5 does not support bfloat16 and similar types
                 array = array.astype(np.float32)
-            file[name] = array
-        # The position is not an attribute: those hold at most 64 KiB, and a history may be longer.
-        file["position"] = np.frombuffer(position.as_json().encode(), dtype=np.uint8)
+            file[name], sums[name] = array, zlib.crc32(np.ascontiguousarray(array).data)
+        file[CHECKSUMS] = np.frombuffer(json.dumps(sums).encode(), dtype=np.uint8)
     _sync(path)
     os.replace(path, os.path.join(directory, NAME))
     _sync(directory)
@@ -179,7 +184,7 @@ def read(directory: str) -> tuple[dict[str, Any], Position] | None:
     if found is None:
         return None
     with h5py.File(os.path.join(found, NAME), "r") as file:
-        groups = [name for name in file if name != "position"]
+        groups = [name for name, item in file.items() if isinstance(item, h5py.Group)]
         values = {f"{group}/{name}": file[group][name][()] for group in groups for name in file[group]}
         return values, Position.from_json(bytes(file["position"][()]).decode())
 

@@ -46,8 +46,8 @@ def verdict(
         (Budget(), Cause.SHIM, None, (1, 0, 1, "at once: not the script's fault")),
         (Budget(2, 0, 2), Cause.HOST_LOST, None, (3, 0, 3, "not the script's fault")),
         (Budget(2, 2, 2), Cause.REBOOTED, None, (3, 2, 3, "not the script's fault")),
-        (Budget(9, 4, 4), Cause.SCRIPT, 100, (10, 0, 0, "at once: there is a newer verified checkpoint")),
-        (Budget(9, 4, 4, 99), Cause.SCRIPT, 100, (10, 0, 0, "at once: there is a newer verified checkpoint")),
+        (Budget(9, 4, 4), Cause.SCRIPT, 100, (10, 0, 0, "at once: there is a newer checkpoint")),
+        (Budget(9, 4, 4, 99), Cause.SCRIPT, 100, (10, 0, 0, "at once: there is a newer checkpoint")),
         (Budget(1, 1, 1, 100), Cause.SCRIPT, 100, (2, 2, 2, "2 of 5 failures without progress")),
         (
             Budget(1, 1, 1),

@@ -156,6 +156,18 @@ def test_a_host_is_waited_for_from_its_silence_and_until_another_is_found() -> N
     assert of(account([*silent, Event(290, Kind.FAILED, 1)], now=1e9, moved=MOVED)).badput["host"] == 60
 
 
+def test_what_a_survivor_took_to_hand_over_its_state_is_a_class_of_its_own() -> None:
+    rescued = Event(237, Kind.RESCUED, 1, {"took_s": 3.0, "global_step": 100})
+    told = [*A_RESTART[:5], Event(230, Kind.STOPPING, 1), rescued, Event(238, Kind.GENERATION, 2)]
+    found = of(account(told, now=240, moved=MOVED))
+    assert [(s.state, s.begin, s.end) for s in found.generations[1].spans][-4:] == [
+        ("stop", 225, 230),
+        ("stop", 230, 234),
+        ("rescue", 234, 237),
+        ("stop", 237, 238),
+    ]
+
+
 def test_saves_that_held_the_training_up_are_no_training() -> None:
     moved = {1: Moved(125, 225, 1, 100, saved_s=10), 2: Moved(260, 300, 51, 90, saved_s=4)}
     found = of(account(A_RESTART, now=1e9, moved=moved))

@@ -348,8 +348,10 @@ def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_
     for steps, there in ((50, True), (60, False)):
         transparent_backup.write(next_own, {transparent_backup.STEPS: steps}, Position(2, steps))
         assert os.path.exists(transparent_backup.rescued(next_own, "worker:1")) is there
-    # What was not written whole is not taken: the fit's own backup is.
+    # A figure that is not the one that was written, and a file that is cut off, are not taken: the fit's own backup is.
     torn = Path(handed_over, transparent_backup.NAME)
+    torn.write_bytes(torn.read_bytes().replace(np.float32(57).tobytes(), np.float32(58).tobytes()))
+    assert "model/00000 is not what was written" in verify(str(root))["rejected"][0]["why"]
     torn.write_bytes(torn.read_bytes()[:200])
     assert seed.seed(str(tmp_path), 3, keep=None)["global_step"] == 60
 

@@ -46,7 +46,17 @@ def unsupported(tf_class: str, versions: Mapping[str, str | None], legacy_keras:
         legacy_keras: whether TF_USE_LEGACY_KERAS is set.
     """
     if legacy_keras:
-        return _legacy(versions.get("tensorflow"), versions.get("tf_keras"))
+        tensorflow = versions.get("tensorflow")
+        tf_keras = versions.get("tf_keras")
+        if not tensorflow or numbers(tensorflow) < (2, 16):
+            return None  # this TensorFlow comes with Keras 2
+        if tf_keras and numbers(tf_keras)[:2] == numbers(tensorflow)[:2]:
+            return None
+        have = f"tf_keras is {tf_keras}" if tf_keras else "tf_keras is not installed"
+        return (
+            f"Keras 2 is asked for, and {have}; it must have TensorFlow's minor version "
+            f"({tensorflow}): {_install_tf_keras(tensorflow)}"
+        )
     fails = _FAILS.get(tf_class)
     keras = versions.get("keras")
     if fails is None or not keras or numbers(keras) < (3,):
@@ -74,18 +84,6 @@ _FAILS = {
 }
 
 _NEVER_PATCHED = frozenset({"ParameterServerStrategy"})
-
-
-def _legacy(tensorflow: str | None, tf_keras: str | None) -> str | None:
-    if not tensorflow or numbers(tensorflow) < (2, 16):
-        return None  # this TensorFlow comes with Keras 2
-    if tf_keras and numbers(tf_keras)[:2] == numbers(tensorflow)[:2]:
-        return None
-    have = f"tf_keras is {tf_keras}" if tf_keras else "tf_keras is not installed"
-    return (
-        f"Keras 2 is asked for, and {have}; it must have TensorFlow's minor version "
-        f"({tensorflow}): {_install_tf_keras(tensorflow)}"
-    )
 
 
 def _install_tf_keras(tensorflow: str | None) -> str:

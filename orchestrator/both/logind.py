@@ -23,7 +23,21 @@ def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) ->
         cgroup = _read("/proc/self/cgroup")
     if ".scope" not in cgroup or "session-" not in cgroup:
         return None  # we run in a service or a container, or there is no logind
-    settings = _settings(root)
+    # Read [Login] as systemd does: the first main file that exists, then all drop-ins by name; later ones win
+    settings: dict[str, str] = {}
+    for place in _PLACES:
+        main = os.path.join(root, place, "systemd/logind.conf")
+        if os.path.exists(main):
+            _parse(main, settings)
+            break
+    drop_ins: dict[str, str] = {}
+    for place in reversed(_PLACES):
+        directory = os.path.join(root, place, "systemd/logind.conf.d")
+        for name in _names(directory):
+            if name.endswith(".conf"):
+                drop_ins[name] = os.path.join(directory, name)
+    for name in sorted(drop_ins):
+        _parse(drop_ins[name], settings)
     if settings.get("KillUserProcesses", "").lower() not in ("yes", "true", "1", "on"):
         return None
     if user in settings.get("KillExcludeUsers", "root").split():
@@ -48,25 +62,6 @@ def user_name(uid: int | None = None) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _settings(root: str) -> dict[str, str]:
-    """Read [Login] as systemd does: the first main file that exists, then all drop-ins by name; later ones win."""
-    found: dict[str, str] = {}
-    for place in _PLACES:
-        main = os.path.join(root, place, "systemd/logind.conf")
-        if os.path.exists(main):
-            _parse(main, found)
-            break
-    drop_ins: dict[str, str] = {}
-    for place in reversed(_PLACES):
-        directory = os.path.join(root, place, "systemd/logind.conf.d")
-        for name in _names(directory):
-            if name.endswith(".conf"):
-                drop_ins[name] = os.path.join(directory, name)
-    for name in sorted(drop_ins):
-        _parse(drop_ins[name], found)
-    return found
 
 
 def _parse(path: str, into: dict[str, str]) -> None:

@@ -87,7 +87,14 @@ def signal(who: Identity, number: int) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, AttributeError):
-        return _signal_by_pid(who, number)  # kernels before 5.3 have no pidfd_open
+        # kernels before 5.3 have no pidfd_open
+        if not alive(who):
+            return False
+        try:
+            os.kill(who.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
     try:
         # The handle stays with one process. If that is the one we mean, no race is left.
         if not alive(who):
@@ -97,16 +104,6 @@ def signal(who: Identity, number: int) -> bool:
         return False
     finally:
         os.close(handle)
-    return True
-
-
-def _signal_by_pid(who: Identity, number: int) -> bool:
-    if not alive(who):
-        return False
-    try:
-        os.kill(who.pid, number)
-    except ProcessLookupError:
-        return False
     return True
 
 

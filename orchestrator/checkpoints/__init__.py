@@ -136,7 +136,14 @@ def checkpoints_main(argv: list[str]) -> int:
     except SeedError as e:
         return _error(e.code, str(e), e.hint, 1)
     except OSError as e:
-        return _os_error(e)
+        from orchestrator.checkpoints import space
+
+        if space.is_full(e):
+            refusal = space.no_space(e, str(e.filename or "the checkpoint directory"))
+            return _error(refusal.code, str(refusal), refusal.hint, 1)
+        path = f": {e.filename}" if e.filename else ""
+        hint = "look at the checkpoint directory's space and permissions on this host"
+        return _error("checkpoint-dir", f"{e.strerror or e}{path}", hint, 1)
     print(json.dumps(answer))
     return 0
 
@@ -209,17 +216,6 @@ def _options(words: list[str]) -> dict[str, str]:
         if not options.get(needed):
             raise ValueError(f"{needed} is missing")
     return options
-
-
-def _os_error(error: OSError) -> int:
-    from orchestrator.checkpoints import space
-
-    if space.is_full(error):
-        refusal = space.no_space(error, str(error.filename or "the checkpoint directory"))
-        return _error(refusal.code, str(refusal), refusal.hint, 1)
-    path = f": {error.filename}" if error.filename else ""
-    hint = "look at the checkpoint directory's space and permissions on this host"
-    return _error("checkpoint-dir", f"{error.strerror or error}{path}", hint, 1)
 
 
 def _error(code: str, message: str, hint: str | None, status: int) -> int:

@@ -135,7 +135,8 @@ class Writer:
         directory, name, position, whole = place
         key = (directory, name, position)
         if offset == 0:
-            self._under_way[key] = _Chunk(self._memory(whole))
+            spare, self._spare = self._spare, memoryview(b"")
+            self._under_way[key] = _Chunk(spare if len(spare) >= whole else memoryview(bytearray(whole)))
         found = self._under_way.get(key)
         if found is None or found.bytes != offset:
             raise HostFault("offset", f"a part at {offset} does not follow what is here", "begin again at 0")
@@ -150,10 +151,6 @@ class Writer:
         finally:
             self._spare = found.memory
         return WHOLE
-
-    def _memory(self, size: int) -> memoryview:
-        spare, self._spare = self._spare, memoryview(b"")
-        return spare if len(spare) >= size else memoryview(bytearray(size))
 
     def _write(self, place: Place, data: memoryview, needed: int) -> None:
         directory, _, _, length = place

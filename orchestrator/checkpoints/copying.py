@@ -80,23 +80,19 @@ def copy(source: str, target: str) -> dict[str, Any]:
     try:
         return _copy(source, target)
     except OSError as e:
-        _clear(target)
+        # Empty a directory that holds half a checkpoint. The directory itself stays, since others made it.
+        for name in places.names_in(target):
+            path = os.path.join(target, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
         if is_full(e):
             sizes = [
                 size(os.path.join(folder, name)) for folder, _, names in os.walk(source) for name in names
             ]
             raise no_space(e, target, sum(sizes)) from e
         raise
-
-
-def _clear(directory: str) -> None:
-    """Empty a directory that holds half a checkpoint. The directory itself stays, since others made it."""
-    for name in places.names_in(directory):
-        path = os.path.join(directory, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
 
 
 def _copy(source: str, target: str) -> dict[str, Any]:

@@ -95,10 +95,24 @@ def find(directory: str, *, is_root: bool = False) -> Found:
         if unit.kind != ORBAX:
             stamp = next((name for name in there if names.is_stamp(name)), None)
             stamped.setdefault(unit.family, []).append((unit, stamp))
-    _demand_stamps(stamped)
+    # Mark units without a stamp as unfinished, where the script stamps those that it has saved to the end
+    for siblings in stamped.values():
+        mark = next(((unit, stamp) for unit, stamp in siblings if stamp), None)
+        for unit, stamp in siblings if mark else ():
+            if mark and not stamp:
+                unit.problem = f"it has no {mark[1]}, which {mark[0].name} has: the save was not finished"
     _demand_parts(found.units)
     if not found.units and not is_root:
-        _take_as_unknown(directory, found)
+        # Make one unit of all files that may be a checkpoint; logs are none
+        mine = [
+            path for path in found.others if _has_content(path) and not names.is_log(os.path.basename(path))
+        ]
+        if mine:
+            taken = set(mine)
+            steps = [names.step_in(os.path.basename(path)) for path in mine]
+            step = max((step for step in steps if step is not None), default=None)
+            found.units.append(Unit(UNKNOWN, directory, mine, step=step))
+            found.others = [path for path in found.others if path not in taken]
     found.units.sort(key=Unit.order, reverse=True)
     return found
 
@@ -204,15 +218,6 @@ def _of_step_folder(folder: str, found: Found, *, is_root: bool) -> Unit | None:
     return Unit(_common(parts), folder, paths, parts, in_series=True, problem=problem)
 
 
-def _demand_stamps(stamped: dict[tuple[str, str, str], list[tuple[Unit, str | None]]]) -> None:
-    """Mark units without a stamp as unfinished, where the script stamps those that it has saved to the end."""
-    for siblings in stamped.values():
-        mark = next(((unit, stamp) for unit, stamp in siblings if stamp), None)
-        for unit, stamp in siblings if mark else ():
-            if mark and not stamp:
-                unit.problem = f"it has no {mark[1]}, which {mark[0].name} has: the save was not finished"
-
-
 def _demand_parts(units: list[Unit]) -> None:
     """Mark what lacks a part that all others have, of the same script: it was not saved to its end."""
     series: dict[tuple[str, str], list[tuple[Unit, set[str]]]] = {}
@@ -252,7 +257,17 @@ def _sort_out(folder: str, files: list[str], found: Found, *, is_root: bool) -> 
     for name, of in kinds.items():
         path = os.path.join(folder, name)
         if of == HDF5:
-            found.units.append(Unit(HDF5, path, _with_metadata(folder, name)))
+            # An HDF5 file, and where it is a backup of Keras, the epoch beside it
+            bare = name.removesuffix(".bkp")
+            metadata = os.path.join(folder, hdf5.METADATA + name[len(bare) :])
+            paths = [os.path.join(folder, name)]
+            found.units.append(
+                Unit(
+                    HDF5,
+                    path,
+                    ([*paths, metadata] if bare == hdf5.WEIGHTS and os.path.isfile(metadata) else paths),
+                )
+            )
         elif of == ARCHIVE:
             found.units.append(Unit(ARCHIVE, path, [path]))
         elif of is None and ".data-" in name and "-of-" in name:
@@ -330,14 +345,6 @@ def _common(parts: list[tuple[str, str]]) -> str:
     return UNKNOWN if not kinds else kinds.pop() if len(kinds) == 1 else SEVERAL
 
 
-def _with_metadata(folder: str, name: str) -> list[str]:
-    """Return an HDF5 file, and where it is a backup of Keras, the epoch beside it."""
-    bare = name.removesuffix(".bkp")
-    metadata = os.path.join(folder, hdf5.METADATA + name[len(bare) :])
-    paths = [os.path.join(folder, name)]
-    return [*paths, metadata] if bare == hdf5.WEIGHTS and os.path.isfile(metadata) else paths
-
-
 def _is_keras_metadata(name: str) -> bool:
     return name.removesuffix(".bkp") == hdf5.METADATA
 
@@ -355,17 +362,6 @@ def _is_pointer(path: str, has_prefixes: bool) -> bool:
 
 
 # -- formats that nothing here reads ---------------------------------------------------------------------------
-
-
-def _take_as_unknown(directory: str, found: Found) -> None:
-    """Make one unit of all files that may be a checkpoint; logs are none."""
-    mine = [path for path in found.others if _has_content(path) and not names.is_log(os.path.basename(path))]
-    if mine:
-        taken = set(mine)
-        steps = [names.step_in(os.path.basename(path)) for path in mine]
-        step = max((step for step in steps if step is not None), default=None)
-        found.units.append(Unit(UNKNOWN, directory, mine, step=step))
-        found.others = [path for path in found.others if path not in taken]
 
 
 def _has_content(path: str) -> bool:

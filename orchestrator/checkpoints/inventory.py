@@ -134,11 +134,9 @@ def _entries(root: str, *, read: bool = False) -> list[Entry]:
     for entry in found:
         entry.look(records, read=read)
     records.save()
-    return _merged([entry for entry in found if not entry.is_gone])
-
-
-def _merged(found: list[Entry]) -> list[Entry]:
-    """Merge each copy into its original. A copy has an entry of its own only where the original is gone or changed."""
+    # Merge each copy into its original. A copy has an entry of its own only where the original is gone or
+    # changed.
+    found = [entry for entry in found if not entry.is_gone]
     shown = [entry for entry in found if not _is_copied(entry)]
     for pin in filter(_is_copied, found):
         pin.pins = [pin.chapter.source] if pin.chapter.is_pin else []
@@ -246,25 +244,18 @@ def _may_be_gone_back_to(root: str, entry: Entry) -> None:
             f"{entry.name} lies beside the generations, and is no generation's",
             "give a run of its own another checkpoint directory with that file in it",
         )
-    _refuse_twins(root, entry)
-
-
-def _refuse_twins(root: str, chosen: Entry) -> None:
-    """Raise SeedError where another checkpoint of the generation has the same time but another step.
-
-    The mark of a rollback tells checkpoints apart by the time of saving, which `cp` without `-p` loses.
-    """
+    # The mark of a rollback tells checkpoints apart by the time of saving, which `cp` without `-p` loses
     for other in _entries(root):
-        mine, unit = chosen.unit, other.unit
+        mine, unit = entry.unit, other.unit
         if (
-            other.chapter.generation == chosen.chapter.generation
+            other.chapter.generation == entry.chapter.generation
             and unit.rank == IS_CHECKPOINT
             and unit.global_step != mine.global_step
             and abs(unit.saved_at - mine.saved_at) < _SAME_S
         ):
             raise SeedError(
                 "same-time",
-                f"{chosen.name} and {other.name} were written in the same millisecond: which is newer is not known",
+                f"{entry.name} and {other.name} were written in the same millisecond: which is newer is not known",
                 f"were they copied? `touch` the files of {other.name} to set it apart",
             )
 

@@ -69,11 +69,6 @@ def chapters(root: str) -> list[Chapter]:
             if number == generation
         ]
     found.append(Chapter(root, root, None))
-    _set_aside(root, found)
-    return found
-
-
-def _set_aside(root: str, found: list[Chapter]) -> None:
     aside = _read(root)
     left_behind, until = False, None
     for chapter in found:
@@ -84,6 +79,7 @@ def _set_aside(root: str, found: list[Chapter]) -> None:
         chapter.until = until = cut if until is None or (cut is not None and cut < until) else until
         if not chapter.is_aside and (places.marker_of(chapter.source) or {}).get("from_scratch"):
             left_behind = True  # a start from scratch leaves everything older behind, on purpose
+    return found
 
 
 def history(root: str) -> list[Chapter]:

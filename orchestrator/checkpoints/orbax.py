@@ -42,7 +42,10 @@ def glance(directory: str) -> None:
         for name in files:
             if name in _AS_JSON or os.path.basename(folder) == _ARRAYS:
                 _load(os.path.join(folder, name))
-        _check_merged(folder)
+        # Each process writes a database of its own; the one that Orbax reads joins them
+        parts = [name for name in os.listdir(folder) if name.startswith(_OF_ONE_PROCESS)]
+        if parts and not os.path.exists(os.path.join(folder, _MANIFEST)):
+            raise Torn(f"{os.path.basename(folder)} has no {_MANIFEST}: Orbax has not joined {parts[0]}")
 
 
 def peek(directory: str) -> int | None:
@@ -65,13 +68,6 @@ def _check_commit(directory: str) -> None:
         return
     if found["commit_timestamp_nsecs"] is None:
         raise Torn(f"Orbax has not committed it: it has no {_COMMITTED}")
-
-
-def _check_merged(folder: str) -> None:
-    """Each process writes a database of its own; the one that Orbax reads joins them."""
-    parts = [name for name in os.listdir(folder) if name.startswith(_OF_ONE_PROCESS)]
-    if parts and not os.path.exists(os.path.join(folder, _MANIFEST)):
-        raise Torn(f"{os.path.basename(folder)} has no {_MANIFEST}: Orbax has not joined {parts[0]}")
 
 
 def _folders(directory: str) -> list[tuple[str, list[str]]]:

@@ -157,7 +157,12 @@ class ChunkReader:
         """
         if self._where != (root, digest, name):
             self.close()
-            self._descriptor = os.open(_inside(root, digest, name), os.O_RDONLY | os.O_CLOEXEC)
+            # The path of a snapshot's file
+            directory = directory_of(root, digest)
+            path = os.path.realpath(os.path.join(directory, name))
+            if os.path.commonpath([os.path.realpath(directory), path]) != os.path.realpath(directory):
+                raise ValueError(f"{name!r} lies outside the snapshot")
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._where = root, digest, name
         return os.preadv(self._descriptor, [room[:bytes_max]], offset)
 
@@ -166,15 +171,6 @@ class ChunkReader:
         if self._where is not None:
             os.close(self._descriptor)
             self._where = None
-
-
-def _inside(root: str, digest: str, name: str) -> str:
-    """Return the path of a snapshot's file. Raises ValueError where it lies outside the snapshot."""
-    directory = directory_of(root, digest)
-    path = os.path.realpath(os.path.join(directory, name))
-    if os.path.commonpath([os.path.realpath(directory), path]) != os.path.realpath(directory):
-        raise ValueError(f"{name!r} lies outside the snapshot")
-    return path
 
 
 def generation_of(directory: str) -> int | None:

@@ -169,7 +169,14 @@ def _build(
         # The root may hold anything, even a data set, so only checkpoints are copied from it.
         found.others = [] if chapter.source == root else found.others
         emptied(building)
-        need.bytes = _copied_bytes(found)
+        # How much room the copy needs: a file that gets a second name needs none
+        count = 0
+        families = set()
+        for unit in found.units:
+            if unit.family not in families or not unit.in_series:
+                count += sum(size(path) for path in unit.paths if not is_linked(path, unit.kind))
+            families.add(unit.family)
+        need.bytes = count + sum(map(size, found.others))
         chosen = _take(chapter.source, found, building, torn, rank)
         if chosen is not None:
             rejected += torn
@@ -217,30 +224,16 @@ def _take(source: str, found: Found, building: str, torn: list[dict[str, str]], 
     return chosen
 
 
-def _copied_bytes(found: Found) -> int:
-    """How much room the copy needs: a file that gets a second name needs none."""
-    count = 0
-    families = set()
-    for unit in found.units:
-        if unit.family not in families or not unit.in_series:
-            count += sum(size(path) for path in unit.paths if not is_linked(path, unit.kind))
-        families.add(unit.family)
-    return count + sum(map(size, found.others))
-
-
-def _restore_backups(building: str) -> None:
-    """Copy `latest.weights.h5.bkp` to `latest.weights.h5` where that was torn: Keras reads only the latter name."""
+def complete(building: str) -> None:
+    """Write what a script needs in order to find the checkpoint files."""
+    # Copy `latest.weights.h5.bkp` to `latest.weights.h5` where that was torn: Keras reads only the latter
+    # name
     for folder, _, names in os.walk(building):
         if hdf5.WEIGHTS + ".bkp" in names and hdf5.WEIGHTS not in names:
             for name in (hdf5.WEIGHTS, hdf5.METADATA):
                 old = os.path.join(folder, name + ".bkp")
                 if os.path.exists(old):
                     shutil.copy2(old, os.path.join(folder, name))
-
-
-def complete(building: str) -> None:
-    """Write what a script needs in order to find the checkpoint files."""
-    _restore_backups(building)
     _write_pointers(building)
 
 

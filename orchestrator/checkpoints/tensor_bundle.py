@@ -161,7 +161,12 @@ def _read_index(path: str) -> tuple[dict[str, Entry], int]:
                 if key:
                     entries[key.decode("utf-8", "replace")] = _entry(value)
                 else:
-                    shards = _header(value)
+                    shards = 1
+                    for field, number in _fields(value):
+                        if field == 1 and isinstance(number, int):
+                            shards = number
+                        elif field == 2 and number != 0:
+                            raise NotUnderstood("it was written on a machine of the other byte order")
     except (IndexError, struct.error, ValueError) as e:
         raise Torn(f"{name} is torn: {e}") from e
     if shards < 1:
@@ -188,16 +193,6 @@ def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
         at += fresh
         yield key, table[at : at + length]
         at += length
-
-
-def _header(value: bytes) -> int:
-    shards = 1
-    for field, number in _fields(value):
-        if field == 1 and isinstance(number, int):
-            shards = number
-        elif field == 2 and number != 0:
-            raise NotUnderstood("it was written on a machine of the other byte order")
-    return shards
 
 
 def _entry(value: bytes) -> Entry:

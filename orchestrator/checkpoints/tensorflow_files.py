@@ -38,7 +38,20 @@ def read(prefix: str) -> int | None:
             raise NotUnderstood("too large")
         bundle.check_tensors()
     except NotUnderstood:
-        return _read_by_tensorflow(prefix)
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        import tensorflow as tf
+
+        steps = {}
+        try:
+            reader = tf.train.load_checkpoint(prefix)
+            for name, shape in reader.get_variable_to_shape_map().items():
+                value = reader.get_tensor(name)
+                if not shape and is_integer(value):
+                    steps[name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = int(value)
+        except (tf.errors.OpError, ValueError, OSError, RuntimeError) as e:
+            raise Torn(f"TensorFlow: {str(e).splitlines()[0]}") from e
+        return choose_step(steps)
     return _step_of(bundle)
 
 
@@ -48,21 +61,4 @@ def _step_of(bundle: Bundle) -> int | None:
         value = bundle.integer(name) if "save_counter" not in name else None
         if value is not None:
             steps[name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = value
-    return choose_step(steps)
-
-
-def _read_by_tensorflow(prefix: str) -> int | None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    import tensorflow as tf
-
-    steps = {}
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        for name, shape in reader.get_variable_to_shape_map().items():
-            value = reader.get_tensor(name)
-            if not shape and is_integer(value):
-                steps[name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = int(value)
-    except (tf.errors.OpError, ValueError, OSError, RuntimeError) as e:
-        raise Torn(f"TensorFlow: {str(e).splitlines()[0]}") from e
     return choose_step(steps)

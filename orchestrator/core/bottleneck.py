@@ -91,16 +91,7 @@ def judge(before: Watched, hosts: Sequence[HostReading], at: Instant) -> Watched
 
 def _found(hosts: Sequence[HostReading], told: Bottleneck | None, at: Instant) -> Bottleneck | None:
     """Return the first kind that is above its limit. For the kind that is told already, that is the lower limit."""
-    for one in _measured(hosts, at):
-        limits = LIMITS[one.kind]
-        same = told is not None and told.key == one.key
-        if one.share >= (limits.off if same else limits.on):
-            return one
-    return None
-
-
-def _measured(hosts: Sequence[HostReading], at: Instant) -> list[Bottleneck]:
-    """Return the share of each kind that can be told."""
+    # The share of each kind that can be told
     found = []
     busy = [(host.cpu_percent, host.host) for host in hosts if host.cpu_percent is not None]
     gpus = [host.gpu_percent for host in hosts if host.gpu_percent is not None]
@@ -109,7 +100,12 @@ def _measured(hosts: Sequence[HostReading], at: Instant) -> list[Bottleneck]:
         found.append(Bottleneck("cpu", cpu_percent / 100, at, host=name))
     if gpus:
         found.append(Bottleneck("gpu-idle", 1 - median(gpus) / 100, at))
-    return found
+    for one in found:
+        limits = LIMITS[one.kind]
+        same = told is not None and told.key == one.key
+        if one.share >= (limits.off if same else limits.on):
+            return one
+    return None
 
 
 def sentence(one: Bottleneck) -> str:

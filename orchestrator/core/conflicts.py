@@ -60,7 +60,23 @@ def refuse_start(
                 f"{run.run_id} is active and saves into {directory} too",
                 hint="give each run its own checkpoint directory, or wait for it with `orch up --queue`",
             )
-        _refuse_gpus(plan, run)
+        held = _gpus_of(run.plan, run.placed)
+        for (address, gpu), (host, user) in _gpus_of(plan, plan).items():
+            if (address, gpu) not in held:
+                continue
+            _, holder = held[address, gpu]
+            if run.phase is Phase.QUEUED:
+                what = f"GPU {gpu} of {host} is what {run.run_id} waits for, in the queue"
+            elif user == holder == _SPARE:
+                what = f"GPU {gpu} of {host} is a spare of {run.run_id} already"
+            elif holder == _SPARE:
+                what = f"GPU {gpu} of {host} is a spare of {run.run_id}, which may come to need it"
+            else:
+                what = f"GPU {gpu} of {host} is held by {holder} of {run.run_id}"
+            raise Refused(
+                what,
+                hint=f"`orch up --queue` waits for it; or `orch kill {run.plan.name}` first, or choose other GPUs",
+            )
 
 
 def refuse_scratch(run: Run, *, from_scratch: bool) -> None:
@@ -155,26 +171,6 @@ def _shared_checkpoints(one: Plan, other: Plan) -> str | None:
     directories = {plan.checkpoint.dir for plan in (one, other) if plan.checkpoint is not None}
     both = one.checkpoint is not None and other.checkpoint is not None
     return directories.pop() if both and len(directories) == 1 else None
-
-
-def _refuse_gpus(plan: Plan, run: Run) -> None:
-    held = _gpus_of(run.plan, run.placed)
-    for (address, gpu), (host, user) in _gpus_of(plan, plan).items():
-        if (address, gpu) not in held:
-            continue
-        _, holder = held[address, gpu]
-        if run.phase is Phase.QUEUED:
-            what = f"GPU {gpu} of {host} is what {run.run_id} waits for, in the queue"
-        elif user == holder == _SPARE:
-            what = f"GPU {gpu} of {host} is a spare of {run.run_id} already"
-        elif holder == _SPARE:
-            what = f"GPU {gpu} of {host} is a spare of {run.run_id}, which may come to need it"
-        else:
-            what = f"GPU {gpu} of {host} is held by {holder} of {run.run_id}"
-        raise Refused(
-            what,
-            hint=f"`orch up --queue` waits for it; or `orch kill {run.plan.name}` first, or choose other GPUs",
-        )
 
 
 def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dict[object, str]:

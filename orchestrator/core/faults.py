@@ -87,21 +87,17 @@ def fault(run: Run, kind: str, target: str, for_s: float) -> Fault:
     if run.phase is not Phase.RUNNING:
         raise Refused(f"{run.run_id} is {run.phase.value}; faults are for a run that trains")
     if KINDS[kind].of == "task":
-        return _of_task(run, kind, target, for_s)
+        known = {str(task.id): task for task in run.tasks}
+        if target not in known:
+            raise UsageError(f"{run.run_id} has no task {target!r}", hint=f"it has: {', '.join(known)}")
+        task = known[target]
+        if not task.phase.may_live:
+            raise Refused(f"{target} has no process now: it is {task.phase.value}")
+        return _reachable(run, Fault(kind, task.host, task.id, task.generation, for_s))
     names = [host.name for host in run.hosts]
     if target not in names:
         raise UsageError(f"{run.run_id} has no host {target!r}", hint=f"it has: {', '.join(names)}")
     return _reachable(run, Fault(kind, target, for_s=for_s))
-
-
-def _of_task(run: Run, kind: str, target: str, for_s: float) -> Fault:
-    known = {str(task.id): task for task in run.tasks}
-    if target not in known:
-        raise UsageError(f"{run.run_id} has no task {target!r}", hint=f"it has: {', '.join(known)}")
-    task = known[target]
-    if not task.phase.may_live:
-        raise Refused(f"{target} has no process now: it is {task.phase.value}")
-    return _reachable(run, Fault(kind, task.host, task.id, task.generation, for_s))
 
 
 def _reachable(run: Run, fault: Fault) -> Fault:

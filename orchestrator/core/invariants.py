@@ -26,13 +26,41 @@ def check(run: Run, before: Run | None = None) -> None:
         before: one in which all held, if any is known: what both share is not checked again.
     """
     if run.phase.is_terminal:
-        _check_end(run)
+        # Hold an ended run to its end alone: it can be ended whatever else was wrong with it
+        _demand(next_deadline(run) is None, "a terminal phase is for ever")
+        _demand(not any(task.phase.may_live for task in run.tasks), "a run ends after its tasks")
+        _demand(not standby.is_living(run), "a run ends after its standby")
+        _demand(run.phase is not Phase.FAILED or run.problem is not None, "a failed run says why")
+        _demand(run.phase is not Phase.SUCCEEDED or _has_succeeded(run), "only the chief's exit 0 is success")
         return
-    _check_phase(run)
+    is_verifying = final_verification.asked_at(run) is not None
+    _demand(not is_verifying or run.proof is not None, "the last look is beside the proof")
+    state = run.phase_state
+    if isinstance(state, Stopping) and state.rescuer is not None:
+        _demand(run.plan.restart.rescue_s > 0, "a state is handed over where the spec wants it")
+        _demand(run.task(state.rescuer).first_step is not None, "who hands over its state has trained")
+        _demand(state.intent is not Intent.KILL, "a run that is killed hands nothing over")
+    else:
+        _demand(
+            getattr(state, "rescue_ends_at", None) is None, "somebody is waited for to hand over its state"
+        )
+    if run.phase in (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING):
+        _demand(ends_by_itself(run), f"{run.phase.value} ends within a bound")
+    _demand(run.intent is not Intent.SUCCEED or _has_succeeded(run), "only the chief's exit 0 is success")
     for task in _changed(run, before):
         _check_task(run, task)
     if before is None or run.replacements is not before.replacements or not run.is_placed_as(before):
-        _check_slots(run)
+        # Only where a generation begins may tasks change places; TensorFlow knows no gaps in their numbers
+        placed = {task.id: task.host for task in run.placed.tasks}
+        _demand(placed == {task.id: task.host for task in run.tasks}, "the tasks are where their slots are")
+        for type_ in {task.type for task in placed}:
+            numbers = sorted(task.index for task in placed if task.type == type_)
+            _demand(
+                numbers == list(range(len(numbers))), f"the {type_} tasks are numbered from 0 without gaps"
+            )
+        assignees = [slots.assignee(run, slot) for slot in run.plan.hosts_used]
+        taken = [name for name in assignees if name is not None]
+        _demand(len(taken) == len(set(taken)), "no host holds two slots")
     budget, policy = run.budget, run.plan.restart
     # With a budget of 0 restarts, the run still counts the one failure that ends it
     most = max(1, policy.without_progress_max)
@@ -51,35 +79,9 @@ def _compared(run: Run) -> tuple[object, ...]:
     return run.phase, run.generation, run.generation_last, len(run.tasks)
 
 
-def _check_end(run: Run) -> None:
-    """Hold an ended run to its end alone: it can be ended whatever else was wrong with it."""
-    _demand(next_deadline(run) is None, "a terminal phase is for ever")
-    _demand(not any(task.phase.may_live for task in run.tasks), "a run ends after its tasks")
-    _demand(not standby.is_living(run), "a run ends after its standby")
-    _demand(run.phase is not Phase.FAILED or run.problem is not None, "a failed run says why")
-    _demand(run.phase is not Phase.SUCCEEDED or _has_succeeded(run), "only the chief's exit 0 is success")
-
-
 def _has_succeeded(run: Run) -> bool:
     ended = run.task(run.chief).exit
     return ended is not None and ended.code == 0
-
-
-def _check_phase(run: Run) -> None:
-    is_verifying = final_verification.asked_at(run) is not None
-    _demand(not is_verifying or run.proof is not None, "the last look is beside the proof")
-    state = run.phase_state
-    if isinstance(state, Stopping) and state.rescuer is not None:
-        _demand(run.plan.restart.rescue_s > 0, "a state is handed over where the spec wants it")
-        _demand(run.task(state.rescuer).first_step is not None, "who hands over its state has trained")
-        _demand(state.intent is not Intent.KILL, "a run that is killed hands nothing over")
-    else:
-        _demand(
-            getattr(state, "rescue_ends_at", None) is None, "somebody is waited for to hand over its state"
-        )
-    if run.phase in (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING):
-        _demand(ends_by_itself(run), f"{run.phase.value} ends within a bound")
-    _demand(run.intent is not Intent.SUCCEED or _has_succeeded(run), "only the chief's exit 0 is success")
 
 
 _NOT_JOINED = (TaskPhase.WAITING, TaskPhase.STARTING)
@@ -94,18 +96,6 @@ def _check_task(run: Run, task: Task) -> None:
     newest = run.generation_last if is_alone else run.generation
     _demand(run.generation <= task.generation <= newest, "all tasks are of the run's generation")
     _demand(task.phase is not TaskPhase.EXITED or task.exit is not None, "an end has its record")
-
-
-def _check_slots(run: Run) -> None:
-    """Only where a generation begins may tasks change places; TensorFlow knows no gaps in their numbers."""
-    placed = {task.id: task.host for task in run.placed.tasks}
-    _demand(placed == {task.id: task.host for task in run.tasks}, "the tasks are where their slots are")
-    for type_ in {task.type for task in placed}:
-        numbers = sorted(task.index for task in placed if task.type == type_)
-        _demand(numbers == list(range(len(numbers))), f"the {type_} tasks are numbered from 0 without gaps")
-    assignees = [slots.assignee(run, slot) for slot in run.plan.hosts_used]
-    taken = [name for name in assignees if name is not None]
-    _demand(len(taken) == len(set(taken)), "no host holds two slots")
 
 
 def _demand(holds: bool, sentence: str) -> None:

@@ -178,7 +178,7 @@ def rebuilt(record: Run, told: Told, *, at: Instant, written_at: Instant) -> Run
         at: now; `written_at`: when the record was written, by the clock of its writer. Waits go on from there.
     """
     run = replace(rebased(record, at - written_at), standby=Standby())
-    generations = _generations(told)
+    generations = [report.generation for reports in told.values() for report in reports]
     told = _without_standby(record, told)
     gang = proven(run, told)
     is_behind = gang > run.generation
@@ -216,10 +216,6 @@ def _places(run: Run, gang: int, told: Told) -> dict[TaskId, str]:
             if report.generation >= gang and (report.task not in shown or homes.get(report.task) == host):
                 shown[report.task] = host
     return shown
-
-
-def _generations(told: Told) -> list[int]:
-    return [report.generation for reports in told.values() for report in reports]
 
 
 def _caught_up(run: Run, gang: int, told: Told) -> Run:

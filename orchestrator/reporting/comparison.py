@@ -113,10 +113,21 @@ def compare(
     Raises:
         Incomparable: nothing can be compared, with a sentence.
     """
-    _check(alone, together)
+    if not alone.steps or not together.steps:
+        raise Incomparable("no step was recorded: the script must train by Keras's fit")
+    if [weight.size for weight in alone.weights] != [weight.size for weight in together.weights]:
+        raise Incomparable(
+            f"the models differ: one process has {counted(len(alone.weights), 'weight')}, the replicas have "
+            f"{len(together.weights)}, or of other shapes: does the script look at the number of its workers?"
+        )
     steps = min(len(alone.steps), len(together.steps))
     shares = [_share(alone, together, step) for step in range(steps)]
-    parted = 0 if _differ_at_begin(alone, together) else _parted_at(alone, together, shares, tolerance)
+    pairs = zip(alone.begin, together.begin, strict=False)
+    parted = (
+        0
+        if any(not _near(a, b, FINGERPRINT) for one, other in pairs for a, b in zip(one, other, strict=False))
+        else _parted_at(alone, together, shares, tolerance)
+    )
     cause, why = _cause(alone, together, parted, tolerance) if parted is not None else (None, "")
     loss, weights = _loss(alone, together), _weights(alone, together, last)
     kept = last[0] and len(last[0]) == len(last[1])
@@ -131,21 +142,6 @@ def compare(
         cause=cause,
         sentence=_sentence(together.replicas, steps, parted, why),
     )
-
-
-def _check(alone: Record, together: Record) -> None:
-    if not alone.steps or not together.steps:
-        raise Incomparable("no step was recorded: the script must train by Keras's fit")
-    if [weight.size for weight in alone.weights] != [weight.size for weight in together.weights]:
-        raise Incomparable(
-            f"the models differ: one process has {counted(len(alone.weights), 'weight')}, the replicas have "
-            f"{len(together.weights)}, or of other shapes: does the script look at the number of its workers?"
-        )
-
-
-def _differ_at_begin(alone: Record, together: Record) -> bool:
-    pairs = zip(alone.begin, together.begin, strict=False)
-    return any(not _near(a, b, FINGERPRINT) for one, other in pairs for a, b in zip(one, other, strict=False))
 
 
 def _near(a: float, b: float, tolerance: float) -> bool:

@@ -170,7 +170,15 @@ def account(
     for generation in generations:
         going = ended is None and generation is generations[-1]
         _follow(generation, (moved or {}).get(generation.number), going=going)
-        generation.spans = _with_unseen(generation.spans, watched, end)
+        # The spans, with what is not known of the times in which nobody watched. Steps that were made then
+        # are known. After the last look nothing is.
+        spans = generation.spans
+        gaps = [(before[1], after[0], False) for before, after in pairwise(watched)]
+        gaps += [(watched[-1][1], end, True)] if watched else []
+        for begin, until, is_open in gaps:
+            if until - begin > UNSEEN_AFTER_S:
+                spans = [part for span in spans for part in _hidden(span, begin, until, is_open=is_open)]
+        generation.spans = spans
     _judge(
         told, generations, succeeded=ended is not None and ended.kind is Kind.SUCCEEDED, going=ended is None
     )
@@ -184,7 +192,17 @@ def _generations(told: Sequence[Event], end: float) -> list[Generation]:
     state, since = "connect", told[0].at
     for event in told:
         at = min(max(event.at, since), end)
-        _learn(made[-1], event, state)
+        # Take from an event what it tells of its generation
+        generation = made[-1]
+        if event.kind in _RESUMES:
+            generation.resumed_from = event.data.get("global_step") or 0
+            generation.is_resumed = event.kind is not Kind.FROM_START
+        elif event.kind is Kind.TRAINS_AGAIN:
+            restored_s, rest_s = event.data.get("restored_s"), event.data.get("first_step_s")
+            if rest_s is not None:
+                generation.told = {"began": restored_s or 0.0, "first": (restored_s or 0.0) + rest_s}
+        elif event.kind is Kind.HOST_LOST and state in _RELEASED:
+            generation.has_lost_host = True
         if event.kind in _ENDS:
             break
         for begins, follows in _changes(event, state, since, at):
@@ -196,19 +214,6 @@ def _generations(told: Sequence[Event], end: float) -> list[Generation]:
     if end > since:
         made[-1].spans.append(Span(state, since, end))
     return made
-
-
-def _learn(generation: Generation, event: Event, state: str) -> None:
-    """Take from an event what it tells of its generation."""
-    if event.kind in _RESUMES:
-        generation.resumed_from = event.data.get("global_step") or 0
-        generation.is_resumed = event.kind is not Kind.FROM_START
-    elif event.kind is Kind.TRAINS_AGAIN:
-        restored_s, rest_s = event.data.get("restored_s"), event.data.get("first_step_s")
-        if rest_s is not None:
-            generation.told = {"began": restored_s or 0.0, "first": (restored_s or 0.0) + rest_s}
-    elif event.kind is Kind.HOST_LOST and state in _RELEASED:
-        generation.has_lost_host = True
 
 
 def _changes(event: Event, state: str, since: float, at: float) -> list[tuple[float, str]]:
@@ -260,19 +265,6 @@ def _first(generation: Generation, moved: Moved | None, span: Span) -> tuple[flo
         if moved is not None and moved.began_at is not None:
             began = moved.began_at
     return min(max(began, span.begin), first), first
-
-
-def _with_unseen(spans: list[Span], watched: Sequence[tuple[float, float]], end: float) -> list[Span]:
-    """Return the spans, with what is not known of the times in which nobody watched.
-
-    Steps that were made then are known. After the last look nothing is.
-    """
-    gaps = [(before[1], after[0], False) for before, after in pairwise(watched)]
-    gaps += [(watched[-1][1], end, True)] if watched else []
-    for begin, until, is_open in gaps:
-        if until - begin > UNSEEN_AFTER_S:
-            spans = [part for span in spans for part in _hidden(span, begin, until, is_open=is_open)]
-    return spans
 
 
 def _hidden(span: Span, begin: float, end: float, *, is_open: bool) -> list[Span]:

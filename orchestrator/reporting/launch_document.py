@@ -49,13 +49,18 @@ def _document(
     plan: Plan, run_id: str, generation: int, ports: Mapping[TaskId, int], restarts: Mapping[TaskId, int]
 ) -> dict[str, Any]:
     addresses = {t.id: endpoint(plan.host(t.host).peer_address, ports[t.id]) for t in plan.tasks}
+    # The hosts whose tasks the spare has room for
     return {
         "schema": 1,
         "name": plan.name,
         "strategy": plan.strategy,
         "workdir": plan.workdir,
         "hosts": [{"name": h.name, "transport": h.transport, "spare": h.spare} for h in plan.hosts],
-        "spares": [{"host": h.name, "for": _slots(plan, h.name)} for h in plan.hosts if h.spare],
+        "spares": [
+            {"host": h.name, "for": [host for host in plan.hosts_used if has_room(plan, host, h.name)]}
+            for h in plan.hosts
+            if h.spare
+        ],
         "replicas_min": dict(plan.replicas_min),
         "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
         "tasks": [
@@ -77,11 +82,6 @@ def _env(
     directory = checkpoint_dir(plan, generation, task)
     env = environment(plan, run_id, generation, task, restarts, directory, "<log directory on the host>")
     return env | wiring(plan, addresses, task) | dict.fromkeys(plan.secrets, HIDDEN)
-
-
-def _slots(plan: Plan, spare: str) -> list[str]:
-    """Return the hosts whose tasks the spare has room for."""
-    return [host for host in plan.hosts_used if has_room(plan, host, spare)]
 
 
 def _task(plan: Plan, task: TaskPlan, port: int, addresses: Mapping[TaskId, str]) -> dict[str, Any]:

@@ -164,7 +164,21 @@ def verdict(rows: Sequence[Row]) -> str:
     sentences = [_worth(best, rows)]
     above = [row for row in rows if row.replicas > best.replicas]
     limiting = above[0] if above else rows[-1]
-    sentences += _limits(limiting, fair=not above)
+    found = []
+    communication = limiting.communication_share
+    if communication is not None and communication > COMMUNICATION_FAIR:
+        told = f"at {limiting.replicas}, {communication:.0%} of a step is communication and waiting for the slowest"
+        batch = _larger_batch(limiting, communication)
+        more = f": raise the batch from {limiting.batch} to {batch} or more" if batch else ""
+        found.append(
+            told + more + ("" if (not above) or not batch else f", or do with fewer than {limiting.replicas}")
+        )
+    if limiting.input_share is not None and limiting.input_share > INPUT_MANY:
+        found.append(
+            f"at {limiting.replicas}, {limiting.input_share:.0%} of a step waits for input: cache() after what is slow "
+            "to read, map(…, num_parallel_calls=tf.data.AUTOTUNE), and prefetch() last"
+        )
+    sentences += found
     return "; ".join(sentences)
 
 
@@ -181,24 +195,6 @@ def _worth(best: Row, rows: Sequence[Row]) -> str:
             f"fast, efficiency {following.efficiency:.0%}"
         )
     return f"worth it up to {counted(best.replicas, 'replica')}: {best.speedup:.1f} times as fast as {rows[0].replicas}"
-
-
-def _limits(row: Row, *, fair: bool) -> list[str]:
-    found = []
-    communication = row.communication_share
-    if communication is not None and communication > COMMUNICATION_FAIR:
-        told = (
-            f"at {row.replicas}, {communication:.0%} of a step is communication and waiting for the slowest"
-        )
-        batch = _larger_batch(row, communication)
-        more = f": raise the batch from {row.batch} to {batch} or more" if batch else ""
-        found.append(told + more + ("" if fair or not batch else f", or do with fewer than {row.replicas}"))
-    if row.input_share is not None and row.input_share > INPUT_MANY:
-        found.append(
-            f"at {row.replicas}, {row.input_share:.0%} of a step waits for input: cache() after what is slow to "
-            "read, map(…, num_parallel_calls=tf.data.AUTOTUNE), and prefetch() last"
-        )
-    return found
 
 
 def _larger_batch(row: Row, communication: float) -> int | None:

@@ -114,30 +114,26 @@ def read_secret(written: str, base_dir: Path) -> str:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "not a path"
         raise ValueError(f"must be a file on this machine with the value in it; {why}") from None
     try:
-        _refuse(os.fstat(fd))
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(
+                "must be a file on this machine with the value in it, and this is no regular file"
+            )
+        if found.st_uid != os.geteuid():
+            raise ValueError("the file must be yours, and it is another user's")
+        if found.st_mode & 0o077:
+            raise ValueError(f"others may read the file (mode {found.st_mode & 0o777:04o}); chmod 600 it")
     except ValueError:
         os.close(fd)
         raise
     with open(fd, "rb") as file:
-        return _text(file.read(SECRET_BYTES_MAX + 1))
-
-
-def _refuse(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError("must be a file on this machine with the value in it, and this is no regular file")
-    if found.st_uid != os.geteuid():
-        raise ValueError("the file must be yours, and it is another user's")
-    if found.st_mode & 0o077:
-        raise ValueError(f"others may read the file (mode {found.st_mode & 0o777:04o}); chmod 600 it")
-
-
-def _text(content: bytes) -> str:
-    if len(content) > SECRET_BYTES_MAX:
-        raise ValueError(f"the file has more than {SECRET_BYTES_MAX} bytes")
-    try:
-        text = content.decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise ValueError("the file is not UTF-8 text") from None
-    if not text or "\0" in text:
-        raise ValueError("the file is empty" if not text else "the file holds a NUL character")
-    return text
+        content = file.read(SECRET_BYTES_MAX + 1)
+        if len(content) > SECRET_BYTES_MAX:
+            raise ValueError(f"the file has more than {SECRET_BYTES_MAX} bytes")
+        try:
+            text = content.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise ValueError("the file is not UTF-8 text") from None
+        if not text or "\0" in text:
+            raise ValueError("the file is empty" if not text else "the file holds a NUL character")
+        return text

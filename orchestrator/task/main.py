@@ -56,7 +56,14 @@ def main(argv: list[str]) -> int:
     try:
         return _prepare_and_run(script, arguments, link, orders)
     except Stopped:
-        _end_by_order()
+        # Run Python's exit functions and exit without the C++ teardown. The script's `finally` blocks have
+        # run.
+        import atexit
+
+        try:
+            atexit._run_exitfuncs()
+        finally:
+            end(STOPPED)
     return STOPPED
 
 
@@ -104,7 +111,8 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
     except BaseException as e:
         orders.raise_if_stopping()
         progress.flush()
-        kind = "import" if _is_framework_missing(e) else getattr(e, "orch_kind", "exception")
+        missing = (e.name or "").partition(".")[0] if isinstance(e, ImportError) else ""
+        kind = "import" if (missing in (*FRAMEWORKS, "horovod")) else getattr(e, "orch_kind", "exception")
         return _failed(link, kind, e, script.path)
     progress.flush()
     return 0
@@ -116,7 +124,11 @@ def _wait_at_gate(link: Link, orders: Orders, progress: Progress) -> None:
 
     hooks.install(link, progress)
     this_task.progress = progress
-    link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
+    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for name in FRAMEWORKS:
+        module = sys.modules.get(name)
+        versions[name] = getattr(module, "__version__", None)
+    link.send({"ready": {"versions": versions}}, wait_s=ERROR_WAIT_S)
     os.environ.update(orders.wait_for_release())
 
 
@@ -153,19 +165,6 @@ def _warm_up(imports: Imports) -> BaseException | None:
     return None
 
 
-def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
-    for name in FRAMEWORKS:
-        module = sys.modules.get(name)
-        versions[name] = getattr(module, "__version__", None)
-    return versions
-
-
-def _is_framework_missing(error: BaseException) -> bool:
-    missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    return missing in (*FRAMEWORKS, "horovod")
-
-
 def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
     print_as_python_would(error, path)
     message = getattr(error, "orch_message", None) or last_line(error)
@@ -173,13 +172,3 @@ def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
         message = f"{os.path.basename(path)} cannot import what it needs: {message}"
     link.send({"error": {"kind": kind, "message": message}}, wait_s=ERROR_WAIT_S)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
-
-
-def _end_by_order() -> None:
-    """Run Python's exit functions and exit without the C++ teardown. The script's `finally` blocks have run."""
-    import atexit
-
-    try:
-        atexit._run_exitfuncs()
-    finally:
-        end(STOPPED)

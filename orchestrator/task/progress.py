@@ -140,12 +140,7 @@ class Progress:
         message["metrics"] = values
         if odd:
             message["nonfinite"] = odd
-        pace = self._measure(int(step))
-        if pace is not None:
-            message["steps_per_s"] = round(pace, 4)
-        self._link.send(message)
-
-    def _measure(self, step: int) -> float | None:
+        step = int(step)
         now = time.monotonic()
         if self._pace_step is None or step < self._pace_step:
             self._pace_step, self._pace_at, self._pace = step, now, None
@@ -153,7 +148,10 @@ class Progress:
             newest = (step - self._pace_step) / (now - self._pace_at)
             self._pace = newest if self._pace is None else self._pace + _PACE_WEIGHT * (newest - self._pace)
             self._pace_step, self._pace_at = step, now
-        return self._pace
+        pace = self._pace
+        if pace is not None:
+            message["steps_per_s"] = round(pace, 4)
+        self._link.send(message)
 
 
 def is_plain(value: Any) -> bool:

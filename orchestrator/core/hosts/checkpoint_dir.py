@@ -51,30 +51,25 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
         if turn.run.task(turn.run.chief).host == host.name:
             # The directory caused this pause, so it says nothing of the script's pace
             turn.forgive_standstill()
-            _look_soon(turn)
-    _room(turn, turn.run.host(host.name), event.dir_free_bytes, where)
-
-
-def _look_soon(turn: Turn) -> None:
-    """Look at the newest checkpoint soon. A look that hung with the directory does not show how much a look costs."""
-    running = turn.run.phase_state
-    if isinstance(running, Running):
-        due_at = running.verify_at
-        soon = turn.at + LOOK_SOON_S
-        turn.set_phase(answered_at=turn.at, verify_at=None if due_at is None else min(due_at, soon))
-
-
-def _room(turn: Turn, host: Host, free_bytes: int | None, where: str) -> None:
-    if free_bytes is None:
+            # Look at the newest checkpoint soon. A look that hung with the directory does not show how much a
+            # look costs.
+            running = turn.run.phase_state
+            if isinstance(running, Running):
+                due_at = running.verify_at
+                soon = turn.at + LOOK_SOON_S
+                turn.set_phase(answered_at=turn.at, verify_at=None if due_at is None else min(due_at, soon))
+    host = turn.run.host(host.name)
+    if event.dir_free_bytes is None:
         return
-    if free_bytes < LOW_BYTES and host.dir_low_at is None:
+    if event.dir_free_bytes < LOW_BYTES and host.dir_low_at is None:
         turn.set_host(host, dir_low_at=turn.at)
         turn.note(
             NoteKind.CHECKPOINT_DISK_FULL,
-            f"{where} has {size(free_bytes)} left: a checkpoint saved now may be incomplete; verified ones stay",
-            free_bytes=free_bytes,
+            f"{where} has {size(event.dir_free_bytes)} left: a checkpoint saved now may be incomplete; "
+            "verified ones stay",
+            free_bytes=event.dir_free_bytes,
         )
-    elif free_bytes >= ROOM_BYTES and host.dir_low_at is not None:
+    elif event.dir_free_bytes >= ROOM_BYTES and host.dir_low_at is not None:
         turn.set_host(host, dir_low_at=None)
 
 

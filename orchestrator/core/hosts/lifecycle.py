@@ -160,7 +160,11 @@ def outstanding(run: Run, name: str, at: Instant) -> list[Action]:
         actions.append(PrepareHost(host=name))
     if run.phase is Phase.RENDEZVOUS and not is_seeded(run) and chief_here:
         actions.append(SeedCheckpoint(host=name, generation=run.generation))
-    if _awaits_verification(run) and chief_here:
+    # Whether the look at the newest checkpoint was asked for, and its answer perhaps lost with a connection
+    running = run.phase_state
+    if (
+        isinstance(running, Running) and running.verify_at is None and run.plan.checkpoint is not None
+    ) and chief_here:
         actions.append(VerifyCheckpoint(host=name, generation=run.generation))
     actions += _unstarted(run, name)
     actions += standby.outstanding(run, name)
@@ -184,12 +188,6 @@ def _owes_proof(run: Run, name: str) -> bool:
     return run.phase is Phase.STOPPING and run.proof is not None and name in to_prove(run)
 
 
-def _awaits_verification(run: Run) -> bool:
-    """Whether the look at the newest checkpoint was asked for, and its answer perhaps lost with a connection."""
-    running = run.phase_state
-    return isinstance(running, Running) and running.verify_at is None and run.plan.checkpoint is not None
-
-
 def host_refused(turn: Turn, event: HostRefused) -> None:
     """Take a refusal that a person must clear: a pending run fails with it, a later one waits and says it once."""
     host = turn.run.host(event.host)
@@ -205,17 +203,17 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
     # well.
     if isinstance(turn.run.phase_state, Pending) and (needed or event.problem.code == conflicts.DRIVEN):
         if event.problem.code == compatibility.GPU_IN_USE and turn.run.plan.queue is not None:
-            _wait_on(turn, turn.run.phase_state)
+            # Let a run of the queue wait for GPUs that processes of others use: it begins when these are gone
+            until = turn.at + max(turn.run.plan.timing.start_after_s, 2 * PREPARE_RETRY_S)
+            turn.set_phase(
+                deadline_at=min(until, turn.run.phase_state.give_up_at)
+                if turn.run.phase_state.give_up_at is not None
+                else until
+            )
+            planned_end.begin(turn)
             return
         turn.set(problem=event.problem)
         finish(turn, Ended(phase=Phase.FAILED), event.problem.message)
-
-
-def _wait_on(turn: Turn, pending: Pending) -> None:
-    """Let a run of the queue wait for GPUs that processes of others use: it begins when these are gone."""
-    until = turn.at + max(turn.run.plan.timing.start_after_s, 2 * PREPARE_RETRY_S)
-    turn.set_phase(deadline_at=min(until, pending.give_up_at) if pending.give_up_at is not None else until)
-    planned_end.begin(turn)
 
 
 def _taken_back(turn: Turn, host: Host, problem: Problem) -> None:

@@ -76,7 +76,16 @@ def _lost_afterwards(run: Run, host: Host) -> Deadline | None:
     """
     if host.state is not HostState.OPEN and not living(run, host):
         return None
-    if _is_told_by_a_peer(run, host) and _has_somewhere_to_go(run, host):
+    # Whether a task elsewhere has ended with the words that one of this host's is gone
+    here = [task for task in run.tasks if task.host == host.name]
+    followers = [
+        task
+        for task in run.tasks
+        if task.host != host.name and task.exit is not None and task.exit.cause is Cause.FOLLOWER
+    ]
+    if any(_names(run, told, follower) for follower in followers for told in here) and _has_somewhere_to_go(
+        run, host
+    ):
         return host.since_at
     return last_word_at(host) + run.plan.timing.lost_after_s
 
@@ -87,17 +96,6 @@ def last_word_at(host: Host) -> Instant:
 
 
 _TF_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
-
-
-def _is_told_by_a_peer(run: Run, host: Host) -> bool:
-    """Whether a task elsewhere has ended with the words that one of this host's is gone."""
-    here = [task for task in run.tasks if task.host == host.name]
-    followers = [
-        task
-        for task in run.tasks
-        if task.host != host.name and task.exit is not None and task.exit.cause is Cause.FOLLOWER
-    ]
-    return any(_names(run, told, follower) for follower in followers for told in here)
 
 
 def _names(run: Run, gone: Task, follower: Task) -> bool:

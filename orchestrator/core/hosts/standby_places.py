@@ -61,7 +61,11 @@ def on_spares(run: Run, *, without: frozenset[str] = frozenset()) -> Iterator[tu
         if spare.name in without:
             continue
         first = number * len(taken) // len(spares)
-        room = _tasks_max(run, spare)
+        # How many tasks a spare has room for
+        most = SPARE_TASKS_MAX
+        if run.plan.restart.standby == "auto":
+            most = min(most, (spare.memory_available_bytes or 0) // (MEMORY_SHARE * TASK_BYTES))
+        room = min(most, launch.ports_in_block(run.plan, spare.name, len(run.tasks)))
         for slot in (*taken[first:], *taken[:first]):
             tasks = run.tasks_on(slots.assignee(run, slot) or "")
             if has_room(run.plan, slot, spare.name) and len(tasks) <= room:
@@ -71,14 +75,6 @@ def on_spares(run: Run, *, without: frozenset[str] = frozenset()) -> Iterator[tu
 
 def _may_hold(run: Run, spare: Host) -> bool:
     return run.standby.lost_on.count(spare.name) < SPARE_LOSSES_MAX
-
-
-def _tasks_max(run: Run, spare: Host) -> int:
-    """Return how many tasks a spare has room for."""
-    most = SPARE_TASKS_MAX
-    if run.plan.restart.standby == "auto":
-        most = min(most, (spare.memory_available_bytes or 0) // (MEMORY_SHARE * TASK_BYTES))
-    return min(most, launch.ports_in_block(run.plan, spare.name, len(run.tasks)))
 
 
 def is_home(run: Run, task: Task) -> bool:

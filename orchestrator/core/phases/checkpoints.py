@@ -135,15 +135,6 @@ def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str |
         )
 
 
-def _nothing_saved(turn: Turn) -> None:
-    """Warn once where a run trains for long and has never saved where orch looks."""
-    run = turn.run
-    is_long = run.phase is Phase.RUNNING and turn.at - run.since_at >= NOTHING_SAVED_AFTER_S
-    if is_long and run.checkpoint is None and run.best_step and NOTHING_SAVED not in run.warnings:
-        turn.set(warnings=(*run.warnings, NOTHING_SAVED))
-        turn.note(NoteKind.WARNING, NOTHING_SAVED)
-
-
 def verified(turn: Turn, event: CheckpointVerified) -> None:
     verification_ended(turn, event.took_s)
     final_verification.answered(turn, event)
@@ -151,7 +142,12 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
     _passed_over(turn, event.rejected, event.path, newest)
     known = turn.run.checkpoint
     if not event.path:
-        _nothing_saved(turn)
+        # Warn once where a run trains for long and has never saved where orch looks
+        run = turn.run
+        is_long = run.phase is Phase.RUNNING and turn.at - run.since_at >= NOTHING_SAVED_AFTER_S
+        if is_long and run.checkpoint is None and run.best_step and NOTHING_SAVED not in run.warnings:
+            turn.set(warnings=(*run.warnings, NOTHING_SAVED))
+            turn.note(NoteKind.WARNING, NOTHING_SAVED)
     if not event.path or (known and known.is_same(event.path, event.global_step, event.saved_time)):
         return
     newer = Checkpoint(

@@ -79,7 +79,10 @@ def absorb(turn: Turn, event: HostReported) -> None:
         elif task.id in current:
             _absorb_task(turn, task, current[task.id])
         elif task.pid is not None and task.phase.may_live:
-            _gone_without_record(turn, task)
+            # Lose a task whose host answers and has no record of it: its directory is gone
+            ended = Exit(cause=Cause.HOST_LOST, at=turn.at)
+            turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
+            turn.note(NoteKind.TASK_LOST, f"{task.host} has no record of {task.id} any more", task.id)
 
 
 def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
@@ -133,7 +136,12 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     """One task, as its host sees it now."""
     # The task is known from the journal and was not heard in this epoch.
     adopting = task.heard_at is None and task.pid is not None
-    _forgive_silence(turn, task)
+    # Do not count the task's silence as a pause of the training: while it was not heard, its position is not
+    # known
+    run, heard_at = turn.run, task.heard_at
+    silent = heard_at is None or turn.at - heard_at > run.plan.timing.unreachable_after_s
+    if silent and task.id == run.chief:
+        turn.forgive_standstill()
     before = task
     task = turn.set_task(
         task,
@@ -185,14 +193,6 @@ def _rescued(turn: Turn, before: Rescued | None, task: Task) -> None:
     turn.note(NoteKind.RESCUED, told.sentence(str(task.id)), task.id, **data)
 
 
-def _forgive_silence(turn: Turn, task: Task) -> None:
-    """Do not count the task's silence as a pause of the training: while it was not heard, its position is not known."""
-    run, heard_at = turn.run, task.heard_at
-    silent = heard_at is None or turn.at - heard_at > run.plan.timing.unreachable_after_s
-    if silent and task.id == run.chief:
-        turn.forgive_standstill()
-
-
 def _is_there_after_all(turn: Turn, task: Task) -> Task:
     """Take back a loss: the task may have a process, and no new generation starts beside it."""
     unkillable = task.exit is not None and bool(task.exit.left)
@@ -206,10 +206,18 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
     """Remember the generation's first step, and when the run last got further than ever."""
     now = task.progress.global_step
     if now is None:
-        _without_steps(turn, task)
+        # Warn once where the chief trains for long, as far as one can see, and has never said at which step
+        # it is
+        run = turn.run
+        is_untold = run.phase is Phase.RUNNING and task.progress.stage in (None, "building")
+        is_long = is_untold and turn.at - run.since_at >= NO_STEPS_AFTER_S
+        if is_long and task.id == run.chief and run.plan.runtime and NO_STEPS not in run.warnings:
+            turn.set(warnings=(*run.warnings, NO_STEPS))
+            turn.note(NoteKind.WARNING, NO_STEPS, task.id)
         return
     if task.id == turn.run.chief:
-        _take_back(turn, NO_STEPS)
+        if NO_STEPS in turn.run.warnings:
+            turn.set(warnings=tuple(other for other in turn.run.warnings if other != NO_STEPS))
         _follow_pace(turn, now)
         own_place.say(turn, task)
         _recovered(turn, task, now)
@@ -232,21 +240,6 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
         running = turn.run.phase_state
         if isinstance(running, Running) and not is_individual(turn.run, task):
             turn.set_phase(progress_at=max(running.progress_at, stepped_at))
-
-
-def _without_steps(turn: Turn, task: Task) -> None:
-    """Warn once where the chief trains for long, as far as one can see, and has never said at which step it is."""
-    run = turn.run
-    is_untold = run.phase is Phase.RUNNING and task.progress.stage in (None, "building")
-    is_long = is_untold and turn.at - run.since_at >= NO_STEPS_AFTER_S
-    if is_long and task.id == run.chief and run.plan.runtime and NO_STEPS not in run.warnings:
-        turn.set(warnings=(*run.warnings, NO_STEPS))
-        turn.note(NoteKind.WARNING, NO_STEPS, task.id)
-
-
-def _take_back(turn: Turn, warning: str) -> None:
-    if warning in turn.run.warnings:
-        turn.set(warnings=tuple(other for other in turn.run.warnings if other != warning))
 
 
 def _recovered(turn: Turn, chief: Task, step: int) -> None:
@@ -284,7 +277,11 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
     for kind, message in report.said:
         if message in said:
             continue
-        if not _has_room(said, message, said_chars):
+        # Whether another sentence may be kept, of its task and of the run
+        of_task = sum(map(len, said)) + len(message)
+        if not (
+            len(said) < SAID_MAX and of_task <= SAID_CHARS_MAX and said_chars + len(message) <= RUN_CHARS_MAX
+        ):
             _mute(turn, task)
             break
         turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)
@@ -292,12 +289,6 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
     if said != task.said:
         turn.set_task(turn.run.task(task.id), said=said)
         turn.set(said_chars=said_chars)
-
-
-def _has_room(said: tuple[str, ...], message: str, said_chars: int) -> bool:
-    """Return whether another sentence may be kept, of its task and of the run."""
-    of_task = sum(map(len, said)) + len(message)
-    return len(said) < SAID_MAX and of_task <= SAID_CHARS_MAX and said_chars + len(message) <= RUN_CHARS_MAX
 
 
 def _mute(turn: Turn, task: Task) -> None:
@@ -321,10 +312,3 @@ def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
         signal=ended.signal,
         ended_time=ended.ended_time,
     )
-
-
-def _gone_without_record(turn: Turn, task: Task) -> None:
-    """Lose a task whose host answers and has no record of it: its directory is gone."""
-    ended = Exit(cause=Cause.HOST_LOST, at=turn.at)
-    turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
-    turn.note(NoteKind.TASK_LOST, f"{task.host} has no record of {task.id} any more", task.id)

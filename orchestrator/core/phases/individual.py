@@ -42,10 +42,27 @@ def advance_individual(turn: Turn) -> None:
         if task.phase.is_gone:
             _restart(turn, task)
         elif is_due(overdue_at(task), turn.at):
-            _overdue(turn, task)
+            timing = turn.run.plan.timing
+            if turn.run.host(task.host).link is not Link.CONNECTED:
+                turn.set_task(task, deadline_at=turn.at + timing.unreachable_after_s)
+            elif task.ending is None:
+                where = f"pid {task.pid} is alive and still importing" if task.pid else "no process yet"
+                late = (
+                    f"{task.id} on {task.host} did not join within {duration(timing.start_after_s)} ({where})"
+                )
+                end_individually(turn, task, Cause.START, late)
+            else:
+                turn.set(first_cause=replace(task.ending, generation=turn.run.generation))
+                lives = f"{task.id} on {task.host} is still running after SIGKILL"
+                stop_all(turn, Intent.RESTART, f"{lives}; {task.ending.sentence}")
         if turn.run.phase is not Phase.RUNNING:
             return
-    _leave_drained(turn)
+    # Move the gang off a drained host at once where the other tasks cannot train on. TensorFlow's chief takes
+    # no worker back until all are there.
+    serving = [task for task in individuals(turn.run) if is_served(turn.run, task)]
+    away = [task for task in serving if waits_to_leave(turn.run, task)]
+    if away and not any(task.phase in _SERVES for task in serving):
+        reschedule.move(turn, f"without {', '.join(str(task.id) for task in away)} nothing trains")
     if turn.run.phase is not Phase.RUNNING:
         return
     _start_together(turn)
@@ -53,7 +70,12 @@ def advance_individual(turn: Turn) -> None:
         if may_start_individually(turn.run, task) and is_due(task.start_at, turn.at):
             _start(turn, task)
         elif task.phase is TaskPhase.READY and task.port is not None and task.ending is None:
-            _release(turn, task)
+            # Release the task. From here on the position may move again, and the usual limit holds for a
+            # standstill.
+            turn.set_task(task, phase=TaskPhase.RELEASED, deadline_at=None)
+            turn.do(release(turn.run, turn.run.task(task.id), addresses(turn.run)))
+            if is_served(turn.run, task):
+                turn.forgive_standstill()
 
 
 def may_start_individually(run: Run, task: Task) -> bool:
@@ -87,37 +109,12 @@ def waits_to_leave(run: Run, task: Task) -> bool:
     return waits and run.host(task.host).state in _IS_LEFT
 
 
-def _leave_drained(turn: Turn) -> None:
-    """Move the gang off a drained host at once where the other tasks cannot train on.
-
-    TensorFlow's chief takes no worker back until all are there.
-    """
-    serving = [task for task in individuals(turn.run) if is_served(turn.run, task)]
-    away = [task for task in serving if waits_to_leave(turn.run, task)]
-    if away and not any(task.phase in _SERVES for task in serving):
-        reschedule.move(turn, f"without {', '.join(str(task.id) for task in away)} nothing trains")
-
-
 def end_individually(turn: Turn, task: Task, blamed: Cause, sentence: str) -> None:
     """Kill it, and it alone: once it is gone it is restarted."""
     ending = FirstCause(task.id, task.generation, blamed, sentence)
     turn.set_task(task, ending=ending, deadline_at=turn.at + end_patience_s(turn.run))
     turn.note(NoteKind.STOPPING_INDIVIDUALLY, f"{sentence}; it is stopped, the other tasks continue", task.id)
     turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
-
-
-def _overdue(turn: Turn, task: Task) -> None:
-    timing = turn.run.plan.timing
-    if turn.run.host(task.host).link is not Link.CONNECTED:
-        turn.set_task(task, deadline_at=turn.at + timing.unreachable_after_s)
-    elif task.ending is None:
-        where = f"pid {task.pid} is alive and still importing" if task.pid else "no process yet"
-        late = f"{task.id} on {task.host} did not join within {duration(timing.start_after_s)} ({where})"
-        end_individually(turn, task, Cause.START, late)
-    else:
-        turn.set(first_cause=replace(task.ending, generation=turn.run.generation))
-        lives = f"{task.id} on {task.host} is still running after SIGKILL"
-        stop_all(turn, Intent.RESTART, f"{lives}; {task.ending.sentence}")
 
 
 def _restart(turn: Turn, task: Task) -> None:
@@ -147,8 +144,12 @@ def _restart(turn: Turn, task: Task) -> None:
     if waits_to_leave(turn.run, fresh):
         state = run.host(task.host).state.value
         done = f"not restarted on {task.host}, which is {state}: it waits until the gang moves"
+    found = cause.completed(run, task.ending) if task.ending is not None else cause.of_task(run, task)
     turn.note(
-        NoteKind.RESTART_INDIVIDUALLY, f"{task.id} is {done}: {sentence}", task.id, **_why(run, task, done)
+        NoteKind.RESTART_INDIVIDUALLY,
+        f"{task.id} is {done}: {sentence}",
+        task.id,
+        **({"first_cause": cause.as_data(replace(found, done=done))} if found else {}),
     )
 
 
@@ -176,11 +177,6 @@ def _fresh(turn: Turn, task: Task, decided: restart.Restart) -> Task:
     return fresh
 
 
-def _why(run: Run, task: Task, done: str) -> dict[str, object]:
-    found = cause.completed(run, task.ending) if task.ending is not None else cause.of_task(run, task)
-    return {"first_cause": cause.as_data(replace(found, done=done))} if found else {}
-
-
 def _start_together(turn: Turn) -> None:
     """Start all serving tasks that wait together: TensorFlow's chief takes none of them back until all are there."""
     serving = [t for t in individuals(turn.run) if is_served(turn.run, t) and not waits_to_leave(turn.run, t)]
@@ -198,11 +194,3 @@ def _start(turn: Turn, task: Task) -> None:
     deadline_at = turn.at + turn.run.plan.timing.start_after_s
     task = turn.set_task(task, phase=TaskPhase.STARTING, start_at=None, deadline_at=deadline_at)
     turn.do(StartTask(host=task.host, task=task.id, generation=task.generation, port=task.port))
-
-
-def _release(turn: Turn, task: Task) -> None:
-    """Release the task. From here on the position may move again, and the usual limit holds for a standstill."""
-    turn.set_task(task, phase=TaskPhase.RELEASED, deadline_at=None)
-    turn.do(release(turn.run, turn.run.task(task.id), addresses(turn.run)))
-    if is_served(turn.run, task):
-        turn.forgive_standstill()

@@ -14,7 +14,7 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import leaving, planned_end
 from orchestrator.core.phases.running import verify_soon
 from orchestrator.core.phases.stopping import stop_all
-from orchestrator.core.state.host import Host, HostState
+from orchestrator.core.state.host import HostState
 from orchestrator.core.state.phase_states import Intent, Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
@@ -74,7 +74,14 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
     host = turn.run.host(event.host)
     why_not = slots.why_not_drained(turn.run, host.name) if event.why else None
     if why_not is not None:
-        _train_on(turn, host, event.why, why_not)
+        # Say of a host which its engine takes away that its tasks train there until it goes: no other has
+        # room
+        if host.state is HostState.OPEN and host.state_why != event.why:
+            turn.set_host(host, state_why=event.why)
+            turn.note(
+                NoteKind.HOST_LEAVES,
+                f"{host.name} leaves: {event.why}; {why_not}: its tasks train there until it goes",
+            )
         return
     holds = host in turn.run.assignees
     if host.state is not HostState.DRAINED:
@@ -89,15 +96,6 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
         verify_soon(turn)
     if event.now and holds and turn.run.phase in _HAS_TASKS:
         move(turn, "the user wants it now")
-
-
-def _train_on(turn: Turn, host: Host, why: str, why_not: str) -> None:
-    """Say of a host which its engine takes away that its tasks train there until it goes: no other has room."""
-    if host.state is HostState.OPEN and host.state_why != why:
-        turn.set_host(host, state_why=why)
-        turn.note(
-            NoteKind.HOST_LEAVES, f"{host.name} leaves: {why}; {why_not}: its tasks train there until it goes"
-        )
 
 
 def stranded(run: Run) -> str:

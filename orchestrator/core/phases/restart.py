@@ -93,13 +93,9 @@ def verdict(
     )
     if nth == 1:
         return Restart(0.0, counted, f"at once: {why}")
-    return Restart(_backoff_s(policy, nth, identity), counted, why)
-
-
-def _backoff_s(policy: RestartPolicy, nth: int, identity: str) -> float:
-    """Return the wait before the nth restart in a row: none before the first, `backoff_s` before the second.
-
-    From there on it doubles, up to `backoff_max_s`, ± 20 % by identity.
-    """
+    # The wait before the nth restart in a row: none before the first, `backoff_s` before the second. From
+    # there on it doubles, up to `backoff_max_s`, ± 20 % by identity.
     jitter = 0.8 + 0.4 * crc32(identity.encode()) / 2**32
-    return float(min(policy.backoff_s * 2 ** min(nth - 2, 30), policy.backoff_max_s) * jitter)
+    return Restart(
+        float(min(policy.backoff_s * 2 ** min(nth - 2, 30), policy.backoff_max_s) * jitter), counted, why
+    )

@@ -46,12 +46,6 @@ def _free_bytes(host: Host) -> int | None:
     return host.dir_free_bytes if host.link is Link.CONNECTED else None
 
 
-def _least_free(run: Run) -> Host | None:
-    """Return the assignee that sees the least room in the checkpoint directory; None where nobody says."""
-    known = [(free, host.name) for host in run.assignees if (free := _free_bytes(host)) is not None]
-    return run.host(min(known)[1]) if known else None
-
-
 def lacking(run: Run, blamed: Cause) -> Host | None:
     """Return the host in whose checkpoint directory there was no room, if this generation ended of that."""
     found = run.first_cause
@@ -59,7 +53,9 @@ def lacking(run: Run, blamed: Cause) -> Host | None:
         return None
     if blamed is Cause.DISK and found.task is None and found.host is not None:
         return run.host(found.host)  # the seeding said so itself
-    host = _least_free(run)
+    # The assignee that sees the least room in the checkpoint directory; None where nobody says
+    known = [(free, host.name) for host in run.assignees if (free := _free_bytes(host)) is not None]
+    host = run.host(min(known)[1]) if known else None
     enough = room_bytes(run) if blamed is Cause.DISK else LOW_BYTES
     return host if host is not None and (host.dir_free_bytes or 0) < enough else None
 

@@ -69,7 +69,17 @@ def advance(turn: Turn) -> None:
         if is_due(turn.run.standby.start_at, turn.at) and isinstance(turn.run.phase_state, Running):
             _start(turn)
         return
-    _leave_hosts(turn)
+    # Give up the standby tasks on lost or silent hosts, and end those on spares that cannot be used
+    until = standby_places.given_up_at(turn.run)
+    for task in turn.run.standby.tasks:
+        host = turn.run.host(task.host)
+        if not task.phase.may_live:
+            continue
+        if host.state is HostState.LOST or host.gone or is_due(until.get(host.name), turn.at):
+            _set_task(turn, task, phase=TaskPhase.LOST)
+        elif not is_home(turn.run, task) and unfit(host) is not None and not turn.run.standby.ended:
+            turn.do(_stop(task))
+            _set_task(turn, task, phase=TaskPhase.LOST)
     standby = turn.run.standby
     why = why_useless(turn.run) if not standby.ended else None
     if not is_living(turn.run):
@@ -85,39 +95,19 @@ def advance(turn: Turn) -> None:
     elif is_due(standby.join_at, turn.at):
         _late(turn)
     elif isinstance(turn.run.phase_state, Running):
-        _renew(turn)
-
-
-def _leave_hosts(turn: Turn) -> None:
-    """Give up the standby tasks on lost or silent hosts, and end those on spares that cannot be used."""
-    until = standby_places.given_up_at(turn.run)
-    for task in turn.run.standby.tasks:
-        host = turn.run.host(task.host)
-        if not task.phase.may_live:
-            continue
-        if host.state is HostState.LOST or host.gone or is_due(until.get(host.name), turn.at):
-            _set_task(turn, task, phase=TaskPhase.LOST)
-        elif not is_home(turn.run, task) and unfit(host) is not None and not turn.run.standby.ended:
-            turn.do(_stop(task))
-            _set_task(turn, task, phase=TaskPhase.LOST)
-
-
-def _renew(turn: Turn) -> None:
-    """Have another started where this one lacks a task that was taken out, or a spare that can hold it now.
-
-    What still is of use is not given up before another can be started.
-    """
-    run, standby = turn.run, turn.run.standby
-    why = why_incomplete(run)
-    if standby.start_at is None:
-        if why is not None and standby.is_ready:
-            _set(turn, start_at=turn.at + _steady_s(run))
-    elif is_due(standby.start_at, turn.at):
-        is_kept = why is not None and standby_places.is_whole(run) and why_not(run) is not None
-        _set(turn, start_at=turn.at + _steady_s(run) if is_kept else None)
-        if why is not None and not is_kept:
-            end(turn, why)
-            _set(turn, start_at=turn.at)
+        # Have another started where this one lacks a task that was taken out, or a spare that can hold it
+        # now. What still is of use is not given up before another can be started.
+        run, standby = turn.run, turn.run.standby
+        why = why_incomplete(run)
+        if standby.start_at is None:
+            if why is not None and standby.is_ready:
+                _set(turn, start_at=turn.at + _steady_s(run))
+        elif is_due(standby.start_at, turn.at):
+            is_kept = why is not None and standby_places.is_whole(run) and why_not(run) is not None
+            _set(turn, start_at=turn.at + _steady_s(run) if is_kept else None)
+            if why is not None and not is_kept:
+                end(turn, why)
+                _set(turn, start_at=turn.at)
 
 
 def _late(turn: Turn) -> None:

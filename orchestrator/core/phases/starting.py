@@ -87,14 +87,31 @@ def advance_pending(turn: Turn) -> None:
         elif leaving.waits_in_vain(run, turn.at) and (is_over or not _may_replace(run)):
             leaving.end(turn)
         elif is_over:
-            fail_now(turn, _never_prepared(missing, turn.at - run.since_at))
+            told = "; ".join(f"{host.name}: {host.problem or 'no answer'}" for host in missing)
+            fail_now(
+                turn,
+                Problem(
+                    code="host-missing",
+                    message=f"not all hosts could be prepared within {duration(turn.at - run.since_at)}: {told}",
+                    hint="check with `ssh HOST true` from this machine, then `orch up` again",
+                    exit_code=4,
+                ),
+            )
         return
     chosen = slots.chosen_hosts(run, assignment)
     problem = compatibility.differences(chosen) or compatibility.unshared(run.plan.checkpoint, chosen)
     if problem is not None:
         fail_now(turn, problem)
         return
-    _say_unheard(turn)
+    # Name the hosts that could not be asked who drives what. The checkpoint directory has told the others.
+    unheard = [host.name for host in turn.run.hosts if host.boot_id is None and host.problem is not None]
+    if unheard:
+        named = ", ".join(unheard)
+        turn.note(
+            NoteKind.WARNING,
+            f"{named} could not be asked whether another head node drives this run there"
+            + ("; the checkpoint directory is nobody else's" if turn.run.plan.checkpoint is not None else ""),
+        )
     turn.note(NoteKind.PREPARED, f"{counted(len(chosen), 'host')} checked, code in place")
     facts = [host.facts for host in chosen if host.facts]
     turn.set(code=facts[0].code)
@@ -114,18 +131,6 @@ def _may_replace(run: Run) -> bool:
     return any(host.facts is None for host in run.hosts if host not in run.assignees)
 
 
-def _say_unheard(turn: Turn) -> None:
-    """Name the hosts that could not be asked who drives what. The checkpoint directory has told the others."""
-    unheard = [host.name for host in turn.run.hosts if host.boot_id is None and host.problem is not None]
-    if unheard:
-        named = ", ".join(unheard)
-        turn.note(
-            NoteKind.WARNING,
-            f"{named} could not be asked whether another head node drives this run there"
-            + ("; the checkpoint directory is nobody else's" if turn.run.plan.checkpoint is not None else ""),
-        )
-
-
 def say_unfit(turn: Turn, hosts: list[Host]) -> None:
     """Of spares that are prepared, which cannot be used. The run goes on without them."""
     holding = {host.name for host in turn.run.assignees}
@@ -133,16 +138,6 @@ def say_unfit(turn: Turn, hosts: list[Host]) -> None:
         why = slots.unfit(turn.run, host) if host.name not in holding else None
         if why is not None:
             turn.note(NoteKind.SPARE_UNFIT, f"{host.name} cannot replace another host: {why}")
-
-
-def _never_prepared(missing: list[Host], waited_s: float) -> Problem:
-    told = "; ".join(f"{host.name}: {host.problem or 'no answer'}" for host in missing)
-    return Problem(
-        code="host-missing",
-        message=f"not all hosts could be prepared within {duration(waited_s)}: {told}",
-        hint="check with `ssh HOST true` from this machine, then `orch up` again",
-        exit_code=4,
-    )
 
 
 def fail_now(turn: Turn, problem: Problem) -> None:

@@ -162,7 +162,18 @@ def advance_stopping(turn: Turn) -> None:
         order_stop(turn, 0.0)
     silence.judge(turn)
     if is_due(stopping.deadline_at, turn.at):
-        _stop_deadline(turn)
+        # Give up on tasks that have not ended in time: lost with their host, or impossible to kill
+        run = turn.run
+        for task in run.tasks:
+            if task.phase.may_live and run.host(task.host).link is Link.CONNECTED:
+                _give_up_on(turn, task)
+            elif task.phase.may_live:
+                lose(turn, task)
+        standby.lose(turn)
+        if run.proof is not None:
+            _conclude(turn)
+        else:
+            turn.set_phase(deadline_at=turn.at + SWEEP_WAIT_S)
         return
     if any(task.phase.may_live for task in turn.run.tasks):
         return
@@ -173,7 +184,9 @@ def advance_stopping(turn: Turn) -> None:
                 return
             _restart_or_give_up(turn)
         case Intent.RESCHEDULE:
-            _rescheduled(turn)
+            # Begin again after all tasks have ended to be moved. The budget of failures is unchanged.
+            _count_free(turn)
+            turn.enter(Backoff(start_at=turn.at), turn.run.reason)
         case _:
             _prove(turn)
 
@@ -205,12 +218,6 @@ def _settle_intent(turn: Turn) -> None:
     elif found is not None:
         done = known.done if known and known.generation == found.generation else ""
         turn.set(first_cause=replace(found, done=done))
-
-
-def _rescheduled(turn: Turn) -> None:
-    """Begin again after all tasks have ended to be moved. The budget of failures is unchanged."""
-    _count_free(turn)
-    turn.enter(Backoff(start_at=turn.at), turn.run.reason)
 
 
 def _count_free(turn: Turn) -> None:
@@ -319,21 +326,6 @@ def to_prove(run: Run) -> list[str]:
     return [
         host.name for host in run.hosts if not host.untouched and not host.gone and host.name not in proof
     ]
-
-
-def _stop_deadline(turn: Turn) -> None:
-    """Give up on tasks that have not ended in time: lost with their host, or impossible to kill."""
-    run = turn.run
-    for task in run.tasks:
-        if task.phase.may_live and run.host(task.host).link is Link.CONNECTED:
-            _give_up_on(turn, task)
-        elif task.phase.may_live:
-            lose(turn, task)
-    standby.lose(turn)
-    if run.proof is not None:
-        _conclude(turn)
-    else:
-        turn.set_phase(deadline_at=turn.at + SWEEP_WAIT_S)
 
 
 def _give_up_on(turn: Turn, task: Task) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.spec.foreign.layout import Layout, Machine, distinct, machine_of, training_of
@@ -17,7 +16,15 @@ def tf_config(text: str, words: Sequence[str]) -> Layout:
 
     Raises UsageError where it is no JSON object with a cluster.
     """
-    cluster = _cluster(text)
+    try:
+        document = json.loads(text)
+    except ValueError as e:
+        raise UsageError(f"TF_CONFIG is no JSON: {e}") from e
+    cluster = document.get("cluster") if isinstance(document, dict) else None
+    if not isinstance(cluster, dict) or not cluster:
+        raise UsageError(
+            "TF_CONFIG has no cluster", hint='as in {"cluster": {"worker": ["10.0.0.1:12345"]}, "task": …}'
+        )
     machines: list[Machine] = []
     tasks: dict[str, int] = {}
     for task, addresses in cluster.items():
@@ -38,19 +45,6 @@ def tf_config(text: str, words: Sequence[str]) -> Layout:
             "of TF_CONFIG are not kept",
         ),
     )
-
-
-def _cluster(text: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except ValueError as e:
-        raise UsageError(f"TF_CONFIG is no JSON: {e}") from e
-    cluster = document.get("cluster") if isinstance(document, dict) else None
-    if not isinstance(cluster, dict) or not cluster:
-        raise UsageError(
-            "TF_CONFIG has no cluster", hint='as in {"cluster": {"worker": ["10.0.0.1:12345"]}, "task": …}'
-        )
-    return cluster
 
 
 def _host(address: object, task: str) -> str:

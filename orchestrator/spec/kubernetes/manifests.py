@@ -86,7 +86,9 @@ def _jobset(plan: Plan, wishes: Wishes, maps: dict[str, str]) -> Manifest:
         },
         "replicatedJobs": [_replicated(plan, wishes, maps, type_) for type_ in _types(plan)],
     }
-    trainers = _trainers(plan)
+    # The task types that end by themselves: servers and evaluators go when these are done
+    served = STRATEGIES[plan.strategy].served
+    trainers = [type_ for type_ in _types(plan) if type_ not in served and type_ != "evaluator"]
     if len(trainers) < len(_types(plan)):
         spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": trainers}
     metadata = _metadata(plan, wishes, plan.name)
@@ -135,12 +137,6 @@ def _codes(*codes: int) -> Manifest:
 
 def _types(plan: Plan) -> list[str]:
     return list(dict.fromkeys(task.type for task in sorted(task.id for task in plan.tasks)))
-
-
-def _trainers(plan: Plan) -> list[str]:
-    """Return the task types that end by themselves: servers and evaluators go when these are done."""
-    served = STRATEGIES[plan.strategy].served
-    return [type_ for type_ in _types(plan) if type_ not in served and type_ != "evaluator"]
 
 
 def _template(plan: Plan, wishes: Wishes, maps: dict[str, str], type_: str) -> Manifest:

@@ -147,20 +147,17 @@ class _Finder:
             return None
         self._searching.add(search)
         try:
-            return self._wrapped(name, path, target)
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = find(name, path, target) if find and finder is not self else None
+                if spec is not None:
+                    loader: Any = spec.loader
+                    if hasattr(loader, "exec_module"):
+                        loader.exec_module = self._executing(name, loader.exec_module)
+                    return spec
+            return None
         finally:
             self._searching.discard(search)
-
-    def _wrapped(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if find and finder is not self else None
-            if spec is not None:
-                loader: Any = spec.loader
-                if hasattr(loader, "exec_module"):
-                    loader.exec_module = self._executing(name, loader.exec_module)
-                return spec
-        return None
 
     def _executing(self, name: str, execute: _Execute) -> _Execute:
         """Return an execution that has around it, each time, what is wanted for this module.
@@ -225,7 +222,14 @@ def _with_callback(
 ) -> dict[str, Any]:
     try:
         keras_callbacks = sys.modules[f"{library}.src.callbacks"]
-        ours, callbacks = _reporter(model, keras_callbacks, progress, counted), given.get("callbacks")
+        from orchestrator.task.keras.callbacks import reporter
+
+        strategy = getattr(model, "distribute_strategy", None)
+        batches = "ParameterServer" not in type(strategy).__name__
+        ours, callbacks = (
+            reporter(keras_callbacks.Callback, progress, batches, counted),
+            given.get("callbacks"),
+        )
         if isinstance(callbacks, keras_callbacks.CallbackList):
             callbacks.append(ours)
             ours.set_model(model)
@@ -236,11 +240,3 @@ def _with_callback(
     except Exception as e:
         print(f"orch: no progress from this fit: {type(e).__name__}: {e}", file=sys.stderr)
         return given
-
-
-def _reporter(model: Any, keras_callbacks: Any, progress: Progress, counted: bool) -> Any:
-    from orchestrator.task.keras.callbacks import reporter
-
-    strategy = getattr(model, "distribute_strategy", None)
-    batches = "ParameterServer" not in type(strategy).__name__
-    return reporter(keras_callbacks.Callback, progress, batches, counted)

@@ -40,7 +40,7 @@ class UnsupportedKeras(RuntimeError):
 
 def patch(trainer: ModuleType, link: Link) -> None:
     """Patch the module `keras.src.backend.tensorflow.trainer`, or make `fit` refuse where that was not tested."""
-    version = _version()
+    version = str(sys.modules["keras.src.version"].__version__)
     _refuse_parameter_servers(trainer, version, link)
     if keras_versions.patched(version):
         say = _once(lambda: _say(link, version))
@@ -50,10 +50,6 @@ def patch(trainer: ModuleType, link: Link) -> None:
         _average_statistics_after_epochs(trainer)
     else:
         _refuse(trainer, version, link)
-
-
-def _version() -> str:
-    return str(sys.modules["keras.src.version"].__version__)
 
 
 def multi_worker(strategy: Any) -> bool:

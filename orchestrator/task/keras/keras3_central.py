@@ -51,7 +51,11 @@ def _patch_aggregation(core: Any, link: Link) -> None:
         if _ours(core.tf.distribute.get_strategy()):
             if not said:
                 said.append(True)
-                _say(link, _version())
+                message = (
+                    f"Keras {_version()} was patched for CentralStorageStrategy with several replicas "
+                    "(metrics are wrong there without it, and BatchNormalization and Dropout fail)"
+                )
+                link.say("keras3-patched", message)
             if aggregation == "none":
                 aggregation = "mean" if "float" in self._dtype else "only_first_replica"
         return original(self, aggregation)
@@ -75,11 +79,3 @@ def _patch_assign(core: Any) -> None:
         original(self, value)
 
     core.Variable._direct_assign = _direct_assign
-
-
-def _say(link: Link, version: str) -> None:
-    message = (
-        f"Keras {version} was patched for CentralStorageStrategy with several replicas "
-        "(metrics are wrong there without it, and BatchNormalization and Dropout fail)"
-    )
-    link.say("keras3-patched", message)

@@ -53,7 +53,13 @@ class _Together:
         context = _replica()
         if context is None:
             return self._ops.cond(condition, true_fn, false_fn)
-        self._say()
+        if not self._is_said:
+            self._is_said = True
+            message = (
+                f"the optimizers of Keras {_version()} were patched (gradient_accumulation_steps fails under "
+                "mirrored strategies without it)"
+            )
+            self._link.say("keras3-patched", message)
 
         def for_all(strategy: Any, conditions: Any, branches: Any) -> None:
             def branch(place: int) -> Any:
@@ -65,15 +71,6 @@ class _Together:
             self._ops.cond(strategy.experimental_local_results(conditions)[0], branch(0), branch(1))
 
         return context.merge_call(for_all, args=(condition, _Branches(true_fn, false_fn)))
-
-    def _say(self) -> None:
-        if not self._is_said:
-            self._is_said = True
-            message = (
-                f"the optimizers of Keras {_version()} were patched (gradient_accumulation_steps fails under "
-                "mirrored strategies without it)"
-            )
-            self._link.say("keras3-patched", message)
 
 
 def _replica() -> Any:

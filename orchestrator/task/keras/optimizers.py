@@ -17,7 +17,7 @@ def optimizers_of(model: Any) -> dict[str, Any]:
     compiled = getattr(model, "optimizer", None)
     if compiled is not None:
         found["optimizer"] = compiled
-    for name, value in sorted(_attributes(model).items()):
+    for name, value in sorted(getattr(model, "__dict__", {}).items()):
         for place, each in _held(value):
             if _is_optimizer(each) and all(each is not other for other in found.values()):
                 found[f"optimizer.{name}{place}"] = each
@@ -29,10 +29,6 @@ def iterations_of(model: Any) -> int | None:
     counts = [_number(getattr(each, "iterations", None)) for each in optimizers_of(model).values()]
     known = [count for count in counts if count is not None]
     return max(known) if known else None
-
-
-def _attributes(model: Any) -> dict[str, Any]:
-    return getattr(model, "__dict__", {})
 
 
 def _held(value: Any) -> Iterator[tuple[str, Any]]:

@@ -201,25 +201,22 @@ class _Mirror2:
         import tensorflow as tf
 
         if isinstance(value, tf.Variable):
-            return self._mirror(value)
+            import tensorflow as tf
+
+            if getattr(value, "distribute_strategy", None) is self.strategy:
+                return value
+            if id(value) not in self._mirrored:
+                with self.strategy.scope():
+                    new = tf.Variable(
+                        functools.partial(_copy, value.numpy()),
+                        dtype=value.dtype,
+                        trainable=value.trainable,
+                        name=value.name.partition(":")[0],
+                        aggregation=value.aggregation,
+                        synchronization=value.synchronization,
+                    )
+                self._mirrored[id(value)] = (value, new)
+            return self._mirrored[id(value)][1]
         if isinstance(value, list) and any(isinstance(each, tf.Variable) for each in value):
             value[:] = [self._replaced(each) for each in value]
         return value
-
-    def _mirror(self, variable: Any) -> Any:
-        import tensorflow as tf
-
-        if getattr(variable, "distribute_strategy", None) is self.strategy:
-            return variable
-        if id(variable) not in self._mirrored:
-            with self.strategy.scope():
-                new = tf.Variable(
-                    functools.partial(_copy, variable.numpy()),
-                    dtype=variable.dtype,
-                    trainable=variable.trainable,
-                    name=variable.name.partition(":")[0],
-                    aggregation=variable.aggregation,
-                    synchronization=variable.synchronization,
-                )
-            self._mirrored[id(variable)] = (variable, new)
-        return self._mirrored[id(variable)][1]

@@ -10,8 +10,6 @@ from orchestrator.task.strategies.part import Part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from orchestrator.task.link import Link
 
 WISH = "ORCH_HOROVOD"
@@ -48,24 +46,24 @@ def join(link: Link) -> None:
     address, port = os.environ[ADDRESS], int(os.environ[PORT])
     if wish["slots"]:
         # It listens on all interfaces, as TensorFlow's own server does: NAT may translate a host's address.
-        _serve(http_server, address if wish["alone"] else "", port, wish["slots"])
+        # Start what Horovod's RendezvousServer starts, but on the reserved port: its own `start` takes a
+        # random one
+        slots = wish["slots"]
+        import threading
+
+        from horovod.runner.common.util.hosts import SlotInfo
+
+        server = http_server.RendezvousHTTPServer(
+            ((address if wish["alone"] else ""), port), http_server.RendezvousHandler, 0
+        )
+        server.daemon_threads = True  # a request that hangs must not keep the process alive after the script
+        server.init([SlotInfo(**slot) for slot in slots])
+        threading.Thread(target=server.serve_forever, name="orch-rendezvous", daemon=True).start()
     else:
         wait_for(address, port, RENDEZVOUS_WAIT_S)
     rank, size = os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"]
     message = f"rank {rank} of {size}; the rendezvous is at {address}:{port}"
     link.say("horovod", message)
-
-
-def _serve(http_server: Any, address: str, port: int, slots: list[dict[str, Any]]) -> None:
-    """Start what Horovod's RendezvousServer starts, but on the reserved port: its own `start` takes a random one."""
-    import threading
-
-    from horovod.runner.common.util.hosts import SlotInfo
-
-    server = http_server.RendezvousHTTPServer((address, port), http_server.RendezvousHandler, 0)
-    server.daemon_threads = True  # a request that hangs must not keep the process alive after the script
-    server.init([SlotInfo(**slot) for slot in slots])
-    threading.Thread(target=server.serve_forever, name="orch-rendezvous", daemon=True).start()
 
 
 def wait_for(address: str, port: int, wait_s: float) -> None:

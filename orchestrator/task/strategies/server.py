@@ -54,12 +54,17 @@ def serve(link: Link) -> NoReturn:
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, kind, index = resolver.cluster_spec(), resolver.task_type, int(resolver.task_id)
+    # Configure more threads than there are workers. Each worker may block one while it waits for a ps.
+    config = tf.compat.v1.ConfigProto()
+    needed = cluster.num_tasks("worker") + 1 if "worker" in cluster.jobs else 1
+    if (os.cpu_count() or 1) < needed:
+        config.inter_op_parallelism_threads = needed
     server = tf.distribute.Server(
         cluster,
         job_name=kind,
         task_index=index,
         protocol=resolver.rpc_layer or "grpc",
-        config=_configuration(tf, cluster),
+        config=config,
         start=True,
     )
     message = f"{kind}:{index} is served at {cluster.task_address(kind, index)}; the chief runs the script"
@@ -68,15 +73,6 @@ def serve(link: Link) -> NoReturn:
     while server is not None:  # the server lives as long as this frame holds a reference to it
         never.wait()
     raise AssertionError("the server went away")
-
-
-def _configuration(tf: Any, cluster: Any) -> Any:
-    """Configure more threads than there are workers. Each worker may block one while it waits for a ps."""
-    config = tf.compat.v1.ConfigProto()
-    needed = cluster.num_tasks("worker") + 1 if "worker" in cluster.jobs else 1
-    if (os.cpu_count() or 1) < needed:
-        config.inter_op_parallelism_threads = needed
-    return config
 
 
 PART = Part(imports=imports, begin=begin)

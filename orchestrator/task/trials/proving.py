@@ -139,7 +139,15 @@ class Proving:
         weights = [variable for variable in self._model.weights if id(variable) in trainable]
         total = sum(int(_size(variable)) for variable in weights)
         stride = -(-total // LAST_MAX) or 1
-        last = self._last(weights, stride)
+        # Every stride-th value of the weights. Every worker must call it: reading may need all of them.
+        import numpy as np
+
+        parts, offset = [], 0
+        for variable in weights:
+            values = variable.numpy().reshape(-1).astype("<f4")
+            parts.append(values[-offset % stride :: stride])
+            offset += values.size
+        last = np.concatenate(parts).tobytes() if parts else b""
         if not is_chief(os.environ.get("TF_CONFIG")):
             return
         record = {
@@ -163,17 +171,6 @@ class Proving:
             file.write(last)
         with open(os.path.join(self._directory, RECORD), "w", encoding="utf-8") as text:
             json.dump(record, text)
-
-    def _last(self, weights: list[Any], stride: int) -> bytes:
-        """Return every stride-th value of the weights. Every worker must call it: reading may need all of them."""
-        import numpy as np
-
-        parts, offset = [], 0
-        for variable in weights:
-            values = variable.numpy().reshape(-1).astype("<f4")
-            parts.append(values[-offset % stride :: stride])
-            offset += values.size
-        return np.concatenate(parts).tobytes() if parts else b""
 
 
 def _size(variable: Any) -> int:

@@ -140,6 +140,17 @@ def _epoch_of_files(host_dir: str, run: str) -> int:
     return max((epoch for epoch in epochs if isinstance(epoch, int)), default=0)
 
 
+def limit_of(number: int | None) -> str | None:
+    """Return the limit of a user by which the operating system refuses something with this error; None of others."""
+    import errno
+
+    return {
+        errno.EFBIG: "`ulimit -f` (the size of a file)",
+        errno.EMFILE: "`ulimit -n` (open files)",
+        errno.EAGAIN: "`ulimit -u` (processes)",
+    }.get(number or 0)
+
+
 def fault_of(error: Exception) -> HostFault:
     """Return an error as the HostFault for a reply: what is not the operating system's is a fault of orch."""
     import errno
@@ -150,6 +161,8 @@ def fault_of(error: Exception) -> HostFault:
         what = f"{type(error).__name__}: {error}"
         return HostFault("internal", what, "this is a fault of orch; report it")
     where = f": {error.filename}" if error.filename else ""
+    if (limit := limit_of(error.errno)) is not None:
+        return HostFault("limit", f"{error.strerror}{where}", f"raise {limit} of that user on the host")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostFault("no-space", f"no space left on the device{where}", "free some space on the host")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -180,7 +180,7 @@ CATALOGUE: tuple[Row, ...] = (
         "the host answers, and cannot hold the run",
         "nothing can be started there",
         "see the sentence of the finding",
-        ("host-unfit", "host", "agent", "not-writable", "no-space", "own-place"),
+        ("host-unfit", "host", "agent", "not-writable", "no-space", "limit", "own-place"),
     ),
     Row(
         "gpu.missing",

@@ -35,7 +35,7 @@ def without_cgroups(directory: Path) -> str:
         return sys.executable
     python = directory / "python-without-cgroups"
     hidden = "mount -t tmpfs none /sys/fs/cgroup && exec " + sys.executable
-    python.write_text(f"#!/bin/sh\nexec unshare -m sh -c '{hidden} \"$@\"' sh \"$@\"\n")
+    python.write_text(f'#!/bin/sh\nexec unshare -m sh -c \'{hidden} "$@"\' sh "$@"\n')
     python.chmod(0o755)
     return str(python)
 

@@ -421,6 +421,13 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.SCRIPT,
+        (r"\[Errno 27\]", r"\[Errno 24\]", "can't start new thread", "Too many open files", "File too large"),
+        "a limit of its user is reached: the size of a file (`ulimit -f`), open files (`-n`) or processes (`-u`)",
+        "`ulimit -a` on {host} shows them; rc files and /etc/security/limits.conf there set them",
+        in_the_error_only=True,
+    ),
+    Signature(
+        Cause.SCRIPT,
         ("PermissionError", r"\[Errno 13\]", "PermissionDeniedError", "PERMISSION_DENIED:"),
         "the user of the task may not read or write that path",
         "`ls -ld` it on {host} as the user of `ssh:`; hosts may have other user ids on a shared file system",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from orchestrator.both.hostdir import limit_of
 from orchestrator.core.errors import HostUnfit
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ def unfit(host: HostPlan, answer: BootAnswer) -> HostUnfit:
             f"no space left for its orch directory ({path or why})",
             hint="free some space there, or set ORCH_HOST_DIR on the host to a directory with room",
             code="no-space",
+        )
+    if (limit := limit_of(number)) is not None:
+        return HostUnfit(
+            host.name,
+            f"a limit of the user there keeps its agent from starting: {why}",
+            hint=f"raise {limit} on the host: its rc files or /etc/security/limits.conf set it",
+            code="limit",
         )
     return HostUnfit(
         host.name,

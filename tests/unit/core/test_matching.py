@@ -261,6 +261,8 @@ TEXTS: list[tuple[str, Cause, str]] = [
         Cause.SCRIPT,
         "Keras 3 does not work under MultiWorkerMirroredStrategy",
     ),
+    ("OSError: [Errno 27] File too large", Cause.SCRIPT, "the size of a file (`ulimit -f`)"),
+    ("RuntimeError: can't start new thread", Cause.SCRIPT, "processes (`-u`)"),
     ("PermissionError: [Errno 13] Permission denied: '/data/train'", Cause.SCRIPT, "may not read or write"),
     (
         f"{ERRORS}.NotFoundError: {NODE} /data/x.tfrecord; No such file or directory [Op:ReadFile]",

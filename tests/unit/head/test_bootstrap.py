@@ -257,6 +257,12 @@ def test_no_space_left(login: Open, tmp_path: Path) -> None:
     assert (error.code, left) == ("no-space", [])
 
 
+def test_a_limit_of_the_user_is_named(login: Open, tmp_path: Path) -> None:
+    error = refusal(login("ulimit -f 8; ", ORCH_HOST_DIR=str(tmp_path)))
+    assert error.code == "limit", error
+    assert "ulimit -f" in (error.hint or "")
+
+
 def test_nothing_is_executed_from_a_disk(login: Open, tmp_path: Path) -> None:
     """/tmp or HOME mounted noexec: only psutil's compiled module needs more, and it is not needed."""
     if os.geteuid():

@@ -10,32 +10,13 @@ from __future__ import annotations
 import os
 import stat
 
-from orchestrator.checkpoints import hdf5, names, orbax, places, safetensors, torch_file
-from orchestrator.checkpoints.torn import Torn
-from orchestrator.checkpoints.units import (
-    ARCHIVE,
-    GONE,
-    HDF5,
-    NPZ,
-    ORBAX,
-    SAFETENSORS,
-    SEVERAL,
-    TENSORFLOW,
-    TORCH,
-    UNKNOWN,
-    Unit,
-)
+from orchestrator.checkpoints import hdf5, names, orbax, places
+from orchestrator.checkpoints.units import ARCHIVE, GONE, HDF5, NPZ, ORBAX, TENSORFLOW, UNKNOWN, Unit
 
 POINTER = "checkpoint"
 """TensorFlow's file that names the newest prefix."""
 
-_ENDINGS = {
-    HDF5: (".h5", ".hdf5"),
-    ARCHIVE: (".keras",),
-    NPZ: (".npz",),
-    SAFETENSORS: (".safetensors", safetensors.INDEX_ENDING),
-}
-_GROUPED = frozenset({NPZ, TORCH, SAFETENSORS})
+_ENDINGS = {HDF5: (".h5", ".hdf5"), ARCHIVE: (".keras",), NPZ: (".npz",)}
 
 _POINTER_START = b"model_checkpoint_path"
 
@@ -202,20 +183,16 @@ def _of_step_folder(folder: str, found: Found, *, is_root: bool) -> Unit | None:
     """All that lies in it, as one unit; None where it is empty, or where TensorFlow or Keras wrote what is in it."""
     inside = Found(found.top)
     paths = _all_below(folder, inside)
-    parts: list[tuple[str, str]] = []
-    problems: list[str] = []
+    arrays: list[str] = []
     for below in dict.fromkeys(os.path.dirname(path) for path in paths):
-        kinds = _kinds(below, [os.path.basename(path) for path in paths if os.path.dirname(path) == below])
-        if not _GROUPED.issuperset(kind for kind in kinds.values() if kind):
+        kinds = _kinds([os.path.basename(path) for path in paths if os.path.dirname(path) == below])
+        if not {NPZ, None}.issuperset(kinds.values()):
             return None
-        more, why = _parts(below, _grouped(kinds))
-        parts += more
-        problems += why
-    if not parts and (is_root or not any(map(_has_content, paths))):
+        arrays += [os.path.join(below, name) for name, kind in kinds.items() if kind == NPZ]
+    if not arrays and (is_root or not any(map(_has_content, paths))):
         return None
     found.take_over(inside)
-    problem = problems[0] if problems else None
-    return Unit(_common(parts), folder, paths, parts, in_series=True, problem=problem)
+    return Unit(NPZ if arrays else UNKNOWN, folder, paths, arrays, in_series=True)
 
 
 def _demand_parts(units: list[Unit]) -> None:
@@ -225,7 +202,7 @@ def _demand_parts(units: list[Unit]) -> None:
         if unit.in_series and unit.kind != ORBAX:
             is_folder = unit.path not in unit.paths
             folder = unit.path if is_folder else os.path.dirname(unit.path)
-            parts = {names.family(os.path.relpath(path, folder)) for _, path in unit.parts}
+            parts = {names.family(os.path.relpath(path, folder)) for path in unit.parts}
             key = os.path.dirname(unit.path), names.family(unit.name) if is_folder else ""
             series.setdefault(key, []).append((unit, parts))
     for siblings in series.values():
@@ -248,35 +225,36 @@ def _sort_out(folder: str, files: list[str], found: Found, *, is_root: bool) -> 
         mine = [name for name in files if name == f"{prefix}.index" or name.startswith(f"{prefix}.data-")]
         path = os.path.join(folder, prefix)
         found.units.append(Unit(TENSORFLOW, path, [os.path.join(folder, name) for name in mine]))
-    kinds = _kinds(folder, files)
-    for place, group in _by_place(_grouped(kinds)).items():
+    kinds = _kinds(files)
+    for place, group in _by_place([name for name, kind in kinds.items() if kind == NPZ]).items():
+        paths = [os.path.join(folder, name) for name in group]
         if place is None and is_root:
-            found.others += [os.path.join(folder, name) for _, name in group]
+            found.others += paths
         else:
-            found.units.append(_of_files(folder, group, in_series=place is not None))
+            # What was saved together, or all that has no number: none of these files is of use without the others
+            step = next((step for step in map(names.step_in, group) if step is not None), None)
+            found.units.append(Unit(NPZ, paths[0], paths, paths, step=step, in_series=place is not None))
     for name, of in kinds.items():
         path = os.path.join(folder, name)
         if of == HDF5:
-            # An HDF5 file, and where it is a backup of Keras, the epoch beside it
+            # Where it is a backup of Keras, the epoch beside it belongs to it
             bare = name.removesuffix(".bkp")
             metadata = os.path.join(folder, hdf5.METADATA + name[len(bare) :])
-            paths = [os.path.join(folder, name)]
-            found.units.append(
-                Unit(
-                    HDF5,
-                    path,
-                    ([*paths, metadata] if bare == hdf5.WEIGHTS and os.path.isfile(metadata) else paths),
-                )
-            )
+            is_backup = bare == hdf5.WEIGHTS and os.path.isfile(metadata)
+            found.units.append(Unit(HDF5, path, [path, metadata] if is_backup else [path]))
         elif of == ARCHIVE:
             found.units.append(Unit(ARCHIVE, path, [path]))
         elif of is None and ".data-" in name and "-of-" in name:
             found.passed.append((path, "its index is missing: the save was not finished"))
-        elif of is None and not _is_keras_metadata(name) and not _is_pointer(path, bool(prefixes)):
+        elif (
+            of is None
+            and name.removesuffix(".bkp") != hdf5.METADATA
+            and not _is_pointer(path, bool(prefixes))
+        ):
             found.others.append(path)
 
 
-def _kinds(folder: str, files: list[str]) -> dict[str, str | None]:
+def _kinds(files: list[str]) -> dict[str, str | None]:
     """Return the format that each file's name tells; TENSORFLOW of every file of a prefix whose index is there."""
     prefixes = {name[: -len(".index")] for name in files if name.endswith(".index")}
     kinds: dict[str, str | None] = {}
@@ -284,69 +262,21 @@ def _kinds(folder: str, files: list[str]) -> dict[str, str | None]:
         bare = name.removesuffix(".bkp")
         if name.endswith(".index") or (".data-" in name and name.partition(".data-")[0] in prefixes):
             kinds[name] = TENSORFLOW
-        elif name.endswith((".pt", ".pth", ".ckpt")):
-            kinds[name] = TORCH if torch_file.is_one(os.path.join(folder, name)) else None
         else:
             kinds[name] = next((kind for kind, endings in _ENDINGS.items() if bare.endswith(endings)), None)
     return kinds
 
 
-def _grouped(kinds: dict[str, str | None]) -> list[tuple[str, str]]:
-    """(kind, name) of the files that are one unit with others of their step."""
-    return [(kind, name) for name, kind in kinds.items() if kind in _GROUPED]
-
-
-def _by_place(files: list[tuple[str, str]]) -> dict[int | None, list[tuple[str, str]]]:
+def _by_place(files: list[str]) -> dict[int | None, list[str]]:
     """Group files by the step in their names, else by another number there; those without a number under None."""
     families: dict[str, int] = {}
-    for _, name in files:
+    for name in files:
         families[names.family(name)] = families.get(names.family(name), 0) + 1
-    groups: dict[int | None, list[tuple[str, str]]] = {}
-    for kind, name in files:
+    groups: dict[int | None, list[str]] = {}
+    for name in files:
         place = names.place_in_series(name, has_siblings=families[names.family(name)] > 1)
-        groups.setdefault(place, []).append((kind, name))
+        groups.setdefault(place, []).append(name)
     return groups
-
-
-def _of_files(folder: str, group: list[tuple[str, str]], *, in_series: bool) -> Unit:
-    """All files that were saved together, or all that have no number: of them none is of use without the others."""
-    parts, problems = _parts(folder, group)
-    paths = [os.path.join(folder, name) for _, name in group]
-    step = next((step for step in (names.step_in(name) for _, name in group) if step is not None), None)
-    problem = problems[0] if problems else None
-    return Unit(_common(parts), parts[0][1], paths, parts, step=step, in_series=in_series, problem=problem)
-
-
-def _parts(folder: str, group: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return (kind, path) of each file to read, an index with its shards; and why a set of shards cannot be whole."""
-    indexed: set[str] = set()
-    problems: list[str] = []
-    for _, name in group:
-        if name.endswith(safetensors.INDEX_ENDING):
-            try:
-                shards = safetensors.shards_of(os.path.join(folder, name))
-                indexed.update(map(os.path.basename, shards))
-            except Torn as e:
-                problems.append(str(e))
-    counts: dict[tuple[str, int], int] = {}
-    for _, name in group:
-        shard = names.shard_of(name)
-        if shard:
-            of = names.whole_set(name), shard[1]
-            counts[of] = counts.get(of, 0) + 1
-    problems += [
-        f"{count} of {of} shards of {name} are there" for (name, of), count in counts.items() if count < of
-    ]
-    return [(kind, os.path.join(folder, name)) for kind, name in group if name not in indexed], problems
-
-
-def _common(parts: list[tuple[str, str]]) -> str:
-    kinds = {kind for kind, _ in parts}
-    return UNKNOWN if not kinds else kinds.pop() if len(kinds) == 1 else SEVERAL
-
-
-def _is_keras_metadata(name: str) -> bool:
-    return name.removesuffix(".bkp") == hdf5.METADATA
 
 
 def _is_pointer(path: str, has_prefixes: bool) -> bool:
@@ -359,9 +289,6 @@ def _is_pointer(path: str, has_prefixes: bool) -> bool:
     except OSError:
         return True
     return has_prefixes or not head or head == _POINTER_START
-
-
-# -- formats that nothing here reads ---------------------------------------------------------------------------
 
 
 def _has_content(path: str) -> bool:

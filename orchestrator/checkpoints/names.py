@@ -114,22 +114,14 @@ def family(name: str) -> str:
 
 
 def whole_set(name: str) -> str:
-    """Return the name of the set that a shard is one of, `model.safetensors` for `model-00001-of-00003.safetensors`."""
-    shard = shard_of(name)
-    return name.replace(shard[0], "") if shard else name
+    """Return the name of the set that a shard is one of.
 
-
-def shard_of(name: str) -> tuple[str, int] | None:
-    """Return (the part of the name that says which shard, how many there are); None of a file that is no shard.
-
-    >>> shard_of("model-00001-of-00003.safetensors")
-    ('-00001-of-00003', 3)
+    >>> whole_set("model-00001-of-00003.safetensors")
+    'model.safetensors'
     """
-    before, of, after = name.rpartition("-of-")
-    count = _leading_digits(after)
-    which = _leading_digits(before[::-1])[::-1]
-    mark = f"-{which}-of-{count}"
-    return (mark, int(count)) if of and count and which and mark in name else None
+    import re
+
+    return re.sub(r"-\d+-of-\d+", "", name)
 
 
 def is_stamp(name: str) -> bool:
@@ -144,13 +136,6 @@ def is_stamp(name: str) -> bool:
 def is_log(name: str) -> bool:
     """Whether it is what a training writes for people: TensorBoard's events, logs, and hidden files."""
     return name.startswith((".", "events.out.tfevents")) or name.endswith(".log")
-
-
-def _leading_digits(text: str) -> str:
-    count = 0
-    while count < len(text) and text[count].isdecimal():
-        count += 1
-    return text[:count]
 
 
 def _numbers(name: str) -> list[tuple[str, int]]:

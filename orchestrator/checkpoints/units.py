@@ -1,8 +1,8 @@
 """What training scripts leave behind: units of a checkpoint, and whether each reads whole.
 
 A unit is the smallest thing that can be restored: a TensorFlow prefix with its shards, an HDF5 file, a `.keras`
-archive, Keras 3's BackupAndRestore pair of weights and epoch, all `.npz`, torch and safetensors files of one step, a
-directory that is named after its step, or an Orbax directory. Two looks at each: `glance` costs milliseconds and
+archive, Keras 3's BackupAndRestore pair of weights and epoch, all `.npz` files of one step, a directory that is named
+after its step, or an Orbax directory. Two looks at each: `glance` costs milliseconds and
 needs only the standard library; `read` reads every tensor. `discovery` finds them.
 """
 
@@ -12,16 +12,7 @@ import errno
 import os
 import time
 
-from orchestrator.checkpoints import (
-    hdf5,
-    keras_archive,
-    names,
-    npz,
-    orbax,
-    safetensors,
-    tensorflow_files,
-    torch_file,
-)
+from orchestrator.checkpoints import hdf5, keras_archive, names, npz, orbax, tensorflow_files
 from orchestrator.checkpoints.torn import Torn
 
 TYPE_CHECKING = False
@@ -37,17 +28,13 @@ if TYPE_CHECKING:
         def read(self, path: str, /) -> int | None: ...
 
 
-TENSORFLOW, HDF5, ARCHIVE = "tensorflow", "hdf5", "keras"
-NPZ, TORCH, SAFETENSORS, ORBAX = "npz", "torch", "safetensors", "orbax"
-SEVERAL, UNKNOWN = "several", "unknown"
+TENSORFLOW, HDF5, ARCHIVE, NPZ, ORBAX, UNKNOWN = "tensorflow", "hdf5", "keras", "npz", "orbax", "unknown"
 
 FORMATS: dict[str, Format] = {
     TENSORFLOW: tensorflow_files,
     HDF5: hdf5,
     ARCHIVE: keras_archive,
     NPZ: npz,
-    TORCH: torch_file,
-    SAFETENSORS: safetensors,
     ORBAX: orbax,
 }
 
@@ -80,7 +67,7 @@ class Unit:
         kind: str,
         path: str,
         paths: Sequence[str],
-        parts: Sequence[tuple[str, str]] | None = None,
+        parts: Sequence[str] | None = None,
         *,
         step: int | None = None,
         in_series: bool = False,
@@ -89,10 +76,10 @@ class Unit:
         """Look at the state of its files.
 
         Args:
-            kind: its format; SEVERAL where its parts have different ones.
+            kind: its format.
             path: what names it.
             paths: all its files.
-            parts: (kind, path) of all that can be read; None: it is one of its kind.
+            parts: the paths of all that can be read; None: it is one of its kind.
             step: what its name tells, where that is not the name's own affair.
             in_series: its name tells its place among what is saved one after the other; no script writes it again.
             problem: why it cannot be whole, where its files' names say so.
@@ -100,7 +87,7 @@ class Unit:
         self.kind = kind
         self.path = path
         self.paths = list(paths)
-        self.parts = list(parts) if parts is not None else [(kind, path)] if kind in FORMATS else []
+        self.parts = list(parts) if parts is not None else [path] if kind in FORMATS else []
         self.in_series = in_series
         self.problem = problem
         self.named_step = step if step is not None else names.step_in(self.name)
@@ -125,18 +112,14 @@ class Unit:
     @property
     def is_verified(self) -> bool:
         """Whether `read` compares what is there with its format. Of Orbax it reads only that the save was finished."""
-        return any(kind != ORBAX for kind, _ in self.parts)
+        return self.kind not in (ORBAX, UNKNOWN)
 
     @property
     def proof(self) -> str:
         """How much `read` proves: BY_CHECKSUMS, BY_STRUCTURE or BY_NAMES."""
         if not self.is_verified:
             return BY_NAMES
-        sums = all(
-            kind in (TENSORFLOW, ARCHIVE, NPZ) or (kind == TORCH and torch_file.has_checksums(path))
-            for kind, path in self.parts
-        )
-        return BY_CHECKSUMS if sums else BY_STRUCTURE
+        return BY_CHECKSUMS if self.kind in (TENSORFLOW, ARCHIVE, NPZ) else BY_STRUCTURE
 
     @property
     def family(self) -> tuple[str, str, str]:
@@ -207,7 +190,7 @@ class Unit:
 
     def _each(self, look: Callable[[Format], Callable[[str], int | None]]) -> list[int | None]:
         try:
-            return [look(FORMATS[kind])(path) for kind, path in self.parts]
+            return [look(FORMATS[self.kind])(path) for path in self.parts]
         except OSError as e:  # a training that lives replaces and removes its checkpoints under our eyes
             raise Torn(f"it cannot be read: {e.strerror or e}") from e
 
@@ -223,7 +206,7 @@ class Unit:
         def there(path: str) -> str:
             return os.path.normpath(os.path.join(target, os.path.relpath(path, source)))
 
-        parts = [(kind, there(path)) for kind, path in self.parts]
+        parts = [there(path) for path in self.parts]
         paths = [there(path) for path in self.paths]
         return Unit(
             self.kind,

@@ -346,7 +346,7 @@ def _contents(directory: Path, path: str | Path) -> object:
     if unit.proof == BY_CHECKSUMS:
         with ZipFile(unit.path) as archive:
             return {member: archive.read(member) for member in archive.namelist()}
-    return [os.path.getsize(part) for kind, part in unit.parts if kind != ORBAX]
+    return [os.path.getsize(part) for part in unit.parts if unit.kind != ORBAX]
 
 
 # ---------------------------------------------------------------- requests to the coordinator

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
 import shutil
 import struct
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +20,6 @@ def npz(path: Path, step: int | None = None, **arrays: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     counted: dict[str, Any] = {} if step is None else {"global_step": np.int64(step)}
     np.savez(path, w=np.arange(2000.0), **counted, **arrays)
-    return path
-
-
-def torch(path: Path, step: int | None = None, what: object = None) -> Path:
-    """Write the zip of `torch.save`: stored records below the name of the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    saved = what or {
-        "model": "a persistent id stands here",
-        **({} if step is None else {"global_step": step}),
-    }
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(f"{path.stem}/data.pkl", pickle.dumps(saved, protocol=2))
-        archive.writestr(f"{path.stem}/byteorder", "little")
-        archive.writestr(f"{path.stem}/data/0", bytes(range(256)) * 40)
-        archive.writestr(f"{path.stem}/version", "3\n")
-    return path
-
-
-def safetensors(path: Path, step: int | None = None, **header: Any) -> Path:
-    """Write a header as JSON after its length, and the tensors. `header` adds to it, or puts other entries in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {"w": {"dtype": "F32", "shape": [500], "data_offsets": [0, 2000]}}
-    metadata = {"__metadata__": {"format": "np", **({} if step is None else {"step": str(step)})}}
-    text = json.dumps({**metadata, **tensors, **header}).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(2000))
     return path
 
 

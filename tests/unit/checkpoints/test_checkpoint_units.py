@@ -59,13 +59,13 @@ def test_files_of_one_directory_are_units_by_step_and_those_without_one_belong_t
 ) -> None:
     for step in (100, 200):
         saved.npz(tmp_path / f"model-{step}.npz")
-        saved.torch(tmp_path / f"optimizer-{step}.pt")
-        saved.torch(tmp_path / f"model-{step}-rank0.pt")
+        saved.npz(tmp_path / f"optimizer-{step}.npz")
+        saved.npz(tmp_path / f"model-{step}-rank0.npz")
     saved.npz(tmp_path / "best.npz")
     saved.npz(tmp_path / "vocabulary.npz")
     assert found(aged(tmp_path)) == [
-        ("model-200-rank0.pt", "several", 200),
-        ("model-100-rank0.pt", "several", 100),
+        ("model-200-rank0.npz", "npz", 200),
+        ("model-100-rank0.npz", "npz", 100),
         ("best.npz", "npz", None),
     ]
 
@@ -73,29 +73,29 @@ def test_files_of_one_directory_are_units_by_step_and_those_without_one_belong_t
 def test_whatever_numbers_the_files_of_a_script_tells_which_were_saved_together(tmp_path: Path) -> None:
     for number in (1, 2):
         for name in ("generator", "discriminator"):
-            saved.torch(tmp_path / f"{name}-{number}.pt")
-        saved.torch(tmp_path / "epochs" / f"epoch_{number}.pt")
-        saved.torch(tmp_path / "ranks" / f"model-rank{number}.pt")
-    saved.torch(tmp_path / "once" / "resnet50.pt")
-    saved.torch(tmp_path / "once" / "optimizer.pt")
+            saved.npz(tmp_path / f"{name}-{number}.npz")
+        saved.npz(tmp_path / "epochs" / f"epoch_{number}.npz")
+        saved.npz(tmp_path / "ranks" / f"model-rank{number}.npz")
+    saved.npz(tmp_path / "once" / "resnet50.npz")
+    saved.npz(tmp_path / "once" / "optimizer.npz")
     assert set(found(tmp_path)) == {
-        ("discriminator-1.pt", "torch", None),
-        ("discriminator-2.pt", "torch", None),
-        ("epochs/epoch_1.pt", "torch", None),
-        ("epochs/epoch_2.pt", "torch", None),
-        ("ranks/model-rank1.pt", "torch", None),
-        ("once/optimizer.pt", "torch", None),
+        ("discriminator-1.npz", "npz", None),
+        ("discriminator-2.npz", "npz", None),
+        ("epochs/epoch_1.npz", "npz", None),
+        ("epochs/epoch_2.npz", "npz", None),
+        ("ranks/model-rank1.npz", "npz", None),
+        ("once/optimizer.npz", "npz", None),
     }
 
 
 def test_a_directory_that_is_named_after_its_step_is_one_unit(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-500"  # as the Trainer of transformers writes it
-    saved.safetensors(folder / "model.safetensors")
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"):
-        saved.torch(folder / name)
+    saved.npz(folder / "model.npz")
+    for name in ("optimizer.npz", "scheduler.npz", "rng_state_0.npz", "rng_state_1.npz"):
+        saved.npz(folder / name)
     (folder / "trainer_state.json").write_text("{}")
-    saved.torch(tmp_path / "global_step100" / "mp_rank_00_model_states.pt")
-    assert found(aged(tmp_path)) == [("global_step100", "torch", 100), ("checkpoint-500", "several", 500)]
+    saved.npz(tmp_path / "global_step100" / "mp_rank_00_model_states.npz")
+    assert found(aged(tmp_path)) == [("global_step100", "npz", 100), ("checkpoint-500", "npz", 500)]
     assert [len(unit.paths) for unit in discovery.find(str(tmp_path)).units] == [1, 6]
 
 
@@ -136,7 +136,7 @@ def test_what_has_a_temporary_name_is_part_of_nothing(tmp_path: Path, name: str)
 
 def test_data_in_the_checkpoint_directory_itself_is_no_checkpoint(tmp_path: Path) -> None:
     saved.npz(tmp_path / "mnist.npz")
-    saved.torch(tmp_path / "resnet50.pt")
+    saved.npz(tmp_path / "resnet50.npz")
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "cat.png").write_bytes(b"image")
     assert seed.seed(str(tmp_path), 1)["source"] is None
@@ -155,17 +155,16 @@ def _of_steps(directory: Path, kind: str) -> dict[int, Path]:
         if kind == "orbax":
             path = saved.orbax(directory, step) / "default" / "_METADATA"
         elif kind == "folder":
-            saved.safetensors(directory / f"checkpoint-{step}" / "model.safetensors")
-            path = saved.torch(directory / f"checkpoint-{step}" / "optimizer.pt")
+            saved.npz(directory / f"checkpoint-{step}" / "model.npz")
+            path = saved.npz(directory / f"checkpoint-{step}" / "optimizer.npz")
         else:
-            makers: dict[str, Any] = {"npz": saved.npz, "pt": saved.torch, "safetensors": saved.safetensors}
-            path = makers[kind](directory / f"model-{step}.{kind}", step)
+            path = saved.npz(directory / f"model-{step}.npz", step)
         files[step] = path
     aged(directory)
     return files
 
 
-KINDS = ["npz", "pt", "safetensors", "orbax", "folder"]
+KINDS = ["npz", "orbax", "folder"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -206,22 +205,22 @@ def test_row_42_nothing_that_reads_is_an_error_and_not_step_0(tmp_path: Path, ki
 def test_row_42_of_files_without_a_step_one_that_is_torn_takes_the_generation_before(tmp_path: Path) -> None:
     for number in (1, 2):
         saved.npz(gen(tmp_path, number) / "model.npz", 100 * number)
-        saved.torch(gen(tmp_path, number) / "optimizer.pt")
+        saved.npz(gen(tmp_path, number) / "optimizer.npz")
         aged(gen(tmp_path, number), 1000 - number)
-    truncate(gen(tmp_path, 2) / "optimizer.pt", 50)
+    truncate(gen(tmp_path, 2) / "optimizer.npz", 50)
     given = seed.seed(str(tmp_path), 3)
     assert given["global_step"] == 100, "the model of one save is of no use with the optimizer of another"
-    assert below(given["path"]) == {"model.npz", "optimizer.pt"}
+    assert below(given["path"]) == {"model.npz", "optimizer.npz"}
 
 
 @pytest.mark.fault(42)
 def test_row_42_a_pointer_to_what_was_dropped_points_to_what_was_kept(tmp_path: Path) -> None:
     for step in (100, 200):
-        saved.torch(gen(tmp_path, 1) / f"global_step{step}" / "mp_rank_00_model_states.pt")
+        saved.npz(gen(tmp_path, 1) / f"global_step{step}" / "mp_rank_00_model_states.npz")
     (gen(tmp_path, 1) / "latest").write_text("global_step200\n")  # as DeepSpeed writes it
     (gen(tmp_path, 1) / "other").write_text("global_step100")
     aged(tmp_path)
-    truncate(gen(tmp_path, 1) / "global_step200" / "mp_rank_00_model_states.pt", 100)
+    truncate(gen(tmp_path, 1) / "global_step200" / "mp_rank_00_model_states.npz", 100)
     target = Path(seed.seed(str(tmp_path), 2)["path"])
     assert (target / "latest").read_text() == (target / "other").read_text() == "global_step100"
 
@@ -232,14 +231,14 @@ def test_row_42_what_lacks_a_part_that_the_others_have_was_not_saved_to_its_end(
         saved.npz(gen(tmp_path, 1) / "flat" / f"model-{step}.npz")
         saved.npz(gen(tmp_path, 1) / "folders" / f"checkpoint-{step}" / "model.npz")
         if step < 300:
-            saved.torch(gen(tmp_path, 1) / "flat" / f"optimizer-{step}.pt")
-            saved.torch(gen(tmp_path, 1) / "folders" / f"checkpoint-{step}" / "optimizer.pt")
+            saved.npz(gen(tmp_path, 1) / "flat" / f"optimizer-{step}.npz")
+            saved.npz(gen(tmp_path, 1) / "folders" / f"checkpoint-{step}" / "optimizer.npz")
     saved.npz(gen(tmp_path, 1) / "flat" / "embedding-7.npz")
     given = seed.seed(str(tmp_path), 2)
     assert given["global_step"] == 200
     assert {(Path(torn["path"]).name, torn["why"].partition(",")[0]) for torn in given["rejected"]} == {
-        ("model-300.npz", "it has no optimizer-#.pt"),
-        ("checkpoint-300", "it has no optimizer.pt"),
+        ("model-300.npz", "it has no optimizer-#.npz"),
+        ("checkpoint-300", "it has no optimizer.npz"),
     }
     assert (Path(given["path"]) / "flat" / "embedding-7.npz").exists(), "a series of its own lacks nothing"
 
@@ -247,27 +246,27 @@ def test_row_42_what_lacks_a_part_that_the_others_have_was_not_saved_to_its_end(
 @pytest.mark.fault(42, 53)
 def test_links_that_stay_inside_are_made_anew_and_none_leads_to_what_was_dropped(tmp_path: Path) -> None:
     for step in (100, 200):
-        saved.torch(gen(tmp_path, 1) / f"model-{step}.pt", step)
-    secret = saved.torch(tmp_path / "secret" / "model.pt")
+        saved.npz(gen(tmp_path, 1) / f"model-{step}.npz", step)
+    secret = saved.npz(tmp_path / "secret" / "model.npz")
     for name, leads_to in {
-        "latest.pt": "model-200.pt",
-        "best.pt": "model-100.pt",
-        "out.pt": "../secret/model.pt",
-        "absolute.pt": str(secret),
+        "latest.npz": "model-200.npz",
+        "best.npz": "model-100.npz",
+        "out.npz": "../secret/model.npz",
+        "absolute.npz": str(secret),
     }.items():
         (gen(tmp_path, 1) / name).symlink_to(leads_to)
     assert {Path(path).name for path, _ in discovery.find(str(gen(tmp_path, 1))).passed} == {
-        "out.pt",
-        "absolute.pt",
+        "out.npz",
+        "absolute.npz",
     }
     manifest = safe.snapshot(str(tmp_path), str(gen(tmp_path, 1)), None)
-    assert {name for name, _, _, _ in manifest["files"]} == {"model-200.pt", "latest.pt"}
-    truncate(gen(tmp_path, 1) / "model-200.pt", 99)
+    assert {name for name, _, _, _ in manifest["files"]} == {"model-200.npz", "latest.npz"}
+    truncate(gen(tmp_path, 1) / "model-200.npz", 99)
     target = Path(seed.seed(str(tmp_path), 2)["path"])
     copying.copy(str(target), str(tmp_path / "scratch"))
     for made in (target, tmp_path / "scratch"):
         links = {path.name: os.readlink(path) for path in made.iterdir() if path.is_symlink()}
-        assert links == {"latest.pt": "model-100.pt", "best.pt": "model-100.pt"}
+        assert links == {"latest.npz": "model-100.npz", "best.npz": "model-100.npz"}
 
 
 def test_a_directory_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
@@ -319,8 +318,8 @@ def test_the_data_files_of_orbax_are_not_copied(tmp_path: Path) -> None:
 
 
 def test_an_export_without_a_step_does_not_stand_for_the_checkpoints(tmp_path: Path) -> None:
-    saved.torch(gen(tmp_path, 1) / "model-100.pt", 100)
-    saved.torch(gen(tmp_path, 2) / "final.pt")
+    saved.npz(gen(tmp_path, 1) / "model-100.npz", 100)
+    saved.npz(gen(tmp_path, 2) / "final.npz")
     aged(tmp_path)
     assert seed.seed(str(tmp_path), 3)["global_step"] == 100
 

@@ -188,6 +188,17 @@ def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dic
     return found
 
 
+def leased_gpus(run: Run, name: str) -> list[int]:
+    """Return the GPUs that a run has for itself on a host, of which it takes the leases there.
+
+    None of a host that an engine lends: it lends the GPUs too. None of an ended run: what lives of it holds its own.
+    """
+    if run.phase.is_terminal or run.plan.host(name).transport not in ("ssh", "local"):
+        return []
+    found = _gpus_of(run.plan, run.placed)
+    return sorted(gpu for (_, gpu), (host, _) in found.items() if host == name)
+
+
 def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, int], tuple[str, str]]:
     """By address and number of a GPU: its host, and the task that holds it, or is to; or that it is a spare's."""
     spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}

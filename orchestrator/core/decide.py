@@ -52,6 +52,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.faults import KINDS, Fault
 from orchestrator.core.hosts import lifecycle
+from orchestrator.core.hosts.compatibility import GPU_LEASED
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import (
     checkpoints,
@@ -142,6 +143,8 @@ def _is_stale(run: Run, event: Event) -> bool:
             )
         case TurnCame():
             return run.phase is not Phase.QUEUED
+        case HostUp() | HostDown() | HostRefused() | HostPrepared() | HostReported():
+            return run.phase is Phase.QUEUED  # it was let go a moment ago
         case CheckpointSeeded(seed=Seed(generation=generation)) | SeedProgressed(generation=generation):
             return run.phase is not Phase.RENDEZVOUS or generation != run.generation or is_seeded(run)
         case StacksCollected(generation=generation):
@@ -295,6 +298,13 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
         standby.order_failed(turn, waiting, event)
     elif event.order == "start" and event.task is not None:
         task = turn.run.task(event.task)
+        if (
+            event.problem.code == GPU_LEASED
+        ):  # taken while nothing of the run was there: no generation before it is free
+            retry_at = turn.at + lifecycle.PREPARE_RETRY_S
+            turn.set_host(
+                turn.run.host(event.host), facts=None, problem=event.problem.message, retry_at=retry_at
+            )
         if not task.phase.is_gone:
             ended = Exit(cause=Cause.START, at=turn.at, error=event.problem.message)
             turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)

@@ -8,7 +8,8 @@ no stream of urgent runs keeps another one out for ever. What an ended run may h
 held until that host is swept.
 
 The decision is made and carried out by the thread that decides about all runs, so that two of them never read the same
-state. What other head nodes hold is not known here.
+state. What other users and head nodes hold, a run is told by its hosts when its turn has come: then it waits again, and
+its turn does not come for a while.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Ask:
     needs: Mapping[object, str]
     """What it is to the queue, and in words."""
     lasts_s: float = inf
+    others: str = ""
+    """What somebody else holds of that, as its hosts have said; empty where nobody is known to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +50,21 @@ class Turn:
     begins_at: Instant
     """When it is reckoned to begin, at the latest; `inf` where nobody knows."""
     waits_for: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The runs that hold, or are before it at, what it needs, and what that is. Empty of one that begins now."""
+    """The runs of this head node that hold, or are before it at, what it needs, and what that is."""
+
+    @property
+    def has_come(self) -> bool:
+        """Return whether it begins now."""
+        return not self.waits_for and not self.ask.others
 
     def sentence(self, now: Instant) -> str:
         """Say what it waits for, and for how long."""
-        if not self.waits_for:
+        if self.has_come:
             return "begins"
         what = listed([f"{run_id} ({listed(needs)})" for run_id, needs in self.waits_for])
         when = f"; reckoned to begin in {duration(self.begins_at - now)}" if self.begins_at < inf else ""
-        return f"waits in the queue for {what}{when}"
+        others = f": {self.ask.others}" if self.ask.others else ""
+        return f"waits in the queue{f' for {what}' if what else ''}{others}{when}"
 
 
 def turns(runs: Iterable[Run], now: Instant) -> list[Turn]:
@@ -81,12 +90,16 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
     for ask in waiting:
         holding = [(one, until) for one, until in taken if _shared(one, ask)]
         before = [turn for turn in ahead if _shared(turn.ask, ask)]
-        if not holding and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
+        if (
+            not holding
+            and not ask.others
+            and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before)
+        ):
             found.append(Turn(ask, now))
             taken.append((ask, now + ask.lasts_s))
             continue
         # Whoever holds it longer than it said may end at any moment, and no moment is promised.
-        frees = [until if until > now else inf for _, until in holding]
+        frees = [until if until > now else inf for _, until in holding] + [inf] * bool(ask.others)
         frees += [turn.begins_at + turn.ask.lasts_s for turn in before]
         blockers = [one for one, _ in holding] + [turn.ask for turn in before]
         waits_for = tuple((one.run_id, _shared(one, ask)) for one in blockers)
@@ -105,7 +118,10 @@ def _priority(queued: Queued, now: Instant) -> int:
 
 def _ask(run: Run) -> Ask:
     limit_s = run.plan.time_limit_s
-    return Ask(run.run_id, conflicts.needs(run.plan, run.placed), limit_s if limit_s is not None else inf)
+    waiting = run.phase_state
+    others = waiting.others if isinstance(waiting, Queued) and waiting.retry_at is not None else ""
+    needs = conflicts.needs(run.plan, run.placed)
+    return Ask(run.run_id, needs, limit_s if limit_s is not None else inf, others)
 
 
 def _ends_at(run: Run) -> Instant:

@@ -39,6 +39,7 @@ _QUEUED: Mapping[Phase, str] = {
     Phase.KILLED: "the user killed the run",
 }
 _PENDING: Mapping[Phase, str] = {
+    Phase.QUEUED: "it came from the queue, and somebody else holds its GPUs: it lets its hosts go, and asks again",
     Phase.RENDEZVOUS: "every host that is to hold a task is ready, and they fit together",
     Phase.FAILED: "a host refused, was not ready in time, or does not fit the others; no process was ever started",
     Phase.KILLED: "the user killed the run, its time is over, or its hosts leave, before any process was started",

@@ -75,6 +75,14 @@ UNWATCH = Verb(
     "links.requests",
     "Reports the run's tasks no more, and notes that nobody drives it.",
 )
+LEASE = Verb(
+    "lease",
+    Fence.RUN,
+    orders.OfRun,
+    orders.Leases,
+    "hosts.preparation",
+    "Takes the leases of the run's GPUs that it does not have yet, and says who has the others.",
+)
 PROBE = Verb(
     "probe",
     Fence.NONE,
@@ -296,6 +304,7 @@ REMOVE = Verb(
 TABLE: tuple[Verb[Any, Any], ...] = (
     WATCH,
     UNWATCH,
+    LEASE,
     PROBE,
     MACHINE,
     EXAMINE,

@@ -193,10 +193,10 @@ CATALOGUE: tuple[Row, ...] = (
     Row(
         "gpu.in-use",
         "error",
-        "a GPU of the run is used by somebody else",
+        "a GPU of the run is used by somebody else, or held by another run",
         "its memory would not suffice",
-        "wait, ask them, or give the run other GPUs",
-        ("gpu-in-use",),
+        "`orch up --queue` waits for it; or ask them, or give the run other GPUs",
+        ("gpu-in-use", "gpu-leased"),
     ),
     Row(
         "gpu.differs",

@@ -50,6 +50,9 @@ class Agent(FileOrders):
         self.decoder = Decoder()
         self._watched: dict[str, float] = {}
         """The heartbeat of each watched run in seconds, by run id."""
+        self.leased: dict[int, str] = {}
+        """By GPU, the run whose lease this process holds."""
+        self._gpus: dict[str, list[int]] = {}
         self._rhythm = 0
         self._heard: dict[Key, tuple[Task, float]] = {}
         """The last report of each shim, and when it came."""
@@ -229,7 +232,10 @@ class Agent(FileOrders):
             answer({"error": e.to_json()})
 
     def _on_watch(self, order: Order, answer: Answer) -> None:
-        self._watched[str(order["run"])] = float(order["heartbeat_s"])
+        run = str(order["run"])
+        self._watched[run] = float(order["heartbeat_s"])
+        self._gpus[run] = order.get("gpus", [])
+        self._lacks(run)
         for record in self.machine.records.values():
             if record.is_silent:
                 self._look_back(record)
@@ -238,8 +244,29 @@ class Agent(FileOrders):
 
     def _on_unwatch(self, order: Order, answer: Answer) -> None:
         self._watched.pop(str(order["run"]), None)
+        self._let_go(str(order["run"]))
         answer({"ok": {}})
         self._new_rhythm()
+
+    def _on_lease(self, order: Order, answer: Answer) -> None:
+        unknown = {"user": "u", "run": None, "head": None, "since": None}
+        answer({"ok": {"others": [{"gpu": gpu, **unknown} for gpu in self._lacks(str(order["run"]))]}})
+
+    def _lacks(self, run: str) -> list[int]:
+        """Take the leases of a run, and return the GPUs that others have. As `Leases` of the real agent does."""
+        lacking = []
+        for gpu in self._gpus.get(run, []):
+            other = self.machine.lessee(gpu)
+            lives = any(record.lives for key, record in self.machine.records.items() if key[0] == other)
+            if other in (None, run) or (self.leased.get(gpu) == other and not lives):
+                self.leased[gpu] = run
+            else:
+                lacking.append(gpu)
+        return lacking
+
+    def _let_go(self, run: str) -> None:
+        self._gpus.pop(run, None)
+        self.leased = {gpu: other for gpu, other in self.leased.items() if other != run}
 
     def _new_rhythm(self) -> None:
         self._rhythm += 1
@@ -285,9 +312,12 @@ class Agent(FileOrders):
             return
         if self.machine.start_fails:
             raise HostFault("start-failed", f"the shim of {task} cannot be started")
+        if self._lacks(run):
+            raise HostFault("gpu-leased", "somebody else has it")
         record = records[key] = Record(
             dict(order), starting=True, by_stale=int(order["epoch"]) in self.world.stale
         )
+        record.gpus = frozenset(self._gpus.get(run, []))
         self._job(self.world.chance.uniform(0.05, 1.5), lambda: self._started(record, answer))
 
     def _started(self, record: Record, answer: Answer) -> None:
@@ -359,7 +389,15 @@ class Agent(FileOrders):
             if run == run_id and generation <= generation_max and record.shim is not None and record.lives:
                 stop = {"order": "stop", "grace_s": 0, "run": order["run"], "epoch": order["epoch"]}
                 self._forward(record, {**stop, "task": task, "generation": generation}, lambda _reply: None)
-        self._job(self.world.chance.uniform(0.1, 1.0), lambda: self._swept(run_id, generation_max, answer))
+
+        ends = bool(order.get("ends"))
+
+        def swept(reply: dict[str, Any]) -> None:
+            if ends and not reply["ok"]["left"]:
+                self._let_go(run_id)
+            answer(reply)
+
+        self._job(self.world.chance.uniform(0.1, 1.0), lambda: self._swept(run_id, generation_max, swept))
 
     def _swept(self, run: str, generation_max: int, answer: Answer) -> None:
         if not self.alive:

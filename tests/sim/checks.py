@@ -101,7 +101,9 @@ class Checks:
         )
 
     def _alone_on_its_gpus(self, process: Process) -> None:
-        """Check that no GPU is given to two runs."""
+        """Check that no GPU is given to two runs, nor one that another user has."""
+        foreign = {str(gpu) for gpu in process.machine.foreign}
+        self.demand(not process.gpus & foreign, "gpu-twice", f"{process!r} has a GPU of another user")
         for other in process.machine.living:
             both = process.gpus & other.gpus
             self.demand(

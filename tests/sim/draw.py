@@ -116,7 +116,7 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
         own = "chaos" if kind in WILD else kind
         own = ("chaos" if number == 0 else "calm") if kind in ("beside", "lies") else own
         run = _run(chance, own, name, 0 if kind == "queue" else number, workdir, timing, hours)
-        run = _queued(chance, run, hours) if kind == "queue" else run
+        run = _queued(chance, run, hours) if kind == "queue" else _lent(run)
         runs.append(_without_share(run) if kind == "apart" else run)
     misfit = kind == "lies" and chance.random() < 0.6
     if misfit:  # the link to a host that lies so is dropped, and whoever shares it is cut off
@@ -134,6 +134,12 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
             chance.choice((0.0, 0.0, 0.003, 0.02, 0.1)) if kind in (*WILD, "harmless", "lies") else 0.0
         ),
     )
+
+
+def _lent(run: RunScenario) -> RunScenario:
+    """Let an engine lend the hosts: no leases are taken there, and the worlds of all seeds are what they were."""
+    hosts = tuple(replace(host, transport="lent") for host in run.plan.hosts)
+    return replace(run, plan=replace(run.plan, hosts=hosts))
 
 
 def _queued(chance: Random, run: RunScenario, hours: float) -> RunScenario:

@@ -35,6 +35,8 @@ class Fault:
     """Whether it may happen to those who lie, and their neighbours are not to notice."""
     beside: bool = False
     """Whether it harms one run only, and not its neighbours on the same hosts."""
+    queue: bool = False
+    """Whether it happens only where runs wait for GPUs."""
 
 
 def _machine(world: World) -> Machine:
@@ -302,6 +304,18 @@ def _lose_directory(world: World, _lasts_s: float) -> None:
             run.share.lose(machine)
 
 
+def _take_gpus(world: World, _lasts_s: float) -> Heal:
+    """Let another user take what is free of a machine's GPUs."""
+    machine = _machine(world)
+    taken = {gpu for gpu in range(8) if machine.lessee(gpu) is None}
+    machine.foreign |= taken
+
+    def heal() -> None:
+        machine.foreign -= taken
+
+    return heal
+
+
 FAULTS = (
     Fault("cut from the head", 6, _cut_from_head, harmless=True),
     Fault("cut one way", 4, _cut_one_way, harmless=True),
@@ -334,6 +348,7 @@ FAULTS = (
     Fault("host's checkpoints lost", 2, _lose_directory),
     Fault("host drained", 3, person.drain, beside=True),
     Fault("gone back to a checkpoint", 1, person.go_back, beside=True),
+    Fault("another user takes the free GPUs", 4, _take_gpus, queue=True),
 )
 
 
@@ -345,7 +360,9 @@ class Injector:
         self._heals: list[Heal] = []
         kind = world.scenario.kind
         self._table = [
-            fault for fault in FAULTS if (kind in WILD and not fault.lies) or getattr(fault, kind, False)
+            fault
+            for fault in FAULTS
+            if (kind in WILD and not fault.lies and not fault.queue) or getattr(fault, kind, False)
         ]
         self._over = not self._table
         if not self._over:

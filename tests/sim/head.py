@@ -158,7 +158,7 @@ class Head:
         self.secrets = Secrets(world.state_dir)
         self.executor = SimPerformer(
             self,
-            {"ssh": self.transport},
+            {"ssh": self.transport, "lent": self.transport},
             lambda: BUNDLE,
             SimLogCopier(
                 world,

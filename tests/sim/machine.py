@@ -49,6 +49,8 @@ class Record:
     log: HostLog = field(default_factory=HostLog)
     by_stale: bool = False
     """Whether the coordinator that ordered it, or its release, had a successor already."""
+    gpus: frozenset[int] = frozenset()
+    """Those whose leases its shim holds."""
 
     def __post_init__(self) -> None:
         start = self.start
@@ -96,6 +98,8 @@ class Machine:
     """Whether some process here could not be killed for a while."""
     stutters: bool = False
     """Whether frames come twice, and replies in another order."""
+    foreign: set[int] = field(default_factory=set)
+    """GPUs of which another user has the lease."""
     leaves_at: float | None = None
     """When it is taken away, by the world's time, as it has been told; None where nobody has said so."""
     liar: Liar | None = None
@@ -119,6 +123,15 @@ class Machine:
     def is_reachable(self) -> bool:
         """Whether the head can connect to it now."""
         return self.up and not self.cut_up and not self.cut_down
+
+    def lessee(self, gpu: int) -> str | None:
+        """Return the run whose processes hold the lease of a GPU here; None where nobody does."""
+        runs = [agent.leased[gpu] for agent in self.agents if gpu in agent.leased]
+        runs += [record.key[0] for record in self.records.values() if record.lives and gpu in record.gpus]
+        runs += ["another user's run"] if gpu in self.foreign else []
+        if len(set(runs)) > 1:
+            raise Violation("gpu-leased-twice", f"GPU {gpu} of {self.name} is leased to {sorted(set(runs))}")
+        return runs[0] if runs else None
 
     def new_pid(self, assignee: Process | Shim) -> Identity:
         """Give a new process a pid, and return its identity."""

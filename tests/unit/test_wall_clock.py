@@ -30,6 +30,7 @@ ALLOWED = {
     "head/records/accounts.py": SHOWN,
     "head/effects/historian.py": SHOWN,
     "client/environment.py": SHOWN,
+    "host/agent/leases.py": "since when a run has had its GPUs, shown to others",
     "host/agent/main.py": "when to report, so that all hosts do it together: half a heartbeat early or late at most",
     "host/agent/runs.py": "how long ago a run was watched and changed: shown, and what it allows a person confirms",
     "host/agent/sweep.py": "the age of bundles that nobody uses: a month, and one that is missing is pushed again",

@@ -17,6 +17,7 @@ _TITLES = ("RUN", "PRIORITY", "WAITED", "BEGINS", "LIMIT", "WAITS FOR")
 
 def _row(turn: Mapping[str, Any]) -> list[str]:
     for_ = [f"{one['run_id']}: {listed(one['needs'])}" for one in turn["waits_for"]]
+    for_ += [turn["others"]] if turn["others"] else []
     return [
         str(turn["run_id"]),
         str(turn["priority"]),

@@ -65,6 +65,23 @@ def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Proble
 GPU_IN_USE = "gpu-in-use"
 """The code of the problem that processes of somebody else compute on GPUs of the run."""
 
+GPU_LEASED = "gpu-leased"
+"""The code of the problem that another run has the lease of GPUs of this one."""
+
+HELD_BY_OTHERS = (GPU_IN_USE, GPU_LEASED)
+
+
+def leased(holders: Sequence[str]) -> Problem | None:
+    """Why the run cannot have its GPUs on a host: the leases of others, one sentence each; None without any."""
+    if not holders:
+        return None
+    return Problem(
+        code=GPU_LEASED,
+        message="; ".join(holders),
+        hint="`orch up --queue` waits for it; or ask them, or give the run other GPUs",
+        exit_code=6,
+    )
+
 
 def gpus(
     plan: Plan,

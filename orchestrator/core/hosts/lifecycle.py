@@ -20,8 +20,8 @@ from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostU
 from orchestrator.core.hosts import compatibility, host_state
 from orchestrator.core.hosts.host_state import is_cut_off
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, planned_end, standby
-from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit
+from orchestrator.core.phases import final_verification, standby
+from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit, wait_again
 from orchestrator.core.phases.stopping import finish, grace_s, stop_all, stop_of, to_prove, unproven
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant
@@ -194,24 +194,18 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
     if event.problem.code == AllocationGone.code and turn.run.phase is not Phase.PENDING:
         _taken_back(turn, host, event.problem)
         return
+    needed = host.name in (assignee.name for assignee in turn.run.assignees)
+    waited = turn.run.phase_state.waited if isinstance(turn.run.phase_state, Pending) else None
+    if needed and waited is not None and event.problem.code in compatibility.HELD_BY_OTHERS:
+        wait_again(turn, waited, event.problem.message)
+        return
     if host.problem != event.problem.message:
         turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)
     retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
-    needed = host.name in (assignee.name for assignee in turn.run.assignees)
     # Spares are asked too whether another coordinator drives a run: a run that it drives on a spare is a conflict as
     # well.
-    if isinstance(turn.run.phase_state, Pending) and (needed or event.problem.code == conflicts.DRIVEN):
-        if event.problem.code == compatibility.GPU_IN_USE and turn.run.plan.queue is not None:
-            # Let a run of the queue wait for GPUs that processes of others use: it begins when these are gone
-            until = turn.at + max(turn.run.plan.timing.start_after_s, 2 * PREPARE_RETRY_S)
-            turn.set_phase(
-                deadline_at=min(until, turn.run.phase_state.give_up_at)
-                if turn.run.phase_state.give_up_at is not None
-                else until
-            )
-            planned_end.begin(turn)
-            return
+    if turn.run.phase is Phase.PENDING and (needed or event.problem.code == conflicts.DRIVEN):
         turn.set(problem=event.problem)
         finish(turn, Ended(phase=Phase.FAILED), event.problem.message)
 

@@ -75,6 +75,10 @@ class Queued:
     since_at: Instant
     give_up_at: Deadline | None = None
     """When it has waited for too long; None: never."""
+    others: str = ""
+    """What somebody else held of what it needs when a host was last asked; empty where nobody did."""
+    retry_at: Deadline | None = None
+    """When that is asked again; None: when its turn comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +88,8 @@ class Pending:
     phase: Literal[Phase.PENDING] = Phase.PENDING
     deadline_at: Deadline | None = None
     """By when the hosts must be ready; None until the run is submitted."""
-    give_up_at: Deadline | None = None
-    """Of a run that waited in the queue: by when it has waited for too long, where its GPUs are in use by others."""
+    waited: Queued | None = None
+    """How it waited in the queue, to which it returns where somebody else holds its GPUs; None: it never did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

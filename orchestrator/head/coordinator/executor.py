@@ -393,9 +393,10 @@ class Executor:
             return f"no stacks: {e}"
 
     def _close_host(self, run: Run, name: str) -> None:
-        """Detach a host from an ended run, after the rest of its logs has come and it has the final record."""
+        """Detach a host from a run that needs it no more, after the rest of its logs has come and it has the record."""
         self._records.forget(run, name)
-        self.transfers.checkpoints.abandon(run.run_id)
+        if run.phase.is_terminal:
+            self.transfers.checkpoints.abandon(run.run_id)
         self._workers.submit(self._drain_and_detach, run, name)
 
     def _drain_and_detach(self, run: Run, name: str) -> None:

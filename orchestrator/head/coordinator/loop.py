@@ -246,7 +246,7 @@ class Loop:
         stuck = self.halted.keys() & self._waits
         runs = [run for run in self.runs.values() if run.run_id not in stuck]
         for turn in turns(runs, now):
-            if not turn.waits_for:
+            if turn.has_come:
                 self._try([(turn.ask.run_id, TurnCame(at=now))])
 
     def _excuse_absence(self) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from orchestrator.both.keras_versions import asks_for_legacy, unsupported
@@ -29,7 +30,8 @@ from orchestrator.head.links import ownership, wire
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, OrderRefused
 from orchestrator.protocol.orders import Facts as Probed
-from orchestrator.protocol.table import CODE, HIGHEST
+from orchestrator.protocol.orders import Leased
+from orchestrator.protocol.table import CODE, HIGHEST, LEASE
 
 T = TypeVar("T")
 
@@ -108,6 +110,7 @@ def prepare(
     """
     try:
         _refuse_driven(link, run, name, is_known)
+        _refuse_leased(link, run, name)
         facts = look(link, run, name)
         code = _push(link, run, name, pushed)
         highest = _highest(link, run)
@@ -124,6 +127,26 @@ def _refuse_driven(link: Asks, run: Run, name: str, is_known: Callable[[str], bo
     problem = conflicts.driven(run.plan, others, run.owner)
     if problem is not None:
         raise OrderRefused(problem)
+
+
+def _refuse_leased(link: Asks, run: Run, name: str) -> None:
+    """Take the leases of the run's GPUs on the host. Raises OrderRefused where somebody else has one."""
+    if not conflicts.leased_gpus(run, name):
+        return
+    told = link.ask(LEASE(orders.of_run(run)), timeout_s=PROBE_TIMEOUT_S).ok
+    problem = compatibility.leased([_holder(one) for one in told["others"]])
+    if problem is not None:
+        raise OrderRefused(problem)
+
+
+def _holder(one: Leased) -> str:
+    """Say who has the lease of a GPU, as far as that is known."""
+    user = f" of user {one['user']}" if one["user"] else ""
+    head = f", begun on {one['head']}" if one["head"] else ""
+    since = (
+        f", since {datetime.fromtimestamp(one['since'], UTC):%Y-%m-%d %H:%M:%S} UTC" if one["since"] else ""
+    )
+    return f"GPU {one['gpu']} is held by {one['run'] or 'a run'}{user}{head}{since}"
 
 
 def look(link: Asks, run: Run, name: str) -> Facts:

@@ -85,6 +85,8 @@ class Watch(NamedTuple):
     heartbeat_s: float
     silence_max_s: float
     claim: Claim | None = None
+    gpus: tuple[int, ...] = ()
+    """Of this host, those that the run has for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +394,8 @@ class HostLink:
         return delay_s
 
     def _watch(self, connection: Conversation, run_id: str, watch: Watch) -> None:
-        connection.send(self._fenced(orders.watch(run_id, watch.epoch, watch.heartbeat_s, watch.claim)))
+        order = orders.watch(run_id, watch.epoch, watch.heartbeat_s, watch.claim, watch.gpus)
+        connection.send(self._fenced(order))
 
     def _served(self) -> list[str]:
         return list(self._watches)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from orchestrator.core import conflicts
 from orchestrator.core.plan import HostPlan
 from orchestrator.core.state.run import Run
 from orchestrator.head.code.bundle import Bundle
@@ -47,7 +48,6 @@ class ConnectionPool:
 
     def attach(self, run: Run, names: list[str]) -> None:
         """Connect these hosts of the run, or let it share the links that are there."""
-        watch = _watch(run)
         for name in names:
             host = run.plan.host(name)
             with self._lock:
@@ -57,6 +57,7 @@ class ConnectionPool:
                     link = self._connect(host, transport, self._bundle, self._listener, self._pace)
                     self._links[host.connection] = link
                 link.fence(run.run_id, run.host(name).fence)
+                watch = _watch(run)._replace(gpus=tuple(conflicts.leased_gpus(run, name)))
                 link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
 
     def detach(self, run: Run, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.core import saving
@@ -77,12 +77,18 @@ def _claim(owner: Owner, run_id: str, name: str, directory: str | None) -> order
 
 
 def watch(
-    run_id: str, epoch: int, heartbeat_s: float, claimed: orders.Claim | None = None
+    run_id: str,
+    epoch: int,
+    heartbeat_s: float,
+    claimed: orders.Claim | None = None,
+    gpus: Sequence[int] = (),
 ) -> Order[orders.Nothing]:
-    """Return the order that has a run reported."""
+    """Return the order that has a run reported, and takes the leases of these GPUs."""
     fields: orders.Watch = {"run": run_id, "epoch": epoch, "heartbeat_s": heartbeat_s}
     if claimed is not None:
         fields["claim"] = claimed
+    if gpus:
+        fields["gpus"] = list(gpus)
     return WATCH(fields)
 
 

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from orchestrator.host.agent.directories import Directories
     from orchestrator.host.agent.host import Host
     from orchestrator.host.agent.jobs import Jobs
+    from orchestrator.host.agent.leases import Leases
     from orchestrator.host.agent.streams import Loop
     from orchestrator.host.agent.tasks import Tasks
 
@@ -14,9 +15,12 @@ if TYPE_CHECKING:
 class Context:
     """The agent's parts. It is created once, and never changed."""
 
-    def __init__(self, loop: Loop, host: Host, jobs: Jobs, tasks: Tasks, directories: Directories) -> None:
+    def __init__(
+        self, loop: Loop, host: Host, jobs: Jobs, tasks: Tasks, directories: Directories, leases: Leases
+    ) -> None:
         self.loop = loop
         self.host = host
         self.jobs = jobs
         self.tasks = tasks
         self.directories = directories
+        self.leases = leases

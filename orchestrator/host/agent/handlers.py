@@ -54,6 +54,7 @@ class Orders:
         self._jobs = context.jobs
         self._tasks = context.tasks
         self._directories = context.directories
+        self._leases = context.leases
         self._output = output
         self._blobs = codestore.Receiver(os.path.join(self._host.host_dir, "blobs"))
         self._reader: Parts | None = None
@@ -88,11 +89,18 @@ class Orders:
     # ---------------------------------------------------------------- watching
 
     def _on_watch(self, order: orders.Watch, _blob: bytes, _reply: Reply) -> orders.Nothing:
-        self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])), order.get("claim"))
+        claim = order.get("claim")
+        self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])), claim)
+        head = claim["head"] if claim is not None else ""
+        self._leases.want(order["run"], [int(gpu) for gpu in order.get("gpus", [])], head, order["epoch"])
         return {}
+
+    def _on_lease(self, order: orders.OfRun, _blob: bytes, reply: Reply) -> None:
+        self._leases.take(order["run"], lambda others: reply.ok({"others": others}))
 
     def _on_unwatch(self, order: orders.OfRun, _blob: bytes, _reply: Reply) -> orders.Nothing:
         self._tasks.unwatch(order["run"])
+        self._leases.release(order["run"])
         self._directories.forget(order["run"])
         self._arrivals.forget(order["run"])
         return {}
@@ -308,10 +316,16 @@ class Orders:
                 }
                 self._tasks.forward(link, stop)
         host_dir, release, ends = self._host.host_dir, order.get("release"), order.get("ends", False)
-        self._fork(
+
+        def told(result: Result) -> dict[str, Any]:
+            swept = answer_of(result, "the sweep")
+            if ends and not swept["left"]:
+                self._leases.release(run)  # before the head hears of it, and begins another run
+            return swept
+
+        self._jobs.function(
             lambda: sweep.sweep(host_dir, run, generation_max, ports, release=release, ends=ends),
-            reply,
-            "the sweep",
+            lambda result: reply.attempt(lambda: told(result)),
             deadline_s=LOOK_S,
         )
 

@@ -14,7 +14,7 @@ from orchestrator.host.agent.streams import READ, Loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 OUTPUT_BYTES_MAX = 4 << 20
@@ -23,6 +23,7 @@ RAW = b"\0"
 
 _REAP_AGAIN_S = 0.01
 _KILL = 9
+_NOTHING: Mapping[int, int] = {}
 
 
 class Result:
@@ -68,10 +69,12 @@ class Jobs:
         deadline_s: float,
         stdin: bytes = b"",
         keep: bool = False,
+        given: Mapping[int, int] = _NOTHING,
     ) -> None:
         """Run a program. Its stdout and stderr are its output. Raises OSError where it cannot be started.
 
-        With `keep`, it is not killed when the agent ends.
+        With `keep`, it is not killed when the agent ends. `given`: the descriptors that it inherits, by their numbers
+        in it.
         """
         reader, writer = os.pipe()
         source = _stdin_of(stdin)
@@ -84,6 +87,7 @@ class Jobs:
                     (os.POSIX_SPAWN_DUP2, source, 0),
                     (os.POSIX_SPAWN_DUP2, writer, 1),
                     (os.POSIX_SPAWN_DUP2, writer, 2),
+                    *((os.POSIX_SPAWN_DUP2, own, number) for number, own in given.items()),
                 ],
                 setpgroup=0,
             )

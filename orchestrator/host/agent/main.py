@@ -17,6 +17,7 @@ from orchestrator.host.agent.directories import Directories
 from orchestrator.host.agent.handlers import Orders
 from orchestrator.host.agent.host import Host
 from orchestrator.host.agent.jobs import Jobs
+from orchestrator.host.agent.leases import Leases
 from orchestrator.host.agent.reply import Reply, too_large
 from orchestrator.host.agent.streams import QUEUE_BYTES_MAX, READ, Loop, Output
 from orchestrator.host.agent.tasks import Tasks
@@ -52,7 +53,8 @@ class Agent:
         self._host = Host(host_dir, bundle, request)
         self._tasks = Tasks(self._loop, self._jobs, host_dir, self._mark, self._forward)
         self._directories = Directories(self._loop, self._jobs, host_dir)
-        context = Context(self._loop, self._host, self._jobs, self._tasks, self._directories)
+        leases = Leases(self._loop, host_dir, self._tasks.lives)
+        context = Context(self._loop, self._host, self._jobs, self._tasks, self._directories, leases)
         self._orders = Orders(context, self._output)
         self._decoder = Decoder()
         self._heartbeat_s = float(request["heartbeat_s"])

@@ -53,18 +53,16 @@ def start(context: Context, order: orders.Start, reply: Reply) -> orders.Started
     if not os.path.isdir(codestore.tree_dir(host.host_dir, run, order["code"])):
         raise HostFault("no-code", "the run's code is not on this host", "push it again")
     _refuse_older(os.path.dirname(directory), task, generation)
-    try:
-        os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
-        os.mkdir(directory, 0o700)
-    except FileExistsError:
-        if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
-            return _already(context.tasks.link(run, task, generation))
-        # No shim has recorded itself yet. If one is starting, it holds the lock, and a second shim answers for it.
-    wish.update(host_dir=host.host_dir, bundle=host.bundle)
+    if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
+        return _already(context.tasks.link(run, task, generation))
+    # No shim has recorded itself yet. If one is starting, it holds the lock, and a second shim answers for it.
+    leases, about = context.leases.of_start(run)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    wish.update(host_dir=host.host_dir, bundle=host.bundle, lease=about)
     wish["env"] = {"ORCH_LOG_DIR": files.log_dir(directory), **order["env"]}
     os.makedirs(files.log_dir(directory), mode=0o700, exist_ok=True)
     durable.write_json(os.path.join(directory, "start.json"), wish)
-    _start_shim(context, directory, order, reply)
+    _start_shim(context, directory, order, reply, leases)
     return None
 
 
@@ -94,8 +92,12 @@ def release(context: Context, order: orders.Release, reply: Reply) -> None:
     context.jobs.function(copy, copied, deadline_s=600.0)
 
 
-def _start_shim(context: Context, directory: str, order: orders.Start, reply: Reply) -> None:
+def _start_shim(
+    context: Context, directory: str, order: orders.Start, reply: Reply, leases: list[int]
+) -> None:
     tasks, task = context.tasks, order["task"]
+    first = max(leases, default=0) + 1
+    given = {first + at: lease for at, lease in enumerate(leases)}  # their numbers in the shim
     tasks.starting(directory)
 
     def done(result: Result) -> None:
@@ -104,11 +106,12 @@ def _start_shim(context: Context, directory: str, order: orders.Start, reply: Re
 
     try:
         context.jobs.program(
-            [sys.executable, "-I", "-S", context.host.bundle, "shim", directory],
+            [sys.executable, "-I", "-S", context.host.bundle, "shim", directory, *map(str, given)],
             done,
             deadline_s=SHIM_S,
             stdin=json.dumps(order["secrets"]).encode() + b"\n",
             keep=True,
+            given=given,
         )
     except OSError as e:
         tasks.starting(directory, over=True)

@@ -133,6 +133,13 @@ class Tasks:
         else:
             self._starting.add(directory)
 
+    def lives(self, run: str) -> bool:
+        """Return whether a shim of the run lives, or is starting."""
+        return any(
+            key[0] == run and (link.socket is not None or link.directory in self._starting)
+            for key, link in self._links.items()
+        )
+
     def link(self, run: str, task: str, generation: int) -> Link:
         """Return the link to that generation. Raises HostFault `no-task` where it was never started here."""
         directory = hostdir.generation_dir(self._host_dir, run, task, generation)

@@ -32,6 +32,7 @@ from orchestrator.host.shim.state import (
     Ticked,
 )
 from orchestrator.host.shim.task import TaskProcess
+from orchestrator.host.system import gpu_lease
 from orchestrator.host.system.hostlog import LogWriter
 from orchestrator.protocol.limits import STACKS_CHARS_MAX
 
@@ -104,6 +105,13 @@ class Shim:
             signal.signal(number, signal.SIG_IGN)
         self._selector.register(wake_read, selectors.EVENT_READ, partial(self._woken, wake_read))
         process.become_subreaper()
+
+    def hold(self, leases: list[int]) -> None:
+        """Hold the leases of the run's GPUs until its end, and answer who asks for them."""
+        for number in leases:
+            lease = socket.socket(fileno=number)
+            asked = partial(gpu_lease.answer, lease, self._start["lease"])
+            self._selector.register(lease, selectors.EVENT_READ, asked)
 
     def run(self) -> None:
         """Run until the task has ended and its exit record is written."""

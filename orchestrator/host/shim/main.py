@@ -38,10 +38,13 @@ class CannotStart(Exception):
 
 
 def main(argv: list[str]) -> int:
-    """Run `shim <generation dir>`: detach, answer one line on stdout, and stay until the task has ended."""
-    if len(argv) != 1:
+    """Run `shim <generation dir> [<lease>…]`: detach, answer one line on stdout, and stay until the task has ended."""
+    if not argv:
         print("usage: shim GENERATION_DIR (an agent starts it, with the secrets on stdin)", file=sys.stderr)
         return 2
+    leases = [int(number) for number in argv[1:]]
+    for number in leases:
+        os.set_inheritable(number, False)  # the task must not have them
     directory = os.path.abspath(argv[0])
     try:
         start = _read_start(directory)
@@ -60,11 +63,13 @@ def main(argv: list[str]) -> int:
     os.setsid()
     if os.fork() != 0:
         os._exit(0)
-    _run(directory, start, secrets, lock)
+    _run(directory, start, secrets, lock, leases)
     os._exit(0)
 
 
-def _run(directory: str, start: dict[str, Any], secrets: dict[str, str], lock: int) -> None:
+def _run(
+    directory: str, start: dict[str, Any], secrets: dict[str, str], lock: int, leases: list[int]
+) -> None:
     """Run the shim in the detached process."""
     from orchestrator.host.shim.loop import Shim
 
@@ -74,6 +79,7 @@ def _run(directory: str, start: dict[str, Any], secrets: dict[str, str], lock: i
         _prepare_work_dir(start)
         shim = Shim(directory, start, secrets, _take_port(start["ports"]))
         shim.open()
+        shim.hold(leases)
     except (CannotStart, OSError) as e:
         error = _error(e)
         _keep(directory, start, error["error"])

@@ -80,4 +80,6 @@ from orchestrator.protocol.orders.tasks import Swept as Swept
 from orchestrator.protocol.orders.tasks import TaskFile as TaskFile
 from orchestrator.protocol.orders.tasks import TaskFiles as TaskFiles
 from orchestrator.protocol.orders.watching import Claim as Claim
+from orchestrator.protocol.orders.watching import Leased as Leased
+from orchestrator.protocol.orders.watching import Leases as Leases
 from orchestrator.protocol.orders.watching import Watch as Watch

@@ -18,7 +18,7 @@ from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
-from orchestrator.core.hosts.compatibility import GPU_IN_USE
+from orchestrator.core.hosts.compatibility import HELD_BY_OTHERS
 from orchestrator.core.in_words import in_words
 from orchestrator.core.plan import (
     CheckpointPlan,
@@ -38,7 +38,11 @@ from orchestrator.core.state.phase_states import Swept
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.core.state.task import Progress
 
-_REFUSALS = {"driven": (DRIVEN, 6), "taken-back": (AllocationGone.code, 1), "gpu-in-use": (GPU_IN_USE, 6)}
+_REFUSALS = {
+    "driven": (DRIVEN, 6),
+    "taken-back": (AllocationGone.code, 1),
+    **{code: (code, 6) for code in HELD_BY_OTHERS},
+}
 
 _CAUSES = {
     "signal": Cause.SIGNAL,
@@ -182,7 +186,7 @@ class Transcript:
                 return ev.HostUp(at, host, boot[0] if boot else "boot-1")
             case "down", [host, *why]:
                 return ev.HostDown(at, host, " ".join(why))
-            case "refuse", [host, ("driven" | "taken-back" | "gpu-in-use") as what, *why]:
+            case "refuse", [host, what, *why] if what in _REFUSALS:
                 code, exit_code = _REFUSALS[what]
                 return ev.HostRefused(
                     at, host, Problem(code, f"{host}: {' '.join(why)}", exit_code=exit_code)

@@ -54,6 +54,7 @@ class FakeLink:
         del self.probe["syntax"]
         self.runs: list[dict[str, Any]] = []
         self.checkpoint: dict[str, Any] | None = None
+        self.others: list[dict[str, Any]] = []
         self.refuse: dict[str, Problem] = {}
         self.broken = False
 
@@ -70,6 +71,9 @@ class FakeLink:
 
     def on_runs(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
         return {"runs": self.runs, "checkpoint": self.checkpoint}
+
+    def on_lease(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+        return {"others": self.others}
 
     def on_probe(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
         return self.probe
@@ -207,7 +211,20 @@ def test_a_gpu_that_is_in_use_or_missing_is_refused(
     assert said in problem.message
     assert problem.message.startswith("a: ")
     assert problem.exit_code == 6
-    assert link.verbs() == ["runs", "probe"]
+    assert link.verbs() == ["runs", "lease", "probe"]
+
+
+def test_a_gpu_whose_lease_another_has_is_refused_with_its_holder(workdir: Path) -> None:
+    link = FakeLink()
+    held = {"gpu": 1, "user": "ana", "run": "x-1", "head": "lab-2", "since": 1.8e9}
+    unknown = {"gpu": 2, "user": None, "run": None, "head": None, "since": None}
+    link.others = [held, unknown]
+    problem = refused(link, on_gpus(a_run(workdir), (1, 2)))
+    assert problem.message == (
+        "a: GPU 1 is held by x-1 of user ana, begun on lab-2, since 2027-01-15 08:00:00 UTC; GPU 2 is held by a run"
+    )
+    assert (problem.code, problem.exit_code) == ("gpu-leased", 6)
+    assert link.verbs() == ["runs", "lease"], "nothing was changed there"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,214 @@
+"""The leases of the GPUs of the runs that this agent watches, and who has those that it cannot take.
+
+A run's leases are taken when it is watched, shared with the shims of its tasks, and let go when it is watched no more
+or a sweep has found nothing of it. So they last as long as its tasks live or its head node is connected.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from orchestrator.both import hostdir
+from orchestrator.protocol.limits import NAME_CHARS_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from orchestrator.host.agent.streams import Loop
+    from orchestrator.host.system.gpu_lease import Holder
+    from orchestrator.protocol.orders import Leased
+
+ANSWER_S = 1.0
+"""How long a holder may take to say for which run it has a GPU."""
+
+_AGAIN_S = 0.05
+_TRIES = 5
+_LATEST = 2.5e11
+
+LEASED = "gpu-leased"
+"""The code of the fault that somebody else has a GPU of the run."""
+
+
+class _Wish:
+    """What a run wants."""
+
+    def __init__(self, gpus: Sequence[int], about: dict[str, Any], epoch: int) -> None:
+        self.gpus = gpus
+        self.about = about
+        self.epoch = epoch
+
+
+class Leases:
+    """The leases of this agent, by GPU. `lives` tells whether a task of a run lives here."""
+
+    def __init__(self, loop: Loop, host_dir: str, lives: Callable[[str], bool]) -> None:
+        self._loop = loop
+        self._host_dir = host_dir
+        self._lives = lives
+        self._wishes: dict[str, _Wish] = {}
+        self._held: dict[int, tuple[str, socket.socket]] = {}
+
+    def want(self, run: str, gpus: Sequence[int], head: str, epoch: int) -> None:
+        """Take the leases of a run from now on, and name `head` to whoever asks."""
+        self._let_go(run, but=gpus)
+        known = self._wishes.pop(run, None)
+        if gpus:
+            since = known.about["since"] if known is not None else time.time()
+            self._wishes[run] = _Wish(gpus, {"run": run, "head": head, "since": since}, epoch)
+            self.take(run, lambda _others: None)
+
+    def release(self, run: str) -> None:
+        """Let the leases of a run go."""
+        self._wishes.pop(run, None)
+        self._let_go(run, but=())
+
+    def take(self, run: str, done: Callable[[list[Leased]], None]) -> None:
+        """Take what a run wants and does not have, and call `done` with what others have of it."""
+        wish = self._wishes.get(run)
+        missing = self._missing(run)
+        if wish is None or not missing:
+            done([])
+            return
+        others: list[Leased] = []
+        left = set(missing)
+
+        def told(gpu: int, holder: Leased | None) -> None:
+            left.discard(gpu)
+            if holder is not None:
+                others.append(holder)
+            if not left:
+                done(sorted(others, key=lambda one: one["gpu"]))
+
+        for gpu in missing:
+            self._ask(run, wish, gpu, told, _TRIES)
+
+    def of_start(self, run: str) -> tuple[list[int], dict[str, Any]]:
+        """Return the descriptors of a run's leases, for a shim of it, and what it answers to who asks.
+
+        Raises HostFault where somebody else has one.
+        """
+        wish = self._wishes.get(run)
+        if wish is None:
+            return [], {}
+        missing = [gpu for gpu in self._missing(run) if not self._take_now(run, gpu)]
+        if missing:
+            raise hostdir.HostFault(
+                LEASED,
+                f"GPU {missing[0]} is held by somebody else",
+                "`orch queue` shows who waits for what; `orch up` says who holds it",
+            )
+        return [self._held[gpu][1].fileno() for gpu in wish.gpus], wish.about
+
+    def _missing(self, run: str) -> list[int]:
+        wish = self._wishes.get(run)
+        return [gpu for gpu in wish.gpus if self._of(gpu) != run] if wish is not None else []
+
+    def _of(self, gpu: int) -> str | None:
+        return self._held[gpu][0] if gpu in self._held else None
+
+    def _take_now(self, run: str, gpu: int) -> bool:
+        """Take a GPU that nobody has, or a run of the same head of which nothing lives: that head decides."""
+        from orchestrator.host.system import gpu_lease
+
+        other = self._of(gpu)
+        if other is not None and not self._lives(other):
+            self._hold(run, gpu, self._held[gpu][1])
+        elif other is None and (lease := gpu_lease.take(gpu)) is not None:
+            self._hold(run, gpu, lease)
+        return self._of(gpu) == run
+
+    def _hold(self, run: str, gpu: int, lease: socket.socket) -> None:
+        self._held[gpu] = run, lease
+        self._loop.watch(lease.fileno(), 1, lambda _events: self._asked(gpu))
+
+    def _let_go(self, run: str, *, but: Sequence[int]) -> None:
+        for gpu in [gpu for gpu, (other, _) in self._held.items() if other == run and gpu not in but]:
+            _, lease = self._held.pop(gpu)
+            self._loop.forget(lease.fileno())
+            lease.close()
+
+    def _asked(self, gpu: int) -> None:
+        """Answer one who asks who has it: a run that another head has taken over and ended has it no more."""
+        from orchestrator.host.system import gpu_lease
+
+        run, lease = self._held[gpu]
+        wish = self._wishes.get(run)
+        if wish is None or hostdir.epoch(self._host_dir, run) > wish.epoch:
+            self.release(run)
+        else:
+            gpu_lease.answer(lease, wish.about)
+
+    def _ask(
+        self, run: str, wish: _Wish, gpu: int, told: Callable[[int, Leased | None], None], tries: int
+    ) -> None:
+        from orchestrator.host.system import gpu_lease
+
+        if self._wishes.get(run) is not wish or self._take_now(run, gpu):
+            told(gpu, None)
+            return
+        other = self._of(gpu)
+        if other is not None:
+            told(gpu, _leased(gpu, gpu_lease.Holder(os.geteuid(), {}, None).user, self._wishes[other].about))
+            return
+        asking = gpu_lease.ask(gpu)
+        if asking is None:
+            self._again(run, wish, gpu, told, tries)
+            return
+        open_ = [asking]
+
+        def answered(_events: int = 0) -> None:
+            if not open_:
+                return
+            connection = open_.pop()
+            self._loop.forget(connection.fileno())
+            holder = gpu_lease.heard(connection, gpu)
+            connection.close()
+            if holder is None:
+                self._again(run, wish, gpu, told, tries)
+            else:
+                self._learn(run, wish, gpu, holder, told)
+
+        self._loop.watch(asking.fileno(), 1, answered)
+        self._loop.after(ANSWER_S, answered)
+
+    def _again(
+        self, run: str, wish: _Wish, gpu: int, told: Callable[[int, Leased | None], None], tries: int
+    ) -> None:
+        """Try again in a moment: its holder has just ended, or has just begun."""
+        if tries:
+            self._loop.after(_AGAIN_S, lambda: self._ask(run, wish, gpu, told, tries - 1))
+        else:
+            told(gpu, _leased(gpu, None, {}))
+
+    def _learn(
+        self, run: str, wish: _Wish, gpu: int, holder: Holder, told: Callable[[int, Leased | None], None]
+    ) -> None:
+        lease = holder.shared
+        is_ours = lease is not None and holder.told.get("run") == run
+        if lease is not None and is_ours and self._wishes.get(run) is wish and gpu not in self._held:
+            since = holder.told.get("since")
+            wish.about["since"] = since if isinstance(since, float) else wish.about["since"]
+            self._hold(run, gpu, lease)
+        elif lease is not None:
+            lease.close()
+        told(gpu, None if is_ours else _leased(gpu, holder.user, holder.told))
+
+
+def _leased(gpu: int, user: str | None, told: Mapping[str, Any]) -> Leased:
+    """Return who has a GPU, as far as what he says can be shown."""
+    since = told.get("since")
+    return {
+        "gpu": gpu,
+        "user": _word(user),
+        "run": _word(told.get("run")),
+        "head": _word(told.get("head")),
+        "since": since if isinstance(since, float) and 0 <= since < _LATEST else None,
+    }
+
+
+def _word(told: object) -> str | None:
+    return told if isinstance(told, str) and told.isprintable() and 0 < len(told) <= NAME_CHARS_MAX else None

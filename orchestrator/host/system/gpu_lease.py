@@ -1,0 +1,128 @@
+"""The lease of a GPU: all users of a host see who has it, and one process at a time can take it.
+
+A lease is a Unix socket that listens under an abstract name, one per GPU. The kernel gives a name to one process at a
+time and says whose that is, and the name is free again when the last process that holds the socket ends. So nobody
+must be believed, there is no directory to share, and nothing is left behind by a crash or a reboot. The names are those
+of a network name space: containers with networks of their own do not see each other's leases.
+
+Whoever holds one answers each connection with a line of JSON that says for which run. A process of the same user also
+gets the socket itself: so the agent of a new connection shares what a shim has held meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_ANSWER_BYTES_MAX = 4096
+
+
+def _name(gpu: int) -> str:
+    return f"\0orch/gpu/{gpu}"
+
+
+def take(gpu: int) -> socket.socket | None:
+    """Return the lease of a GPU; None where somebody has it."""
+    lease = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        lease.bind(_name(gpu))
+        lease.listen(16)
+    except OSError as e:
+        lease.close()
+        if e.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return lease
+
+
+def answer(lease: socket.socket, about: Mapping[str, Any]) -> None:
+    """Tell one who asks what the lease is for, and give it to a process of the same user."""
+    try:
+        asker, _ = lease.accept()
+    except OSError:
+        return  # another process that holds the lease was faster
+    with asker:
+        asker.setblocking(False)
+        shared = [lease.fileno()] if _user(asker) == os.geteuid() else []
+        try:
+            socket.send_fds(asker, [json.dumps(about).encode() + b"\n"], shared)
+        except OSError:
+            return  # it has gone
+
+
+def ask(gpu: int) -> socket.socket | None:
+    """Connect to whoever has the lease of a GPU, without waiting; None where nobody has it any more."""
+    asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        asking.connect(_name(gpu))
+    except BlockingIOError:
+        return asking  # who holds it answers nobody
+    except OSError:
+        asking.close()
+        return None
+    return asking
+
+
+class Holder:
+    """Who has the lease of a GPU. Its user is the kernel's word, the rest is the holder's."""
+
+    def __init__(self, uid: int | None, told: Mapping[str, Any], shared: socket.socket | None) -> None:
+        self.uid = uid
+        self.told = told
+        self.shared = shared
+        """The lease itself, where the holder is of our user."""
+
+    @property
+    def user(self) -> str | None:
+        """Return the user's name, or the number of one without."""
+        if self.uid is None:
+            return None
+        try:
+            import pwd
+
+            return pwd.getpwuid(self.uid).pw_name
+        except (ImportError, KeyError):
+            return str(self.uid)
+
+
+def heard(asking: socket.socket, gpu: int) -> Holder | None:
+    """Return what the holder has answered, if anything; None where it has ended without an answer."""
+    uid = _user(asking)
+    try:
+        data, fds, _, _ = socket.recv_fds(asking, _ANSWER_BYTES_MAX, 4, socket.MSG_CMSG_CLOEXEC)
+    except BlockingIOError:
+        return Holder(uid, {}, None)
+    except OSError:
+        return None
+    sockets = [socket.socket(fileno=fd) for fd in fds]
+    shared = None
+    for one in sockets:
+        if shared is None and uid == os.geteuid() and one.getsockname() == _name(gpu).encode():
+            shared = one
+        else:
+            one.close()
+    if not data:
+        return None
+    try:
+        told = json.loads(data)
+    except ValueError:
+        told = None
+    return Holder(uid, told if isinstance(told, dict) else {}, shared)
+
+
+def _user(connection: socket.socket) -> int | None:
+    """Return the user at the other end; None while there is none."""
+    size = struct.calcsize("3i")
+    try:
+        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    except OSError:
+        return None
+    return int(uid) if uid >= 0 else None

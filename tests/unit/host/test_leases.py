@@ -1,0 +1,148 @@
+"""Leases of GPUs: one at a time, seen by all, shared with who is of the same run, and gone with its processes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.both import hostdir
+from orchestrator.both.hostdir import HostFault
+from orchestrator.host.agent.leases import LEASED, Leases
+from orchestrator.host.agent.streams import Loop
+from orchestrator.host.system import gpu_lease
+
+_numbers = itertools.count(1_000_000 + os.getpid() * 100)
+
+
+class Agent:
+    """The leases of one agent, with its loop."""
+
+    def __init__(self, host_dir: Path, loop: Loop) -> None:
+        self.living: set[str] = set()
+        self.leases = Leases(loop, str(host_dir), self.living.__contains__)
+
+    def end(self) -> None:
+        """End as the process does: the kernel closes what it held."""
+        for _, lease in self.leases._held.values():
+            self.leases._loop.forget(lease.fileno())
+            lease.close()
+
+
+@pytest.fixture
+def gpu() -> int:
+    """A number that no GPU has, nor another test."""
+    return next(_numbers)
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def asked(agent: Agent, run: str, loop: Loop) -> list[Any]:
+    """Return what others have of what a run wants."""
+    told: list[Any] = []
+    agent.leases.take(run, told.append)
+    while not told:
+        loop.turn()
+    return list(told[0])
+
+
+def test_of_two_agents_one_has_the_gpu_and_the_other_is_told_who(
+    tmp_path: Path, loop: Loop, gpu: int
+) -> None:
+    first, second = Agent(tmp_path, loop), Agent(tmp_path, loop)
+    first.leases.want("a-1", [gpu], "lab-1", 1)
+    second.leases.want("b-1", [gpu], "lab-2", 1)
+    assert asked(first, "a-1", loop) == []
+    (other,) = asked(second, "b-1", loop)
+    assert (other["gpu"], other["run"], other["head"]) == (gpu, "a-1", "lab-1")
+    assert other["user"]
+    assert other["since"] > 1e9
+    with pytest.raises(HostFault) as refused:
+        second.leases.of_start("b-1")
+    assert refused.value.code == LEASED
+    first.leases.release("a-1")
+    assert asked(second, "b-1", loop) == []
+
+
+def test_a_shim_holds_it_on_and_the_next_agent_of_the_run_shares_it(
+    tmp_path: Path, loop: Loop, gpu: int
+) -> None:
+    agent, other = Agent(tmp_path, loop), Agent(tmp_path, loop)
+    agent.leases.want("a-1", [gpu], "lab-1", 1)
+    (number,), about = agent.leases.of_start("a-1")
+    shim = os.dup(number)
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        lease = socket.socket(fileno=shim)
+        lease.setblocking(True)
+        os.write(told, b"1")
+        while True:
+            gpu_lease.answer(lease, about)
+    os.close(shim)
+    os.read(ready, 1)
+    try:
+        agent.end()
+        other.leases.want("b-1", [gpu], "lab-2", 1)
+        assert [one["run"] for one in asked(other, "b-1", loop)] == ["a-1"]
+        again = Agent(tmp_path, loop)
+        again.leases.want("a-1", [gpu], "lab-1", 2)
+        assert asked(again, "a-1", loop) == []
+        assert again.leases.of_start("a-1")[1]["since"] == about["since"]
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert [one["run"] for one in asked(other, "b-1", loop)] == ["a-1"], "its agent holds it beyond its shim"
+    again.end()
+    assert asked(other, "b-1", loop) == [], "nobody holds it, and nothing is left of it"
+
+
+def test_who_holds_a_gpu_and_answers_nonsense_or_nothing_speaks_of_himself_only(
+    tmp_path: Path, loop: Loop, gpu: int
+) -> None:
+    held = gpu_lease.take(gpu)
+    assert held is not None
+    agent = Agent(tmp_path, loop)
+    agent.leases.want("a-1", [gpu], "lab-1", 1)
+    (silent,) = asked(agent, "a-1", loop)
+    assert (silent["run"], bool(silent["user"])) == (None, True), "the kernel tells whose it is"
+    loop.watch(held.fileno(), 1, lambda _: gpu_lease.answer(held, {"run": "\x1b[2J" * 9, "since": 1e300}))
+    (liar,) = asked(agent, "a-1", loop)
+    assert (liar["run"], liar["since"]) == (None, None)
+    json.dumps(liar)
+    held.close()
+
+
+def test_a_run_that_another_head_has_taken_over_lets_go_when_it_is_asked(
+    tmp_path: Path, loop: Loop, gpu: int
+) -> None:
+    old, new = Agent(tmp_path, loop), Agent(tmp_path, loop)
+    hostdir.accept_epoch(str(tmp_path), "a-1", 1, create=True)
+    old.leases.want("a-1", [gpu], "lab-1", 1)
+    hostdir.accept_epoch(str(tmp_path), "a-1", 2, create=True)
+    new.leases.want("b-1", [gpu], "lab-2", 1)
+    assert asked(new, "b-1", loop) == []
+    assert not old.leases._held
+
+
+def test_a_head_gives_a_gpu_to_its_next_run_once_nothing_of_the_one_before_lives(
+    tmp_path: Path, loop: Loop, gpu: int
+) -> None:
+    agent = Agent(tmp_path, loop)
+    agent.leases.want("a-1", [gpu], "lab-1", 1)
+    agent.living.add("a-1")
+    agent.leases.want("b-1", [gpu], "lab-1", 1)
+    assert [one["run"] for one in asked(agent, "b-1", loop)] == ["a-1"]
+    agent.living.clear()
+    assert asked(agent, "b-1", loop) == []
+    agent.leases.release("a-1")
+    assert agent.leases.of_start("b-1")[0], "which keeps it when the other is let go"

@@ -37,6 +37,16 @@ class VerifyCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class GoBack:
+    """Go back to the newest checkpoint from before that step which reads whole. Ends as RolledBack or NotGoneBack."""
+
+    host: str
+    generation: int
+    before_step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartTask:
     """Start the process, up to its wait for the release. Ends as a report, or OrderFailed."""
 
@@ -110,6 +120,7 @@ Action = (
     PrepareHost
     | SeedCheckpoint
     | VerifyCheckpoint
+    | GoBack
     | StartTask
     | ReleaseTask
     | StopTask

@@ -258,7 +258,7 @@ class Cause(Enum):
         "nonfinite",
         ends_the_run=True,
         is_found_first=True,
-        means="a metric is NaN or infinite, so the weights most likely are too; the spec says `on_nonfinite: stop`",
+        means="a metric is NaN or infinite, so the weights most likely are too; `on_nonfinite` of the spec decides",
         advice="a smaller learning rate or clipped gradients; `orch ckpt rollback` goes back to a checkpoint of before",
     )
     ROLLED_BACK = Row(

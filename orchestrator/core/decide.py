@@ -40,6 +40,7 @@ from orchestrator.core.events import (
     HostUp,
     KillRequested,
     LimitReached,
+    NotGoneBack,
     NoticeFailed,
     OrderFailed,
     RolledBack,
@@ -159,6 +160,8 @@ def _is_stale(run: Run, event: Event) -> bool:
             return run.phase.is_terminal or generation not in _generations(run, task, host)
         case RolledBack():
             return run.phase.is_terminal
+        case NotGoneBack(generation=generation):
+            return generation != run.generation or run.phase is not Phase.RUNNING
         case EpochBegan(epoch=epoch):
             return epoch <= run.epoch or (run.phase.is_terminal and not unproven(run))
         case DrainRequested(host=host, gone=gone):
@@ -199,7 +202,7 @@ def _take(turn: Turn, event: Event) -> None:
             turn.note(kind, event.message, event.task)
         case NoticeFailed(recipient=recipient, problem=problem):
             turn.note(NoteKind.NOTICE_FAILED, f"{recipient}: {problem}", recipient=recipient)
-        case CheckpointSeeded() | SeedProgressed() | CheckpointVerified() | RolledBack():
+        case CheckpointSeeded() | SeedProgressed() | CheckpointVerified() | RolledBack() | NotGoneBack():
             checkpoints.take(turn, event)
         case OrderFailed():
             _order_failed(turn, event)

@@ -243,7 +243,7 @@ class UndrainRequested:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """The user went back to an older checkpoint: all that is newer is set aside in the checkpoint directory."""
+    """The run goes back to an older checkpoint: all that is newer is set aside in the checkpoint directory."""
 
     at: Instant
     generation: int
@@ -253,6 +253,17 @@ class RolledBack:
     set_aside: tuple[int, ...] = ()
     """The generations that count no more."""
     verified: bool = True
+    why: str = ""
+    """What GoBack was for; empty where a person has asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotGoneBack:
+    """GoBack found nothing to go back to, or its host did not answer."""
+
+    at: Instant
+    generation: int
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +303,7 @@ Event = (
     | DrainRequested
     | UndrainRequested
     | RolledBack
+    | NotGoneBack
     | FaultInjected
     | Ticked
 )

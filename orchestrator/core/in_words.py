@@ -13,6 +13,7 @@ from orchestrator.core.actions import (
     Action,
     CloseHost,
     CollectStacks,
+    GoBack,
     Note,
     PrepareHost,
     ReleaseTask,
@@ -72,6 +73,8 @@ def in_words(action: Action) -> str:
         case StopTask(host=host, task=task, generation=generation, grace_s=grace_s):
             rescues = ", hands over its state" if action.rescue else ""
             return f"{name} {task} gen {generation} on {host}, grace {grace_s:g} s{rescues}"
+        case GoBack(host=host, generation=generation, before_step=step):
+            return f"{name} before step {step} gen {generation} on {host}"
         case StartTask(standby=True):
             return f"{name} {action.task} gen {action.generation} on {action.host}, as a standby"
         case StartTask() | ReleaseTask():

@@ -314,8 +314,9 @@ class Run(_Model):
     """How long the run may take, such as 12h: it ends at a checkpoint before that. `orch up` goes on from there."""
     on_stall: Literal["restart", "notify"] = "restart"
     """What to do when training makes no progress for stall_after: restart from the checkpoint, or only say so."""
-    on_nonfinite: Literal["notify", "stop"] = "notify"
-    """What to do when a metric that the chief reports is NaN or infinite: say so, or end the run."""
+    on_nonfinite: Literal["notify", "stop", "rollback"] = "notify"
+    """What to do when a metric that the chief reports is NaN or infinite: say so, end the run, or go back to the
+    checkpoint before that step (at most three times without getting beyond it; then the run ends)."""
     notify: Notify | None = None
     """Who is told when it fails, stalls or succeeds."""
     on_shrink: Literal["hold_batch", "scale_lr", "ignore"] = "ignore"

@@ -177,6 +177,12 @@ def _files(parts: Parts) -> Said:
 
 def _checkpoint(parts: Parts) -> Said:
     run: Run = parts.run.value
+    if (
+        run.checkpoint is None
+        and run.on_nonfinite == "rollback"
+        and parts.run.good("checkpoint", "on_nonfinite")
+    ):
+        yield ("run", "on_nonfinite"), "rollback needs a `checkpoint` to go back to"
     if run.checkpoint is None or not parts.run.good("checkpoint"):
         return
     loc: Loc = ("run", "checkpoint", "dir")

@@ -50,3 +50,12 @@ def test_a_person_looks_pins_and_goes_back_while_it_trains_and_when_it_has_ended
     assert cluster.ok("up", cluster.spec("--steps", "5000", "--save-every", "20", "--pace", "0.01"))
     cluster.wait_phase("RUNNING")
     assert resumed_at(cluster) > 60
+
+
+def test_a_loss_that_is_nan_takes_the_run_back_to_the_checkpoint_before_it(local_cluster: Cluster) -> None:
+    options = ["--steps", "20", "--save-every", "10", "--pace", "0.5", "--nan-at", "11"]
+    spec = local_cluster.spec(*options, "--nan-once", on_nonfinite="rollback")
+    local_cluster.ok("up", spec, "--wait")
+    (went,) = local_cluster.events(kind="rollback")
+    assert went["message"].startswith("the run went back to step 10, generation 1: loss is nan since step 11")
+    assert (resumed_at(local_cluster), local_cluster.run()["phase"]) == (10, "SUCCEEDED")

@@ -6,9 +6,16 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
+from orchestrator.core.events import (
+    CheckpointSeeded,
+    CheckpointVerified,
+    NotGoneBack,
+    RolledBack,
+    SeedProgressed,
+)
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, previous_end, restart
+from orchestrator.core.phases.nonfinite import not_gone_back
 from orchestrator.core.phases.reschedule import at_checkpoint
 from orchestrator.core.phases.running import verification_ended
 from orchestrator.core.phases.stopping import stop_for
@@ -31,7 +38,9 @@ UNREAD = "it seems complete, and is not verified: its format cannot be"
 """What is said of a checkpoint that nothing can read."""
 
 
-def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack) -> None:
+def take(
+    turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack | NotGoneBack
+) -> None:
     """Take an event about a checkpoint."""
     match event:
         case CheckpointSeeded():
@@ -42,6 +51,8 @@ def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerifi
             verified(turn, event)
         case RolledBack():
             rolled_back(turn, event)
+        case NotGoneBack(problem=problem):
+            not_gone_back(turn, problem)
 
 
 def seeded(turn: Turn, event: CheckpointSeeded) -> None:
@@ -169,7 +180,7 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
 
 
 def rolled_back(turn: Turn, event: RolledBack) -> None:
-    """Go back to an older checkpoint because the user asked. Nothing else goes behind the last verified one.
+    """Go back to an older checkpoint: a person asked, or a metric is no number. Nothing else goes behind the last one.
 
     The directory has the mark already, so that whatever generation comes next honours it; nothing newer is progress
     any more, or a failure would soon be counted against a run that does what it was told.
@@ -192,7 +203,9 @@ def rolled_back(turn: Turn, event: RolledBack) -> None:
     )
     step = event.global_step if event.global_step is not None else "unknown"
     aside = ", ".join(str(number) for number in event.set_aside)
-    what = f"the user went back to step {step}, generation {event.generation}"
+    who = "the run" if event.why else "the user"
+    what = f"{who} went back to step {step}, generation {event.generation}"
+    what += f": {event.why}" if event.why else ""
     turn.note(
         NoteKind.ROLLBACK,
         what + (f"; set aside: generation {aside}" if aside else ""),

@@ -1,16 +1,24 @@
-"""Metrics that are NaN or infinite: it is said once in each generation, and ends the run where its spec wants so.
+"""Metrics that are NaN or infinite: it is said once in each generation, and acted on as `on_nonfinite` says.
 
-A restart does not help: the last checkpoints may hold the same weights, and the same data comes again.
+A restart alone does not help: the last checkpoints may hold the same weights, and the same data comes again. So
+`rollback` takes a checkpoint from before that step, and where it happens again by that step, an older one. Chance and
+a broken GPU are passed that way; a fault in the data or the model is not, and ends the run.
 """
 
 from __future__ import annotations
 
+from orchestrator.core.actions import GoBack
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import stop_for
+from orchestrator.core.state.checkpoint import GoneBack
 from orchestrator.core.state.phase_states import Running
 from orchestrator.core.turn import Turn
+from orchestrator.core.words import counted
+
+TIMES_MAX = 3
+"""How often a run goes back without getting beyond the step."""
 
 
 def advance_nonfinite(turn: Turn) -> None:
@@ -20,8 +28,39 @@ def advance_nonfinite(turn: Turn) -> None:
     if not odd or run.within(Running).nonfinite_said:
         return
     turn.set_phase(nonfinite_said=True)
-    first = sorted((step, name, value) for name, (step, value) in odd.items())
+    first = _first(turn)
     sentence = ", ".join(f"{name} is {value} since step {step}" for step, name, value in first[:3])
     turn.note(NoteKind.NONFINITE, sentence, run.chief)
-    if run.plan.restart.on_nonfinite == "stop":
-        stop_for(turn, FirstCause(run.chief, run.generation, Cause.NONFINITE, sentence))
+    match run.plan.restart.on_nonfinite:
+        case "stop":
+            _stop(turn, sentence)
+        case "rollback":
+            _go_back(turn, first[0][0], sentence)
+
+
+def _first(turn: Turn) -> list[tuple[int, str, str]]:
+    odd = turn.run.task(turn.run.chief).progress.nonfinite
+    return sorted((step, name, value) for name, (step, value) in odd.items())
+
+
+def _go_back(turn: Turn, step: int, sentence: str) -> None:
+    run, before_step, times = turn.run, step, 1
+    if run.gone_back is not None and step <= run.gone_back.step:
+        # What the run went back to may have held it already: the loss of a step shows the weights of the one before.
+        before_step = min(step, (run.seed.global_step if run.seed is not None else None) or 0)
+        step, times = run.gone_back.step, run.gone_back.times + 1
+    if times > TIMES_MAX:
+        _stop(turn, f"{sentence}, after the run has gone back {counted(TIMES_MAX, 'time')}")
+        return
+    turn.set(gone_back=GoneBack(step, times))
+    turn.do(GoBack(run.task(run.chief).host, run.generation, before_step, sentence))
+
+
+def not_gone_back(turn: Turn, problem: str) -> None:
+    """End the run: to train on with such weights is worth nothing."""
+    for step, name, value in _first(turn)[:1]:
+        _stop(turn, f"{name} is {value} since step {step}, and the run could not go back: {problem}")
+
+
+def _stop(turn: Turn, sentence: str) -> None:
+    stop_for(turn, FirstCause(turn.run.chief, turn.run.generation, Cause.NONFINITE, sentence))

@@ -35,6 +35,14 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class GoneBack:
+    """The run went back to an older checkpoint because a metric was no number: since which step, and how many times."""
+
+    step: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
 class Aside:
     """What a start from scratch has set aside: kept until a person removes it."""
 

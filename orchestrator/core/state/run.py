@@ -17,7 +17,7 @@ from orchestrator.core.launching.placement import assigned
 from orchestrator.core.plan import PRIORITIES, HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.replacing import replace
 from orchestrator.core.state.budget import Budget
-from orchestrator.core.state.checkpoint import Checkpoint, Seed
+from orchestrator.core.state.checkpoint import Checkpoint, GoneBack, Seed
 from orchestrator.core.state.host import Host
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.owner import Owner
@@ -104,6 +104,8 @@ class Run:
     """The highest since a generation last started from a checkpoint: what the next restart goes back from."""
     longest_pause_s: float | None = None
     """The longest time between two moves of the chief's position, in this run."""
+    gone_back: GoneBack | None = None
+    """Of `on_nonfinite: rollback`."""
     from_scratch: bool = False
     """A start from scratch was asked for and is not done yet: older checkpoints are to be left behind."""
     code: str = ""

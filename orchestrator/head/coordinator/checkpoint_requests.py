@@ -49,6 +49,26 @@ def ask(run: Run, verb: str, what: str | None, lease: Leases, now: Callable[[], 
     return found
 
 
+def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
+    """Go back to the newest checkpoint that is older than a step and reads whole. OrchestratorError where none does."""
+    listed = ask(run, "list", None, lease, lambda: run)
+    older = [
+        one
+        for one in listed["checkpoints"]
+        if one["whole"] is not False
+        and not (one["writing"] or one["set_aside"] or one["global_step"] is None)
+        and one["global_step"] < before_step
+    ]
+    problem = f"there is no checkpoint from before step {before_step}"
+    for step in sorted({one["global_step"] for one in older}, reverse=True):
+        try:
+            # By its step: a script that keeps one file may write another step over it meanwhile.
+            return ask(run, "rollback", str(step), lease, lambda: run)
+        except OrchestratorError as e:
+            problem = str(e)
+    raise OrchestratorError(problem)
+
+
 def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> CheckpointsAnswer:
     checkpoint = run.plan.checkpoint
     if checkpoint is None:
@@ -142,7 +162,7 @@ def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
         found["pulled"] = store.holds(found["global_step"], float(found["saved_at"]))
 
 
-def rolled_back(answer: dict[str, Any], *, at: float) -> RolledBack:
+def rolled_back(answer: dict[str, Any], *, at: float, why: str = "") -> RolledBack:
     """Return the event that follows from the mark in the directory."""
     found = answer["checkpoint"]
     return RolledBack(
@@ -152,4 +172,5 @@ def rolled_back(answer: dict[str, Any], *, at: float) -> RolledBack:
         path=str(found["path"]),
         set_aside=tuple(int(number) for number in answer["set_aside"]),
         verified=found.get("proof") != "names",
+        why=why,
     )

@@ -14,6 +14,7 @@ from orchestrator.core.actions import (
     Action,
     CloseHost,
     CollectStacks,
+    GoBack,
     Note,
     PrepareHost,
     ReleaseTask,
@@ -23,7 +24,7 @@ from orchestrator.core.actions import (
     SweepHost,
     VerifyCheckpoint,
 )
-from orchestrator.core.errors import SpecError
+from orchestrator.core.errors import OrchestratorError, SpecError
 from orchestrator.core.events import (
     CheckpointSeeded,
     CheckpointVerified,
@@ -33,6 +34,7 @@ from orchestrator.core.events import (
     HostSwept,
     HostUp,
     LimitReached,
+    NotGoneBack,
     OrderFailed,
     StacksCollected,
 )
@@ -41,6 +43,7 @@ from orchestrator.core.state.host import Link
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task
 from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.coordinator import checkpoint_requests
 from orchestrator.head.hosts.host_records import Records, give_end
 from orchestrator.head.hosts.preparation import Pushed, prepare
 from orchestrator.head.links import requests as orders
@@ -258,6 +261,8 @@ class Executor:
                 self._order(run, action, orders.stop(run, action))
             case SweepHost():
                 self._sweep(run, action)
+            case GoBack():
+                self._workers.submit(self._go_back, run, action)
             case CollectStacks(generation=generation):
                 self._workers.submit(self._collect_stacks, run, generation)
             case CloseHost(host=host):
@@ -362,6 +367,17 @@ class Executor:
                 self.transfers.bring(run, action.host, event)
 
         self._order(run, action, orders.verify(run, action, checkpoint), done)
+
+    def _go_back(self, run: Run, action: GoBack) -> None:
+        event: Event
+        try:
+            answer = checkpoint_requests.go_back(run, action.before_step, self.lease)
+            if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
+                checkpoint_requests.compare(answer, "rollback", self.transfers.checkpoints.store(run))
+            event = checkpoint_requests.rolled_back(answer, at=self._now(), why=action.why)
+        except OrchestratorError as e:
+            event = NotGoneBack(self._now(), action.generation, str(e))
+        self._post(run.run_id, event)
 
     def _sweep(self, run: Run, action: SweepHost) -> None:
         def done(ok: Swept) -> None:

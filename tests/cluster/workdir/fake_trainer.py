@@ -34,6 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fail-later", action="store_true", help="a step later in each generation")
     parser.add_argument("--fail-early", action="store_true", help="before the peers are met")
     parser.add_argument("--fail-once", action="store_true", help="in the first generation only")
+    parser.add_argument("--nan-once", action="store_true", help="in the first generation only")
     parser.add_argument("--nan-at", type=int, default=-1, help="from this step on the loss is no number")
     parser.add_argument("--restore-nothing", action="store_true")
     parser.add_argument("--patient", action="store_true", help="a save that fails is tried again at the next")
@@ -212,7 +213,9 @@ def main() -> int:
         time.sleep(options.pace)
         gang.step()
         step += 1
-        is_lost = 0 <= options.nan_at <= step
+        is_lost = 0 <= options.nan_at <= step and not (
+            options.nan_once and os.environ["ORCH_RESTARTS"] != "0"
+        )
         runtime.report(step, total=options.steps, loss=math.nan if is_lost else 1.0 / step)
         if options.talk:
             print(f"{me} at step {step}", flush=True)

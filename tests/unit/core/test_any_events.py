@@ -237,7 +237,9 @@ class Chaos:
             case "seeding":
                 return ev.SeedProgressed(self.now, generation, "it is on its way")
             case "rolled-back":
-                return ev.RolledBack(self.now, 1, chance.choice((None, 5, 20)), "ckpt-5", (2, 3))
+                went_back = ev.RolledBack(self.now, 1, chance.choice((None, 5, 20)), "ckpt-5", (2, 3))
+                did_not = ev.NotGoneBack(self.now, self.run.generation, "there is none")
+                return chance.choice((went_back, went_back, did_not))
             case "drain":
                 return ev.DrainRequested(self.now, host, now=chance.random() < 0.5)
             case "undrain":

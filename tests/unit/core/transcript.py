@@ -287,6 +287,11 @@ class Transcript:
             case "rolled-back", [step, of, *aside]:
                 newer = tuple(int(number) for number in aside)
                 return ev.RolledBack(at, int(of), int(step), f"ckpt-{step}", newer)
+            case "went-back", [step, of, *why]:
+                return ev.RolledBack(at, int(of), int(step), f"ckpt-{step}", why=" ".join(why))
+            case "not-gone-back", problem:
+                assert self.run is not None
+                return ev.NotGoneBack(at, self.run.generation, " ".join(problem))
         raise ValueError(f"{self.path.name}: what is {verb} {rest}?")
 
     def _seed(self, step: str, rejected: tuple[tuple[str, str], ...]) -> Seed:

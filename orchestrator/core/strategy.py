@@ -65,6 +65,8 @@ class Strategy:
     """TensorFlow's class, where the runtime builds it or knows what Keras does under it."""
     standby: bool = True
     """Whether the next generation's tasks may wait at their gates beside the present ones, and gain by it."""
+    rescues: bool = False
+    """Each of its tasks holds the whole training, and can hand it over when a peer has died."""
     transparent: bool = False
     """An ordinary Keras script can be run within its scope."""
     kerases: tuple[int, ...] = (2, 3)
@@ -85,6 +87,7 @@ _ROWS = (
         options=frozenset({"communication", "communication_timeout", "bytes_per_pack"}),
         needs_tensorflow=True,
         tf_class="MultiWorkerMirroredStrategy",
+        rescues=True,
         transparent=True,
     ),
     Strategy(

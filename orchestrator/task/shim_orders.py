@@ -26,6 +26,11 @@ STOPPED = 143
 
 STOP_MAX_S = 2.0
 
+NOTHING = (
+    "the script has nothing to hand over: with `orchestrator.keras.Checkpoint()` among the callbacks of its `fit` no "
+    "step would be lost"
+)
+
 # Python runs a signal handler in the main thread, and the signal interrupts a sleep. An asynchronous exception would
 # be raised only after the sleep. It is a real-time signal because scripts and libraries use the named ones.
 _SIGNAL = signal.SIGRTMIN + 11
@@ -91,6 +96,8 @@ class Orders:
         timer.daemon = True
         timer.start()
         if rescues:
+            if this_task.rescue is None:
+                self._link.send({"rescued": {"why": NOTHING}}, wait_s=1.0)
             if this_task.rescue is None or not this_task.rescue.order():
                 end(STOPPED)
             self._hooks_done.set()  # nothing is asked of the script, whose step fails now

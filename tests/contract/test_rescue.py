@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,24 +25,36 @@ OPTIONS = {
     "rescue": True,
     "save_every_steps": 10**6,
 }
-KILLED = [pytest.param(0, id="the chief"), pytest.param(1, id="a worker", marks=pytest.mark.long)]
+CALLBACK = SCRIPT.parents[1] / "saving" / "rescued.py"
+OWN = OPTIONS | {"transparent": False}
+KILLED = [
+    pytest.param(SCRIPT, [], OPTIONS, 0, id="the chief"),
+    pytest.param(SCRIPT, [], OPTIONS, 1, id="a worker", marks=pytest.mark.long),
+    pytest.param(CALLBACK, ["keras"], OWN, 0, id="with the callback"),
+    pytest.param(CALLBACK, ["tf_keras"], OWN, 1, id="with the callback, tf_keras", marks=pytest.mark.long),
+]
 
 
 def _has_trained(run: Gang, index: int, steps: int) -> bool:
     return max(run.steps(index), default=0) >= steps
 
 
-@pytest.mark.parametrize("victim", KILLED)
+@pytest.mark.parametrize(("script", "arguments", "options", "victim"), KILLED)
 def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturbed(
-    gang: Callable[..., Gang], tmp_path: Path, victim: int
+    gang: Callable[..., Gang],
+    tmp_path: Path,
+    script: Path,
+    arguments: list[str],
+    options: dict[str, Any],
+    victim: int,
 ) -> None:
     """The script has dropout, moving averages and Adam: what is not of one whole step would show in the weights."""
     survivor, ends = 1 - victim, {}
     for name in ("whole", "killed"):
         root, out = tmp_path / name, tmp_path / f"{name}.npz"
-        env = {"ORCH_RUNTIME": json.dumps(with_row(OPTIONS)), "ORCH_TASK": f"worker:{survivor}"}
+        env = {"ORCH_RUNTIME": json.dumps(with_row(options)), "ORCH_TASK": f"worker:{survivor}"}
         env["ORCH_RESCUE_DIR"] = str(root / "shared" / "gen-000001")
-        run = gang(SCRIPT, str(out), directories=seeded(root, 1, 2)[1], env=env)
+        run = gang(script, str(out), *arguments, directories=seeded(root, 1, 2)[1], env=env)
         if name == "killed":
             run.wait_for(partial(_has_trained, run, survivor, 12), "12 steps")
             run.tasks[victim].process.send_signal(signal.SIGKILL)
@@ -51,7 +64,7 @@ def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturb
             assert told.get("step", 0) >= run.steps(survivor)[-1], told
             answer, directories = seeded(root, 2, 2)
             assert answer["global_step"] == told["step"]
-            run = gang(SCRIPT, str(out), directories=directories, env=env)
+            run = gang(script, str(out), *arguments, directories=directories, env=env)
         assert run.ended() == [0, 0], run.tasks[0].err
         ends[name] = np.load(out)
     for name in ends["whole"].files:

@@ -71,7 +71,7 @@ def _saving(checkpoint: CheckpointPlan | None) -> dict[str, float]:
 
 def _rescue(plan: Plan) -> dict[str, bool]:
     """Return whether a task is to be able to hand over its state."""
-    return {"rescue": True} if plan.restart.rescue_s and plan.options.transparent else {}
+    return {"rescue": True} if plan.restart.rescue_s and STRATEGIES[plan.strategy].rescues else {}
 
 
 def strategy_options(row: Strategy) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Whether a survivor hands over its state before it is stopped: which one, and how long that may take.
 
-Of a gang that trains with `transparent`, each task holds the whole state. One writes it, so no two write one file: the
+Of a mirrored gang each task holds the whole state. One writes it, so no two write one file: the
 chief, where it lives; else, where the checkpoint directory is shared, the first of those that train. The others are
 stopped at once, as without a rescue. Whatever goes wrong, the bound ends it, and the last checkpoint is there.
 """
@@ -13,6 +13,7 @@ from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.phase_states import Intent, Phase, Stopping
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
+from orchestrator.core.strategy import STRATEGIES
 
 BOUND_MIN_S = 5.0
 """It may take as long as what would be lost took, but for that it would hardly be asked; and so much at least."""
@@ -21,18 +22,22 @@ BOUND_MIN_S = 5.0
 def wanted(run: Run, intent: Intent, at: Instant) -> tuple[Task, Deadline] | None:
     """Return who is to hand over its state, and by when; None where nobody is asked."""
     policy, plan = run.plan.restart, run.plan
-    if not policy.rescue_s or not plan.options.transparent or plan.checkpoint is None:
+    if (
+        not policy.rescue_s
+        or plan.checkpoint is None
+        or not (STRATEGIES[plan.strategy].rescues and plan.runtime)
+    ):
         return None
     if run.phase is not Phase.RUNNING or intent is not Intent.RESTART:
         return None
     if not any(task.phase.is_gone for task in gang(run)):
         return None  # all live: it is not known which of them stands still
-    lost = (run.reached_step or 0) - (run.verified_step or 0)
     writer = _writer(run)
-    if lost <= 0 or writer is None:
+    if writer is None:
         return None
+    lost = (run.reached_step or 0) - (run.verified_step or 0)  # and what was not reported yet
     pace = run.task(run.chief).progress.steps_per_s
-    worth_s = lost / pace if pace else BOUND_MIN_S
+    worth_s = lost / pace if pace else 0.0
     return writer, at + min(policy.rescue_s, max(BOUND_MIN_S, worth_s))
 
 

@@ -7,6 +7,7 @@ the position, in a file that is replaced when it is complete.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 
@@ -63,7 +64,10 @@ def fit(fit: Callable[..., Any], model: Any, library: str, given: dict[str, Any]
         transparent.build(model, given.get("x"), setting)
     try:
         with course:
-            return fit(model, **given)
+            if setting.rescue is None:
+                return fit(model, **given)
+            setting.rescue.watch(setting.strategy, model)
+            return setting.rescue.during(functools.partial(fit, model, **given), model, setting)
     finally:
         setting.fits += 1
 
@@ -91,6 +95,7 @@ def _setting(library: str, model: Any) -> Setting:
         from orchestrator.task.link import Link
         from orchestrator.task.transparent import replay, setting
         from orchestrator.task.transparent.main import is_chief
+        from orchestrator.task.transparent.rescue import Rescue
         from orchestrator.task.transparent.said import Said
 
         class Own(setting.Setting):
@@ -120,6 +125,7 @@ def _setting(library: str, model: Any) -> Setting:
         import tensorflow as tf
 
         strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
-        _settings[library] = Own(library, strategy, dict(this_task.options), said, chief)
+        rescue = Rescue.of_this_task()
+        _settings[library] = Own(library, strategy, dict(this_task.options), said, chief, rescue=rescue)
         _settings[library].restores_late = False  # nobody watches its first step
     return _settings[library]

@@ -145,9 +145,14 @@ class Atomic:
         return copy.numpy()
 
 
+def of_tensorflow(variable: Any) -> Any:
+    """Return TensorFlow's variable in one of Keras 3. What a distributed one lacks is looked for in its value."""
+    return variable if hasattr(type(variable), "values") else getattr(variable, "_value", variable)
+
+
 def own(variable: Any) -> Any:
     """Return this process's component of a variable: reading it needs no peer."""
-    found = getattr(variable, "_value", variable)
+    found = of_tensorflow(variable)
     values = getattr(found, "values", None)
     return values[0] if isinstance(values, (tuple, list)) else found
 

@@ -39,7 +39,7 @@ def install(
         _patch_predict_step(trainer.TensorFlowTrainer, strategy)
         _patch_building(trainer.TensorFlowTrainer)
     else:
-        _patch_keras2(sys.modules["tf_keras"].Model, strategy, stepping)
+        _patch_keras2(sys.modules["tf_keras"].Model, strategy, stepping, rescue)
 
 
 def _patch_steps(
@@ -190,12 +190,18 @@ def _calls(model: Any) -> bool:
     )
 
 
-def _patch_keras2(model: Any, strategy: Any, stepping: Callable[..., Any]) -> None:
+def _patch_keras2(model: Any, strategy: Any, stepping: Callable[..., Any], rescue: Rescue | None) -> None:
     def stepped(make: Any, step: str) -> Any:
         @functools.wraps(make)
         def make_function(self: Any, force: bool = False) -> Any:
             if self.distribute_strategy is strategy and step not in self.__dict__:
-                self.__dict__[step] = stepping(getattr(self, step))
+                function = getattr(self, step)
+                atomic = (
+                    rescue
+                    and step == "train_step"
+                    and rescue.atomic(strategy, self, function, in_parts=False)
+                )
+                self.__dict__[step] = stepping(function, atomic or None)
             return make(self, force)
 
         return make_function

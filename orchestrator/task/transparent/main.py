@@ -11,7 +11,6 @@ import json
 import os
 import sys
 
-from orchestrator.task import this_task
 from orchestrator.task.transparent.said import Said
 from orchestrator.task.transparent.strategy import build, enter_for_good, mean_over_workers, replace_others
 
@@ -94,8 +93,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     figures.install(library, said, name, script.folder)
     random = noise.install(library, strategy)
     parts = Parts(said)
-    rescue = Rescue(this_task.link, os.environ.get("ORCH_TASK", "")) if options.get("rescue") else None
-    this_task.rescue = rescue
+    rescue = Rescue.of_this_task()
     batches.install(library, strategy, said, random, parts, script.folder, rescue)
     setting = Setting(library, strategy, options, said, chief, random, rescue)
     parts.begin(setting.shrink.parts, library)

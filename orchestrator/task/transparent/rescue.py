@@ -11,14 +11,16 @@ that no two ever write the same.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
 import weakref
 
+from orchestrator.task import this_task
 from orchestrator.task.shim_orders import STOPPED, end
 from orchestrator.task.transparent import backup
-from orchestrator.task.transparent.atomic import Atomic, NotAtomic, own
+from orchestrator.task.transparent.atomic import Atomic, NotAtomic, of_tensorflow, own
 from orchestrator.task.transparent.strategy import workers_of
 
 TYPE_CHECKING = False
@@ -57,6 +59,14 @@ class Rescue:
         self._metrics: dict[str, Any] = {}
         """The figures of the epoch's training, which an evaluation has replaced since."""
 
+    @staticmethod
+    def of_this_task() -> Rescue | None:
+        """Return the one of this process, if the spec wants one."""
+        if this_task.rescue is None and this_task.options.get("rescue"):
+            this_task.rescue = Rescue(this_task.link, os.environ.get("ORCH_TASK", ""))
+        found: Rescue | None = this_task.rescue
+        return found
+
     # --- the steps ------------------------------------------------------------------------------------------
 
     def atomic(self, strategy: Any, model: Any, step_function: Any, *, in_parts: bool) -> Atomic | None:
@@ -68,11 +78,32 @@ class Rescue:
             found.refusal = "a worker with several replicas has no atomic steps yet"
         elif in_parts:
             found.refusal = "a batch that is trained in parts has no atomic step"
-        elif model.jit_compile or model.steps_per_execution != 1:
+        elif model.jit_compile or _several_steps(model):
             found.refusal = "steps of jit_compile or steps_per_execution are not made atomic"
         else:
             return found
         return None
+
+    def watch(self, strategy: Any, model: Any) -> None:
+        """Make the training steps of a model atomic that its own Keras makes, when it makes them next."""
+        if (
+            model in self._atomics
+            or (atomic := self.atomic(strategy, model, model.train_step, in_parts=False)) is None
+        ):
+            return
+        import tensorflow as tf
+
+        autograph, step = tf.__internal__.autograph, model.train_step
+
+        @functools.wraps(step)
+        def train_step(data: Any) -> Any:
+            if tf.executing_eagerly():
+                return step(data)
+            begin = atomic.begin()
+            return atomic.finish(autograph.tf_convert(step, autograph.control_status_ctx())(data), begin)
+
+        model.__dict__["train_step"] = tf.autograph.experimental.do_not_convert(train_step)
+        model.train_function = None
 
     def mark(self, model: Any, position: backup.Position, keep: Keep) -> None:
         """Remember where an epoch begins, or has ended."""
@@ -172,11 +203,17 @@ def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
     }
 
 
+def _several_steps(model: Any) -> bool:
+    """Return whether one call of the model's function makes several steps; tf_keras keeps the number in a variable."""
+    found: Any = getattr(model, "_steps_per_execution", None) or getattr(model, "steps_per_execution", 1)
+    return int(found.numpy() if hasattr(found, "numpy") else found) != 1
+
+
 def _counts(variable: Any) -> int:
     """Return for how many replicas the value on this one counts: a sum over all is put together when it is read."""
     import tensorflow as tf
 
-    found = getattr(variable, "_value", variable)
+    found = of_tensorflow(variable)
     if own(variable) is found or found.synchronization != tf.VariableSynchronization.ON_READ:
         return 1
     is_sum = found.aggregation == tf.VariableAggregation.SUM

@@ -205,7 +205,7 @@ class Saver:
     def _mark(self, model: Any, epoch: int, batch: int) -> None:
         """Remember the position for a rescue."""
         if self._setting.rescue is not None:
-            position = self._position(epoch, batch, self._setting.steps)
+            position = self._position(epoch, batch, self._setting.steps_of(model))
             self._setting.rescue.mark(model, position, self._memory.keep)
 
     def _end(self, model: Any) -> None:

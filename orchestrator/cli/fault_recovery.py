@@ -97,17 +97,13 @@ def _conclusion(
         )
     if not _trains(run, elapsed - HEARD_AFTER_S):
         return None
-    if _restarted(before, run):
+    old = {task["task"]: task["generation"] for task in before["tasks"]}
+    if any(task["generation"] > old.get(task["task"], 0) for task in run["tasks"]):
         return replace(seen, recovered=True, again_s=elapsed)
     if over and int(run["global_step"]) > seen.step:
         done = seen.done or "no action was needed"
         return replace(seen, recovered=True, again_s=0.0, done=done)
     return None
-
-
-def _restarted(before: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
-    old = {task["task"]: task["generation"] for task in before["tasks"]}
-    return any(task["generation"] > old.get(task["task"], 0) for task in run["tasks"])
 
 
 def _trains(run: Mapping[str, Any], within_s: float) -> bool:

@@ -64,8 +64,11 @@ def follow(
     def pause() -> bool:
         going = watch.look()
         folder.flush(session.time())
-        if live is not None:
-            _show(live, watch, session)
+        if live is not None and "phase" in watch.run:
+            text = render.run(watch.run, session.paint, width=session.width)
+            if watch.is_away:
+                text += f"\n\n  {session.paint('Coordinator not answering; last known state', 'yellow')}"
+            live.update(screen(f"\n{text}"), refresh=True)
         if not going:
             wait_for_the_last_lines(session, logs, watch.run)
         return going
@@ -96,11 +99,3 @@ def _above(live: Live) -> Callable[[str], None]:
 def _folding(put: Callable[[str], None], session: Session) -> Callable[[str], None]:
     """Return a function that folds a sentence to the terminal before it is printed."""
     return lambda text: put("\n".join(fold(text, session.width, indent="    ")))
-
-
-def _show(live: Live, watch: Watch, session: Session) -> None:
-    if "phase" in watch.run:
-        text = render.run(watch.run, session.paint, width=session.width)
-        if watch.is_away:
-            text += f"\n\n  {session.paint('Coordinator not answering; last known state', 'yellow')}"
-        live.update(screen(f"\n{text}"), refresh=True)

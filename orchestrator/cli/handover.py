@@ -181,7 +181,10 @@ def start_successor(
     deadline = session.now() + START_TIMEOUT_S + STOP_TIMEOUT_S
     while True:
         code = child.poll()  # before the request: what an ended child did is then visible in the answer
-        found = _found(session)
+        try:
+            found = session.client().get("/v1/coordinator", timeout_s=5.0)
+        except CoordinatorUnreachable:
+            found = None
         if found is not None and found.get("pid") != pid:
             return found
         if code is not None and found is not None and not found.get("ending"):
@@ -195,13 +198,6 @@ def start_successor(
         if session.now() >= deadline:
             raise _not_followed(session, pid, child.pid, lives=code is None)
         session.pause(_LOOK_EVERY_S)
-
-
-def _found(session: Session) -> dict[str, Any] | None:
-    try:
-        return session.client().get("/v1/coordinator", timeout_s=5.0)
-    except CoordinatorUnreachable:
-        return None
 
 
 def _not_followed(session: Session, pid: object, successor: int, *, lives: bool) -> WaitTimedOut:

@@ -169,7 +169,14 @@ def cli() -> None:
 def run(argv: Sequence[str], session: Session) -> int:
     """Run one command line, and return its exit code. The only place where errors become text."""
     try:
-        _choose_job(argv, session)
+        # Let the command speak with the coordinator in a Slurm job, where it means a run that is there
+        is_there = os.path.isdir(os.path.join(session.paths.state_dir, "slurm"))
+        if is_there and any(command.about_runs for _, command in called(argv)):
+            from orchestrator.client.on_slurm import chosen
+
+            found = chosen(session, list(argv[1:]))
+            if found is not None:
+                session.paths = found
         code = cli.main(list(argv), prog_name="orch", standalone_mode=False, obj=session)
     except SpecError as e:
         # One diagnostic per line, `file:line:column: …`, as compilers print them and editors read them.
@@ -192,34 +199,30 @@ def run(argv: Sequence[str], session: Session) -> int:
         return INTERRUPTED  # while words were completed, which click does before it catches this
     except StdoutClosed as e:
         discard(session.out)
-        return _without_stdout(argv, session, e.reason)
+        # The exit code. A closed pipe (`orch logs | head`) is no error, unless the command was to act.
+        reason = e.reason
+        acting = acting_command(argv)
+        if reason is None and acting is None:
+            return 0
+        message = (
+            f"cannot write to stdout: {reason}"
+            if reason
+            else f"stdout was closed before `orch {acting}` ended"
+        )
+        hint = "the command may not have finished; `orch status` shows the runs" if acting else None
+        _say_error(session, message, hint)
+        return 1 if reason else STDOUT_CLOSED
     except (InvariantViolated, Exception) as e:
-        return _say_bug(session, e)
+        import traceback
+
+        _say_error(
+            session,
+            f"this is a bug in orch {__version__}: {type(e).__name__}: {e}",
+            "please report it with the lines below; running tasks are not affected",
+        )
+        session.say("".join(traceback.format_exception(e)).rstrip())
+        return BUG
     return code if isinstance(code, int) else 0
-
-
-def _choose_job(argv: Sequence[str], session: Session) -> None:
-    """Let the command speak with the coordinator in a Slurm job, where it means a run that is there."""
-    is_there = os.path.isdir(os.path.join(session.paths.state_dir, "slurm"))
-    if is_there and any(command.about_runs for _, command in called(argv)):
-        from orchestrator.client.on_slurm import chosen
-
-        found = chosen(session, list(argv[1:]))
-        if found is not None:
-            session.paths = found
-
-
-def _without_stdout(argv: Sequence[str], session: Session, reason: str | None) -> int:
-    """Return the exit code. A closed pipe (`orch logs | head`) is no error, unless the command was to act."""
-    acting = acting_command(argv)
-    if reason is None and acting is None:
-        return 0
-    message = (
-        f"cannot write to stdout: {reason}" if reason else f"stdout was closed before `orch {acting}` ended"
-    )
-    hint = "the command may not have finished; `orch status` shows the runs" if acting else None
-    _say_error(session, message, hint)
-    return 1 if reason else STDOUT_CLOSED
 
 
 def acting_command(argv: Sequence[str]) -> str | None:
@@ -272,18 +275,6 @@ def _in_lower_case(message: str) -> str:
     for form, words in _RANGES:
         message = re.sub(form, words, message)
     return message
-
-
-def _say_bug(session: Session, error: BaseException) -> int:
-    import traceback
-
-    _say_error(
-        session,
-        f"this is a bug in orch {__version__}: {type(error).__name__}: {error}",
-        "please report it with the lines below; running tasks are not affected",
-    )
-    session.say("".join(traceback.format_exception(error)).rstrip())
-    return BUG
 
 
 if __name__ == "__main__":

@@ -116,7 +116,16 @@ class Batch:
         gpus = self._await_keepers(nodes)
         plan = placed(plan, [node for node in nodes if node.name in gpus] or nodes, nodes, gpus)
         self._ensure_coordinator()
-        self._end_earlier()
+        # End what an earlier start of the job has left in the journal: its nodes are not ours any more
+        for run in runs_of(self.client):
+            if not is_active(run):
+                continue
+            say(f"{run['run_id']} was of an earlier allocation, which is gone")
+            for name in [str(host["name"]) for host in run["hosts"]]:
+                with contextlib.suppress(OrchestratorError):
+                    self.client.post(f"/v1/runs/{run['run_id']}/drain", {"host": name, "gone": True})
+            order(self.client, run, force=True)
+            self._await_end(str(run["run_id"]), 30.0)
         body = {
             "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
             "secrets": self.wish.get("secrets") or {},
@@ -130,7 +139,16 @@ class Batch:
         is_taken = was_taken(ended)
         time.sleep(LINGER_S if not is_taken else 0.0)
         keepers.stop()
-        self._end_all(nodes)
+        # End coordinator and keepers: a keeper ignores Slurm's warning, and would hold the job for KillWait
+        if self._coordinator is not None:
+            self._coordinator.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._coordinator.wait(10.0)
+        transport = slurm_transport(self.environment.paths.bundle)
+        for node in nodes:
+            with contextlib.suppress(OrchestratorError, OSError):
+                transport.open(node, "kill -KILL $PPID").close()
+        shutil.rmtree(self.environment.paths.runtime_dir, ignore_errors=True)
         if is_taken and self.wish.get("requeue") and self._still_ours():
             say("the job is queued again, and the run continues from its last checkpoint")
             commands.call("scontrol", "requeue", self.job_id)
@@ -172,18 +190,6 @@ class Batch:
             time.sleep(0.1)
         say("the coordinator does not answer")
 
-    def _end_earlier(self) -> None:
-        """End what an earlier start of the job has left in the journal: its nodes are not ours any more."""
-        for run in runs_of(self.client):
-            if not is_active(run):
-                continue
-            say(f"{run['run_id']} was of an earlier allocation, which is gone")
-            for name in [str(host["name"]) for host in run["hosts"]]:
-                with contextlib.suppress(OrchestratorError):
-                    self.client.post(f"/v1/runs/{run['run_id']}/drain", {"host": name, "gone": True})
-            order(self.client, run, force=True)
-            self._await_end(str(run["run_id"]), 30.0)
-
     def _follow(self, run_id: str) -> dict[str, Any]:
         """Look after coordinator and run until the run has ended."""
         while True:
@@ -209,18 +215,6 @@ class Batch:
             if not any(is_active(run) for run in runs_of(self.client) if run["run_id"] == run_id):
                 return
             time.sleep(_LOOK_S)
-
-    def _end_all(self, nodes: list[HostPlan]) -> None:
-        """End coordinator and keepers: a keeper ignores Slurm's warning, and would hold the job for KillWait."""
-        if self._coordinator is not None:
-            self._coordinator.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._coordinator.wait(10.0)
-        transport = slurm_transport(self.environment.paths.bundle)
-        for node in nodes:
-            with contextlib.suppress(OrchestratorError, OSError):
-                transport.open(node, "kill -KILL $PPID").close()
-        shutil.rmtree(self.environment.paths.runtime_dir, ignore_errors=True)
 
 
 def warnings(job_id: str) -> list[str]:

@@ -83,17 +83,12 @@ def read(request: Request, environment: Environment) -> Result:
         if present and task not in present:
             raise UsageError(f"{run_id} has no log of {task}", hint=f"its tasks: {', '.join(present)}")
     if not request.follow:
-        _check_hosts(request.selection.hosts, logs, run_id)
+        known = logs.hosts(run_id) if request.selection.hosts else []
+        for host in request.selection.hosts:
+            if known and host not in known:
+                raise UsageError(f"{run_id} has no log of {host}", hint=f"its hosts: {', '.join(known)}")
     lines = _lines(request, environment, logs, run_id)
     return Result(run_id, tuple(request.tasks or present), logs.first_cause(run_id), lines)
-
-
-def _check_hosts(wanted: Sequence[str], logs: RunLogs, run_id: str) -> None:
-    """Raise UsageError for a host on which no task of the run has written a log."""
-    known = logs.hosts(run_id) if wanted else []
-    for host in wanted:
-        if known and host not in known:
-            raise UsageError(f"{run_id} has no log of {host}", hint=f"its hosts: {', '.join(known)}")
 
 
 def _lines(request: Request, environment: Environment, logs: RunLogs, run_id: str) -> Iterator[LogLine]:

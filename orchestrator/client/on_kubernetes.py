@@ -16,7 +16,7 @@ from orchestrator.client.choice import status_of
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import OrchestratorError, Refused, SpecError, WaitTimedOut
 from orchestrator.head.reach.kubernetes import lent, pods
-from orchestrator.head.reach.kubernetes.commands import Cluster, KubernetesFailed, find
+from orchestrator.head.reach.kubernetes.commands import KubernetesFailed, find
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
@@ -38,7 +38,12 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
 
     plan, _ = load_plan(file)
     wishes = pod_wishes_of(file)
-    _check(file, plan)
+    from orchestrator.spec.kubernetes.hosts import refusals
+    from orchestrator.spec.load import located
+
+    said = [located(file, loc, words) for loc, words in refusals(plan)]
+    if said:
+        raise SpecError("\n".join(said))
     survey(plan.workdir, plan.withheld).check(plan.script, plan.push_bytes_max)
     cluster = find(environment.environ, wishes.context, wishes.namespace)
     digest = objects.digest(hosts.pod_manifests(plan, wishes, b"", ""))
@@ -56,28 +61,15 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
             )
     claim = objects.claim_name(plan, wishes) if hosts.needs_claim(plan) else ""
     made = lent.new(plan.name, cluster, len(plan.hosts), digest, claim)
-    _check_rights(cluster)
-    _create(file, plan, wishes, made, state_dir)
-    return made, True
-
-
-def _check(file: str, plan: Plan) -> None:
-    from orchestrator.spec.kubernetes.hosts import refusals
-    from orchestrator.spec.load import located
-
-    said = [located(file, loc, words) for loc, words in refusals(plan)]
-    if said:
-        raise SpecError("\n".join(said))
-
-
-def _check_rights(cluster: Cluster) -> None:
-    """Refuse now what would fail only when the pods are there."""
+    # Refuse now what would fail only when the pods are there
     if not cluster.may("create", "pods", "--subresource=exec"):
         raise KubernetesFailed(
             f"you may not exec into pods of namespace {cluster.namespace}, which is how orch reaches them",
             hint="ask for the right to create pods/exec; docs/kubernetes.md has the Role",
             exit_code=5,
         )
+    _create(file, plan, wishes, made, state_dir)
+    return made, True
 
 
 def _claim(plan: Plan, wishes: PodWishes, made: lent.Lent) -> list[Manifest]:
@@ -100,21 +92,14 @@ def _claim(plan: Plan, wishes: PodWishes, made: lent.Lent) -> list[Manifest]:
     return [] if found else [hosts.claim_manifest(plan, wishes, made.id)]
 
 
-def _make(cluster: Cluster, manifest: Manifest) -> None:
-    """Create it, and never change what is there. `apply` would, and copies objects into annotations.
+def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> None:
+    from orchestrator.head.code import bundle
+    from orchestrator.spec.kubernetes import hosts
 
-    kubectl need not fetch the server's schemas: tests hold all that is written against the published ones.
-    """
-    cluster.call("create", "--validate=false", "--filename=-", stdin=json.dumps(manifest).encode())
-
-
-def _try(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, items: Sequence[Manifest]) -> None:
-    """Have the server check what is to be made, and a pod of it where we may make one, before anything is there.
-
-    Raises:
-        SpecError: it says no to what the file says; the sentence is its own.
-        KubernetesFailed: it says no for another reason.
-    """
+    items = [*_claim(plan, wishes, made), *hosts.pod_manifests(plan, wishes, bundle.packed(), made.id)]
+    # Have the server check what is to be made, and a pod of it where we may make one, before anything is there
+    # Raises: SpecError: it says no to what the file says; the sentence is its own. KubernetesFailed: it says no for
+    # another reason.
     from orchestrator.spec.kubernetes.objects import place_of
     from orchestrator.spec.load import located
 
@@ -134,18 +119,12 @@ def _try(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, items: Seque
             if e.is_of_the_object:
                 raise SpecError(located(file, place_of(e.message, wishes), e.message), hint=e.hint) from e
             raise
-
-
-def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> None:
-    from orchestrator.head.code import bundle
-    from orchestrator.spec.kubernetes import hosts
-
-    items = [*_claim(plan, wishes, made), *hosts.pod_manifests(plan, wishes, bundle.packed(), made.id)]
-    _try(file, plan, wishes, made, items)
     everything = {"apiVersion": "v1", "kind": "List", "items": items}
     lent.keep(state_dir, made)
     try:
-        _make(made.cluster, everything)
+        # Create it, and never change what is there. `apply` would, and copies objects into annotations.
+        # kubectl need not fetch the server's schemas: tests hold all that is written against the published ones
+        made.cluster.call("create", "--validate=false", "--filename=-", stdin=json.dumps(everything).encode())
     except KubernetesFailed:
         with contextlib.suppress(KubernetesFailed):
             lent.give_back(state_dir, made)  # what was made before the one that failed

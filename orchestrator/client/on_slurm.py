@@ -41,7 +41,12 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     from orchestrator.spec.plan import load_recipients
 
     wish, plan, secrets = wish_and_plan(file)
-    _check(plan)
+    for host in plan.hosts:
+        if host.transport == "local" and len(plan.hosts) > 1:
+            raise UsageError(
+                f"{host.name} has `transport: local`, and Slurm gives nodes",
+                hint="leave it out, or write `slurm: {nodes: …}` in place of `hosts:`",
+            )
     survey(plan.workdir, plan.withheld).check(plan.script, plan.push_bytes_max)
     state_dir = job.directory(environment.paths.state_dir, plan.name)
     before = job.read(state_dir)
@@ -118,15 +123,6 @@ def forget_secrets(environment: Environment) -> None:
     """Remove what ended jobs have left of secrets."""
     for name in ended_with_secrets(environment):
         job.forget_secrets(job.directory(environment.paths.state_dir, name))
-
-
-def _check(plan: Plan) -> None:
-    for host in plan.hosts:
-        if host.transport == "local" and len(plan.hosts) > 1:
-            raise UsageError(
-                f"{host.name} has `transport: local`, and Slurm gives nodes",
-                hint="leave it out, or write `slurm: {nodes: …}` in place of `hosts:`",
-            )
 
 
 def chosen(environment: Environment, words: list[str]) -> Paths | None:

@@ -10,7 +10,6 @@ from orchestrator.head.node.paths import Paths
 
 if TYPE_CHECKING:
     from orchestrator.head.records.accounts import Accounts
-    from orchestrator.reporting.goodput import Account
 
 _NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", "steps_per_s", "cpu_percent", "rss_bytes"))
 """The fields of a task that only its heartbeats tell."""
@@ -53,7 +52,12 @@ def status(
     live = {run["run_id"]: aged(run, now - told[1]) for run in told[0].get("runs", ())} if told else {}
     for run in runs:
         run.update(steps_per_s=None, tasks=[{**task, **_NOT_KNOWN} for task in run["tasks"]])
-        run.update(global_step=_newest_step(run, times.get(run["run_id"])))
+        account = times.get(run["run_id"])
+        measured = account.generations[-1] if account and account.generations else None
+        steps = [run["global_step"]]
+        if measured is not None and measured.number == run["generation"]:
+            steps.append(measured.last_step)
+        run.update(global_step=max((step for step in steps if step is not None), default=None))
     runs = [_newer(run, live.get(run["run_id"])) for run in runs]
     known = [one.run.run_id for one in kept] + [one.run_id for one in contents.unreadable]
     troubles = plan_copies.missing(paths, known)
@@ -80,14 +84,6 @@ def aged(document: Any, by_s: float) -> Any:
         name: round(value + by_s, 1) if name.endswith("_age_s") and value is not None else aged(value, by_s)
         for name, value in document.items()
     }
-
-
-def _newest_step(run: dict[str, Any], account: Account | None) -> int | None:
-    measured = account.generations[-1] if account and account.generations else None
-    steps = [run["global_step"]]
-    if measured is not None and measured.number == run["generation"]:
-        steps.append(measured.last_step)
-    return max((step for step in steps if step is not None), default=None)
 
 
 def _newer(run: dict[str, Any], live: dict[str, Any] | None) -> dict[str, Any]:

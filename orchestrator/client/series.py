@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from orchestrator.core.errors import OrchestratorError, UsageError
@@ -59,20 +59,17 @@ def read(client: Client, run_id: str, names: Sequence[str], x: Axis) -> Metrics:
     # One at a time: an answer has a limit of series, and a run any number of names.
     for name in wanted:
         query: dict[str, str | int | float] = {"names": named(*known[name]), "x": x, "buckets": BUCKETS}
-        made[name] = _joined(client.get(f"/v1/runs/{run_id}/series", query).get("series") or [])
+        # The generations as one series, without the gaps between points
+        parts = client.get(f"/v1/runs/{run_id}/series", query).get("series") or []
+        points = [
+            (float(at), float(value), int(part["generation"]))
+            for part in parts
+            for at, value in zip(part["x"], part["y"], strict=True)
+            if value is not None
+        ]
+        made[name] = Series(
+            array("d", (at for at, _, _ in points)),
+            array("d", (value for _, value, _ in points)),
+            array("q", (number for _, _, number in points)),
+        )
     return made
-
-
-def _joined(parts: Sequence[Mapping[str, Any]]) -> Series:
-    """Return the generations as one series, without the gaps between points."""
-    points = [
-        (float(at), float(value), int(part["generation"]))
-        for part in parts
-        for at, value in zip(part["x"], part["y"], strict=True)
-        if value is not None
-    ]
-    return Series(
-        array("d", (at for at, _, _ in points)),
-        array("d", (value for _, value, _ in points)),
-        array("q", (number for _, _, number in points)),
-    )

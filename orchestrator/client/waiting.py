@@ -136,7 +136,18 @@ class Wait:
             if is_over:
                 self._say_events(self._news())  # all that led to its last phase
         except (CoordinatorUnreachable, CoordinatorBusy) as e:
-            self._away(e)
+            now = self._environment.now()
+            is_busy = isinstance(e, CoordinatorBusy)
+            if self._away_since is None:
+                self._away_since = now
+                start = f"{e}; the run continues without it. `orch coordinator start` starts one"
+                self._say(
+                    "The coordinator is busy and has not answered yet; it is asked again"
+                    if is_busy
+                    else start
+                )
+            elif now - self._away_since >= AWAY_MAX_S and not is_busy:
+                raise e
         else:
             if self._away_since is not None:
                 self._say("The coordinator answers again")
@@ -150,11 +161,8 @@ class Wait:
                 f"{duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
                 hint=f"the run continues; `orch status {self.run.get('name')}` shows it",
             )
-        self._pause(self._environment.now() - began)
-        return True
-
-    def _pause(self, look_s: float) -> None:
-        """Wait after a look that took so long, at most until the deadline or the run's next event."""
+        # Wait after a look that took so long, at most until the deadline or the run's next event
+        look_s = self._environment.now() - began
         until = self._environment.now() + wait_s(look_s)
         if self._deadline is not None:
             until = min(until, self._deadline)
@@ -167,6 +175,7 @@ class Wait:
             is_news = False  # the next look says so
         if not is_news:
             self._pause_until(until)
+        return True
 
     def _pause_until(self, at: float) -> None:
         left_s = at - self._environment.now()
@@ -196,15 +205,3 @@ class Wait:
 
     def _say_progress(self) -> None:
         """Tell how far the run is; a subclass may."""
-
-    def _away(self, error: CoordinatorUnreachable | CoordinatorBusy) -> None:
-        now = self._environment.now()
-        is_busy = isinstance(error, CoordinatorBusy)
-        if self._away_since is None:
-            self._away_since = now
-            start = f"{error}; the run continues without it. `orch coordinator start` starts one"
-            self._say(
-                "The coordinator is busy and has not answered yet; it is asked again" if is_busy else start
-            )
-        elif now - self._away_since >= AWAY_MAX_S and not is_busy:
-            raise error

@@ -92,7 +92,14 @@ class Decoder:
             body_bytes, blob_bytes = self._lengths
             if self._held_bytes < body_bytes + blob_bytes:
                 break
-            frames.append((_parse(self._taken(body_bytes)), self._taken(blob_bytes)))
+            body = self._taken(body_bytes)
+            try:
+                message = json.loads(body.decode("utf-8"))
+            except (ValueError, RecursionError) as e:
+                raise FrameError(f"a frame that is no JSON: {e}") from e
+            if not isinstance(message, dict):
+                raise FrameError(f"a frame that is no JSON object but a {type(message).__name__}")
+            frames.append((message, self._taken(blob_bytes)))
             self._lengths = None
         return frames
 
@@ -124,16 +131,6 @@ def _lengths(header: bytes) -> tuple[int, int]:
             f"{JSON_BYTES_MAX} + {BLOB_BYTES_MAX}. Does something else write to this channel?"
         )
     return body_bytes, blob_bytes
-
-
-def _parse(body: bytes) -> dict[str, Any]:
-    try:
-        message = json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError) as e:
-        raise FrameError(f"a frame that is no JSON: {e}") from e
-    if not isinstance(message, dict):
-        raise FrameError(f"a frame that is no JSON object but a {type(message).__name__}")
-    return message
 
 
 def _finite(value: Any) -> Any:

@@ -61,7 +61,24 @@ def run(request: Request, session: Session) -> list[Outcome]:
     for number in range(len(request.faults) or request.draw):
         before = _wait(client, chosen, session, request, first=number == 0)
         kind, target = request.faults[number] if request.faults else _drawn(before, dice)
-        outcome = _inject(client, before, kind, target, session, request)
+        found = client.get("/v1/events", {"name": str(before["run_id"]), "after": 0}).get("events")
+        after = max((event["seq"] for event in (found if isinstance(found, list) else [])), default=0)
+        at = session.now()
+        body = {"fault": kind, "target": target, "for_s": request.for_s}
+        client.post(f"/v1/runs/{before['run_id']}/chaos", body)
+        lasting = f" for {duration(request.for_s)}" if KINDS[kind].lasts else ""
+        session.say(f"Injected: {kind} {target}{lasting}, at step {before['global_step']}")
+        outcome = watch_recovery(
+            client,
+            before,
+            kind=kind,
+            target=target,
+            after=after,
+            at=at,
+            session=session,
+            for_s=request.for_s if KINDS[kind].lasts else 0.0,
+            timeout_s=request.timeout_s,
+        )
         outcomes.append(outcome)
         if not outcome.recovered:
             break
@@ -98,33 +115,6 @@ def _drawn(run: Mapping[str, Any], dice: random.Random) -> tuple[str, str]:
     living = [task for task in run["tasks"] if task["phase"] == "RUNNING"]
     task = dice.choice(living or run["tasks"])
     return kind, str(task["task"] if KINDS[kind].of == "task" else task["host"])
-
-
-def _inject(
-    client: Client, before: Mapping[str, Any], kind: str, target: str, session: Session, request: Request
-) -> Outcome:
-    after = max((event["seq"] for event in _events(client, before, 0)), default=0)
-    at = session.now()
-    body = {"fault": kind, "target": target, "for_s": request.for_s}
-    client.post(f"/v1/runs/{before['run_id']}/chaos", body)
-    lasting = f" for {duration(request.for_s)}" if KINDS[kind].lasts else ""
-    session.say(f"Injected: {kind} {target}{lasting}, at step {before['global_step']}")
-    return watch_recovery(
-        client,
-        before,
-        kind=kind,
-        target=target,
-        after=after,
-        at=at,
-        session=session,
-        for_s=request.for_s if KINDS[kind].lasts else 0.0,
-        timeout_s=request.timeout_s,
-    )
-
-
-def _events(client: Client, run: Mapping[str, Any], after: int) -> list[dict[str, Any]]:
-    found = client.get("/v1/events", {"name": str(run["run_id"]), "after": after}).get("events")
-    return found if isinstance(found, list) else []
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

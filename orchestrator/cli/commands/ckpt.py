@@ -48,31 +48,30 @@ def listing(answer: Document, session: Session) -> str:
     rows = [list(_COLUMNS)]
     styles: dict[tuple[int, int], tuple[str, ...]] = {(0, x): ("bold",) for x in range(len(_COLUMNS))}
     for y, found in enumerate(answer["checkpoints"], start=1):
-        rows.append(_row(found, found["name"] == answer["newest"], session.time()))
+        now = session.time()
+        notes = ["newest"] if (found["name"] == answer["newest"]) else []
+        notes += ["pinned"] if found["pinned"] else []
+        notes += ["on the head node"] if found.get("pulled") else []
+        notes += ["set aside"] if found["set_aside"] else []
+        by = found.get("by") or {}
+        step, generation = found["global_step"], found["generation"]
+        rows.append(
+            [
+                "-" if generation is None else str(generation),
+                "-" if step is None else str(step),
+                size(found["bytes"]),
+                f"{duration(max(0.0, now - found['saved_at']))} ago",
+                "seed" if found["given"] else f"{by['task']} on {by['host']}" if by else "-",
+                _verified(found, now),
+                ", ".join(notes),
+                str(found["name"]),
+            ]
+        )
         if found["whole"] is False:
             styles[y, 5] = ("red",)
         elif found["verified_at"] is not None:
             styles[y, 5] = ("green",)
     return "\n".join(table(rows, session.paint, right=frozenset({"GEN", "STEP", "SIZE"}), styles=styles))
-
-
-def _row(found: Document, is_newest: bool, now: float) -> list[str]:
-    notes = ["newest"] if is_newest else []
-    notes += ["pinned"] if found["pinned"] else []
-    notes += ["on the head node"] if found.get("pulled") else []
-    notes += ["set aside"] if found["set_aside"] else []
-    by = found.get("by") or {}
-    step, generation = found["global_step"], found["generation"]
-    return [
-        "-" if generation is None else str(generation),
-        "-" if step is None else str(step),
-        size(found["bytes"]),
-        f"{duration(max(0.0, now - found['saved_at']))} ago",
-        "seed" if found["given"] else f"{by['task']} on {by['host']}" if by else "-",
-        _verified(found, now),
-        ", ".join(notes),
-        str(found["name"]),
-    ]
 
 
 def _verified(found: Document, now: float) -> str:
@@ -90,10 +89,6 @@ def _verified(found: Document, now: float) -> str:
 
 def _is_unverifiable(found: Document) -> bool:
     return found.get("proof") == "names"
-
-
-def _newest(answer: Document) -> Document | None:
-    return next((found for found in answer["checkpoints"] if found["name"] == answer["newest"]), None)
 
 
 def _writing(answer: Document) -> list[str]:
@@ -157,7 +152,7 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
     session.say("Reading every checkpoint …")
     answer = run(Request("read", name), session)
     _show(answer, session, as_json=as_json)
-    newest = _newest(answer)
+    newest = next((found for found in answer["checkpoints"] if found["name"] == answer["newest"]), None)
     for written in _writing(answer):
         session.say(f"not verified, since it is being written: {written}")
     if newest is None:

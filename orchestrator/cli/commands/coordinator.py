@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from orchestrator.cli.help import Group
@@ -146,25 +144,21 @@ def status(session: Session, as_json: bool) -> int:
     if as_json:
         session.put_json(document)
     else:
-        session.put(_text(document))
+        keys = (
+            "pid",
+            "epoch",
+            "version",
+            "socket",
+            "state_dir",
+            "started_at",
+            "service",
+            "warning",
+            "runs",
+            "hosts",
+        )
+        rows = [(key, _listed(document[key])) for key in keys if document.get(key) is not None]
+        session.put("\n".join(f"{key.replace('_', ' '):<11} {text}" for key, text in rows))
     return 0
-
-
-def _text(document: dict[str, Any]) -> str:
-    keys = (
-        "pid",
-        "epoch",
-        "version",
-        "socket",
-        "state_dir",
-        "started_at",
-        "service",
-        "warning",
-        "runs",
-        "hosts",
-    )
-    rows = [(key, _listed(document[key])) for key in keys if document.get(key) is not None]
-    return "\n".join(f"{key.replace('_', ' '):<11} {text}" for key, text in rows)
 
 
 def _listed(value: object) -> str:

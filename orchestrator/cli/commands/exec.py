@@ -16,7 +16,7 @@ from orchestrator.cli.run_choice import complete_host, complete_run, complete_ta
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.terminal import printable
 from orchestrator.client.known_run import host_of, known_run, task_of
-from orchestrator.core.errors import HostError, OrchestratorError, SomeHostsOnly, UsageError
+from orchestrator.core.errors import OrchestratorError, SomeHostsOnly, UsageError
 from orchestrator.core.words import counted, listed
 
 if TYPE_CHECKING:
@@ -151,7 +151,11 @@ def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
     if not problems and len(codes) == 1:
         return codes.pop() or 0
     if len(problems) == len(ended) and len({problem.exit_code for problem in problems}) == 1:
-        return _all_failed(problems)
+        first = problems[0]
+        more = f", and {len(problems) - 1} more hosts" if len(problems) > 1 else ""
+        error = OrchestratorError(f"{first.message}{more}", hint=first.hint)
+        error.exit_code = first.exit_code
+        return error
     failed = [one for one in ended if one.problem is not None or one.exit_code != 0]
     told = [f"{one.host} ({_how(one)})" for one in failed]
     return SomeHostsOnly(f"it failed on {len(failed)} of {counted(len(ended), 'host')}: {listed(told)}")
@@ -159,14 +163,6 @@ def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
 
 def _how(one: Ended) -> str:
     return "not run" if one.exit_code is None else f"exit code {one.exit_code}"
-
-
-def _all_failed(problems: Sequence[HostError]) -> OrchestratorError:
-    first = problems[0]
-    more = f", and {len(problems) - 1} more hosts" if len(problems) > 1 else ""
-    error = OrchestratorError(f"{first.message}{more}", hint=first.hint)
-    error.exit_code = first.exit_code
-    return error
 
 
 @click.command(

@@ -41,7 +41,9 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     client = session.client()
     chosen = find_or_newest(runs_of(client), request.name)
     found = look(client, chosen, request)
-    directory = os.path.abspath(request.directory or os.path.join(_own(chosen), str(chosen["run_id"])))
+    directory = os.path.abspath(
+        request.directory or os.path.join(f"{chosen['name']}-outputs", str(chosen["run_id"]))
+    )
     _tell_missing(found, session)
     if request.directory is None and found["files"]:
         from orchestrator.head.transfer.outputs import own_directory
@@ -83,10 +85,6 @@ def _tell_missing(found: Mapping[str, Any], session: Session) -> None:
         session.say(f"{counted(found['hidden'], 'hidden file')} left out; a PATTERN brings them")
 
 
-def _own(chosen: Mapping[str, Any]) -> str:
-    return f"{chosen['name']}-outputs"
-
-
 class _Bringer:
     """Brings files, and tells how far it is."""
 
@@ -109,7 +107,10 @@ class _Bringer:
         try:
             while True:
                 part = self._client.post(self._path, body, timeout_s=_TIMEOUT_S)
-                self._tell(self._done + int(part["here_bytes"]))
+                here = self._done + int(part["here_bytes"])
+                if self._session.now() - self._told_at >= _TELL_EVERY_S:
+                    self._told_at = self._session.now()
+                    self._session.say(f"Fetched {size(here)} of {size(self._total)}")
                 if part["state"] != "more":
                     break
                 body["sha256"] = part["sha256"]
@@ -122,11 +123,6 @@ class _Bringer:
             entry |= {"state": part["state"], "sha256": part["sha256"]}
         self._done += int(file["bytes"])
         return entry
-
-    def _tell(self, here: int) -> None:
-        if self._session.now() - self._told_at >= _TELL_EVERY_S:
-            self._told_at = self._session.now()
-            self._session.say(f"Fetched {size(here)} of {size(self._total)}")
 
 
 def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
@@ -172,26 +168,6 @@ def _show(document: Mapping[str, Any], patterns: Sequence[str], session: Session
     session.put(document["directory"])
 
 
-def _list(request: Request, session: Session, *, as_json: bool) -> int:
-    """Print what could be fetched, and fetch nothing."""
-    client = session.client()
-    chosen = find_or_newest(runs_of(client), request.name)
-    found = look(client, chosen, request)
-    if as_json:
-        session.put_json({"schema": 1, **found})
-        return 0
-    rows = [["FILE", "SIZE", "TASK", "HOST"]]
-    rows += [
-        [one_line(file["to"]), size(file["bytes"]), file["task"], file["host"]] for file in found["files"]
-    ]
-    if found["files"]:
-        session.put("\n".join(table(rows, session.paint, right=frozenset({"SIZE"}))))
-    else:
-        _say_nothing(found, request.patterns, session)
-    _tell_missing(found, session)
-    return 0
-
-
 def _say_nothing(found: Mapping[str, Any], patterns: Sequence[str], session: Session) -> None:
     """Say that there is nothing to fetch."""
     who = "its tasks have left no file" + (f" that matches {listed(list(patterns))}" if patterns else "")
@@ -234,7 +210,23 @@ def command(
     name, task = name_and_task(name, task)
     request = Request(name, patterns, task, directory, force)
     if only_list:
-        return _list(request, session, as_json=as_json)
+        # Print what could be fetched, and fetch nothing
+        client = session.client()
+        chosen = find_or_newest(runs_of(client), request.name)
+        found = look(client, chosen, request)
+        if as_json:
+            session.put_json({"schema": 1, **found})
+            return 0
+        rows = [["FILE", "SIZE", "TASK", "HOST"]]
+        rows += [
+            [one_line(file["to"]), size(file["bytes"]), file["task"], file["host"]] for file in found["files"]
+        ]
+        if found["files"]:
+            session.put("\n".join(table(rows, session.paint, right=frozenset({"SIZE"}))))
+        else:
+            _say_nothing(found, request.patterns, session)
+        _tell_missing(found, session)
+        return 0
     document = run(request, session)
     if as_json:
         session.put_json(document)

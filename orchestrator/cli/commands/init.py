@@ -110,7 +110,10 @@ def _look(
         transports(session.paths),
         bundle.load,
         name=name,
-        pythons=(*([sys.executable] if _is_here(machines) else []), *survey.PYTHONS),
+        pythons=(
+            *([sys.executable] if any(_host(machine).transport == "local" for machine in machines) else []),
+            *survey.PYTHONS,
+        ),
         directories=[directory] if directory else survey.SHARED,
     )
     return found, machines
@@ -124,10 +127,6 @@ def _host(machine: Machine) -> HostPlan:
     if address in LOCAL:
         return HostPlan(machine.name, transport="local")
     return HostPlan(machine.name, address=address, user=machine.user, port=machine.port)
-
-
-def _is_here(machines: Sequence[Machine]) -> bool:
-    return any(_host(machine).transport == "local" for machine in machines)
 
 
 def _sentence(one: Surveyed) -> str:

@@ -127,17 +127,6 @@ def _runs(session: Session, client: Client, request: Request, waiting: list[str]
         return runs
 
 
-def _confirm(found: dict[str, Any], session: Session) -> None:
-    """Ask whether the only active run is meant, which nobody has named. Raises Refused where it is not."""
-    if not is_interactive(session):
-        raise Refused(
-            f"no NAME is given, and no terminal to ask on whether {found['run_id']} is meant; nothing was stopped",
-            hint=f"`orch kill {found['name']}`, or add --yes",
-        )
-    if not confirm(session, f"Stop {render.title(found)}?"):
-        raise Refused("not confirmed; nothing was stopped")
-
-
 def _chosen(
     request: Request, runs: list[dict[str, Any]], waiting: list[str], session: Session
 ) -> list[dict[str, Any]]:
@@ -148,7 +137,15 @@ def _chosen(
     if not request.names:
         found = only_active(runs, "kill")
         if not request.yes:
-            _confirm(found, session)
+            # Ask whether the only active run is meant, which nobody has named
+            if not is_interactive(session):
+                raise Refused(
+                    f"no NAME is given, and no terminal to ask on whether {found['run_id']} is meant; "
+                    "nothing was stopped",
+                    hint=f"`orch kill {found['name']}`, or add --yes",
+                )
+            if not confirm(session, f"Stop {render.title(found)}?"):
+                raise Refused("not confirmed; nothing was stopped")
         return [found]
     done = set(waiting) - {found["name"] for found in active}
     return [find(runs, name) for name in dict.fromkeys(request.names) if name not in done]

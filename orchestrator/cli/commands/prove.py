@@ -125,19 +125,15 @@ def _record(
                 f"{plan.name} ended without a record: {plan.script} must train by Keras's fit",
                 hint=f"`orch logs {plan.name}`",
             ) from None
-    record = _checked(text, plan)
-    session.say(f"  {counted(len(record.steps), 'step')} recorded; took {duration(session.now() - began)}")
-    return record, last
-
-
-def _checked(text: bytes, plan: Plan) -> Record:
-    """Return the record that a host has sent. Raises NotProven where it is not one."""
+    # The record that a host has sent
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(Record).validate_json(text)
+        record = TypeAdapter(Record).validate_json(text)
     except ValidationError as e:
         raise NotProven(f"{plan.name}: what it left is no record: {e.errors()[0]['msg']}") from None
+    session.say(f"  {counted(len(record.steps), 'step')} recorded; took {duration(session.now() - began)}")
+    return record, last
 
 
 def shown(alone: Record, together: Record, verdict: Verdict, session: Session) -> str:

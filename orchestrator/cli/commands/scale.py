@@ -88,31 +88,20 @@ def run(request: Request, session: Session) -> list[Measured]:
             f"{counted(size, 'replica')} on {counted(len({t.host for t in plan.tasks}), 'host')}: "
             f"{request.warmup} steps to warm up, {request.steps} measured"
         )
-        one = _measure(request, session, plan, secrets, size)
+        from orchestrator.reporting.scaling import measured_of
+
+        shown = to_its_end(session, plan, secrets, doing="measured", timeout_s=request.timeout_s)
+        # What the run reported of the measured steps
+        from orchestrator.both.trial_records import MEASURED_PREFIX
+
+        metrics: Mapping[str, float] = shown.get("metrics") or {}
+        own = [name for name in metrics if name.startswith(MEASURED_PREFIX)]
+        one = measured_of(size, {name.removeprefix(MEASURED_PREFIX): metrics[name] for name in own})
+        if shown.get("phase") != "SUCCEEDED" or one is None:
+            raise NotMeasured(_why(shown, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
         session.say(f"  {_pace(one.step_s)} a step; took {duration(session.now() - began)}")
         found.append(one)
     return found
-
-
-def _measure(
-    request: Request, session: Session, plan: Plan, secrets: Mapping[str, str], size: int
-) -> Measured:
-    from orchestrator.reporting.scaling import measured_of
-
-    shown = to_its_end(session, plan, secrets, doing="measured", timeout_s=request.timeout_s)
-    one = measured_of(size, _figures(shown))
-    if shown.get("phase") != "SUCCEEDED" or one is None:
-        raise NotMeasured(_why(shown, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
-    return one
-
-
-def _figures(run: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the run reported of the measured steps."""
-    from orchestrator.both.trial_records import MEASURED_PREFIX
-
-    metrics: Mapping[str, float] = run.get("metrics") or {}
-    own = [name for name in metrics if name.startswith(MEASURED_PREFIX)]
-    return {name.removeprefix(MEASURED_PREFIX): metrics[name] for name in own}
 
 
 def _why(run: Mapping[str, Any], size: int) -> str:

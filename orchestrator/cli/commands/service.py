@@ -76,7 +76,10 @@ def install(request: Request, session: Session, systemd: Systemd) -> dict[str, A
     unit = unit_of(request, session)
     text = unit.text  # raises before anything is changed
     session.paths.ensure()
-    running = _running(session)
+    try:
+        running = session.client().get("/v1/coordinator")
+    except CoordinatorUnreachable:
+        running = None
     check_successor(session, running)
     systemd.write(text)
     systemd.ctl("daemon-reload")
@@ -139,13 +142,6 @@ def describe(request: Request, systemd: Systemd) -> dict[str, Any]:
         "active": systemd.ask("is-active") if installed else "no",
         "linger": request.system or systemd.lingers(request.user),
     }
-
-
-def _running(session: Session) -> dict[str, Any] | None:
-    try:
-        return session.client().get("/v1/coordinator")
-    except CoordinatorUnreachable:
-        return None
 
 
 def _parts(

@@ -90,7 +90,10 @@ def command(session: Session, name: str | None, as_json: bool, watch: bool) -> i
         session.hint(e.hint)
     for sentence in document.get("troubles", ()):
         session.warn(sentence)
-    _say_other_version(session, document)
+    if (document.get("coordinator") or {}).get("version") not in (None, __version__):
+        from orchestrator.cli.handover import say_other_version
+
+        say_other_version(session, document["coordinator"])
     if as_json:
         session.put_json(document)
     else:
@@ -100,13 +103,6 @@ def command(session: Session, name: str | None, as_json: bool, watch: bool) -> i
 
 def _recorded_sentence(error: CoordinatorUnreachable, document: dict[str, Any]) -> str:
     return f"{error}; this is the last recorded state, of {duration(document['recorded_age_s'])} ago"
-
-
-def _say_other_version(session: Session, document: dict[str, Any]) -> None:
-    if (document.get("coordinator") or {}).get("version") not in (None, __version__):
-        from orchestrator.cli.handover import say_other_version
-
-        say_other_version(session, document["coordinator"])
 
 
 def _watch(name: str | None, session: Session) -> int:

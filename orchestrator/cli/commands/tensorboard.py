@@ -50,7 +50,23 @@ def run(request: Request, session: Session) -> dict[str, Any]:
         return fetched
     argv += ["--logdir", fetched["directory"], *_where(request.port)]
     with contextlib.suppress(KeyboardInterrupt), _serving(argv) as server:
-        _refresh(server, client, chosen, session)
+        # Fetch new data while the run is active, then only serve
+        said: dict[str, str] = {}
+        training, next_at = True, session.now() + FETCH_EVERY_S
+        while server.poll() is None:
+            session.pause(_LOOK_EVERY_S)
+            if not training or session.now() < next_at:
+                continue
+            try:
+                training = is_active(status_of(client, chosen))
+                _fetch(client, chosen, session, said=said)
+            except CoordinatorUnreachable as e:
+                if said.get("") != str(e):
+                    session.say(f"{e}; new data arrives once a coordinator is running again")
+                said[""] = str(e)
+            next_at = session.now() + FETCH_EVERY_S
+        if server.returncode:
+            raise OrchestratorError(f"TensorBoard ended with exit code {server.returncode}; see above")
     return fetched
 
 
@@ -120,28 +136,6 @@ def _serving(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
-
-
-def _refresh(
-    server: subprocess.Popen[bytes], client: Client, chosen: dict[str, Any], session: Session
-) -> None:
-    """Fetch new data while the run is active, then only serve."""
-    said: dict[str, str] = {}
-    training, next_at = True, session.now() + FETCH_EVERY_S
-    while server.poll() is None:
-        session.pause(_LOOK_EVERY_S)
-        if not training or session.now() < next_at:
-            continue
-        try:
-            training = is_active(status_of(client, chosen))
-            _fetch(client, chosen, session, said=said)
-        except CoordinatorUnreachable as e:
-            if said.get("") != str(e):
-                session.say(f"{e}; new data arrives once a coordinator is running again")
-            said[""] = str(e)
-        next_at = session.now() + FETCH_EVERY_S
-    if server.returncode:
-        raise OrchestratorError(f"TensorBoard ended with exit code {server.returncode}; see above")
 
 
 @click.command(

@@ -282,7 +282,18 @@ def trust_rounds(
         if not takes:
             break
         if not request.yes:
-            _ask(session, [key for found in takes for key in found.to_take])
+            keys = [key for found in takes for key in found.to_take]
+            if not is_interactive(session):
+                raise Refused(
+                    "no terminal to confirm the keys on",
+                    hint="compare the fingerprints, then add --yes",
+                )
+            changed = sum(key.state == "changed" for key in keys)
+            instead = f"; {counted(changed, 'trusted key')} will be replaced" if changed else ""
+            if not confirm(
+                session, f"Trust {'this key' if len(keys) == 1 else f'these {len(keys)} keys'}{instead}?"
+            ):
+                raise Refused("not confirmed; no key was added")
         try:
             added += transport.trust(key for found in takes for key in found.keys)
         except (OSError, ValueError) as e:
@@ -308,16 +319,3 @@ def _scan_and_show(
         return scan(transport, hosts, show, counter.count)
     finally:
         counter.clear()
-
-
-def _ask(session: Session, keys: Sequence[ScannedKey]) -> None:
-    """Raise Refused unless a person confirms."""
-    if not is_interactive(session):
-        raise Refused(
-            "no terminal to confirm the keys on",
-            hint="compare the fingerprints, then add --yes",
-        )
-    changed = sum(key.state == "changed" for key in keys)
-    instead = f"; {counted(changed, 'trusted key')} will be replaced" if changed else ""
-    if not confirm(session, f"Trust {'this key' if len(keys) == 1 else f'these {len(keys)} keys'}{instead}?"):
-        raise Refused("not confirmed; no key was added")

@@ -52,7 +52,18 @@ class Request:
 def submit(request: Request, session: Session, client: Client) -> Submitted:
     """Submit the plan of the file; with --take-over end first what another head node drives."""
     if request.engine == "slurm":
-        return _submit_to_slurm(request, session)
+        from orchestrator.client import on_slurm
+
+        found, created = on_slurm.submit(request.file, session, from_scratch=request.from_scratch)
+        session.say(
+            f"job {found.id} {'is submitted' if created else 'has this run already; nothing has changed'}"
+        )
+        on_slurm.of_run(session, found.name)
+        if request.until == "accepted":
+            return Submitted(f"job {found.id}", found.name, created)
+        on_slurm.wait_for_nodes(found, session)
+        newest = find_or_newest(runs_of(session.client()), found.name)
+        return Submitted(str(newest["run_id"]), found.name, created)
     if request.engine == "k8s":
         return _submit_to_pods(request, session, client)
     return _submit_here(request, session, client)
@@ -64,7 +75,15 @@ def _submit_here(request: Request, session: Session, client: Client, place: Plac
 
         say_other_version(session, coordinator)
         if request.take_over:
-            _take_over(request, session, coordinator, plan)
+            from orchestrator.cli.taking_over import take_over
+            from orchestrator.core.state.owner import Owner
+
+            if "owner" not in coordinator:
+                raise Refused(
+                    "the running coordinator is of an older orch, and cannot take over a run",
+                    hint="`orch coordinator restart` first; tasks go on",
+                )
+            take_over(session, plan, Owner(**coordinator["owner"]), yes=request.yes)
 
     return submit_file(
         request.file,
@@ -109,33 +128,6 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
         raise
     on_kubernetes.has_run(made, session, hosts)
     return submitted
-
-
-def _submit_to_slurm(request: Request, session: Session) -> Submitted:
-    from orchestrator.client import on_slurm
-
-    found, created = on_slurm.submit(request.file, session, from_scratch=request.from_scratch)
-    session.say(
-        f"job {found.id} {'is submitted' if created else 'has this run already; nothing has changed'}"
-    )
-    on_slurm.of_run(session, found.name)
-    if request.until == "accepted":
-        return Submitted(f"job {found.id}", found.name, created)
-    on_slurm.wait_for_nodes(found, session)
-    newest = find_or_newest(runs_of(session.client()), found.name)
-    return Submitted(str(newest["run_id"]), found.name, created)
-
-
-def _take_over(request: Request, session: Session, coordinator: Mapping[str, Any], plan: Plan) -> None:
-    from orchestrator.cli.taking_over import take_over
-    from orchestrator.core.state.owner import Owner
-
-    if "owner" not in coordinator:
-        raise Refused(
-            "the running coordinator is of an older orch, and cannot take over a run",
-            hint="`orch coordinator restart` first; tasks go on",
-        )
-    take_over(session, plan, Owner(**coordinator["owner"]), yes=request.yes)
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:

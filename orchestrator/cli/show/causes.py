@@ -31,9 +31,10 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
     causes = document.get("first_causes") or []
     is_known = document.get("phase") is not None
     blocks = [render.headline(document, paint) if is_known else paint(render.title(document), "bold")]
+    # Put together what follows on each other and differs in numbers alone: five failures alike are said once
     blocks += [
         "\n".join(paragraphs.indent(block(alike[-1], paint, width, again=alike[:-1])))
-        for alike in _grouped(causes)
+        for alike in [list(alike) for _, alike in groupby(causes, key=_likeness)]
     ]
     spent = goodput(document.get("time_use"))
     if spent:
@@ -84,11 +85,6 @@ def _now(document: Document, causes: list[Any], paint: Paint, width: int | None)
     return lines + _wrapped("hint", (document.get("problem") or {}).get("hint"), paint, width)
 
 
-def _grouped(causes: list[Document]) -> list[list[Document]]:
-    """Put together what follows on each other and differs in numbers alone: five failures alike are said once."""
-    return [list(alike) for _, alike in groupby(causes, key=_likeness)]
-
-
 def _likeness(cause: Document) -> tuple[object, ...]:
     sentence = _NUMBER.sub("#", str(cause.get("sentence")))
     return cause.get("task"), cause.get("cause"), cause.get("exit_code"), cause.get("signal"), sentence
@@ -105,9 +101,23 @@ def block(
     if again:
         times = f"{len(again) + 1} times in a row, the first time in generation {again[0].get('generation')}"
         lines += _wrapped("alike", times, paint, width)
-    lines += _wrapped("when", _when(cause), paint, width)
+    facts = []
+    if cause.get("ended_time") is not None:
+        facts.append(shown(cause["ended_time"]))
+    facts.append(f"generation {cause.get('generation')}")
+    facts.append(f"class {cause.get('cause')}")
+    if cause.get("finding"):
+        facts.append(f"finding {cause['finding']}")
+    lines += _wrapped("when", ", ".join(facts), paint, width)
     lines += _wrapped("means", cause.get("means"), paint, width)
-    lines += _wrapped("others", _followed(cause), paint, width)
+    followed = cause.get("followed") or []
+    named = [_follower(found) for found in followed[:_NAMED_MAX]]
+    if len(followed) > _NAMED_MAX:
+        named.append(f"{len(followed) - _NAMED_MAX} more")
+    parts = [", ".join(named)] if named else []
+    if cause.get("stopped"):
+        parts.append(f"{counted(cause['stopped'], 'task')} stopped by orch")
+    lines += _wrapped("others", "; ".join(parts), paint, width)
     lines += _wrapped("then", cause.get("done"), paint, width)
     lines += _wrapped("cost", cause.get("cost"), paint, width)
     lines += _wrapped("hint", cause.get("advice"), paint, width)
@@ -121,28 +131,6 @@ def last_lines(cause: Document, paint: Paint, width: int | None = None) -> list[
     taken = len(f"{cause.get('task')} | ") + 2 if who else 2
     texts = [printable(line) for line in excerpt(cause.get("last_lines") or [])]
     return [f"{who}{cut(text, width and width - taken)}".rstrip() for text in texts]
-
-
-def _when(cause: Document) -> str:
-    facts = []
-    if cause.get("ended_time") is not None:
-        facts.append(shown(cause["ended_time"]))
-    facts.append(f"generation {cause.get('generation')}")
-    facts.append(f"class {cause.get('cause')}")
-    if cause.get("finding"):
-        facts.append(f"finding {cause['finding']}")
-    return ", ".join(facts)
-
-
-def _followed(cause: Document) -> str:
-    followed = cause.get("followed") or []
-    named = [_follower(found) for found in followed[:_NAMED_MAX]]
-    if len(followed) > _NAMED_MAX:
-        named.append(f"{len(followed) - _NAMED_MAX} more")
-    parts = [", ".join(named)] if named else []
-    if cause.get("stopped"):
-        parts.append(f"{counted(cause['stopped'], 'task')} stopped by orch")
-    return "; ".join(parts)
 
 
 def _follower(found: Document) -> str:

@@ -201,22 +201,19 @@ class Top(App[None]):
     def _show(self, seen: Seen) -> None:
         self._seen = seen
         try:
-            self._paint(seen)
+            self._set("#head", view.head(seen, self.size.width or 120))
+            half = max(20, self.size.width // 2 - 1)
+            self._set("#pace", view.sparkline("steps/s", seen.pace, half))
+            self._set("#loss", view.sparkline("loss", seen.loss, half))
+            self._show_tasks(seen)
+            self._lines("#events", [view.event(found, utc=self._utc) for found in seen.events])
+            title = "all tasks" if self._all or self._chosen is None else self._chosen
+            log = self.screen_stack[0].query_one("#log", RichLog)
+            log.border_title = f"log {title}" + (f" with {inert(self._grep)!r}" if self._grep else "")
+            with_task = self._all or self._chosen is None
+            self._lines("#log", [view.log_line(line, with_task=with_task) for line in seen.lines])
         except NoMatches:
             return  # the application is ending
-
-    def _paint(self, seen: Seen) -> None:
-        self._set("#head", view.head(seen, self.size.width or 120))
-        half = max(20, self.size.width // 2 - 1)
-        self._set("#pace", view.sparkline("steps/s", seen.pace, half))
-        self._set("#loss", view.sparkline("loss", seen.loss, half))
-        self._show_tasks(seen)
-        self._lines("#events", [view.event(found, utc=self._utc) for found in seen.events])
-        title = "all tasks" if self._all or self._chosen is None else self._chosen
-        log = self.screen_stack[0].query_one("#log", RichLog)
-        log.border_title = f"log {title}" + (f" with {inert(self._grep)!r}" if self._grep else "")
-        with_task = self._all or self._chosen is None
-        self._lines("#log", [view.log_line(line, with_task=with_task) for line in seen.lines])
 
     def _set(self, name: str, text: Text) -> None:
         if self._shown.get(name) != text:  # what has not changed is not sent: the line may be slow

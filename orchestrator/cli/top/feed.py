@@ -71,19 +71,17 @@ class Feed:
             run = find_or_newest(runs, self.name) if runs or self.name else None
             kept = self._keep(run) if run is not None else _Kept()
         except CoordinatorUnreachable as e:
-            return self._last(str(e), task, grep)
+            # The last known documents, else the recorded ones, with the log as it is now
+            why = str(e)
+            seen = self._seen
+            if seen.run is None:
+                seen = self._recorded()
+            lines = self._lines(seen.run, task, grep)
+            return Seen(seen.runs, seen.run, seen.events, lines, seen.pace, seen.loss, away=why)
         self._seen = Seen(
             runs, run, tuple(kept.events), self._lines(run, task, grep), tuple(kept.pace), tuple(kept.loss)
         )
         return self._seen
-
-    def _last(self, why: str, task: str | None, grep: str) -> Seen:
-        """Return the last known documents, else the recorded ones, with the log as it is now."""
-        seen = self._seen
-        if seen.run is None:
-            seen = self._recorded()
-        lines = self._lines(seen.run, task, grep)
-        return Seen(seen.runs, seen.run, seen.events, lines, seen.pace, seen.loss, away=why)
 
     def _recorded(self) -> Seen:
         """Return what the disk has: the last record of the runs, and of the chosen one its events and history."""

@@ -144,7 +144,25 @@ class Client:
             ) from e
         finally:
             connection.close()
-        return _document(status, content)
+        try:
+            document = json.loads(content)
+        except ValueError as e:
+            if status >= 500:  # the server was stopped in the middle of its answer
+                raise CoordinatorUnreachable(
+                    "the coordinator broke off its answer",
+                    hint="try again; its log is coordinator.log in the state directory",
+                ) from e
+            raise OrchestratorError(
+                f"the coordinator answered {status} with something that is no JSON: {content[:200]!r}",
+                hint="is it of another version? `orch coordinator status` shows it",
+            ) from e
+        if not isinstance(document, dict):
+            raise OrchestratorError(
+                f"the coordinator answered {status} with no JSON object: {content[:200]!r}"
+            )
+        if status >= 400:
+            raise error_of(document, status)
+        return document
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -175,26 +193,6 @@ def _state(pid: int) -> str:
             return file.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
-
-
-def _document(status: int, content: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(content)
-    except ValueError as e:
-        if status >= 500:  # the server was stopped in the middle of its answer
-            raise CoordinatorUnreachable(
-                "the coordinator broke off its answer",
-                hint="try again; its log is coordinator.log in the state directory",
-            ) from e
-        raise OrchestratorError(
-            f"the coordinator answered {status} with something that is no JSON: {content[:200]!r}",
-            hint="is it of another version? `orch coordinator status` shows it",
-        ) from e
-    if not isinstance(document, dict):
-        raise OrchestratorError(f"the coordinator answered {status} with no JSON object: {content[:200]!r}")
-    if status >= 400:
-        raise error_of(document, status)
-    return document
 
 
 def error_of(document: dict[str, Any], status: int = 500) -> OrchestratorError:

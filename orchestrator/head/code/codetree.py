@@ -235,7 +235,11 @@ class _Walk:
 
     def _file(self, found: _Found) -> None:
         try:
-            is_key = _is_key(found)
+            stamp = _stamp(found.stat)
+            known = _keys.get(found.absolute)
+            if known is None or known[0] != stamp:
+                known = _keys[found.absolute] = (stamp, is_private_key(found.absolute, found.stat.st_size))
+            is_key = known[1]
         except OSError as e:
             self.diagnostics.append(f"workdir: cannot read {found.path}: {e.strerror}")
             return
@@ -261,30 +265,18 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _is_key(found: _Found) -> bool:
-    stamp = _stamp(found.stat)
-    known = _keys.get(found.absolute)
-    if known is None or known[0] != stamp:
-        known = _keys[found.absolute] = (stamp, is_private_key(found.absolute, found.stat.st_size))
-    return known[1]
-
-
 def _file(found: _Found) -> CodeFile:
     status = found.stat
     stamp = _stamp(status)
     known = _hashes.get(found.absolute)
     if known is None or known[0] != stamp:
-        known = _hashes[found.absolute] = (stamp, _hash(found.absolute))
+        digest = hashlib.sha256()
+        with open(found.absolute, "rb") as file:
+            while chunk := file.read(_READ_BYTES):
+                digest.update(chunk)
+        known = _hashes[found.absolute] = (stamp, digest.hexdigest())
     mode = 0o755 if status.st_mode & 0o100 else 0o644
     return CodeFile(found.path, known[1], mode, status.st_size)
-
-
-def _hash(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _is_text(path: str) -> bool:

@@ -48,7 +48,11 @@ def modules(path: str) -> dict[str, str]:
             return {}
         for name, line in _imported(tree):
             top = name.partition(".")[0]
-            beside = _beside(folder, name)
+            # The files beside the script that an import of this name runs
+            parts = name.split(".")
+            stems = [os.path.join(folder, *parts[:count]) for count in range(1, len(parts) + 1)]
+            files = [f"{stem}.py" for stem in stems] + [os.path.join(stem, "__init__.py") for stem in stems]
+            beside = [file for file in files if os.path.isfile(file)]
             if beside:
                 waiting += beside
             elif top not in FRAMEWORKS and not os.path.isdir(os.path.join(folder, top)):
@@ -65,11 +69,3 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, int]]:
                 yield child.module, child.lineno
         elif not isinstance(child, (ast.Try, ast.If, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield from _imported(child)
-
-
-def _beside(folder: str, name: str) -> list[str]:
-    """Return the files beside the script that an import of this name runs."""
-    parts = name.split(".")
-    stems = [os.path.join(folder, *parts[:count]) for count in range(1, len(parts) + 1)]
-    files = [f"{stem}.py" for stem in stems] + [os.path.join(stem, "__init__.py") for stem in stems]
-    return [file for file in files if os.path.isfile(file)]

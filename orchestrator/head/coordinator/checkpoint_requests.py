@@ -91,7 +91,17 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> 
         raise HostError(host, str(e), hint=f"the checkpoints are on it, in {checkpoint.dir}") from e
     except OrderRefused as e:
         raise _refusal(host, e) from e
-    _check_whole(host, verb, answer)
+    # HostError for an answer to another question than this one
+    wanted = ("dir", "checkpoints") if verb in ("list", "read") else ("checkpoint",)
+    if verb == "rm":
+        wanted = ("removed", "bytes")
+    if verb == "rollback":
+        wanted = (*wanted, "set_aside")
+    missing = [name for name in wanted if name not in answer]
+    if verb == "rollback" and "checkpoint" in answer and answer["checkpoint"]["generation"] is None:
+        missing.append("checkpoint.generation")
+    if missing:
+        raise HostError(host, f"its answer to `{verb}` lacks {', '.join(missing)}", code="wire")
     return answer
 
 
@@ -129,20 +139,6 @@ def _newest(checkpoints: list[dict[str, Any]]) -> str | None:
 def _rank(found: dict[str, Any]) -> tuple[bool, bool]:
     """Order what scripts resume from by themselves, then what may be an export, then what cannot be verified."""
     return found["resumes"], found["proof"] != "names"
-
-
-def _check_whole(host: str, verb: str, answer: CheckpointsAnswer) -> None:
-    """HostError for an answer to another question than this one."""
-    wanted = ("dir", "checkpoints") if verb in ("list", "read") else ("checkpoint",)
-    if verb == "rm":
-        wanted = ("removed", "bytes")
-    if verb == "rollback":
-        wanted = (*wanted, "set_aside")
-    missing = [name for name in wanted if name not in answer]
-    if verb == "rollback" and "checkpoint" in answer and answer["checkpoint"]["generation"] is None:
-        missing.append("checkpoint.generation")
-    if missing:
-        raise HostError(host, f"its answer to `{verb}` lacks {', '.join(missing)}", code="wire")
 
 
 def _refusal(host: str, refused: OrderRefused) -> OrchestratorError:

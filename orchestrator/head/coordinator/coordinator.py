@@ -129,7 +129,12 @@ class Coordinator:
             log.error("%s", one.sentence)
         self._set_aside = contents.set_aside
         self._unreadable = frozenset(one.run_id for one in contents.unreadable)
-        self._refuse_lost()
+        known = {one.run.run_id for one in self.journal.contents().kept} | self._unreadable
+        lost = sorted(plan_copies.of_runs(self.paths).keys() - known)
+        if lost:
+            raise damaged(
+                self.paths.journal, f"it does not have {', '.join(lost)}, which was begun on this head node"
+            )
         for one in self._set_aside:
             self.journal.note_set_aside(one)
         self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
@@ -162,15 +167,6 @@ class Coordinator:
 
     def _known(self) -> set[str]:
         return self.loop.runs.keys() | self._unreadable
-
-    def _refuse_lost(self) -> None:
-        """Raise JournalError where a run was begun here that the journal does not have: it lacks what was written."""
-        known = {one.run.run_id for one in self.journal.contents().kept} | self._unreadable
-        lost = sorted(plan_copies.of_runs(self.paths).keys() - known)
-        if lost:
-            raise damaged(
-                self.paths.journal, f"it does not have {', '.join(lost)}, which was begun on this head node"
-            )
 
     def close(self) -> None:
         """End the links and close the journal; tasks go on."""

@@ -266,7 +266,12 @@ class Executor:
             case CollectStacks(generation=generation):
                 self._workers.submit(self._collect_stacks, run, generation)
             case CloseHost(host=host):
-                self._close_host(run, host)
+                # Detach a host from a run that needs it no more, after the rest of its logs has come and it has the
+                # record
+                self._records.forget(run, host)
+                if run.phase.is_terminal:
+                    self.transfers.checkpoints.abandon(run.run_id)
+                self._workers.submit(self._drain_and_detach, run, host)
             case Note():
                 pass  # a note is only for the journal, which has it already
 
@@ -408,13 +413,6 @@ class Executor:
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"
 
-    def _close_host(self, run: Run, name: str) -> None:
-        """Detach a host from a run that needs it no more, after the rest of its logs has come and it has the record."""
-        self._records.forget(run, name)
-        if run.phase.is_terminal:
-            self.transfers.checkpoints.abandon(run.run_id)
-        self._workers.submit(self._drain_and_detach, run, name)
-
     def _drain_and_detach(self, run: Run, name: str) -> None:
         until = self._now() + DRAIN_S
         here = [str(task.id) for task in run.tasks if task.host == name]
@@ -427,13 +425,10 @@ class Executor:
             give_end(connected, run, name, now=self._now())
         self._board.detach(run, name)
         self._logs.forget(run.run_id, here)
-        self._let_go(run.run_id, name)
-
-    def _let_go(self, run_id: str, name: str) -> None:
         with self._lock:
-            opened = self._opened.pop(run_id, None)
+            opened = self._opened.pop(run.run_id, None)
             if opened is not None and (hosts := opened.hosts - {name}):
-                self._opened[run_id] = opened._replace(hosts=hosts)
+                self._opened[run.run_id] = opened._replace(hosts=hosts)
 
 
 def _is_known(run: Run, verified: CheckpointVerified) -> bool:

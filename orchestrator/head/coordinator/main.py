@@ -56,7 +56,17 @@ def run(paths: Paths, *, after: int | None = None) -> int:
         faulthandler.enable()  # prints the stacks when systemd's watchdog ends a coordinator that hangs, by SIGABRT
     paths.ensure()
     lock = take_lock(paths) if after is None else take_over(paths, after)
-    _set_up_logging(paths)
+    handlers: list[logging.Handler] = [
+        RotatingFileHandler(paths.coordinator_log, maxBytes=LOG_FILE_BYTES, backupCount=3)
+    ]
+    if sys.stderr.isatty():
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(
+        level=logging.INFO,
+        handlers=handlers,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("paramiko").setLevel(logging.WARNING)
     coordinator = Coordinator(paths, transports(paths))
     server = api_server.Server(coordinator)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -87,17 +97,3 @@ def run(paths: Paths, *, after: int | None = None) -> int:
         lock.close()
     log.info("coordinator stopped; tasks go on")
     return 0 if server.failure is None else 1
-
-
-def _set_up_logging(paths: Paths) -> None:
-    handlers: list[logging.Handler] = [
-        RotatingFileHandler(paths.coordinator_log, maxBytes=LOG_FILE_BYTES, backupCount=3)
-    ]
-    if sys.stderr.isatty():
-        handlers.append(logging.StreamHandler())
-    logging.basicConfig(
-        level=logging.INFO,
-        handlers=handlers,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    logging.getLogger("paramiko").setLevel(logging.WARNING)

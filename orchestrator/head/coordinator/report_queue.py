@@ -94,7 +94,17 @@ class Reports:
         """Count a report that was journaled against the allowance of its host."""
         key = (run_id, event.host)
         allowance = self._allowances.setdefault(key, Allowance(JOURNALED_PER_S, JOURNALED_BURST, now))
-        allowance.take(1 + _chars(event) / CHARS_OF_ONE, now)
+        said = sum(len(message) for task in event.tasks for _, message in task.said)
+        lines = sum(
+            len(line) for task in event.tasks if task.exit is not None for line in task.exit.last_lines
+        )
+        names = [
+            *(task.progress.metrics for task in event.tasks),
+            *(task.progress.nonfinite for task in event.tasks),
+        ]
+        allowance.take(
+            1 + (said + lines + sum(len(name) for told in names for name in told)) / CHARS_OF_ONE, now
+        )
 
     def due_at(self) -> float | None:
         """Return when the first paused report may be decided; None if none is paused."""
@@ -116,16 +126,6 @@ class Reports:
     def _pause_s(self, key: Key, now: float) -> float:
         allowance = self._allowances.get(key)
         return allowance.take(0.0, now) if allowance is not None else 0.0
-
-
-def _chars(event: HostReported) -> int:
-    said = sum(len(message) for task in event.tasks for _, message in task.said)
-    lines = sum(len(line) for task in event.tasks if task.exit is not None for line in task.exit.last_lines)
-    names = [
-        *(task.progress.metrics for task in event.tasks),
-        *(task.progress.nonfinite for task in event.tasks),
-    ]
-    return said + lines + sum(len(name) for told in names for name in told)
 
 
 def _without_texts(event: HostReported) -> HostReported:

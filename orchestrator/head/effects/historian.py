@@ -42,13 +42,6 @@ class _Seen:
         self.flushed_at = 0.0
 
 
-def _new_values(seen: _Seen, generation: int, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics without those of a validation that was added already: each heartbeat repeats them."""
-    new = {name: value for name, value in metrics.items() if seen.validated.get(name) != (generation, value)}
-    seen.validated |= {name: (generation, value) for name, value in new.items() if name.startswith("val_")}
-    return new
-
-
 class Historian:
     """Samples the runs into their histories."""
 
@@ -130,7 +123,16 @@ class Historian:
         if seen.position == (run.generation, step):
             return
         seen.position = (run.generation, step)
-        seen.history.add(at, run.generation, step, "", _new_values(seen, run.generation, told.metrics))
+        # The metrics without those of a validation that was added already: each heartbeat repeats them
+        new = {
+            name: value
+            for name, value in told.metrics.items()
+            if seen.validated.get(name) != (run.generation, value)
+        }
+        seen.validated |= {
+            name: (run.generation, value) for name, value in new.items() if name.startswith("val_")
+        }
+        seen.history.add(at, run.generation, step, "", new)
         seen.history.not_finite(at, run.generation, told.nonfinite)
         resumed_from = run.seed.global_step or 0 if run.seed is not None else 0
         if step > resumed_from:

@@ -117,7 +117,12 @@ class Messenger:
     # -- the thread ----------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._resend()
+        # Give the messages that the coordinator before could not deliver to their recipients
+        unsent, self._unsent = self._unsent, []
+        for one in unsent:
+            with contextlib.suppress(KeyError, TypeError):
+                message = Message(**{key: str(one["message"][key]) for key in Message.FIELDS})
+                self._put(str(one["of"]), str(one["name"]), message)
         self.look()
 
     def look(self) -> None:
@@ -193,14 +198,6 @@ class Messenger:
                 name, lambda: self._url(of, name), self._failed, self._keep, send=self._send
             )
         recipient.put(message)
-
-    def _resend(self) -> None:
-        """Give the messages that the coordinator before could not deliver to their recipients."""
-        unsent, self._unsent = self._unsent, []
-        for one in unsent:
-            with contextlib.suppress(KeyError, TypeError):
-                message = Message(**{key: str(one["message"][key]) for key in Message.FIELDS})
-                self._put(str(one["of"]), str(one["name"]), message)
 
     # -- who is told ---------------------------------------------------------------------------------------
 

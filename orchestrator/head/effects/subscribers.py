@@ -148,18 +148,13 @@ class Effects:
             try:
                 call()
             except Exception as e:
-                self._put_off(name, run_id, calls[done:], e)
+                known = self._failed.get((name, run_id))
+                said = str(e) if isinstance(e, OSError) else f"{type(e).__name__}: {e}"
+                if known is None or known.error != said:
+                    log.error("%s: could not %s; it is tried again", run_id, name, exc_info=e)
+                since_at, tries = (self._now(), 0) if known is None else (known.since_at, known.tries)
+                self._failed[name, run_id] = Failure(name, run_id, calls[done:], said, since_at, tries + 1)
+                self._retry_at = self._retry_at or self._now() + RETRY_S
                 return
         if self._failed.pop((name, run_id), None) is not None:
             log.info("%s: could %s at last", run_id, name)
-
-    def _put_off(
-        self, name: str, run_id: str, calls: tuple[Callable[[], None], ...], error: Exception
-    ) -> None:
-        known = self._failed.get((name, run_id))
-        said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        if known is None or known.error != said:
-            log.error("%s: could not %s; it is tried again", run_id, name, exc_info=error)
-        since_at, tries = (self._now(), 0) if known is None else (known.since_at, known.tries)
-        self._failed[name, run_id] = Failure(name, run_id, calls, said, since_at, tries + 1)
-        self._retry_at = self._retry_at or self._now() + RETRY_S

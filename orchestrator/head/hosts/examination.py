@@ -181,32 +181,29 @@ class _Doctor:
                 self._leases.push(lease)
                 self._links[name] = link
             connected_s = time.monotonic() - began_at
-            met = self._examine(link, name)
+            token = secrets.token_hex(16)
+            more = [self._plan.checkpoint.dir] if self._plan.checkpoint is not None else []
+            asked_at = time.time()
+            order = requests.examine(
+                {
+                    "ports": self._plan.ports,
+                    "token": token if len(self._plan.hosts) > 1 else "",
+                    "listen_s": _LISTEN_S,
+                    "directories": more,
+                    "gpus": self._whole and bool(self._plan.host(name).gpus),
+                }
+            )
+            health = link.ask(order, timeout_s=self._within_s).ok
+            hello = link.hello
+            if hello is None:
+                raise LinkDown(f"the connection to {name} broke")
+            met = Met(name, hello, health, token, asked_at, time.time())
         except LinkDown as e:
             return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
         except OrderRefused as e:
             return of_problem(named(name, e.problem), name)
         self._told(f"{name}: connected in {connected_s:.1f} s")
         return met
-
-    def _examine(self, link: HostLink, name: str) -> Met:
-        token = secrets.token_hex(16)
-        more = [self._plan.checkpoint.dir] if self._plan.checkpoint is not None else []
-        asked_at = time.time()
-        order = requests.examine(
-            {
-                "ports": self._plan.ports,
-                "token": token if len(self._plan.hosts) > 1 else "",
-                "listen_s": _LISTEN_S,
-                "directories": more,
-                "gpus": self._whole and bool(self._plan.host(name).gpus),
-            }
-        )
-        health = link.ask(order, timeout_s=self._within_s).ok
-        hello = link.hello
-        if hello is None:
-            raise LinkDown(f"the connection to {name} broke")
-        return Met(name, hello, health, token, asked_at, time.time())
 
     def _reach_all(self, met: Mapping[str, Met]) -> dict[str, list[Seen]]:
         """Return, by host, how it has reached the others."""

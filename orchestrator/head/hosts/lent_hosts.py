@@ -95,7 +95,13 @@ class LentHosts:
                 self._patient_since.pop(allocation, None)
                 self._follow(allocation, active)
             elif using and self._may_go(allocation, using):
-                self._give_back(allocation)
+                try:
+                    self._lender.give_back(allocation)
+                    log.info("what was lent as %s is given back", allocation)
+                except OrchestratorError as e:
+                    if self._told.get(allocation) != e.message:
+                        log.warning("%s is not given back: %s", allocation, e.message)
+                        self._told[allocation] = e.message
 
     def _may_go(self, allocation: str, runs: list[Run]) -> bool:
         """Wait for a fetch as long as it takes: it ends by itself, at the latest when its host does not answer."""
@@ -106,15 +112,6 @@ class LentHosts:
         if self._now() - since > PATIENCE_S:
             return True
         return not any(unproven(run) or self._owes(run) for run in runs)
-
-    def _give_back(self, allocation: str) -> None:
-        try:
-            self._lender.give_back(allocation)
-            log.info("what was lent as %s is given back", allocation)
-        except OrchestratorError as e:
-            if self._told.get(allocation) != e.message:
-                log.warning("%s is not given back: %s", allocation, e.message)
-                self._told[allocation] = e.message
 
     def _follow(self, allocation: str, runs: list[Run]) -> None:
         there = self._lender.hosts(allocation)

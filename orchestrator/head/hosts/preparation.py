@@ -109,7 +109,13 @@ def prepare(
         pushed: told of the files that the run begins with, by each host that got them.
     """
     try:
-        _refuse_driven(link, run, name, is_known)
+        # Ask who drives what on the host, before anything is changed there
+        directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
+        told = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
+        others = conflicts.of_others(run.plan, run.run_id, run.owner, ownership.told(name, told), is_known)
+        problem = conflicts.driven(run.plan, others, run.owner)
+        if problem is not None:
+            raise OrderRefused(problem)
         _refuse_leased(link, run, name)
         facts = look(link, run, name)
         code = _push(link, run, name, pushed)
@@ -117,16 +123,6 @@ def prepare(
     except OrderRefused as e:
         return HostRefused(at=now(), host=name, problem=named(name, e.problem))
     return HostPrepared(at=now(), host=name, facts=replace(facts, code=code, highest_generation=highest))
-
-
-def _refuse_driven(link: Asks, run: Run, name: str, is_known: Callable[[str], bool]) -> None:
-    """Ask who drives what on the host, before anything is changed there. Raises OrderRefused."""
-    directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
-    told = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
-    others = conflicts.of_others(run.plan, run.run_id, run.owner, ownership.told(name, told), is_known)
-    problem = conflicts.driven(run.plan, others, run.owner)
-    if problem is not None:
-        raise OrderRefused(problem)
 
 
 def _refuse_leased(link: Asks, run: Run, name: str) -> None:
@@ -152,7 +148,29 @@ def _holder(one: Leased) -> str:
 def look(link: Asks, run: Run, name: str) -> Facts:
     """Probe a host. Raises OrderRefused, with the host in its sentence, where it cannot train this script."""
     try:
-        probed = _probe(link, run, name)
+        plan = run.plan
+        script = _script(run)
+        source = None if run.code else _SHARED.of((run.run_id, script, "text"), lambda: needs.source(script))
+        order = orders.probe(
+            {
+                **orders.of_run(run),
+                "python": plan.host(name).python,
+                "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
+                "modules": list(_needed(run)),
+                "source": source,
+            }
+        )
+        probed = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok
+        if plan.checkpoint is not None and not probed["checkpoint_writable"]:
+            raise OrderRefused(
+                Problem(
+                    "checkpoint-dir",
+                    f"the checkpoint directory {plan.checkpoint.dir} cannot be written"
+                    + (f": {probed['checkpoint_why']}" if probed["checkpoint_why"] else ""),
+                    "it must exist on every host, on a file system that they share, and be writable by the SSH user",
+                    key="run.checkpoint.dir",
+                )
+            )
     except OrderRefused as e:
         raise OrderRefused(named(name, e.problem)) from e
     problem = _unfit(run, name, probed)
@@ -171,33 +189,6 @@ def named(host: str, problem: Problem) -> Problem:
     if problem.message.startswith(f"{host}:"):
         return problem
     return replace(problem, message=f"{host}: {problem.message}")
-
-
-def _probe(link: Asks, run: Run, name: str) -> Probed:
-    plan = run.plan
-    script = _script(run)
-    source = None if run.code else _SHARED.of((run.run_id, script, "text"), lambda: needs.source(script))
-    order = orders.probe(
-        {
-            **orders.of_run(run),
-            "python": plan.host(name).python,
-            "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
-            "modules": list(_needed(run)),
-            "source": source,
-        }
-    )
-    ok = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok
-    if plan.checkpoint is not None and not ok["checkpoint_writable"]:
-        raise OrderRefused(
-            Problem(
-                "checkpoint-dir",
-                f"the checkpoint directory {plan.checkpoint.dir} cannot be written"
-                + (f": {ok['checkpoint_why']}" if ok["checkpoint_why"] else ""),
-                "it must exist on every host, on a file system that they share, and be writable by the SSH user",
-                key="run.checkpoint.dir",
-            )
-        )
-    return ok
 
 
 def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
@@ -305,26 +296,22 @@ def _push(link: Asks, run: Run, name: str, pushed: Pushed) -> str:
             raise
         if run.code and digest_of(tree) != run.code:
             return _code_of_old(run, name)
-        code = _push_tree(link, run, tree)
+        # Push what the host lacks of these files, and return their digest; None where it still lacks some
+        by_digest = {entry[1]: entry for entry in tree}
+        order = CODE({**orders.of_run(run), "files": list(tree)})
+        ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
+        if ok["missing"]:
+            for digest in ok["missing"]:
+                if digest in by_digest:  # else the host asks for what nobody has offered
+                    _send(link, run, by_digest[digest][0], digest)
+            ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
+        code = None if ok["missing"] else ok["digest"]
         if code is not None:
             pushed(run, tree)
             return code
     raise OrderRefused(
         Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
     )
-
-
-def _push_tree(link: Asks, run: Run, tree: list[codetree.CodeFile]) -> str | None:
-    """Push what the host lacks of these files, and return their digest; None where it still lacks some."""
-    by_digest = {entry[1]: entry for entry in tree}
-    order = CODE({**orders.of_run(run), "files": list(tree)})
-    ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
-    if ok["missing"]:
-        for digest in ok["missing"]:
-            if digest in by_digest:  # else the host asks for what nobody has offered
-                _send(link, run, by_digest[digest][0], digest)
-        ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
-    return None if ok["missing"] else ok["digest"]
 
 
 def _tree(run: Run, *, fresh: bool) -> list[codetree.CodeFile]:

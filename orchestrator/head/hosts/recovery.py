@@ -131,7 +131,16 @@ def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Se
     answers = {answer.host.connection: answer for answer in asked}
     found = _found(answers.values(), trusted, at)
     for one in found.values():
-        _judge(one, trusted, answers, at)
+        # Rebuild a run, or say why it is not recovered
+        record = one.newest(one.records)
+        if record is not None and record.run.phase.is_terminal:
+            _judge_ended(one, record, trusted, answers, at)
+        elif not one.lives_on:
+            one.why = f"nothing of it lives{_silent(answers)}: {_ends(one, at)}"
+        elif record is None:
+            one.why = "no host keeps a record of it that this orch understands"
+        else:
+            _rebuild(one, record, trusted, answers, at)
     heard = [reply.ok["runs"] for answer in answers.values() for reply in answer.replies if reply.ok]
     epoch = max((_believed(run["epoch"]) for runs in heard for run in runs), default=0)
     if any(answer.unheard is not None for answer in answers.values()):
@@ -185,19 +194,6 @@ def _add(one: Found, host: HostPlan, told: KnownRun, trusted: Trusted, at: float
         and record[-1].generation_last <= _GENERATION_MAX
     ):
         one.records.append(Recorded(host.name, *record))
-
-
-def _judge(one: Found, trusted: Trusted, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
-    """Rebuild a run, or say why it is not recovered."""
-    record = one.newest(one.records)
-    if record is not None and record.run.phase.is_terminal:
-        _judge_ended(one, record, trusted, answers, at)
-    elif not one.lives_on:
-        one.why = f"nothing of it lives{_silent(answers)}: {_ends(one, at)}"
-    elif record is None:
-        one.why = "no host keeps a record of it that this orch understands"
-    else:
-        _rebuild(one, record, trusted, answers, at)
 
 
 def _judge_ended(

@@ -140,7 +140,13 @@ class Journal:
             self._db = _connect(path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            self._check(seen)
+            result = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if result != "ok":
+                raise damaged(self.path, result)
+            journal_format.check_meta(self._db, self.path)
+            behind = witness.why_behind(self.path, self._db, seen)
+            if behind is not None:
+                raise damaged(self.path, behind)
             self._witness = witness.Witness(path)
             self._write_witness()
         except sqlite3.Error as e:
@@ -169,15 +175,6 @@ class Journal:
         finally:
             db.close()
         durable.place(making, self.path)
-
-    def _check(self, seen: witness.Marks | None) -> None:
-        result = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if result != "ok":
-            raise damaged(self.path, result)
-        journal_format.check_meta(self._db, self.path)
-        behind = witness.why_behind(self.path, self._db, seen)
-        if behind is not None:
-            raise damaged(self.path, behind)
 
     def _write_witness(self) -> None:
         try:

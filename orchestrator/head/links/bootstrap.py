@@ -246,15 +246,29 @@ class _Talk:
         """Speak until our program has started on the host, and return how many bytes were pushed for it."""
         began_at = self.clock()
         first = _FIRST.encode("ascii")
+        path = self.host.python.encode("utf-8", "surrogateescape")
+        if not path or b"\n" in path or b"\0" in path or path.startswith(b"-"):
+            raise HostUnfit(
+                self.host.name,
+                f"{self.host.python!r} cannot be the path of a Python",
+                hint=PYTHON_HINT,
+                code="no-python",
+            )
         self.channel.write(
-            b"orch-python %s\n%d\n%s%s\n"
-            % (_python_line(self.host), len(first), first, json.dumps(request).encode("ascii"))
+            b"orch-python %s\n%d\n%s%s\n" % (path, len(first), first, json.dumps(request).encode("ascii"))
         )
         mark = f"\n{request['nonce'][::-1]} ".encode()
         answer = self._answer(mark, began_at)
         pushed_bytes = 0
         if answer.get("need"):
-            pushed_bytes = self._push(answer.get("magic", ""))
+            magic = answer.get("magic", "")
+            source = Path(installer.__file__).read_bytes()
+            ready = compiled.compiled_for(magic, self.bundle)
+            code, kind = (ready, b"compiled") if ready else (compiled.sources(self.bundle.code), b"source")
+            sha256, pushed_bytes = code.digest.encode("ascii"), len(code.data)
+            self.channel.write(
+                b"%d\n%s%s %d %s\n%s" % (len(source), source, sha256, pushed_bytes, kind, code.data)
+            )
             answer = self._answer(mark, began_at)
         if not answer.get("ok"):
             raise unfit(self.host, answer)
@@ -295,14 +309,6 @@ class _Talk:
             if not data:
                 return
             self.heard += data
-
-    def _push(self, magic: str) -> int:
-        source = Path(installer.__file__).read_bytes()
-        ready = compiled.compiled_for(magic, self.bundle)
-        code, kind = (ready, b"compiled") if ready else (compiled.sources(self.bundle.code), b"source")
-        sha256, size = code.digest.encode("ascii"), len(code.data)
-        self.channel.write(b"%d\n%s%s %d %s\n%s" % (len(source), source, sha256, size, kind, code.data))
-        return size
 
     def hello(self, pushed_bytes: int) -> Started:
         """Read the hello of an agent."""
@@ -382,12 +388,3 @@ class _Talk:
             hint=PYTHON_HINT,
             code="no-python",
         )
-
-
-def _python_line(host: HostPlan) -> bytes:
-    path = host.python.encode("utf-8", "surrogateescape")
-    if not path or b"\n" in path or b"\0" in path or path.startswith(b"-"):
-        raise HostUnfit(
-            host.name, f"{host.python!r} cannot be the path of a Python", hint=PYTHON_HINT, code="no-python"
-        )
-    return path

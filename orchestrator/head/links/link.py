@@ -262,7 +262,16 @@ class HostLink:
             return
         self._misbehaves = None
         try:
-            self._connect()
+            channel = self._transport.open(self.host, bootstrap.COMMAND)
+            connect_s = time.monotonic() - self._began_at
+            try:
+                started = bootstrap.start_agent(channel, self.host, self._bundle())
+            except BaseException:
+                channel.close()
+                raise
+            if connect_s > SLOW_CONNECT_S:
+                started.hello.setdefault("slow", {})["connect_s"] = round(connect_s, 1)
+            self._serve(Conversation(self.host.name, channel, started.hello, self._crew), started)
         except Exception as e:
             self._try_again(e)
 
@@ -287,24 +296,17 @@ class HostLink:
                 return self._misbehaved(error)
             case HostError():
                 for run_id in self._served():
-                    self._listener.refused(run_id, self.host.name, _problem(error))
+                    hint = error.hint and cleaned(error.hint)
+                    self._listener.refused(
+                        run_id,
+                        self.host.name,
+                        Problem(error.code, cleaned(error.message), hint, error.exit_code),
+                    )
                 return self._pace.refused_retry_s
             case _:  # a fault of ours must not end the link for good: say it and try again
                 log.error("link %s", self.host.name, exc_info=error)
                 self._tell_down("a fault in orch; see the coordinator's log")
         return None
-
-    def _connect(self) -> None:
-        channel = self._transport.open(self.host, bootstrap.COMMAND)
-        connect_s = time.monotonic() - self._began_at
-        try:
-            started = bootstrap.start_agent(channel, self.host, self._bundle())
-        except BaseException:
-            channel.close()
-            raise
-        if connect_s > SLOW_CONNECT_S:
-            started.hello.setdefault("slow", {})["connect_s"] = round(connect_s, 1)
-        self._serve(Conversation(self.host.name, channel, started.hello, self._crew), started)
 
     def _serve(self, connection: Conversation, started: bootstrap.Started) -> None:
         """Serve all runs over a connection, until it ends."""
@@ -417,11 +419,6 @@ def _broken(connection: Conversation) -> str:
     """Return why a connection ended that we did not end."""
     said = connection.last_words()
     return f"the connection broke: {said}" if said else "the connection broke"
-
-
-def _problem(error: HostError) -> Problem:
-    hint = error.hint and cleaned(error.hint)
-    return Problem(error.code, cleaned(error.message), hint, error.exit_code)
 
 
 __all__ = ["PACE", "HostLink", "LinkDown", "Listener", "NoAnswer", "OrderRefused", "Pace", "Reply", "Watch"]

@@ -14,7 +14,11 @@ def told(host: str, answer: KnownRuns) -> list[Driven]:
     found = [_of_run(host, one) for one in answer["runs"]]
     stamp = answer.get("checkpoint")
     # Of a run that was released here, all is known here: what it left in the directory proves nothing.
-    over = {one["run"] for one in answer["runs"] if one["claim"] is not None and _is_over(one)}
+    over = {
+        one["run"]
+        for one in answer["runs"]
+        if one["claim"] is not None and (not one["alive"] and one["watched_ago_s"] is None)
+    }
     if stamp is not None and stamp["driven"] and stamp["claim"]["run"] not in over:
         claim = stamp["claim"]
         evidence = f"it was seen there {duration(stamp['ago_s'])} ago"
@@ -46,10 +50,6 @@ def _of_run(host: str, one: KnownRun) -> Driven:
         where=host,
         epoch=one["epoch"],
     )
-
-
-def _is_over(one: KnownRun) -> bool:
-    return not one["alive"] and one["watched_ago_s"] is None
 
 
 def _evidence(one: KnownRun) -> str:

@@ -130,23 +130,20 @@ def _check_private(path: str, variable: str) -> None:
                 f"{path} has mode {stat.S_IMODE(found.st_mode):04o}; others can enter it",
                 hint=f"chmod 700 {path}, or {hint}",
             )
-        _check_way(path, hint)
+        for step in _steps(path):
+            found = os.lstat(step)
+            mode = stat.S_IMODE(found.st_mode)
+            if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.getuid()):
+                raise OrchestratorError(
+                    f"{path} leads through {step}, a link of user {found.st_uid}", hint=hint
+                )
+            if stat.S_ISDIR(found.st_mode) and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                raise OrchestratorError(
+                    f"{path} lies in {step}, where anybody may put another in its place (mode {mode:04o})",
+                    hint=f"chmod o-w {step}, or {hint}",
+                )
     except OSError as e:
         raise OrchestratorError(f"{path} cannot be looked at: {e.strerror}", hint=hint) from e
-
-
-def _check_way(path: str, hint: str) -> None:
-    """Raise OrchestratorError where somebody else decides where the path leads: by a link, or by renaming."""
-    for step in _steps(path):
-        found = os.lstat(step)
-        mode = stat.S_IMODE(found.st_mode)
-        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.getuid()):
-            raise OrchestratorError(f"{path} leads through {step}, a link of user {found.st_uid}", hint=hint)
-        if stat.S_ISDIR(found.st_mode) and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise OrchestratorError(
-                f"{path} lies in {step}, where anybody may put another in its place (mode {mode:04o})",
-                hint=f"chmod o-w {step}, or {hint}",
-            )
 
 
 def _steps(path: str) -> list[str]:

@@ -76,16 +76,13 @@ class Reader:
             wait_s = max(0.0, self._paused[0][0] - time.monotonic()) if self._paused else None
             for descriptor, _ in epoll.poll(wait_s):
                 if descriptor == bell:
-                    self._ring(bell)
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(bell)
+                    while self._soon:
+                        _without_fault(self._soon.popleft())
                 elif (ready := self._ready.get(descriptor)) is not None:
                     self._read(descriptor, ready)
             self._go_on()
-
-    def _ring(self, bell: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(bell)
-        while self._soon:
-            _without_fault(self._soon.popleft())
 
     def _read(self, descriptor: int, ready: Ready) -> None:
         pause_s = _without_fault(ready)

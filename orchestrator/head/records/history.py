@@ -179,9 +179,19 @@ class History:
             db = self._connected()
             with contextlib.closing(db.cursor()) as cursor:
                 cursor.execute("BEGIN IMMEDIATE")
-                cursor.executemany("INSERT OR IGNORE INTO series VALUES (?, ?, ?)", self._named())
+                used = {series for series, *_ in (*self._pending, *self._nonfinite)}
+                cursor.executemany(
+                    "INSERT OR IGNORE INTO series VALUES (?, ?, ?)",
+                    [(number, task, name) for (task, name), number in self._ids.items() if number in used],
+                )
                 cursor.executemany(_PUT, [self._row(key, bucket) for key, bucket in self._pending.items()])
-                cursor.executemany(_MOVE, [(number, *_fields(one)) for number, one in self._moves.items()])
+                cursor.executemany(
+                    _MOVE,
+                    [
+                        (number, *(one.first_at, one.last_at, one.first_step, one.last_step))
+                        for number, one in self._moves.items()
+                    ],
+                )
                 trainings = [(number, one.began_at, one.saved_s) for number, one in self._moves.items()]
                 cursor.executemany(_TRAIN, trainings)
                 if self._watched is not None:
@@ -212,10 +222,6 @@ class History:
         if known is None and len(self._ids) < SERIES_MAX:
             known = self._ids[task, name] = max(self._ids.values(), default=0) + 1
         return known
-
-    def _named(self) -> list[tuple[int, str, str]]:
-        used = {series for series, *_ in (*self._pending, *self._nonfinite)}
-        return [(number, task, name) for (task, name), number in self._ids.items() if number in used]
 
     @staticmethod
     def _row(key: tuple[int, int, int, int], bucket: Bucket) -> tuple[object, ...]:
@@ -394,7 +400,3 @@ def _rows(path: str, query: str, values: tuple[object, ...] = ()) -> list[Any]:
             return db.execute(query, values).fetchall()
     except sqlite3.Error:
         return []
-
-
-def _fields(one: Moved) -> tuple[float, float, int, int]:
-    return one.first_at, one.last_at, one.first_step, one.last_step

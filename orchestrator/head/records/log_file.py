@@ -51,16 +51,12 @@ class Follower:
         if not ended:
             data = data[: data.rfind(b"\n") + 1]
         self._at += len(data)
-        for raw in _lines(data):
+        # Split at newlines only. bytes.splitlines would also split at the carriage returns of a progress bar.
+        lines = data.split(b"\n")
+        for raw in lines if lines[-1] else lines[:-1]:
             line = parse(raw, self._task, self._generation, self._time)
             self._time = line.time
             yield line
-
-
-def _lines(data: bytes) -> list[bytes]:
-    """Split at newlines only. bytes.splitlines would also split at the carriage returns of a progress bar."""
-    lines = data.split(b"\n")
-    return lines if lines[-1] else lines[:-1]
 
 
 def lines_of(

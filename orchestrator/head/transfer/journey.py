@@ -124,10 +124,31 @@ class Journey:
         breaks, it goes on with what is still missing.
         """
         if not store.has(manifest):
-            self._check_size(host, manifest)
+            assert self._run.plan.checkpoint is not None
+            limit = self._run.plan.checkpoint.copy_bytes_max
+            whole = sum(
+                min(whole, len(chunks) * manifest["piece_bytes"]) for _, whole, _, chunks in manifest["files"]
+            )
+            if whole > limit:
+                raise OrderRefused(
+                    Problem(
+                        "copy-limit",
+                        f"{host}: its checkpoint has {size(whole)}, and at most {size(limit)} are copied to the "
+                        "head node",
+                        "raise `run.checkpoint.copy_limit` if that is right",
+                        key="run.checkpoint.copy_limit",
+                    )
+                )
             store.make_room(manifest)
             give_up_at = self._give_up_at()
-            _finish_held(manifest, store)
+            # Complete the chunks all of which had come when the coordinator died: no part of them will come any more
+            for _, whole, _, chunks in manifest["files"]:
+                for number, chunk in enumerate(chunks):
+                    held = store.held_bytes(chunk)
+                    if held is not None and held >= min(
+                        manifest["piece_bytes"], whole - number * manifest["piece_bytes"]
+                    ):
+                        store.finish(chunk)
             while any(_parts(manifest, store)):
                 with closing(store), _Finisher(host, store) as finisher:
                     try:
@@ -206,23 +227,6 @@ class Journey:
         if not self._patient or time.monotonic() > give_up_at:
             raise broken
         self._head.pause(LINK_RETRY_S)
-
-    def _check_size(self, host: str, manifest: Manifest) -> None:
-        """Raise OrderRefused for a checkpoint that is larger than the run may have, as its chunks say."""
-        assert self._run.plan.checkpoint is not None
-        limit = self._run.plan.checkpoint.copy_bytes_max
-        whole = sum(
-            min(whole, len(chunks) * manifest["piece_bytes"]) for _, whole, _, chunks in manifest["files"]
-        )
-        if whole > limit:
-            raise OrderRefused(
-                Problem(
-                    "copy-limit",
-                    f"{host}: its checkpoint has {size(whole)}, and at most {size(limit)} are copied to the head node",
-                    "raise `run.checkpoint.copy_limit` if that is right",
-                    key="run.checkpoint.copy_limit",
-                )
-            )
 
     def push(self, host: str, manifest: Manifest, store: CheckpointStore) -> None:
         """Push a snapshot to a host. Chunks that the host has are not sent."""
@@ -327,17 +331,6 @@ class _Part(NamedTuple):
     """With it the chunk is complete."""
     done: int
     """How many bytes of the checkpoint are before it."""
-
-
-def _finish_held(manifest: Manifest, store: CheckpointStore) -> None:
-    """Complete the chunks all of which had come when the coordinator died: no part of them will come any more."""
-    for _, whole, _, chunks in manifest["files"]:
-        for number, chunk in enumerate(chunks):
-            held = store.held_bytes(chunk)
-            if held is not None and held >= min(
-                manifest["piece_bytes"], whole - number * manifest["piece_bytes"]
-            ):
-                store.finish(chunk)
 
 
 def _parts(manifest: Manifest, store: CheckpointStore) -> Iterator[_Part]:

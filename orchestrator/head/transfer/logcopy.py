@@ -158,10 +158,6 @@ class LogCopier:
                 with self._lock:
                     self._moved = tuple(other for other in self._moved if other is not moved)
 
-    def _tell_moved(self) -> None:
-        for moved in self._moved:
-            moved.set()
-
     def is_behind(self, run_id: str, tasks: Collection[str]) -> bool:
         """Return whether some of the reported logs of these tasks have not been copied yet, and will be."""
         return any(
@@ -265,7 +261,8 @@ class LogCopier:
                 self._held[name[:2]] += len(reply.blob)
         if reply.blob:
             self._ask(link, name, epoch)
-        self._tell_moved()
+        for moved in self._moved:
+            moved.set()
 
     def _may_grow(self, name: _Log) -> bool:
         """Return whether more of a log may be copied. If not, say why, once."""

@@ -157,7 +157,11 @@ def chosen(outputs: Iterable[Output], patterns: Sequence[str]) -> tuple[list[Out
     """
     found = list(outputs)
     if not patterns:
-        plain = [output for output in found if not _is_hidden(output.file["path"])]
+        plain = [
+            output
+            for output in found
+            if not any(part.startswith(".") for part in output.file["path"].split("/"))
+        ]
         return plain, len(found) - len(plain)
     try:
         spec = GitIgnoreSpec.from_lines(patterns)
@@ -199,7 +203,10 @@ def bring(
         OSError: the disk of the head node refused.
     """
     target = files.below(directory, output.to)
-    _refuse_links(directory, target)
+    way = os.path.dirname(target)
+    inside = os.path.relpath(way, directory)
+    if os.path.realpath(way) != os.path.normpath(os.path.join(os.path.realpath(directory), inside)):
+        raise OrderRefused(Problem("link", f"{way} leads out of {directory}: it is a link"))
     told = output.file["bytes"]
     if sha256 is None:
         found = files.digest(link, run, output.file)
@@ -269,14 +276,6 @@ def own_directory(directory: str) -> None:
             file.write(f"{OUTPUTS_MARK}\n*\n")
 
 
-def _refuse_links(directory: str, target: str) -> None:
-    """Raise OrderRefused where a link below the directory would lead a host's file elsewhere."""
-    way = os.path.dirname(target)
-    inside = os.path.relpath(way, directory)
-    if os.path.realpath(way) != os.path.normpath(os.path.join(os.path.realpath(directory), inside)):
-        raise OrderRefused(Problem("link", f"{way} leads out of {directory}: it is a link"))
-
-
 def _sha256(path: str) -> str | None:
     """Return the SHA-256 of a regular file; None of anything else."""
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
@@ -288,7 +287,3 @@ def _sha256(path: str) -> str | None:
 def _changed(output: Output) -> OrderRefused:
     message = f"{output.file['path']} changed while it was fetched, or did not come as it is there"
     return OrderRefused(Problem("changed", message, "fetch it again once nothing writes it"))
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))

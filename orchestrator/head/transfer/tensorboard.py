@@ -79,7 +79,11 @@ def _fetch_host(link: Asks, run: Run, host: str, directory: str) -> _Share:
     for file in found:
         room = rooms.setdefault(file["task"], _Room(run, host, directory, file["task"]))
         room.check(file)
-        got = _fetch_file(link, run, file, directory, SHARE_BYTES - fetched)
+        # Bring what is new of a file, at most `room` bytes and a chunk: a host may say that it has any size
+        here = place(directory, file["task"], file["path"])
+        os.makedirs(os.path.dirname(here), mode=0o700, exist_ok=True)
+        with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as copy:
+            got = files.pull(link, run, file, copy, end=file["bytes"], room=(SHARE_BYTES - fetched))
         room.taken(got)
         fetched += got
         if fetched >= SHARE_BYTES:
@@ -123,11 +127,3 @@ def place(directory: str, task: str, path: str) -> str:
         OrderRefused: the path would leave the directory. Hosts are not trusted with paths.
     """
     return files.below(os.path.join(directory, files.task_name(task)), path)
-
-
-def _fetch_file(link: Asks, run: Run, file: TaskFile, directory: str, room: int) -> int:
-    """Bring what is new of a file, at most `room` bytes and a chunk: a host may say that it has any size."""
-    here = place(directory, file["task"], file["path"])
-    os.makedirs(os.path.dirname(here), mode=0o700, exist_ok=True)
-    with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as copy:
-        return files.pull(link, run, file, copy, end=file["bytes"], room=room)

@@ -37,13 +37,26 @@ def inject(context: Context, order: orders.Fault, reply: Reply) -> None:
     elif fault == "fill":
         handle = os.open(context.host.host_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            filled = _fill(handle)
+            # Fill the disk with a file that has no name, which the kernel frees when its last descriptor is closed
+            filled, chunk = 0, _CHUNK_BYTES
+            while chunk >= 4096:
+                try:
+                    os.posix_fallocate(handle, filled, chunk)
+                    filled += chunk
+                except OSError:
+                    chunk //= 2
             _apart(lambda: time.sleep(for_s), keep=handle)
         finally:
             os.close(handle)
         reply.ok({"bytes": filled})
     elif fault in ("kill", "kill-shim", "freeze"):
-        who = _who(context, order, "shim" if fault == "kill-shim" else "task")
+        part = "shim" if fault == "kill-shim" else "task"
+        directory = hostdir.generation_dir(
+            context.host.host_dir, order["run"], order["task"], order["generation"]
+        )
+        who = shim_record.identity_of(directory, part)
+        if who is None:
+            raise HostFault("gone", f"{order['task']} has no process yet")
         if not process.signal(who, _STOP if fault == "freeze" else _KILL):
             raise HostFault("gone", f"{order['task']} has ended already")
         if fault == "freeze":
@@ -53,31 +66,9 @@ def inject(context: Context, order: orders.Fault, reply: Reply) -> None:
         raise HostFault("bad-order", f"this agent knows no fault {fault!r}")
 
 
-def _who(context: Context, order: orders.Fault, part: str) -> process.Identity:
-    directory = hostdir.generation_dir(
-        context.host.host_dir, order["run"], order["task"], order["generation"]
-    )
-    who = shim_record.identity_of(directory, part)
-    if who is None:
-        raise HostFault("gone", f"{order['task']} has no process yet")
-    return who
-
-
 def _after(delay_s: float, who: process.Identity, number: int) -> None:
     time.sleep(delay_s)
     process.signal(who, number)
-
-
-def _fill(handle: int) -> int:
-    """Fill the disk with a file that has no name, which the kernel frees when its last descriptor is closed."""
-    filled, chunk = 0, _CHUNK_BYTES
-    while chunk >= 4096:
-        try:
-            os.posix_fallocate(handle, filled, chunk)
-            filled += chunk
-        except OSError:
-            chunk //= 2
-    return filled
 
 
 def _apart(work: Callable[[], None], *, keep: int | None = None) -> None:

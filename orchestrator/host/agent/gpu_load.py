@@ -109,7 +109,22 @@ class GpuLoads:
         *lines, self._held = (self._held + told).split(b"\n")
         self._held = self._held[-1000:]
         for line in lines:
-            self._take(line.decode("ascii", "replace").split(","))
+            cells = line.decode("ascii", "replace").split(",")
+            if len(cells) not in (7, 8) or not cells[0].strip().isdecimal() or int(cells[0]) >= GPUS_MAX:
+                continue
+            used, total = _number(cells[3]), _number(cells[4])
+            self._heard_at = self._told_at[int(cells[0])] = self._now()
+            if len(cells) == 8:
+                self._by_bus[bus(cells[7])] = int(cells[0])
+            self._latest[int(cells[0])] = {
+                "index": int(cells[0]),
+                "name": cells[1].strip(),
+                "utilization_percent": _number(cells[2]),
+                "memory_used_bytes": None if used is None else int(used) << 20,
+                "memory_total_bytes": None if total is None else int(total) << 20,
+                "temperature_c": _number(cells[5]),
+                "power_w": _number(cells[6]),
+            }
         now = self._now()
         for index in [index for index, at in self._told_at.items() if now - at > STALE_S]:
             self._latest.pop(index, None)
@@ -130,23 +145,6 @@ class GpuLoads:
             if where in self._by_bus:
                 told.append({"index": self._by_bus[where], "xid": xid})
         return told
-
-    def _take(self, cells: list[str]) -> None:
-        if len(cells) not in (7, 8) or not cells[0].strip().isdecimal() or int(cells[0]) >= GPUS_MAX:
-            return
-        used, total = _number(cells[3]), _number(cells[4])
-        self._heard_at = self._told_at[int(cells[0])] = self._now()
-        if len(cells) == 8:
-            self._by_bus[bus(cells[7])] = int(cells[0])
-        self._latest[int(cells[0])] = {
-            "index": int(cells[0]),
-            "name": cells[1].strip(),
-            "utilization_percent": _number(cells[2]),
-            "memory_used_bytes": None if used is None else int(used) << 20,
-            "memory_total_bytes": None if total is None else int(total) << 20,
-            "temperature_c": _number(cells[5]),
-            "power_w": _number(cells[6]),
-        }
 
 
 def _number(text: str) -> float | None:

@@ -63,7 +63,15 @@ class Host:
         candidates: list[tuple[PsutilFrom, str]] = []
         if pushed and os.path.isdir(pushed):
             candidates.append(("bundle", pushed))
-        candidates += [("host", path) for path in _site_paths() if os.path.isdir(path + "/psutil")]
+        # The directories of this Python's packages, which are not in our sys.path
+        import site
+
+        paths = list(site.getsitepackages())
+        environment = os.path.dirname(os.path.dirname(sys.executable))
+        if os.path.exists(os.path.join(environment, "pyvenv.cfg")):
+            version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+            paths.insert(0, os.path.join(environment, "lib", version, "site-packages"))
+        candidates += [("host", path) for path in paths if os.path.isdir(path + "/psutil")]
         for source, path in candidates:
             # It goes to the end of the path, so that nothing in that directory hides a standard module.
             sys.path.append(path)
@@ -171,15 +179,3 @@ def _memory_percent() -> float | None:
         return round(100.0 * (1 - found[b"MemAvailable"] / found[b"MemTotal"]), 1)
     except (LookupError, ZeroDivisionError):
         return None
-
-
-def _site_paths() -> list[str]:
-    """Return the directories of this Python's packages, which are not in our sys.path."""
-    import site
-
-    paths = list(site.getsitepackages())
-    environment = os.path.dirname(os.path.dirname(sys.executable))
-    if os.path.exists(os.path.join(environment, "pyvenv.cfg")):
-        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        paths.insert(0, os.path.join(environment, "lib", version, "site-packages"))
-    return paths

@@ -17,7 +17,14 @@ _GPU = "--query-gpu=uuid,name,utilization.gpu,memory.used,memory.total"
 def look(host_dir: str) -> Hardware:
     """Return what the host has. What cannot be told is None."""
     uuids, why = gpus.present()
-    memory = _memory()
+    memory = {}
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                name, _, rest = line.partition(b":")
+                memory[name] = int(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
     load: float | None
     try:
         load = os.getloadavg()[0]
@@ -41,7 +48,11 @@ def _cards(uuids: list[str]) -> list[Gpu]:
         rows = {row[0]: row for row in gpus.ask(_GPU) if len(row) >= 5}
     except (OSError, subprocess.SubprocessError):
         rows = {}
-    users = _users(uuids)
+    # The processes by the number of their GPU, with the run of ours that they are of
+    users: dict[int, list[GpuUser]] = {}
+    for one in gpus.in_use(uuids, None):
+        user: GpuUser = {"pid": one["pid"], "user": one["user"], "run": gpus.run_of(one["pid"])}
+        users.setdefault(one["gpu"], []).append(user)
     found: list[Gpu] = []
     for index, uuid in enumerate(uuids):
         row = rows.get(uuid, [uuid, "", "", "", ""])
@@ -59,34 +70,12 @@ def _cards(uuids: list[str]) -> list[Gpu]:
     return found
 
 
-def _users(uuids: list[str]) -> dict[int, list[GpuUser]]:
-    """Return the processes by the number of their GPU, with the run of ours that they are of."""
-    found: dict[int, list[GpuUser]] = {}
-    for used in gpus.in_use(uuids, None):
-        told: GpuUser = {"pid": used["pid"], "user": used["user"], "run": gpus.run_of(used["pid"])}
-        found.setdefault(used["gpu"], []).append(told)
-    return found
-
-
 def _number(text: str) -> float | None:
     """Return 71 for `71 MiB`; None for `[N/A]`."""
     try:
         return float(text.split()[0])
     except (ValueError, IndexError):
         return None
-
-
-def _memory() -> dict[bytes, int]:
-    """Return /proc/meminfo in bytes."""
-    found = {}
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                name, _, rest = line.partition(b":")
-                found[name] = int(rest.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return found
 
 
 def _disk(directory: str) -> tuple[int | None, int | None]:

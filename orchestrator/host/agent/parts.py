@@ -106,7 +106,17 @@ class Parts:
     def _add(self, where: tuple[Any, ...], data: bytes, done: Done) -> None:
         self._used_at = time.monotonic()
         if self._socket is None:
-            self._begin()
+            slots = Slots()
+            ours, theirs = socket.socketpair()
+            self._pid = os.fork()
+            if self._pid == 0:
+                _serve(theirs, slots, self._do_part)
+            theirs.close()
+            ours.setblocking(False)
+            self._socket, self._slots = ours, slots
+            self._buffer.clear()
+            self._loop.watch(ours.fileno(), READ, lambda _events: self._hear())
+            self._look()
         self._asked.append((where, data, done))
         self._ask()
 
@@ -114,19 +124,6 @@ class Parts:
         """End the process. The agent ends, and nothing will read its answers."""
         if self._socket is not None:
             kill_group(self._pid)
-
-    def _begin(self) -> None:
-        slots = Slots()
-        ours, theirs = socket.socketpair()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _serve(theirs, slots, self._do_part)
-        theirs.close()
-        ours.setblocking(False)
-        self._socket, self._slots = ours, slots
-        self._buffer.clear()
-        self._loop.watch(ours.fileno(), READ, lambda _events: self._hear())
-        self._look()
 
     def _ask(self) -> None:
         """Send what there are slots for."""

@@ -54,7 +54,9 @@ def start(context: Context, order: orders.Start, reply: Reply) -> orders.Started
         raise HostFault("no-code", "the run's code is not on this host", "push it again")
     _refuse_older(os.path.dirname(directory), task, generation)
     if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
-        return _already(context.tasks.link(run, task, generation))
+        # The answer to a repeated start
+        who = shim_record.shim_identity(context.tasks.link(run, task, generation).directory)
+        return {"pid": who.pid if who is not None else None, "already": True}
     # No shim has recorded itself yet. If one is starting, it holds the lock, and a second shim answers for it.
     leases, about = context.leases.of_start(run)
     os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -123,12 +125,6 @@ def _started(context: Context, order: orders.Start, result: Result) -> orders.St
     answer = answer_of(result, f"the start of the shim of {task}")
     context.tasks.link(order["run"], task, order["generation"])
     return {"pid": answer["pid"]}
-
-
-def _already(link: Link) -> orders.Started:
-    """Return the answer to a repeated start."""
-    who = shim_record.shim_identity(link.directory)
-    return {"pid": who.pid if who is not None else None, "already": True}
 
 
 def _refuse_older(task_dir: str, task: str, generation: int) -> None:

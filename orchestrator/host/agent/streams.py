@@ -88,7 +88,11 @@ class Output:
         self._queue: deque[tuple[bytes, bytes | memoryview, Sent]] = deque()
         self.queued_bytes = 0
         self.broken = False
-        self._is_large = _enlarge(descriptor)
+        # Whether it is a pipe that was made large. Other kinds, and users who have too many pipes, keep theirs.
+        try:
+            self._is_large = fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES) >= PIPE_BYTES
+        except OSError:
+            self._is_large = False
         self._is_full = False
         """Whether a large pipe was full, and is left alone for a moment."""
         os.set_blocking(descriptor, False)
@@ -128,7 +132,14 @@ class Output:
             return
         try:
             while self._under_way or self._next():
-                self._wrote(os.writev(self._descriptor, self._under_way))
+                size = os.writev(self._descriptor, self._under_way)
+                while self._under_way and size >= len(self._under_way[0]):
+                    size -= len(self._under_way.pop(0))
+                if self._under_way:
+                    self._under_way[0] = self._under_way[0][size:]
+                else:
+                    sent, self._sent = self._sent, _nothing
+                    sent()
         except BlockingIOError:
             if self._is_large:
                 self._is_full = True
@@ -145,23 +156,6 @@ class Output:
         """Go on once there is room, however long that takes."""
         self._is_full = False
         self._loop.watch(self._descriptor, WRITE, self._flush)
-
-    def _wrote(self, size: int) -> None:
-        while self._under_way and size >= len(self._under_way[0]):
-            size -= len(self._under_way.pop(0))
-        if self._under_way:
-            self._under_way[0] = self._under_way[0][size:]
-        else:
-            sent, self._sent = self._sent, _nothing
-            sent()
-
-
-def _enlarge(descriptor: int) -> bool:
-    """Return whether it is a pipe that was made large. Other kinds, and users who have too many pipes, keep theirs."""
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES) >= PIPE_BYTES
-    except OSError:
-        return False
 
 
 def _nothing() -> None:

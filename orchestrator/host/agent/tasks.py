@@ -270,17 +270,14 @@ class Tasks:
             except (OSError, FrameError):
                 data, frames = b"", []
             for message, blob in frames:
-                self._heard(link, message, blob)
+                if "report" in message:
+                    self._learn(link, message["report"])
+                elif message.get("reply") is not None:
+                    link.pending.pop(message["reply"], None)
+                    self._send(message, blob)
             if not data:
                 self._drop(link)
                 self._loop.after(SETTLE_S, lambda: self._again(link))
-
-    def _heard(self, link: Link, message: dict[str, Any], blob: bytes) -> None:
-        if "report" in message:
-            self._learn(link, message["report"])
-        elif message.get("reply") is not None:
-            link.pending.pop(message["reply"], None)
-            self._send(message, blob)
 
     def _again(self, link: Link) -> None:
         """Try again to settle a link whose socket has closed, until it is known how it ended."""

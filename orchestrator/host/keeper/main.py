@@ -91,7 +91,12 @@ class Keeper:
                 return 0
             for pid, relay in self._relays.items():
                 if relay.fileno() in ready:
-                    self._hang_up(pid, relay)
+                    # End a command whose channel was taken away. A relay says nothing more once it has asked.
+                    # Slurm keeps the command's stdin open until its stdout is closed, and the command waits for the
+                    # end of stdin. What the command has started for longer than its channel has a session of its own.
+                    self._forget(relay)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGTERM)
             if self._listener.fileno() in ready:
                 self._accept()
 
@@ -100,26 +105,17 @@ class Keeper:
         for number in set(os.read(self._signals, 4096)):
             if number in WARNINGS:
                 self._warned = True
-                self._leave(WARNINGS[signal.Signals(number)])
-        return self._reap()
-
-    def _leave(self, name: str) -> None:
-        """Say that the host is taken away: to the agents here, by a file, and to whoever reads our stdout.
-
-        The agents hear only of signals that the engine has explained. Kubernetes explains none: it makes a pod anew,
-        and the coordinator sees that by itself.
-        """
-        if self._leaving_file and name in self._warnings:
-            in_s, why = self._warnings[name]
-            with contextlib.suppress(OSError):
-                leaving.say(self._leaving_file, why, in_s)
-        tell({"leaving": name})
-
-    def _reap(self) -> bool:
-        """Reap what has ended: commands, and as the first process of a pod whatever has lost its parent.
-
-        Return whether nothing is left.
-        """
+                # Say that the host is taken away: to the agents here, by a file, and to whoever reads our stdout
+                # The agents hear only of signals that the engine has explained. Kubernetes explains none: it makes a
+                # pod anew, and the coordinator sees that by itself.
+                name = WARNINGS[signal.Signals(number)]
+                if self._leaving_file and name in self._warnings:
+                    in_s, why = self._warnings[name]
+                    with contextlib.suppress(OSError):
+                        leaving.say(self._leaving_file, why, in_s)
+                tell({"leaving": name})
+        # Reap what has ended: commands, and as the first process of a pod whatever has lost its parent
+        # Return whether nothing is left
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -133,16 +129,6 @@ class Keeper:
                 self._forget(relay)
                 _answer(relay, {"exit": code if code >= 0 else None})
                 relay.close()
-
-    def _hang_up(self, pid: int, relay: socket.socket) -> None:
-        """End a command whose channel was taken away. A relay says nothing more once it has asked.
-
-        Slurm keeps the command's stdin open until its stdout is closed, and the command waits for the end of stdin.
-        What the command has started for longer than its channel has a session of its own.
-        """
-        self._forget(relay)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGTERM)
 
     def _forget(self, relay: socket.socket) -> None:
         with contextlib.suppress(KeyError):
@@ -241,7 +227,14 @@ def main(argv: list[str]) -> int:
         if _answers(path):
             sys.stderr.write(f"another keeper listens at {path}\n")
             return 1
-        _remove_stale(path, leaving_file)
+        # Remove what the keepers of earlier allocations left on this host: an engine ends them by SIGKILL
+        # That this host leaves stays true, whichever keeper of this allocation heard it
+        directory, _, name = path.rpartition("/")
+        ending = "@" + name.partition("@")[2]
+        for other in os.listdir(directory):
+            left = os.path.join(directory, other)
+            if other.endswith(ending) and left != leaving_file and not _answers(left):
+                os.unlink(left)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         private_socket.listen(listener, path, 64)
     except (OSError, ValueError) as e:
@@ -262,19 +255,6 @@ def _warned(word: str) -> tuple[str, Warned]:
     if name not in WARNINGS.values() or not why:
         raise ValueError(word)
     return name, (max(0.0, float(seconds)), why)
-
-
-def _remove_stale(path: str, leaving_file: str) -> None:
-    """Remove what the keepers of earlier allocations left on this host: an engine ends them by SIGKILL.
-
-    That this host leaves stays true, whichever keeper of this allocation heard it.
-    """
-    directory, _, name = path.rpartition("/")
-    ending = "@" + name.partition("@")[2]
-    for other in os.listdir(directory):
-        left = os.path.join(directory, other)
-        if other.endswith(ending) and left != leaving_file and not _answers(left):
-            os.unlink(left)
 
 
 def _answers(path: str) -> bool:

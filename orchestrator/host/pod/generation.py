@@ -78,7 +78,19 @@ def take(settings: Settings, say: Callable[[str], None], stopping: Callable[[], 
         raise Unfit(f"the checkpoint directory {settings.root} cannot be used: {e.strerror}") from e
     if settings.is_chief:
         return _begin(settings, roll, say)
-    return _join(settings, roll, say, stopping)
+    say_at = time.monotonic()
+    who = f"{socket.gethostname()} {os.urandom(4).hex()}"
+    while not stopping():
+        entry = roll.newest()
+        if entry.get("set") == settings.set and entry.get("attempt") == settings.attempt:
+            number = int(entry["generation"])
+            roll.join(number, settings.task, who)
+            return Generation(number, str(entry["path"]), roll, int(entry.get("restarts", 0)))
+        if time.monotonic() >= say_at:
+            say(f"waits for the pod of {settings.document['chief']} to begin a generation in {settings.root}")
+            say_at = time.monotonic() + SAY_AGAIN_S
+        time.sleep(LOOK_S)
+    return None
 
 
 def _begin(settings: Settings, roll: Roll, say: Callable[[str], None]) -> Generation:
@@ -151,21 +163,3 @@ def _seed(settings: Settings, root: str, above: int) -> dict[str, Any]:
             break
         above = number  # another run of this directory was faster
     raise Unfit(str(error.get("message")) + (f"; {error['hint']}" if error.get("hint") else ""))
-
-
-def _join(
-    settings: Settings, roll: Roll, say: Callable[[str], None], stopping: Callable[[], bool]
-) -> Generation | None:
-    say_at = time.monotonic()
-    who = f"{socket.gethostname()} {os.urandom(4).hex()}"
-    while not stopping():
-        entry = roll.newest()
-        if entry.get("set") == settings.set and entry.get("attempt") == settings.attempt:
-            number = int(entry["generation"])
-            roll.join(number, settings.task, who)
-            return Generation(number, str(entry["path"]), roll, int(entry.get("restarts", 0)))
-        if time.monotonic() >= say_at:
-            say(f"waits for the pod of {settings.document['chief']} to begin a generation in {settings.root}")
-            say_at = time.monotonic() + SAY_AGAIN_S
-        time.sleep(LOOK_S)
-    return None

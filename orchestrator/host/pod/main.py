@@ -57,7 +57,14 @@ class Leaving:
             out, _ = self._look.communicate()
             self._took_s, self._look = at - self._look_at, None
             self._look_at = at + max(_LOOK_S, self._took_s)
-            return self._is_newer(out)
+            try:
+                found = json.loads(out).get("checkpoint") or {}
+            except ValueError:
+                return False
+            saved_at = float(found.get("saved_at") or 0.0)
+            if self._saved_at is None:
+                self._saved_at = saved_at
+            return saved_at > self._saved_at
         return False
 
     def close(self) -> None:
@@ -65,16 +72,6 @@ class Leaving:
         if self._look is not None:
             self._look.kill()
             self._look.wait()
-
-    def _is_newer(self, out: bytes) -> bool:
-        try:
-            found = json.loads(out).get("checkpoint") or {}
-        except ValueError:
-            return False
-        saved_at = float(found.get("saved_at") or 0.0)
-        if self._saved_at is None:
-            self._saved_at = saved_at
-        return saved_at > self._saved_at
 
 
 TURN_S = 0.25
@@ -154,12 +151,23 @@ class Attempt:
         link.order("watch", heartbeat_s=1.0)
         ended = None
         while ended is None:
-            _wait(link)
+            # Wait for the shim's next word. A signal interrupts it only by the next turn, which is soon.
+            if link.sock is None:
+                time.sleep(TURN_S)
+            else:
+                select.select([link.sock], [], [], TURN_S)
             link.hear()
             link.relay()
             self._turn(link, time.monotonic())
             ended = link.ended()
-            _reap(link)
+            # Reap what the kernel gave to us as the first process of the pod, once nothing of ours can be among it
+            if os.getpid() != 1 or link.sock is not None:
+                continue
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                continue
         link.relay()
         return self._outcome(ended)
 
@@ -173,9 +181,24 @@ class Attempt:
         if self._stopped is not None:
             return
         if _asked_to_end:
-            self._leave(link, at)
+            if self._leaving is None:
+                saves = self._generation.path if self._released and self._wish.own["trains"] else None
+                self._leaving = Leaving(saves, float(self._timing["save_wait_s"]), at)
+                if saves is not None:
+                    say(f"{self._wish.task} was asked to end, and goes on until the next checkpoint is there")
+            if self._leaving.is_over(at):
+                self._leaving.close()
+                self._stop(link, TERM)
         elif self._stalled_at is not None:
-            self._act_on_stall(link, at)
+            assert self._stalled_at is not None
+            if link.stacks is None and at < self._stalled_at + STACKS_WAIT_S:
+                return
+            say(link.stacks or link.refused or "it does not answer")
+            link.stacks, self._stalled_at = None, None
+            if self._timing["on_stall"] == "restart":
+                self._stop(link, STALL)
+            else:
+                self._pace = Pace(self._timing)
         elif self._is_stalled(at):
             self._stalled_at = at
             link.order("stacks")
@@ -185,32 +208,11 @@ class Attempt:
                 say(f"{self._wish.task} ends: {why}")
                 self._stop(link, PEERS)
 
-    def _leave(self, link: ShimLink, at: float) -> None:
-        if self._leaving is None:
-            saves = self._generation.path if self._released and self._wish.own["trains"] else None
-            self._leaving = Leaving(saves, float(self._timing["save_wait_s"]), at)
-            if saves is not None:
-                say(f"{self._wish.task} was asked to end, and goes on until the next checkpoint is there")
-        if self._leaving.is_over(at):
-            self._leaving.close()
-            self._stop(link, TERM)
-
     def _is_stalled(self, at: float) -> bool:
         still_s = self._pace.standstill_s(at)
         if still_s is not None:
             say(f"{self._wish.task} has made no progress for {still_s:.0f} s; its stacks follow")
         return still_s is not None
-
-    def _act_on_stall(self, link: ShimLink, at: float) -> None:
-        assert self._stalled_at is not None
-        if link.stacks is None and at < self._stalled_at + STACKS_WAIT_S:
-            return
-        say(link.stacks or link.refused or "it does not answer")
-        link.stacks, self._stalled_at = None, None
-        if self._timing["on_stall"] == "restart":
-            self._stop(link, STALL)
-        else:
-            self._pace = Pace(self._timing)
 
     def _stop(self, link: ShimLink, why: str) -> None:
         self._stopped, self._stopped_at = why, time.time()
@@ -232,22 +234,3 @@ class Attempt:
             }
             self._generation.roll.record_end(self._generation.number, self._wish.task, end)
         return found
-
-
-def _wait(link: ShimLink) -> None:
-    """Wait for the shim's next word. A signal interrupts it only by the next turn, which is soon."""
-    if link.sock is None:
-        time.sleep(TURN_S)
-    else:
-        select.select([link.sock], [], [], TURN_S)
-
-
-def _reap(link: ShimLink) -> None:
-    """Reap what the kernel gave to us as the first process of the pod, once nothing of ours can be among it."""
-    if os.getpid() != 1 or link.sock is not None:
-        return
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return

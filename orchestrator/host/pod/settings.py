@@ -27,7 +27,13 @@ class Settings:
         if missing:
             raise Unfit(f"{pod.SETTINGS} lacks {', '.join(missing)}: export the manifests again")
         self.document = document
-        self.task = _task(document, environ)
+        index = environ.get(pod.INDEX, "")
+        if not index.isdecimal():
+            raise Unfit(f"{pod.INDEX} is {index!r}: the pod belongs to no JobSet that orch wrote")
+        task = f"{environ.get(pod.TYPE)}:{int(index)}"
+        if task not in document["tasks"]:
+            raise Unfit(f"{task} is no task of {document['name']}: it has {', '.join(document['tasks'])}")
+        self.task = task
         self.own: dict[str, Any] = document["tasks"][self.task]
         self.set = environ.get(pod.SET, "")
         attempt = environ.get(pod.ATTEMPT, "")
@@ -75,13 +81,3 @@ def read(path: str, environ: Mapping[str, str]) -> Settings:
     if not isinstance(document, dict):
         raise Unfit(f"{path} holds no object: export the manifests again")
     return Settings(document, environ)
-
-
-def _task(document: dict[str, Any], environ: Mapping[str, str]) -> str:
-    index = environ.get(pod.INDEX, "")
-    if not index.isdecimal():
-        raise Unfit(f"{pod.INDEX} is {index!r}: the pod belongs to no JobSet that orch wrote")
-    task = f"{environ.get(pod.TYPE)}:{int(index)}"
-    if task not in document["tasks"]:
-        raise Unfit(f"{task} is no task of {document['name']}: it has {', '.join(document['tasks'])}")
-    return task

@@ -119,7 +119,9 @@ class Shim:
             self._execute(action, value, None, {})
         self._decide()
         while not self._ended:
-            for key, _ in self._selector.select(self._timeout_s()):
+            due = [self._sample_at, *self._agents.due_at(), *(at for _, _, at in self._stacks)]
+            due += [at for at in (self._state.deadline_at, self._report_at) if at is not None]
+            for key, _ in self._selector.select(max(0.0, min(due) - time.monotonic())):
                 callback: Callable[[], Any] = key.data
                 if not self._ended:
                     callback()
@@ -129,11 +131,6 @@ class Shim:
     def _ended(self) -> bool:
         return self._state.phase is Phase.ENDED
 
-    def _timeout_s(self) -> float:
-        due = [self._sample_at, *self._agents.due_at(), *(at for _, _, at in self._stacks)]
-        due += [at for at in (self._state.deadline_at, self._report_at) if at is not None]
-        return max(0.0, min(due) - time.monotonic())
-
     def _on_time(self, at: float) -> None:
         self._tell(Ticked(at))
         if self._ended:
@@ -141,7 +138,10 @@ class Shim:
         if at >= self._sample_at:
             self._sample_at = at + SAMPLE_S
             self._process.sample(at)
-            self._look_at_peers(at)
+            if self._progress.has_stepped:
+                self._look_at, self._peers = None, Peers()
+            elif self._look_at is not None and at >= self._look_at and self._process.pid is not None:
+                self._peers.look(self._process.pid)
         for waiting in [each for each in self._stacks if at >= each[2]]:
             self._stacks.remove(waiting)
             self._answer_stacks(waiting[0], waiting[1], None)
@@ -149,12 +149,6 @@ class Shim:
             self._report()
         elif any(at >= due_at for due_at in self._agents.due_at()):
             self._agents.report(self._task(), at, all=False)
-
-    def _look_at_peers(self, at: float) -> None:
-        if self._progress.has_stepped:
-            self._look_at, self._peers = None, Peers()
-        elif self._look_at is not None and at >= self._look_at and self._process.pid is not None:
-            self._peers.look(self._process.pid)
 
     def _woken(self, wake: socket.socket) -> None:
         numbers = wake.recv(4096)
@@ -180,7 +174,22 @@ class Shim:
 
     def _execute(self, action: Do, value: Any, link: AgentLink | None, order: Order) -> None:
         if action is Do.SPAWN:
-            self._spawn(_env_of(order))
+            # ---------------------------------------------------------------- the process
+            release_env = _env_of(order)
+            if not self._start["hold"]:
+                self._close_port()
+                record.mark_released(self._directory)
+            try:
+                sock, self._pipes = self._process.start(self._directory, self._secrets, release_env)
+            except (StartFailed, OSError) as e:
+                self._tell(Exited(Ended(time.monotonic(), why=str(e))))
+                return
+            for fd in self._pipes:
+                self._selector.register(fd, selectors.EVENT_READ, partial(self._read_pipe, fd))
+            self._runtime = RuntimeLink(sock)
+            self._selector.register(sock, selectors.EVENT_READ, partial(self._hear, self._runtime))
+            self._write_identity()
+            self._sample_at = time.monotonic() + FIRST_SAMPLE_S
         elif action is Do.GO:
             self._close_port()
             record.mark_released(self._directory)
@@ -207,24 +216,6 @@ class Shim:
                 self._reply(link, order.get("id"), {"ok": {}})
             else:
                 self._refuse(link, order.get("id"), *value)
-
-    # ---------------------------------------------------------------- the process
-
-    def _spawn(self, release_env: dict[str, str]) -> None:
-        if not self._start["hold"]:
-            self._close_port()
-            record.mark_released(self._directory)
-        try:
-            sock, self._pipes = self._process.start(self._directory, self._secrets, release_env)
-        except (StartFailed, OSError) as e:
-            self._tell(Exited(Ended(time.monotonic(), why=str(e))))
-            return
-        for fd in self._pipes:
-            self._selector.register(fd, selectors.EVENT_READ, partial(self._read_pipe, fd))
-        self._runtime = RuntimeLink(sock)
-        self._selector.register(sock, selectors.EVENT_READ, partial(self._hear, self._runtime))
-        self._write_identity()
-        self._sample_at = time.monotonic() + FIRST_SAMPLE_S
 
     def _write_identity(self) -> None:
         me, task = process.identity(os.getpid()), self._process.identity
@@ -293,7 +284,11 @@ class Shim:
                 for agent, order_id, _ in waiting:
                     self._answer_stacks(agent, order_id, str(message["stacks"]))
             else:
-                self._mark_report(self._progress.heard(self._clean(message), at), at)
+                urgency = self._progress.heard(self._clean(message), at)
+                if urgency == "now":
+                    self._report()
+                elif urgency == "soon" and self._report_at is None:
+                    self._report_at = at + CHANGE_MAY_WAIT_S
         return bool(messages)
 
     def _clean(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -309,12 +304,6 @@ class Shim:
         if isinstance(rescued, dict) and "why" in rescued:
             message = {**message, "rescued": {"why": self._log.redact(str(rescued["why"]))}}
         return message
-
-    def _mark_report(self, urgency: str, at: float) -> None:
-        if urgency == "now":
-            self._report()
-        elif urgency == "soon" and self._report_at is None:
-            self._report_at = at + CHANGE_MAY_WAIT_S
 
     # ---------------------------------------------------------------- the agents
 
@@ -333,7 +322,14 @@ class Shim:
             return
         refused = state.refusal(self._state, epoch, generation)
         if verb == "stacks":
-            self._ask_stacks(link, order_id, refused, at)
+            if refused is not None:
+                self._refuse(link, order_id, *refused)
+            elif (
+                self._process.is_stopped() or self._runtime is None or not self._runtime.send({"stacks": {}})
+            ):
+                self._answer_stacks(link, order_id, None)
+            else:
+                self._stacks.append((link, order_id, at + STACKS_WAIT_S))
             return
         port = order.get("port")
         if verb == "release" and port is not None and refused is None and not self._move(int(port)):
@@ -354,16 +350,6 @@ class Shim:
         self._port, self._port_number = moved, port
         self._write_identity()
         return True
-
-    def _ask_stacks(
-        self, link: AgentLink, order_id: Any, refused: tuple[str, str, str] | None, at: float
-    ) -> None:
-        if refused is not None:
-            self._refuse(link, order_id, *refused)
-        elif self._process.is_stopped() or self._runtime is None or not self._runtime.send({"stacks": {}}):
-            self._answer_stacks(link, order_id, None)
-        else:
-            self._stacks.append((link, order_id, at + STACKS_WAIT_S))
 
     def _answer_stacks(self, link: AgentLink, order_id: Any, text: str | None) -> None:
         if text is not None:

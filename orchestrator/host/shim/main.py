@@ -63,19 +63,27 @@ def main(argv: list[str]) -> int:
     os.setsid()
     if os.fork() != 0:
         os._exit(0)
-    _run(directory, start, secrets, lock, leases)
-    os._exit(0)
-
-
-def _run(
-    directory: str, start: dict[str, Any], secrets: dict[str, str], lock: int, leases: list[int]
-) -> None:
-    """Run the shim in the detached process."""
+    # Run the shim in the detached process
     from orchestrator.host.shim.loop import Shim
 
     answer = _detach(directory)
     try:
-        _repair_code(start)
+        # Fill the files of the code that a power cut left empty. It is done here, since the agent must not wait for
+        # it.
+        from orchestrator.both import hostdir
+        from orchestrator.host.shim.spawn import code_dir
+        from orchestrator.host.system import codestore
+
+        try:
+            missing = codestore.repair(str(start["host_dir"]), code_dir(start))
+        except hostdir.HostFault as e:
+            raise CannotStart(e.code, e.message, e.hint) from e
+        if missing:
+            raise CannotStart(
+                "no-code",
+                "files of the run's code are empty on this host, as a power cut leaves them, and cannot be filled",
+                "`orch up` again: it pushes them",
+            )
         _prepare_work_dir(start)
         shim = Shim(directory, start, secrets, _take_port(start["ports"]))
         shim.open()
@@ -89,24 +97,7 @@ def _run(
     os.close(answer)
     os.close(lock)
     shim.run()
-
-
-def _repair_code(start: dict[str, Any]) -> None:
-    """Fill the files of the code that a power cut left empty. It is done here, since the agent must not wait for it."""
-    from orchestrator.both import hostdir
-    from orchestrator.host.shim.spawn import code_dir
-    from orchestrator.host.system import codestore
-
-    try:
-        missing = codestore.repair(str(start["host_dir"]), code_dir(start))
-    except hostdir.HostFault as e:
-        raise CannotStart(e.code, e.message, e.hint) from e
-    if missing:
-        raise CannotStart(
-            "no-code",
-            "files of the run's code are empty on this host, as a power cut leaves them, and cannot be filled",
-            "`orch up` again: it pushes them",
-        )
+    os._exit(0)
 
 
 def _prepare_work_dir(start: dict[str, Any]) -> None:

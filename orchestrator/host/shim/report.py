@@ -166,7 +166,12 @@ class Progress:
             # Once the runtime has sent a heartbeat, every message of it is a sign of life
             self.heartbeat_at = at
         if "heartbeat" in message:
-            return self._stage(message["heartbeat"], at)
+            told = message["heartbeat"]
+            stage = told.get("stage", self.stage) if isinstance(told, dict) else self.stage
+            if stage not in STAGES or stage == self.stage:
+                return ""
+            self.stage, self.stage_at = stage, at
+            return "soon"
         if "step" in message:
             return self._step(message, at)
         if "error" in message:
@@ -178,13 +183,6 @@ class Progress:
         if "say" in message:
             return self._say(_said(message["say"]))
         return ""
-
-    def _stage(self, told: Any, at: float) -> str:
-        stage = told.get("stage", self.stage) if isinstance(told, dict) else self.stage
-        if stage not in STAGES or stage == self.stage:
-            return ""
-        self.stage, self.stage_at = stage, at
-        return "soon"
 
     def _say(self, said: Said) -> str:
         if said in self.said:

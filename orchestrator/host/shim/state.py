@@ -228,14 +228,28 @@ def decide(state: State, event: Event) -> tuple[State, Actions]:
     if isinstance(event, Ordered):
         return _handle(state, event)
     if isinstance(event, RuntimeReady):
-        return _ready(state)
+        if state.phase is not Phase.STARTING:
+            return state, []
+        return state.replace(phase=Phase.READY, reached=Phase.READY), [(Do.REPORT, None)]
     if isinstance(event, Exited):
         return _exited(state, event)
     if isinstance(event, Looked):
-        return _looked(state, event)
+        if state.phase is not Phase.KILLING or state.give_up_at is None:
+            return state, []
+        done = state.ended is not None and not event.left
+        if not done and event.at < state.give_up_at:
+            return state.replace(deadline_at=event.at + KILL_AGAIN_S), []
+        ended = state.ended or Ended(event.at)
+        after = state.replace(phase=Phase.ENDED, deadline_at=None, ended=ended, left=tuple(event.left))
+        return after, [(Do.RECORD, None)]
     if isinstance(event, Signalled):
         return _stop(state, event.at, SIGNALLED_GRACE_S, StopBy.SIGNAL)
-    return _expire(state, event.at)
+    if state.deadline_at is None or event.at < state.deadline_at:
+        return state, []
+    if state.phase is Phase.STOPPING:
+        return _kill(state, event.at)
+    # A deadline must not stay in the past, or the loop would spin.
+    return state.replace(deadline_at=event.at + KILL_AGAIN_S), [(Do.KILL, None)]
 
 
 def refusal(state: State, epoch: int, generation: int) -> tuple[str, str, str] | None:
@@ -265,10 +279,6 @@ def _handle(state: State, order: Ordered) -> tuple[State, Actions]:
         return after, [(Do.ACCEPT, None), *actions]
     if order.verb != "release":
         return state, [(Do.REFUSE, ("unknown-order", f"a shim does not know the order {order.verb!r}", ""))]
-    return _release(state)
-
-
-def _release(state: State) -> tuple[State, Actions]:
     if state.phase is Phase.READY:
         after = state.replace(phase=Phase.RUNNING, reached=Phase.RUNNING)
         return after, [(Do.ACCEPT, None), (Do.GO if state.hold else Do.SPAWN, None), (Do.REPORT, None)]
@@ -279,12 +289,6 @@ def _release(state: State) -> tuple[State, Actions]:
     else:
         why = ("stopped", "the task was stopped before its release", "start a new generation")
     return state, [(Do.REFUSE, why)]
-
-
-def _ready(state: State) -> tuple[State, Actions]:
-    if state.phase is not Phase.STARTING:
-        return state, []
-    return state.replace(phase=Phase.READY, reached=Phase.READY), [(Do.REPORT, None)]
 
 
 def _stop(
@@ -323,26 +327,6 @@ def _exited(state: State, event: Exited) -> tuple[State, Actions]:
 def _kill(state: State, at: float) -> tuple[State, Actions]:
     after = state.replace(phase=Phase.KILLING, deadline_at=at + KILL_AGAIN_S, give_up_at=at + KILL_BOUND_S)
     return after, [(Do.KILL, None)]
-
-
-def _looked(state: State, event: Looked) -> tuple[State, Actions]:
-    if state.phase is not Phase.KILLING or state.give_up_at is None:
-        return state, []
-    done = state.ended is not None and not event.left
-    if not done and event.at < state.give_up_at:
-        return state.replace(deadline_at=event.at + KILL_AGAIN_S), []
-    ended = state.ended or Ended(event.at)
-    after = state.replace(phase=Phase.ENDED, deadline_at=None, ended=ended, left=tuple(event.left))
-    return after, [(Do.RECORD, None)]
-
-
-def _expire(state: State, at: float) -> tuple[State, Actions]:
-    if state.deadline_at is None or at < state.deadline_at:
-        return state, []
-    if state.phase is Phase.STOPPING:
-        return _kill(state, at)
-    # A deadline must not stay in the past, or the loop would spin.
-    return state.replace(deadline_at=at + KILL_AGAIN_S), [(Do.KILL, None)]
 
 
 def cause_of(

@@ -111,20 +111,17 @@ def repair(host_dir: str, tree: str, files: list[File] | None = None) -> list[st
         HostFault: the stored manifest is damaged.
     """
     if files is None:
-        files = _stored(f"{tree}.json")
+        # A tree's manifest; nothing where there is none, as of trees that an older agent built
+        path = f"{tree}.json"
+        stored = durable.read_object(path)
+        if stored is None and os.path.exists(path):
+            raise HostFault("no-code", f"{path} is damaged on this host", "push the code again")
+        files = [(path, content, mode, size) for path, content, mode, size in (stored or {}).get("files", ())]
     empty = [entry for entry in files if entry[3] and may_be_cut_off(os.path.join(tree, entry[0]))]
     missing = [entry[1] for entry in empty if not _put(host_dir, tree, entry)]
     if empty:
         durable.sync_tree(tree)
     return list(dict.fromkeys(missing))
-
-
-def _stored(path: str) -> list[File]:
-    """Return a tree's manifest; nothing where there is none, as of trees that an older agent built."""
-    stored = durable.read_object(path)
-    if stored is None and os.path.exists(path):
-        raise HostFault("no-code", f"{path} is damaged on this host", "push the code again")
-    return [(path, content, mode, size) for path, content, mode, size in (stored or {}).get("files", ())]
 
 
 def _put(host_dir: str, tree: str, entry: File) -> bool:
@@ -241,7 +238,13 @@ class Receiver:
             return True
         temporary = f"{path}.{os.getpid()}.tmp"
         if offset == 0:
-            self._begin(sha256, temporary)
+            from hashlib import sha256 as new_hash
+
+            if sha256 in self._open:
+                self._drop(sha256, temporary)
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._open[sha256] = (os.open(temporary, flags, 0o600), new_hash(), 0)
         entry = self._open.get(sha256)
         if entry is None or entry[2] != offset:
             raise HostFault("offset", f"a chunk at {offset} does not follow what is here", "begin again at 0")
@@ -264,15 +267,6 @@ class Receiver:
             os.close(descriptor)
             del self._open[sha256]
         return True
-
-    def _begin(self, sha256: str, temporary: str) -> None:
-        from hashlib import sha256 as new_hash
-
-        if sha256 in self._open:
-            self._drop(sha256, temporary)
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._open[sha256] = (os.open(temporary, flags, 0o600), new_hash(), 0)
 
     def _drop(self, sha256: str, temporary: str) -> None:
         os.close(self._open.pop(sha256)[0])

@@ -55,7 +55,8 @@ class OomKills:
 
     def sample(self, pid: int | None) -> None:
         """Take the counts. Call it every few seconds; `pid` is None before the task's process is started."""
-        file = None if pid is None else self._file(pid)
+        # The file with the count of the memory group to which a process belongs; None if not known
+        file = None if pid is None else next(filter(os.path.isfile, self._files(pid)), None)
         count = None if file is None else _count(file)
         sample = _Sample(self._host() or 0, None if count is None else file, count or 0)
         self._before, self._last = self._last, sample
@@ -82,24 +83,17 @@ class OomKills:
         named = b"Killed process %d (" % (pid or 0)
         if any(named in line for line in self._kernel_log.lines(_RECORDS_MAX)):
             return True
-        memory = self._memory_bytes()
-        return memory is not None and (peak_bytes or 0) * 2 >= memory
-
-    def _memory_bytes(self) -> int | None:
-        """Return how much memory the counted processes may use: the least limit above them; None if unknown."""
+        # How much memory the counted processes may use: the least limit above them; None if unknown
         limits = [keyed(os.path.join(self._proc, "meminfo"), unit=" kB").get("MemTotal:", 0) << 10]
         directory = os.path.dirname(self._last.file or "")
         while directory.startswith(self._groups + "/") or directory == self._groups:
             limits += [number(os.path.join(directory, name)) or 0 for name in _LIMITS]
             directory = os.path.dirname(directory)
-        return min(filter(None, limits), default=None)
+        memory = min(filter(None, limits), default=None)
+        return memory is not None and (peak_bytes or 0) * 2 >= memory
 
     def _host(self) -> int | None:
         return _count(os.path.join(self._proc, "vmstat"))
-
-    def _file(self, pid: int) -> str | None:
-        """Return the file with the count of the memory group to which a process belongs; None if not known."""
-        return next(filter(os.path.isfile, self._files(pid)), None)
 
     def _files(self, pid: int) -> Iterator[str]:
         for hierarchy, controllers, path in _memberships(os.path.join(self._proc, str(pid), "cgroup")):

@@ -48,8 +48,19 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
             if size and may_be_cut_off(os.path.join(directory, path))
         ]
     else:
-        again = _code_of(tree)
-        _remove_old(directory, pushed, set(again))
+        # The paths of a tree's files
+        os.stat(tree)
+        again = [path for path, _ in regular(tree)]
+        # Remove the files of the code before, which the new code no longer has, unless the script has changed them
+        new = set(again)
+        for path, stamp in pushed.items():
+            whole = os.path.join(directory, path)
+            try:
+                found = os.lstat(whole)
+                if path not in new and [found.st_size, found.st_mtime_ns] == stamp:
+                    os.unlink(whole)
+            except OSError:
+                continue
         pushed = {}
     if again or not known:
         for path in again:
@@ -66,21 +77,17 @@ def left(host_dir: str, run: str, task: str) -> Iterator[tuple[str, os.stat_resu
     """Yield (path, status) of each file that the script has written or changed; None for one that is not regular."""
     directory = work_dir(host_dir, run, task)
     pushed: Stamps = (durable.read_object(_record(directory)) or {}).get("files") or {}
-    doubles = _doubles(directory)
+    # What the chief has too, and need not be fetched from here: `transparent` writes down what Keras saves
+    try:
+        with open(f"{directory}.doubles", encoding="utf-8", errors="surrogateescape") as lines:
+            doubles = set(lines.read().splitlines())
+    except OSError:
+        doubles = set()
     for path, found in regular(directory, others=True):
         if path in doubles or not doubles.isdisjoint(_above(path)):
             continue
         if found is None or pushed.get(path) != [found.st_size, found.st_mtime_ns]:
             yield path, found
-
-
-def _doubles(directory: str) -> set[str]:
-    """Return what the chief has too, and need not be fetched from here: `transparent` writes down what Keras saves."""
-    try:
-        with open(f"{directory}.doubles", encoding="utf-8", errors="surrogateescape") as lines:
-            return set(lines.read().splitlines())
-    except OSError:
-        return set()
 
 
 def _above(path: str) -> Iterator[str]:
@@ -108,12 +115,6 @@ def regular(directory: str, *, others: bool = False) -> Iterator[tuple[str, os.s
                 yield os.path.relpath(whole, directory), None
 
 
-def _code_of(tree: str) -> list[str]:
-    """Return the paths of a tree's files. Raises OSError where the tree is not there."""
-    os.stat(tree)
-    return [path for path, _ in regular(tree)]
-
-
 def _copy(source: str, target: str) -> list[int]:
     """Copy a file of the code. It is no link: a script may change its files."""
     import shutil
@@ -130,15 +131,3 @@ def _copy(source: str, target: str) -> list[int]:
         raise
     found = os.lstat(target)
     return [found.st_size, found.st_mtime_ns]
-
-
-def _remove_old(directory: str, pushed: Stamps, new: set[str]) -> None:
-    """Remove the files of the code before, which the new code no longer has, unless the script has changed them."""
-    for path, stamp in pushed.items():
-        whole = os.path.join(directory, path)
-        try:
-            found = os.lstat(whole)
-            if path not in new and [found.st_size, found.st_mtime_ns] == stamp:
-                os.unlink(whole)
-        except OSError:
-            continue

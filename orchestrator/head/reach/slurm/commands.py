@@ -49,7 +49,9 @@ def job(job_id: str) -> dict[str, str] | None:
         SlurmFailed: the controller does not answer.
     """
     try:
-        text = call("scontrol", "--oneliner", "show", "job", _number(job_id))
+        if not job_id.isdecimal():
+            raise SlurmFailed(f"not the number of a job: {job_id!r}")
+        text = call("scontrol", "--oneliner", "show", "job", job_id)
     except SlurmFailed as e:
         if "Invalid job id" in e.message:
             return None
@@ -69,12 +71,6 @@ def kill_wait_s() -> float:
         if name.strip() == "KillWait" and value.split()[:1] and value.split()[0].isdecimal():
             return float(value.split()[0])
     raise SlurmFailed("scontrol does not say KillWait")
-
-
-def _number(job_id: str) -> str:
-    if not job_id.isdecimal():
-        raise SlurmFailed(f"not the number of a job: {job_id!r}")
-    return job_id
 
 
 def _fields(line: str) -> dict[str, str]:

@@ -228,12 +228,8 @@ def hang_up(connections: list[fabric.Connection]) -> None:
     for connection in connections:
         transport = connection.client.get_transport()
         if transport is not None:
-            _wake(transport.sock)
+            # End a read that another thread is in: closing a socket does not, and its number may soon be another's
+            if isinstance(transport.sock, socket.socket):
+                with contextlib.suppress(OSError):  # it has ended already
+                    transport.sock.shutdown(socket.SHUT_RDWR)
             transport.close()
-
-
-def _wake(sock: object) -> None:
-    """End a read that another thread is in: closing a socket does not, and its number may soon be another's."""
-    if isinstance(sock, socket.socket):
-        with contextlib.suppress(OSError):  # it has ended already
-            sock.shutdown(socket.SHUT_RDWR)

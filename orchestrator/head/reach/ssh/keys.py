@@ -70,7 +70,11 @@ class Keys:
             refused = 0
             for label, key in self._keys(agent):
                 try:
-                    _restrict(transport, [name for name in _algorithms(key) if self._accepts(name)])
+                    # Let the next key sign by these only. The library adds by itself that a key has a certificate.
+                    names = [name for name in _algorithms(key) if self._accepts(name)]
+                    if isinstance(transport, Transport):
+                        plain = tuple(name.removesuffix(CERTIFICATE) for name in names)
+                        transport.algorithms = replace(transport.algorithms, pubkeys=plain)
                     more = transport.auth_publickey(self._hop.user, key)
                 except BadAuthenticationType as error:
                     raise self._refused(
@@ -183,13 +187,6 @@ def _algorithms(key: paramiko.PKey) -> list[str]:
     if not type_.startswith("ssh-rsa"):
         return [type_]
     return [name + type_.removeprefix("ssh-rsa") for name in ("rsa-sha2-512", "rsa-sha2-256")]
-
-
-def _restrict(transport: paramiko.Transport, names: list[str]) -> None:
-    """Let the next key sign by these only. The library adds by itself that a key has a certificate."""
-    if isinstance(transport, Transport):
-        plain = tuple(name.removesuffix(CERTIFICATE) for name in names)
-        transport.algorithms = replace(transport.algorithms, pubkeys=plain)
 
 
 def _public_part(path: Path) -> bytes | None:

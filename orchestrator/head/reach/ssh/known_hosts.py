@@ -85,16 +85,11 @@ class Entry:
         found = False
         for pattern in self.names.lower().split(","):
             negated = pattern.startswith("!")
-            if _matches_pattern(pattern.removeprefix("!"), name):
+            if fnmatchcase(name, pattern.removeprefix("!").replace("[", "[[]")):
                 if negated:
                     return False
                 found = True
         return found
-
-
-def _matches_pattern(pattern: str, name: str) -> bool:
-    # Only * and ? are special in known_hosts; fnmatch would read [host]:port as a set of characters.
-    return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def _matches_hashed(names: str, name: str) -> bool:
@@ -184,7 +179,10 @@ class KnownHosts:
             if entry.marker == "@revoked" and entry.key == key:
                 return Judgement("revoked", entry)
         plain = [entry for entry in entries if not entry.marker]
-        against = _contradicting(plain, key)
+        # The lines of each file that has keys of this type and not this one
+        of_type = [entry for entry in plain if entry.key.type == key.type]
+        agreeing = {entry.path for entry in of_type if entry.key == key}
+        against = tuple(entry for entry in of_type if entry.path not in agreeing)
         if against:
             return Judgement("changed", against[0], against)
         # As with ssh, an entry without a port holds for all ports of the host. Another key on another port is not a
@@ -255,13 +253,6 @@ def _read_revoked(path: Path) -> Iterator[Entry]:
             yield Entry("*", HostKey.parse(words[0], words[1]), "@revoked", path, number)
         except (IndexError, ValueError) as error:
             raise RevokedUnreadable(f"{path}:{number}: not: key type, key") from error
-
-
-def _contradicting(plain: list[Entry], key: HostKey) -> tuple[Entry, ...]:
-    """Return the lines of each file that has keys of this type and not this one."""
-    of_type = [entry for entry in plain if entry.key.type == key.type]
-    agreeing = {entry.path for entry in of_type if entry.key == key}
-    return tuple(entry for entry in of_type if entry.path not in agreeing)
 
 
 def _parse_line(line: str, path: Path, number: int) -> Entry | None:

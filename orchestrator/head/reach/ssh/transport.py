@@ -171,7 +171,11 @@ class SshTransport:
         for scanned in keys:
             if scanned.error is not None and not scanned.replaceable:
                 raise scanned.error
-            by_hop.setdefault(_own_name(scanned.hop), []).append(scanned)
+            # The name and port under which the project's own file has the host
+            hop = scanned.hop
+            by_hop.setdefault(((hop.alias, SSH_PORT) if hop.alias else (hop.address, hop.port)), []).append(
+                scanned
+            )
         added = 0
         for (name, port), shown in by_hop.items():
             if any(scanned.state == "changed" for scanned in shown):
@@ -385,8 +389,3 @@ def _without_delay(sock: object) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_QUICKACK"):  # only Linux has it, and clears it by itself
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-
-
-def _own_name(hop: Hop) -> tuple[str, int]:
-    """Return the name and port under which the project's own file has the host."""
-    return (hop.alias, SSH_PORT) if hop.alias else (hop.address, hop.port)

@@ -28,14 +28,12 @@ def ssh_words(host: HostPlan, own_known_hosts: Path) -> list[str]:
 
 
 def _hop(hop: Hop, own_known_hosts: Path) -> list[str]:
-    files = " ".join(_quoted(path) for path in (*hop.known_hosts, own_known_hosts))
+    # A path as a value of ssh_config: quoted, and its percent signs not for ssh to expand
+    files = " ".join(
+        ('"' + str(path).replace("%", "%%") + '"') for path in (*hop.known_hosts, own_known_hosts)
+    )
     options = ["StrictHostKeyChecking=yes", f"UserKnownHostsFile={files}"]
     if hop.alias is not None:
         options.append(f"HostKeyAlias={hop.alias}")
     keys = [f"-i{path}" for path in hop.identity_files] if hop.identity_explicit else []
     return ["ssh", *(f"-o{option}" for option in options), *keys, f"-p{hop.port}", f"-l{hop.user}"]
-
-
-def _quoted(path: Path) -> str:
-    """Return a path as a value of ssh_config: quoted, and its percent signs not for ssh to expand."""
-    return '"' + str(path).replace("%", "%%") + '"'

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.head.node import bearer
-from orchestrator.head.node.systemd import METRICS, UNIT
+from orchestrator.head.node.systemd import UNIT
 from tests.cluster.systemd_lab import SystemdLab
 from tests.contract.fake_agent import until
 from tests.patience import comes
@@ -65,17 +64,6 @@ class Service:
         command = ["systemctl", *scope, "show", UNIT, *(f"-p{name}" for name in names)]
         lines = self.machine.run(*command, environ=self.environ).stdout.splitlines()
         return dict(line.split("=", 1) for line in lines)
-
-    def metrics(self) -> str:
-        """Return what a Prometheus on that machine is told that has the token."""
-        ask = (
-            "import sys, urllib.request as u; token = open(sys.argv[1]).read().strip(); "
-            "asked = u.Request('http://127.0.0.1:9468/metrics', headers={'Authorization': 'Bearer ' + token}); "
-            "print(u.urlopen(asked).read().decode())"
-        )
-        done = self.machine.run(sys.executable, "-c", ask, f"{self.dir}/state/{bearer.FILE}")
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     def status(self) -> dict[str, Any]:
         return dict(json.loads(self.orch("coordinator", "status", "--json")))
@@ -147,26 +135,6 @@ def test_it_is_restricted_and_tasks_on_this_machine_run_all_the_same(service: Se
         command = [sys.executable, "-m", "orchestrator.cli.main", "up", spec, "--wait"]
         assert service.machine.run(*command, environ=service.environ).returncode == 1
         assert "Read-only file system" in service.orch("logs", "usr")
-
-
-def test_the_metrics_are_a_service_that_is_restricted_and_needs_no_coordinator(service: Service) -> None:
-    options = [*service.options, "--metrics"]
-    scope = [] if service.options else ["--user"]
-    service.orch("service", "install", *options, "--listen", "127.0.0.1:9468")
-    try:
-        assert "orch_coordinator_up 1.0" in service.metrics(), "it listens as soon as `install` is back"
-        names = ("MainPID", "NoNewPrivileges", "ProtectSystem", "MemoryDenyWriteExecute")
-        show = ["systemctl", *scope, "show", METRICS, *(f"-p{name}" for name in names)]
-        said = service.machine.run(*show, environ=service.environ).stdout.splitlines()
-        shown = dict(line.split("=", 1) for line in said)
-        assert (shown["NoNewPrivileges"], shown["MemoryDenyWriteExecute"]) == ("yes", "yes")
-        assert shown["ProtectSystem"] == ("strict" if service.options else "no")
-        service.machine.run("systemctl", *scope, "stop", UNIT, environ=service.environ)
-        assert "orch_coordinator_up 0.0" in service.metrics()
-        assert '"active": "active"' in service.orch("service", "status", *options, "--json")
-    finally:
-        service.orch("service", "uninstall", *options)
-        service.machine.run("systemctl", *scope, "start", UNIT, environ=service.environ)
 
 
 @ONE_KIND

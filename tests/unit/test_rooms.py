@@ -79,7 +79,6 @@ OPTIONAL = {
         *("cli.commands.export", "cli.commands.export_slurm", "host.pod"),
         *("spec.kubernetes.manifests", "spec.kubernetes.settings", "spec.kubernetes.wishes"),
     ),
-    "traces": ("head.effects.tracer", "reporting.traces"),
     "top": ("cli.top", "cli.commands.top"),
 }
 """Features without which all else can be imported: what is theirs is imported within functions, where it is wanted."""

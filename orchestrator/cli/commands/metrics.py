@@ -53,8 +53,8 @@ def command(session: Session, listen: str, no_token: bool, once: bool) -> int:
     """Serve the numbers of runs, tasks, hosts and GPUs to Prometheus, at /metrics.
 
     Prometheus shows the bearer token of the file that is named at the start (`authorization: {credentials_file: …}`).
-    Each scrape asks the coordinator. Where none answers, orch_coordinator_up is 0. `orch service install --metrics`
-    runs it as a systemd unit. A Grafana board and alert rules are in docs/metrics.md.
+    Each scrape asks the coordinator. Where none answers, orch_coordinator_up is 0. A systemd unit, a Grafana board and
+    alert rules are in docs/metrics.md.
     """
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 

@@ -79,7 +79,6 @@ class Coordinator:
 
     def __init__(self, paths: Paths, transports: Mapping[str, Transport]) -> None:
         from orchestrator.head.effects.messenger import Messenger, Place
-        from orchestrator.head.effects.tracer import Tracer, is_wanted
 
         self.paths = paths
         self._transports = transports
@@ -101,7 +100,6 @@ class Coordinator:
         self._left_files = LeftFiles(paths)
         self._accounts = Accounts(paths.journal, paths.run_dir, watches=True)
         self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
-        self._tracer = Tracer(self._accounts, lambda: self.loop.runs, is_on=is_wanted())
         self._messenger = Messenger(
             Place(paths.journal, paths.state_dir, paths.notices, paths.notify),
             self.owner.id,
@@ -160,7 +158,6 @@ class Coordinator:
         self._effects.start()
         self._historian.start()
         self._messenger.start()
-        self._tracer.start()
 
     def _is_known(self, run_id: str) -> bool:
         return run_id in self.loop.runs or run_id in self._unreadable
@@ -173,7 +170,6 @@ class Coordinator:
         self._effects.close(wait_s=2)
         self._historian.close()
         self._messenger.close()
-        self._tracer.close()
         self._executor.close()
         self.journal.close()
 
@@ -203,7 +199,7 @@ class Coordinator:
         runs = self.loop.runs
         stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
         aside = [f"{one.sentence}; {conflicts.WAY_BACK}" for one in self._set_aside]
-        own = [told for told in (self._warning, self._tracer.problem) if told]
+        own = [self._warning] if self._warning else []
         own += [str(one["sentence"]) for one in self._effects.document()]
         return "; ".join([*own, *aside, *stopped, *self._troubles()]) or None
 
@@ -543,7 +539,6 @@ class Coordinator:
         return [
             Effect("keep its last figures", last_figures, lambda run_id: self._historian.forget([run_id])),
             Effect("put down its first cause", first_cause),
-            Effect("trace it", self._tracer.changed),
             Effect("remove its secrets", at_the_end(self._secrets.remove)),
             Effect("remove its recipients", at_the_end(self._messenger.ended)),
             Effect(

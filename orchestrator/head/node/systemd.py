@@ -1,4 +1,4 @@
-"""systemd, by its own programs: a unit, such as the coordinator's, written, enabled, shown and removed."""
+"""systemd, by its own programs: the coordinator's unit written, enabled, shown and removed."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ from orchestrator.both import durable
 from orchestrator.core.errors import OrchestratorError, Refused
 from orchestrator.core.words import duration
 
-UNIT, METRICS = "orch-coordinator.service", "orch-metrics.service"
+UNIT = "orch-coordinator.service"
 
 _TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What a unit's text is made of. All paths are absolute."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorUnit:
+    """What the text of the coordinator's unit is made of. All paths are absolute."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
     user: str
     system: bool = False
     """Whether the machine's manager runs it, as `user`; else the user's own manager does."""
+    state_dir: str
+    uid: int
 
-    def _text(
-        self, description: str, after: Sequence[str], environment: Mapping[str, str], service: Sequence[str]
-    ) -> str:
-        """Return the unit file. `service` are the settings that are its own."""
+    @property
+    def text(self) -> str:
+        """The unit file."""
+        after = ["network-online.target"] if self.system else []
+        if self.system and self.environment.get("ORCH_RUNTIME_DIR", "").startswith(f"/run/user/{self.uid}/"):
+            # Else the directory is there after a login only.
+            after.append(f"user-runtime-dir@{self.uid}.service")
+        variables = {**self.environment, "ORCH_SERVICE": f"{'system' if self.system else 'user'}/{UNIT}"}
         lines = [
             "[Unit]",
-            f"Description={description}",
+            "Description=orch coordinator: TensorFlow training over SSH",
             *([f"Wants={' '.join(after)}", f"After={' '.join(after)}"] if after else []),
             "StartLimitIntervalSec=300",
             "StartLimitBurst=10",
@@ -42,7 +48,7 @@ class Unit:
             "NotifyAccess=main",
             *([f"User={self.user}"] if self.system else []),
             f"ExecStart={' '.join(quoted(word, command=True) for word in self.command)}",
-            *(f"Environment={quoted(f'{name}={value}')}" for name, value in sorted(environment.items())),
+            *(f"Environment={quoted(f'{name}={value}')}" for name, value in sorted(variables.items())),
             "Restart=on-failure",
             "RestartSec=5",
             "UMask=0077",
@@ -50,34 +56,6 @@ class Unit:
             "LockPersonality=yes",
             "RestrictRealtime=yes",
             "SystemCallArchitectures=native",
-            *service,
-            "",
-            "[Install]",
-            f"WantedBy={'multi-user.target' if self.system else 'default.target'}",
-        ]
-        return "\n".join(lines) + "\n"
-
-    @property
-    def _after(self) -> list[str]:
-        return ["network-online.target"] if self.system else []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorUnit(Unit):
-    """The unit of the coordinator."""
-
-    state_dir: str
-    uid: int
-
-    @property
-    def text(self) -> str:
-        """The unit file."""
-        after = self._after
-        if self.system and self.environment.get("ORCH_RUNTIME_DIR", "").startswith(f"/run/user/{self.uid}/"):
-            # Else the directory is there after a login only.
-            after.append(f"user-runtime-dir@{self.uid}.service")
-        variables = {**self.environment, "ORCH_SERVICE": f"{'system' if self.system else 'user'}/{UNIT}"}
-        service = [
             "# Ready when it answers. A deciding thread that does not say for two minutes that it lives is begun anew.",
             "TimeoutStartSec=300",
             "WatchdogSec=120",
@@ -93,8 +71,11 @@ class CoordinatorUnit(Unit):
             "# NoNewPrivileges holds for tasks on this machine too: no sudo, and no setuid program such as "
             "nvidia-modprobe.",
             *self._protections,
+            "",
+            "[Install]",
+            f"WantedBy={'multi-user.target' if self.system else 'default.target'}",
         ]
-        return self._text("orch coordinator: TensorFlow training over SSH", after, variables, service)
+        return "\n".join(lines) + "\n"
 
     @property
     def _protections(self) -> list[str]:
@@ -114,60 +95,10 @@ class CoordinatorUnit(Unit):
         return [
             "ProtectSystem=full",
             *(f"ReadWritePaths={quoted('-' + path)}" for path in sorted(ours)),
-            *_PROTECTED,
-        ]
-
-
-_PROTECTED = (
-    "ProtectHostname=yes",
-    "ProtectKernelLogs=yes",
-    "ProtectKernelModules=yes",
-    "ProtectKernelTunables=yes",
-)
-
-
-class MetricsUnit(Unit):
-    """The unit of `orch metrics`: it asks the coordinator and answers Prometheus, so it may do hardly anything else."""
-
-    @property
-    def text(self) -> str:
-        """The unit file. It waits for no coordinator: where none answers, the metrics say so.
-
-        It is ready when it listens, so that a port that is taken is told by whoever starts it.
-        """
-        service = [
-            "# 2: the address is none.",
-            "RestartPreventExitStatus=2",
-            "TasksMax=64",
-            "MemoryMax=512M",
-            "MemoryDenyWriteExecute=yes",
-            "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6",
-            "RestrictNamespaces=yes",
-            "RestrictSUIDSGID=yes",
-            "SystemCallFilter=@system-service",
-            "SystemCallErrorNumber=EPERM",
-            *(self._protections if self.system else ()),
-        ]
-        what = "orch metrics: the numbers of orch's runs, for Prometheus"
-        return self._text(what, self._after, self.environment, service)
-
-    @property
-    def _protections(self) -> list[str]:
-        """All that it does not need: it writes nothing, starts nothing, and opens no device.
-
-        Left out: PrivateTmp (the coordinator's socket may lie in /tmp), ProtectHome=yes (orch and the socket may lie in
-        a home). A user's own manager could protect files only within a user namespace, in which files of others seem to
-        belong to nobody.
-        """
-        return [
-            "CapabilityBoundingSet=",
-            "PrivateDevices=yes",
-            "ProtectClock=yes",
-            "ProtectControlGroups=yes",
-            "ProtectHome=read-only",
-            "ProtectProc=invisible",
-            "ProtectSystem=strict",
-            *_PROTECTED,
+            "ProtectHostname=yes",
+            "ProtectKernelLogs=yes",
+            "ProtectKernelModules=yes",
+            "ProtectKernelTunables=yes",
         ]
 
 
@@ -190,11 +121,8 @@ def quoted(text: str, *, command: bool = False) -> str:
 class Systemd:
     """The manager of one user, or of the machine."""
 
-    def __init__(
-        self, environ: Mapping[str, str], *, system: bool, root: str = "/", unit: str = UNIT
-    ) -> None:
+    def __init__(self, environ: Mapping[str, str], *, system: bool, root: str = "/") -> None:
         self._environ = environ
-        self.unit = unit
         self._root = root
         self.system = system
         if system:
@@ -207,23 +135,21 @@ class Systemd:
     @property
     def path(self) -> str:
         """Return the path of our unit file."""
-        return os.path.join(self.directory, self.unit)
+        return os.path.join(self.directory, UNIT)
 
     def check(self) -> None:
         """Refused where there is no systemd, or the machine's is not ours to change."""
-        ours = self.unit == UNIT
-        options, program = ("", "coordinator start") if ours else (" --metrics", "metrics")
         if not os.path.isdir(os.path.join(self._root, "run/systemd/system")):
             raise Refused(
                 "this machine was not booted by systemd",
-                hint=f"`orch {program}` runs it in the {'back' if ours else 'fore'}ground; "
-                f"`orch service install{options} --print` only shows the unit",
+                hint="`orch coordinator start` runs it in the background; `orch service install --print` only shows "
+                "the unit",
             )
         if self.system and os.geteuid() != 0:
             raise Refused(
                 "a unit of the machine is root's to install",
-                hint=f"orch service install{options} --system --print | sudo tee {self.path}; "
-                f"sudo systemctl enable --now {self.unit}",
+                hint=f"orch service install --system --print | sudo tee {self.path}; "
+                f"sudo systemctl enable --now {UNIT}",
             )
 
     def ctl(self, *arguments: str) -> str:
@@ -232,7 +158,7 @@ class Systemd:
 
     def ask(self, question: str) -> str:
         """`is-active` or `is-enabled`: the one word, whatever the exit code."""
-        command = ["systemctl", *([] if self.system else ["--user"]), question, self.unit]
+        command = ["systemctl", *([] if self.system else ["--user"]), question, UNIT]
         return self._call(command).stdout.strip() or "unknown"
 
     def enable_linger(self, user: str) -> None:

@@ -127,20 +127,7 @@ def write_exit(generation_dir: str, task: Task, ended_at: float) -> None:
         if os.path.exists(room):
             os.unlink(room)
     except OSError:
-        # Write the record into the reserved file, which needs no new space
-        data = json.dumps(value).encode()
-        lines = list(value["task"]["exit"]["last_lines"])
-        while len(data) > ROOM_BYTES and lines:
-            del lines[: len(lines) // 2 + 1]
-            ended = {**value["task"]["exit"], "last_lines": lines}
-            data = json.dumps({**value, "task": {**value["task"], "exit": ended}}).encode()
-        handle = os.open(room, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.pwrite(handle, data, 0)
-            os.ftruncate(handle, len(data))
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _write_into(room, value)
         durable.place(room, os.path.join(generation_dir, "exit.json"))
 
 
@@ -150,6 +137,23 @@ def write_failed_start(generation_dir: str, start: dict[str, Any], why: str) -> 
     task["error"] = {"kind": "start-failed", "message": why}
     task = ended_task(task, "start-failed", swept="marker", left=[], ended_at=time.time(), last_lines=[why])
     write_exit(generation_dir, task, time.monotonic())
+
+
+def _write_into(room: str, value: dict[str, Any]) -> None:
+    """Write the record into the reserved file, which needs no new space. Raises OSError where there is none."""
+    data = json.dumps(value).encode()
+    lines = list(value["task"]["exit"]["last_lines"])
+    while len(data) > ROOM_BYTES and lines:
+        del lines[: len(lines) // 2 + 1]
+        ended = {**value["task"]["exit"], "last_lines": lines}
+        data = json.dumps({**value, "task": {**value["task"], "exit": ended}}).encode()
+    handle = os.open(room, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(handle, data, 0)
+        os.ftruncate(handle, len(data))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def mark_swept(generation_dir: str) -> None:
@@ -217,28 +221,32 @@ def recover(generation_dir: str) -> Task | None:
         task = read_exit(generation_dir)  # it may have ended or started before the lock was taken
         if task is not None or shim_alive(generation_dir):
             return task
-        start = durable.read_object(generation_dir, "start.json") or {}
-        shim = durable.read_object(generation_dir, "shim.json") or {}
-        task = blank_task(start)
-        task["pid"], task["port"] = (shim.get("task") or {}).get("pid"), shim.get("port")
-        _, _, task["log_bytes"] = hostlog.read(generation_dir, 0, 0)
-        swept, left = _sweep_task(start, shim)
-        cause = cause_of_silence(_identity(shim.get("shim")), process.boot_id())
-        task = ended_task(
-            task,
-            cause,
-            swept=swept,
-            left=left,
-            ended_at=time.time(),
-            ordered=is_swept(generation_dir),
-            released=os.path.exists(os.path.join(generation_dir, RELEASED)),
-            last_lines=hostlog.tail(generation_dir),
-            ago_s=None if cause == "rebooted" else 0.0,
-        )
-        write_exit(generation_dir, task, time.monotonic())
-        return task
+        return _bury(generation_dir)
     finally:
         os.close(held)
+
+
+def _bury(generation_dir: str) -> Task:
+    start = durable.read_object(generation_dir, "start.json") or {}
+    shim = durable.read_object(generation_dir, "shim.json") or {}
+    task = blank_task(start)
+    task["pid"], task["port"] = (shim.get("task") or {}).get("pid"), shim.get("port")
+    _, _, task["log_bytes"] = hostlog.read(generation_dir, 0, 0)
+    swept, left = _sweep_task(start, shim)
+    cause = cause_of_silence(_identity(shim.get("shim")), process.boot_id())
+    task = ended_task(
+        task,
+        cause,
+        swept=swept,
+        left=left,
+        ended_at=time.time(),
+        ordered=is_swept(generation_dir),
+        released=os.path.exists(os.path.join(generation_dir, RELEASED)),
+        last_lines=hostlog.tail(generation_dir),
+        ago_s=None if cause == "rebooted" else 0.0,
+    )
+    write_exit(generation_dir, task, time.monotonic())
+    return task
 
 
 def _sweep_task(start: dict[str, Any], shim: dict[str, Any]) -> tuple[SweptBy, list[Left]]:

@@ -11,11 +11,9 @@ from orchestrator.cli.commands import service
 from orchestrator.cli.handover import restart_unit
 from orchestrator.cli.main import run
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
-from orchestrator.head.node.systemd import METRICS, UNIT, Systemd
+from orchestrator.core.errors import JournalError, OrchestratorError, Refused
+from orchestrator.head.node.systemd import UNIT, Systemd
 from tests.contract.fake_api import FakeApi
-
-REQUEST = service.Request(system=False, user="ml")
 
 
 @pytest.fixture
@@ -46,9 +44,9 @@ def asked(tmp_path: Path) -> list[str]:
 def test_it_is_written_enabled_started_and_lingers(
     session: Session, systemd: Systemd, tmp_path: Path
 ) -> None:
-    document = service.install(REQUEST, session, systemd)
+    document = service.install(session, systemd, user="ml")
     assert document == {"schema": 1, "unit": systemd.path, "linger": True}
-    assert Path(systemd.path).read_text() == service.unit_of(REQUEST, session).text
+    assert Path(systemd.path).read_text() == service.unit_of(session, system=False, user="ml").text
     assert f'"ORCH_STATE_DIR={tmp_path}/state"' in Path(systemd.path).read_text()
     assert asked(tmp_path) == [
         "systemctl --user daemon-reload",
@@ -61,7 +59,7 @@ def test_it_is_written_enabled_started_and_lingers(
 def test_a_coordinator_that_runs_ends_before_the_unit_begins(session: Session, systemd: Systemd) -> None:
     session.paths.ensure()
     with FakeApi(Path(session.paths.socket)) as api:
-        service.install(REQUEST, session, systemd)
+        service.install(session, systemd, user="ml")
         assert [path for path, _ in api.posted] == ["/v1/stop"]
 
 
@@ -69,7 +67,7 @@ def test_without_linger_it_is_said_what_that_means(
     session: Session, systemd: Systemd, tmp_path: Path
 ) -> None:
     (tmp_path / "loginctl-fails").touch()
-    assert service.install(REQUEST, session, systemd)["linger"] is False
+    assert service.install(session, systemd, user="ml")["linger"] is False
     assert isinstance(session.err, StringIO)
     assert "the coordinator ends when you log out" in session.err.getvalue()
 
@@ -80,22 +78,22 @@ def test_a_journal_that_it_could_not_read_is_told_before_anything_changes(
     session.paths.ensure()
     Path(session.paths.journal).write_text("no journal\n")
     with pytest.raises(Refused, match="is damaged"):
-        service.install(REQUEST, session, systemd)
+        service.install(session, systemd, user="ml")
     assert asked(tmp_path) == []
     assert not Path(systemd.path).exists()
     assert JournalError.exit_code != Refused.exit_code
 
 
 def test_it_is_removed_once(session: Session, systemd: Systemd, tmp_path: Path) -> None:
-    service.install(REQUEST, session, systemd)
-    assert service.describe(REQUEST, systemd)["installed"] is True
+    service.install(session, systemd, user="ml")
+    assert service.describe(systemd, user="ml")["installed"] is True
     assert service.uninstall(systemd)
     assert not service.uninstall(systemd)
     assert asked(tmp_path)[-2:] == [
         f"systemctl --user disable --now {UNIT}",
         "systemctl --user daemon-reload",
     ]
-    assert service.describe(REQUEST, systemd) == {
+    assert service.describe(systemd, user="ml") == {
         "schema": 1,
         "unit": systemd.path,
         "installed": False,
@@ -108,7 +106,7 @@ def test_it_is_removed_once(session: Session, systemd: Systemd, tmp_path: Path) 
 def test_what_systemctl_says_is_passed_on(session: Session, systemd: Systemd, tmp_path: Path) -> None:
     (tmp_path / "systemctl-fails").touch()
     with pytest.raises(OrchestratorError, match="`systemctl --user daemon-reload` failed: no bus"):
-        service.install(REQUEST, session, systemd)
+        service.install(session, systemd, user="ml")
 
 
 def test_a_restart_goes_to_the_manager_that_the_coordinator_names(session: Session, tmp_path: Path) -> None:
@@ -124,31 +122,3 @@ def test_printing_needs_no_systemd_and_changes_nothing(session: Session, tmp_pat
     assert "KillMode=process" in session.out.getvalue()
     assert asked(tmp_path) == []
     assert not (tmp_path / "state").exists()
-
-
-def test_the_metrics_have_a_unit_of_their_own_and_no_coordinator_is_touched(
-    session: Session, tmp_path: Path
-) -> None:
-    systemd = Systemd(session.environ, system=False, root=str(tmp_path), unit=METRICS)
-    request = service.Request(system=False, user="ml", listen="10.0.0.5:9464")
-    document = service.install_metrics(request, session, systemd)
-    assert document["unit"].endswith(f"/{METRICS}")
-    assert '"metrics" "--listen" "10.0.0.5:9464"' in Path(systemd.path).read_text()
-    assert isinstance(session.err, StringIO)
-    assert "the bearer token and the numbers go to 10.0.0.5 unencrypted" in session.err.getvalue()
-    assert asked(tmp_path)[1:3] == [
-        f"systemctl --user enable {METRICS}",
-        f"systemctl --user restart {METRICS}",
-    ]
-    assert service.uninstall(systemd)
-
-
-def test_an_address_that_is_none_is_refused_before_anything_changes(session: Session, tmp_path: Path) -> None:
-    systemd = Systemd(session.environ, system=False, root=str(tmp_path), unit=METRICS)
-    with pytest.raises(UsageError, match="is no address"):
-        service.install_metrics(service.Request(False, "ml", "example.org"), session, systemd)
-    assert asked(tmp_path) == []
-    assert run(["service", "install", "--listen", "127.0.0.1:1", "--print"], session) == 2
-    assert run(["service", "install", "--metrics", "--print"], session) == 0
-    assert isinstance(session.out, StringIO)
-    assert '"--listen" "127.0.0.1:9464"' in session.out.getvalue()

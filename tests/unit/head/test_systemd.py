@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.errors import OrchestratorError, Refused
-from orchestrator.head.node.systemd import METRICS, UNIT, CoordinatorUnit, MetricsUnit, Systemd, quoted
+from orchestrator.head.node.systemd import UNIT, CoordinatorUnit, Systemd, quoted
 
 STATE = "/home/ml/.local/state/orch"
 
 
 def unit(*, system: bool = False, **environment: str) -> CoordinatorUnit:
     return CoordinatorUnit(
-        ["/opt/o rch/bin/python3", "-P", "-m", "orchestrator.cli.main", "coordinator", "run"],
-        {"ORCH_STATE_DIR": STATE, "ORCH_RUNTIME_DIR": "/run/user/1000/orch", **environment},
-        "ml",
-        system,
+        command=["/opt/o rch/bin/python3", "-P", "-m", "orchestrator.cli.main", "coordinator", "run"],
+        environment={"ORCH_STATE_DIR": STATE, "ORCH_RUNTIME_DIR": "/run/user/1000/orch", **environment},
+        user="ml",
+        system=system,
         state_dir=STATE,
         uid=1000,
     )
@@ -103,34 +103,12 @@ def test_what_no_unit_file_can_hold_is_refused() -> None:
         quoted("a\n[Service]\nUser=root")
 
 
-@pytest.mark.parametrize("system", [False, True])
-def test_the_unit_of_the_metrics_may_do_hardly_anything_else(system: bool) -> None:
-    command = ["/opt/o rch/bin/python3", "-m", "orchestrator.cli.main", "metrics", "--listen", "[::1]:9464"]
-    found = settings(MetricsUnit(command, {"ORCH_STATE_DIR": STATE}, "ml", system).text)
-    assert found["ExecStart"] == [" ".join(f'"{word}"' for word in command)]
-    assert found["Type"] == ["notify"], "a port that is taken is told by whoever starts it"
-    assert found["RestrictAddressFamilies"] == ["AF_UNIX AF_INET AF_INET6"]
-    assert found["NoNewPrivileges"] == found["MemoryDenyWriteExecute"] == ["yes"]
-    assert "PrivateTmp" not in found, "the socket may lie in /tmp"
-    assert found.get("ProtectSystem") == (["strict"] if system else None)
-    assert found.get("User") == (["ml"] if system else None)
-
-
-COORDINATOR = {system: unit(system=system) for system in (False, True)}
-VERIFIED: dict[str, Callable[[bool], CoordinatorUnit | MetricsUnit]] = {
-    UNIT: lambda system: CoordinatorUnit(
-        ["/bin/true", "run"], COORDINATOR[system].environment, "root", system, state_dir="/", uid=0
-    ),
-    METRICS: lambda system: MetricsUnit(["/bin/true"], {"ORCH_STATE_DIR": STATE}, "root", system),
-}
-
-
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("system", [False, True])
-@pytest.mark.parametrize("name", VERIFIED)
-def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, name: str, system: bool) -> None:
-    path = tmp_path / name
-    path.write_text(VERIFIED[name](system).text)
+def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, system: bool) -> None:
+    path = tmp_path / UNIT
+    plain = replace(unit(system=system), command=["/bin/true", "run"], user="root", state_dir="/", uid=0)
+    path.write_text(plain.text)
     done = subprocess.run(
         ["systemd-analyze", "verify", *([] if system else ["--user"]), str(path)],
         capture_output=True,
@@ -138,7 +116,7 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, name: str, system: 
         check=False,
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
     )
-    assert name not in done.stderr, done.stderr
+    assert UNIT not in done.stderr, done.stderr
     assert done.returncode == 0
 
 

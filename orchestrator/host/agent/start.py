@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from orchestrator.host.agent.context import Context
     from orchestrator.host.agent.reply import Reply
-    from orchestrator.host.agent.tasks import Link
     from orchestrator.protocol import orders
 
 SHIM_S = 30.0

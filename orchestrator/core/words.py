@@ -28,7 +28,7 @@ _FIGURES = (
         "#",
     ),
     (re.compile(r"\d+"), "#"),
-    (re.compile(r"[\s\[\](){},;]*#(?:(?:[\s\[\](){},;:]|\.\.\.)*#)*[\s\[\](){},;]*"), " # "),
+    (re.compile(r"[\s\[\](){},;+-]*#(?:(?:[\s\[\](){},;:+-]|\.\.\.)*#)*[\s\[\](){},;]*"), " # "),
     (re.compile(r"\s+"), " "),
 )
 
@@ -40,6 +40,8 @@ def without_figures(text: str) -> str:
     'loss is # at # of <Batch object at # >'
     >>> without_figures("[fd00::1]:80 of trial 3f2a-77b1 has []")
     '# of trial # has #'
+    >>> without_figures("x = - 3 + 4j"), without_figures("x = 5.5j")
+    ('x = # j', 'x = # j')
     """
     for pattern, put in _FIGURES:
         text = pattern.sub(put, text)

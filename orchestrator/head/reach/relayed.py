@@ -29,6 +29,7 @@ OPEN_S = 30.0
 """How long a client may take until the relay speaks."""
 
 _MARK_LINE_BYTES = 512
+_READ_BYTES = 1 << 16
 _CLOSING_S = 5.0
 
 
@@ -102,7 +103,8 @@ class _Said(Tail):
     """What came on stderr: the last bytes, without the relay's lines."""
 
     def __init__(self, mark: str) -> None:
-        super().__init__(STDERR_TAIL_BYTES + _MARK_LINE_BYTES)
+        # Until the channel is open a whole read is kept: the command may have said much behind the relay's word.
+        super().__init__(STDERR_TAIL_BYTES + _MARK_LINE_BYTES + _READ_BYTES)
         self._mark = mark.encode()
 
     def wait_open(self, child: subprocess.Popen[bytes], deadline: float) -> str | None:
@@ -114,6 +116,8 @@ class _Said(Tail):
             if word == b"open":
                 # What came before is the engine's talk.
                 self._kept = self._kept.partition(self._mark + b" open\n")[2]
+                self._limit = STDERR_TAIL_BYTES + _MARK_LINE_BYTES
+                self.add(b"")
                 return None
             if word is not None:
                 return f"no keeper answers there: {_text(rest)}"
@@ -121,7 +125,7 @@ class _Said(Tail):
             if left_s <= 0:
                 return f"nothing was heard in time{_quoted(self.text())}"
             if select.select([descriptor], [], [], left_s)[0]:
-                data = os.read(descriptor, 65536)
+                data = os.read(descriptor, _READ_BYTES)
                 if not data:
                     return _last_line(self.text()) or "the engine's client ended without a word"
                 self.add(data)

@@ -17,6 +17,7 @@ from tests.cluster.browsing import Ui, reload, visit
 from tests.cluster.cluster import Cluster
 from tests.contract.fake_api import run_document, task_document
 from tests.contract.test_page import Served
+from tests.patience import patient
 
 pytestmark = pytest.mark.browser
 
@@ -409,7 +410,7 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
         assert page.get_by_text("97% 311 W 71 GiB/80 GiB 61 °C").count() == 64
         took_ms = page.evaluate("performance.now()")
         print(f"complete after {took_ms:.0f} ms")
-        assert took_ms < 4000
+        assert took_ms < patient(4000)
         assert page.evaluate("document.querySelectorAll('*').length") < 3000
         began = page.evaluate("performance.now()")
         page.get_by_role("button", name="over time").click()

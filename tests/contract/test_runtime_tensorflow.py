@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.both.hostdir import task_dir
 from orchestrator.checkpoints import copying, seed, verify
-from tests.patience import comes
+from tests.patience import comes, patient
 from tests.unit.task.runtime_task import Task
 
 ROOT = Path(__file__).parents[2]
@@ -158,7 +158,9 @@ def test_stop_and_resume_of_keras_3_over_two_workers(gang: Callable[..., Gang], 
     for task in first.tasks:
         task.order(stop={"grace_s": 90})
     codes = first.ended()
-    assert time.monotonic() - began < 45, "at once, as a busy machine has it, and not at the end of the grace"
+    assert time.monotonic() - began < patient(45), (
+        "at once, as a busy machine has it, and not at the end of the grace"
+    )
     # On a busy machine a worker may see its peer's end before it reads its own order.
     assert codes == [143, 143] or (
         sorted(codes) == [1, 143] and "Error" in first.tasks[codes.index(1)].err

@@ -409,6 +409,12 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
         page.get_by_role("link", name="worker:63").wait_for()
         assert page.get_by_text("97% 311 W 71 GiB/80 GiB 61 °C").count() == 64
         took_ms = page.evaluate("performance.now()")
+        shifted = page.evaluate(
+            "new Promise((done) => { let sum = 0; new PerformanceObserver((list) => {"
+            " for (const one of list.getEntries()) sum += one.value; }).observe({type: 'layout-shift', buffered: true});"
+            " setTimeout(() => done(sum), 300); })"
+        )
+        assert shifted < 0.1, "nothing jumps while it loads"
         print(f"complete after {took_ms:.0f} ms")
         assert took_ms < patient(4000)
         assert page.evaluate("document.querySelectorAll('*').length") < 3000

@@ -123,7 +123,7 @@ export class RunView {
     );
     this.element = h(
       "div",
-      {},
+      { class: "whole" },
       this.head,
       this.sentence,
       this.odd,

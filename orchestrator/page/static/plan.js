@@ -47,12 +47,18 @@ export class PlanView {
 
   show(plan) {
     const pre = (name, text) => [h("h2", {}, name), h("pre", { class: "doc", tabindex: "0" }, text)];
-    const env = (task) =>
+    const command = (task) => task.command.join(" ");
+    const lines = (task) =>
       Object.entries(task.env)
         .filter(([name]) => name !== "TF_CONFIG")
         .map(([name, value]) => `${name}=${value}`)
-        .sort()
-        .join("\n");
+        .sort();
+    // What all tasks have in common is shown once, and of each only what differs.
+    const [first, ...others] = plan.tasks;
+    const ofAll = new Set(
+      others.length ? lines(first).filter((line) => others.every((task) => lines(task).includes(line))) : [],
+    );
+    const oneCommand = others.length > 0 && others.every((task) => command(task) === command(first));
     const facts = [
       `The strategy is ${plan.strategy}.`,
       `The code comes from ${plan.workdir}.`,
@@ -72,11 +78,22 @@ export class PlanView {
           "details",
           { open: plan.tasks.length <= 2 },
           h("summary", {}, `${task.task} on ${task.host}, ${task.address}`),
-          pre("Command", task.command.join(" ")),
+          !oneCommand && pre("Command", command(task)),
           task.tf_config && pre("TF_CONFIG", JSON.stringify(task.tf_config, null, 2)),
-          pre("Environment", env(task)),
+          pre(
+            ofAll.size ? "Environment beside that of all" : "Environment",
+            lines(task)
+              .filter((line) => !ofAll.has(line))
+              .join("\n"),
+          ),
         ),
       ),
+      ofAll.size > 0 &&
+        section(
+          `All ${plan.tasks.length} tasks`,
+          oneCommand && pre("Command", command(first)),
+          pre("Environment", [...ofAll].join("\n")),
+        ),
       plan.resolved &&
         section(
           "Spec",

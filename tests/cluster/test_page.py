@@ -412,7 +412,8 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
         took_ms = page.evaluate("performance.now()")
         shifted = page.evaluate(
             "new Promise((done) => { let sum = 0; new PerformanceObserver((list) => {"
-            " for (const one of list.getEntries()) sum += one.value; }).observe({type: 'layout-shift', buffered: true});"
+            " for (const one of list.getEntries()) sum += one.value;"
+            " }).observe({type: 'layout-shift', buffered: true});"
             " setTimeout(() => done(sum), 300); })"
         )
         assert shifted < 0.1, "nothing jumps while it loads"

@@ -50,6 +50,7 @@ from orchestrator.core.events import (
     Ticked,
     TurnCame,
     UndrainRequested,
+    WayAsked,
 )
 from orchestrator.core.faults import KINDS, Fault
 from orchestrator.core.hosts import lifecycle
@@ -144,6 +145,8 @@ def _is_stale(run: Run, event: Event) -> bool:
             )
         case TurnCame():
             return run.phase is not Phase.QUEUED
+        case WayAsked():
+            return run.phase is Phase.QUEUED or run.phase.is_terminal
         case HostUp() | HostDown() | HostRefused() | HostPrepared() | HostReported():
             return run.phase is Phase.QUEUED  # it was let go a moment ago
         case CheckpointSeeded(seed=Seed(generation=generation)) | SeedProgressed(generation=generation):
@@ -169,7 +172,9 @@ def _is_stale(run: Run, event: Event) -> bool:
         case UndrainRequested(host=host):
             return run.phase.is_terminal and not run.host(host).gone
         case HostSwept(host=host):
-            return host not in unproven(run) if run.phase.is_terminal else run.proof is None
+            if run.phase.is_terminal:
+                return host not in unproven(run)
+            return run.phase is not Phase.STOPPING or run.proof is None
         case _:
             return False
 
@@ -210,8 +215,8 @@ def _take(turn: Turn, event: Event) -> None:
             lifecycle.swept(turn, event)
         case StacksCollected():
             stacks_collected(turn, event)
-        case KillRequested():
-            _kill(turn, event)
+        case KillRequested() | WayAsked():
+            _asked_to_end(turn, event)
         case DrainRequested() | UndrainRequested():
             handle(turn, event)
         case FaultInjected(fault=fault):
@@ -351,19 +356,23 @@ def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
     stop_for(turn, FirstCause(task.id, task.generation, Cause.START, what))
 
 
-def _kill(turn: Turn, event: KillRequested) -> None:
-    """Kill the run for the user. A second call changes nothing, except that `force` ends the grace.
+def _asked_to_end(turn: Turn, event: KillRequested | WayAsked) -> None:
+    """Kill the run for the user, or let it make way. A second call changes nothing, except that `force` ends the grace.
 
     A run that has succeeded, or failed, and only waits for its last processes, keeps its outcome.
     """
     run = turn.run
+    if isinstance(event, WayAsked):
+        planned_end.make_way(turn, event.by)
+        return
     if run.phase.is_terminal:
         return
     if event.at_checkpoint and run.phase is Phase.RUNNING and run.plan.checkpoint is not None:
         planned_end.ask(turn)
         return
-    if run.generation == 0:
-        finish(turn, Ended(phase=Phase.KILLED), "killed before any task was started")
+    if run.has_no_process:
+        ever = "before any task was started" if run.generation == 0 else "while no task of it was there"
+        finish(turn, Ended(phase=Phase.KILLED), f"killed {ever}")
         return
     if event.force or run.intent in (Intent.SUCCEED, Intent.FAIL):
         final_verification.without_answer(turn)

@@ -208,6 +208,17 @@ class TurnCame:
     """A run that waited in the queue begins."""
 
     at: Instant
+    rank: int = 0
+    """The priority that it has by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class WayAsked:
+    """A run of a higher priority needs what this one holds."""
+
+    at: Instant
+    by: str
+    """Its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +295,7 @@ class Ticked:
 Event = (
     Submitted
     | TurnCame
+    | WayAsked
     | EpochBegan
     | HostUp
     | HostDown

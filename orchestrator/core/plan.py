@@ -224,6 +224,8 @@ class QueuePlan:
     priority: str = "normal"
     """One of PRIORITIES."""
     max_wait_s: float | None = None
+    preempt: bool = False
+    """Whether runs of the queue that began with a lower priority make way for it."""
 
 
 @dataclass(frozen=True, slots=True)

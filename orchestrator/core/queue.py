@@ -22,7 +22,7 @@ from orchestrator.core import conflicts
 from orchestrator.core.phases.leaving import END_S
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.instants import Instant
-from orchestrator.core.state.phase_states import Queued
+from orchestrator.core.state.phase_states import Phase, Queued
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import duration, listed
 
@@ -90,11 +90,8 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
     for ask in waiting:
         holding = [(one, until) for one, until in taken if _shared(one, ask)]
         before = [turn for turn in ahead if _shared(turn.ask, ask)]
-        if (
-            not holding
-            and not ask.others
-            and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before)
-        ):
+        is_free = not holding and not ask.others
+        if is_free and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
             found.append(Turn(ask, now))
             taken.append((ask, now + ask.lasts_s))
             continue
@@ -106,6 +103,42 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
         ahead.append(Turn(ask, max(frees), waits_for))
         found.append(ahead[-1])
     return found
+
+
+def ways(found: Sequence[Turn], runs: Mapping[str, Run], now: Instant) -> dict[str, str]:
+    """Return which runs are to make way, each with the run for which: `preempt` of one that waits wants that.
+
+    Only a run that came from the queue and saves can return to it, and only where it began with a lower priority than
+    the other has by now: so whoever has waited for long is not driven out again. Nobody makes way in vain: where
+    another one holds a part of what is needed and does not make way, all stay.
+    """
+    asked: dict[str, str] = {}
+    for turn in found:
+        waiting = runs[turn.ask.run_id]
+        queued, plan = waiting.phase_state, waiting.plan.queue
+        if not isinstance(queued, Queued) or plan is None or not plan.preempt or turn.ask.others:
+            continue
+        rank = _priority(queued, now)
+        blockers = [runs[run_id] for run_id, _ in turn.waits_for]
+        ends = [run for run in blockers if run.phase is Phase.STOPPING or _ends_soon(run)]
+        if all(run in ends or _makes_way(run, rank) for run in blockers):
+            asked |= {run.run_id: waiting.run_id for run in blockers if run not in ends}
+    return asked
+
+
+def _ends_soon(run: Run) -> bool:
+    return run.planned_end is not None and run.planned_end.wanted_at is None
+
+
+def _makes_way(run: Run, rank: int) -> bool:
+    is_there = run.phase is not Phase.QUEUED and not run.phase.is_terminal
+    can_return = run.plan.queue is not None and run.plan.checkpoint is not None
+    return is_there and can_return and run.rank is not None and run.rank < rank
+
+
+def rank(run: Run, now: Instant) -> int:
+    """Return the priority that a run which waits has by now."""
+    return _priority(run.within(Queued), now)
 
 
 def _shared(one: Ask, other: Ask) -> tuple[str, ...]:

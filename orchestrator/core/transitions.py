@@ -39,7 +39,7 @@ _QUEUED: Mapping[Phase, str] = {
     Phase.KILLED: "the user killed the run",
 }
 _PENDING: Mapping[Phase, str] = {
-    Phase.QUEUED: "it came from the queue, and somebody else holds its GPUs: it lets its hosts go, and asks again",
+    Phase.QUEUED: "it came from the queue, and somebody else holds its GPUs, or is to have them: it lets its hosts go",
     Phase.RENDEZVOUS: "every host that is to hold a task is ready, and they fit together",
     Phase.FAILED: "a host refused, was not ready in time, or does not fit the others; no process was ever started",
     Phase.KILLED: "the user killed the run, its time is over, or its hosts leave, before any process was started",
@@ -56,6 +56,7 @@ _RUNNING: Mapping[Phase, str] = {
 _STOPPING: Mapping[Phase, str] = {
     Phase.STOPPING: "the user killed the run while its tasks were being ended for another reason",
     Phase.BACKOFF: "no task of the generation may live any more, and the run goes on",
+    Phase.QUEUED: "it makes way for a run of a higher priority, and every host has given the proof",
     Phase.SUCCEEDED: "the chief exited with 0, and every host was asked for the proof that nothing is left",
     Phase.FAILED: "the run was given up, and every host was asked for the proof",
     Phase.KILLED: "the user killed the run, or its hosts leave, and every host was asked for the proof",
@@ -86,7 +87,7 @@ ENDS: Mapping[Intent, EndPhase] = MappingProxyType(
 """How a run ends, by the intent with which its last generation was ended."""
 
 LEADS_TO: Mapping[Intent, Phase] = MappingProxyType(
-    {Intent.RESTART: Phase.BACKOFF, Intent.RESCHEDULE: Phase.BACKOFF, **ENDS}
+    {Intent.RESTART: Phase.BACKOFF, Intent.RESCHEDULE: Phase.BACKOFF, Intent.REQUEUE: Phase.QUEUED, **ENDS}
 )
 """Where each intent of STOPPING leads, if it is not changed on the way."""
 

@@ -204,6 +204,7 @@ def _in_other_places(run: Run) -> str:
 _AFTERWARDS = {
     Intent.RESTART: "then restart",
     Intent.RESCHEDULE: "then it goes on",
+    Intent.REQUEUE: "then it returns to the queue",
     Intent.SUCCEED: "then done",
     Intent.FAIL: "then FAILED",
     Intent.KILL: "then KILLED",

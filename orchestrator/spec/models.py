@@ -239,6 +239,9 @@ class Queue(_Model):
     """Who begins first. Within a priority: who came first."""
     max_wait: Annotated[float, duration(1, 10**8)] | None = None
     """After which it gives up, such as 12h. Default: never."""
+    preempt: bool = False
+    """Whether runs that came from the queue with a lower priority make way: each ends at a checkpoint, returns to the
+    queue, and goes on later."""
 
 
 class Notify(_Model):

@@ -98,7 +98,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         runtime=run.runtime,
         chaos=run.chaos == "allowed",
         time_limit_s=run.time_limit,
-        queue=QueuePlan(run.queue.priority, run.queue.max_wait) if run.queue is not None else None,
+        queue=QueuePlan(run.queue.priority, run.queue.max_wait, run.queue.preempt) if run.queue else None,
         options=_options(run, replicas(tasks, run.replicas_on_cpu) if fewest else None),
     )
 

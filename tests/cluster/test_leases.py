@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,3 +83,34 @@ def test_row_99_two_heads_that_begin_at_the_same_moment_on_one_gpu(cluster: Clus
     holder.ok("kill", "--all")
     assert other.orch("up", beside, "--detach").returncode == 0
     wait_until(lambda: (other.shown("v") or {}).get("phase") == "RUNNING", "the GPU is free at once")
+
+
+@pytest.mark.long
+def test_a_run_makes_way_for_a_higher_priority_and_goes_on_later_from_its_checkpoint(
+    cluster: Cluster, second: Cluster
+) -> None:
+    """The run of the higher priority gets the GPU from the other, which is of the same head."""
+    del second  # its hosts have GPUs
+    one = with_gpus(cluster, [0])
+    low = cluster.spec("--steps", "1000000", tasks=1, hosts=one, queue={"priority": "low"})
+    run_id = cluster.ok("up", low, "--detach").strip()
+    cluster.wait(lambda run: (run["checkpoint"] or {}).get("global_step") is not None)
+    other = {"dir": str(cluster.directory / "other")}
+    high = cluster.spec(
+        "--steps",
+        "40",
+        tasks=1,
+        name="u",
+        hosts=one,
+        checkpoint=other,
+        queue={"priority": "high", "preempt": True},
+    )
+    assert cluster.orch("up", high, "--wait", timeout=120).returncode == 0
+    events = cluster.events()
+    assert [event["kind"] for event in events].count("queued") == 2
+    after = cluster.wait(lambda run: run["phase"] == "RUNNING" and (run["global_step"] or 0) > 0, timeout=90)
+    assert (after["run_id"], after["generation"]) == (run_id, 2)
+    (resumed,) = cluster.events(kind="resumed")
+    saved = re.search(r"makes way for u-.*saved at step (\d+)", json.dumps(events))
+    assert saved is not None
+    assert f"generation 2 resumes from step {saved[1]};" in resumed["message"]

@@ -144,7 +144,8 @@ def _lent(run: RunScenario) -> RunScenario:
 
 def _queued(chance: Random, run: RunScenario, hours: float) -> RunScenario:
     """Let a run wait for the GPUs that all want; half of them have a limit."""
-    queue = QueuePlan(chance.choice(PRIORITIES))
+    preempt = Random(f"preempt {run.plan.name} {hours}").random() < 0.5
+    queue = QueuePlan(chance.choice(PRIORITIES), preempt=preempt)
     limit_s = chance.uniform(0.2, 2.0) * hours * 3600 if chance.random() < 0.5 else None
     plan = replace(run.plan, queue=queue, time_limit_s=limit_s)
     return replace(run, plan=plan, begins_at=chance.uniform(0.0, 0.3 * hours * 3600))

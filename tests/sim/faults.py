@@ -348,7 +348,7 @@ FAULTS = (
     Fault("host's checkpoints lost", 2, _lose_directory),
     Fault("host drained", 3, person.drain, beside=True),
     Fault("gone back to a checkpoint", 1, person.go_back, beside=True),
-    Fault("another user takes the free GPUs", 4, _take_gpus, queue=True),
+    Fault("another user takes the free GPUs", 15, _take_gpus, queue=True),
 )
 
 

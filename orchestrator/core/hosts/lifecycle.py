@@ -21,7 +21,8 @@ from orchestrator.core.hosts import compatibility, host_state
 from orchestrator.core.hosts.host_state import is_cut_off
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, standby
-from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit, wait_again
+from orchestrator.core.phases.queueing import wait_again
+from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit
 from orchestrator.core.phases.stopping import finish, grace_s, stop_all, stop_of, to_prove, unproven
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant

@@ -153,7 +153,7 @@ def end(turn: Turn) -> None:
     sentence = f"{_sentence(gone)}; no other host can take the tasks"
     found = FirstCause(None, run.generation, Cause.HOST_LEAVES, sentence, host=gone[0].name)
     turn.set(first_cause=found)
-    if run.generation == 0:
+    if run.has_no_process:
         finish(turn, Ended(phase=Phase.KILLED), sentence)
         return
     stop_all(turn, Intent.KILL, sentence, rest="")

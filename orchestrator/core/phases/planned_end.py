@@ -14,10 +14,11 @@ from orchestrator.core.ends import FirstCause
 from orchestrator.core.hosts import host_state
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.leaving import END_S
+from orchestrator.core.phases.queueing import wait_again
 from orchestrator.core.phases.running import verify_soon
 from orchestrator.core.phases.stopping import finish, stop_all
 from orchestrator.core.state.instants import Deadline, Instant, is_due
-from orchestrator.core.state.phase_states import Ended, Intent, Phase
+from orchestrator.core.state.phase_states import Ended, Intent, Pending, Phase
 from orchestrator.core.state.run import PlannedEnd, Run
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
@@ -46,11 +47,25 @@ def begin(turn: Turn) -> None:
 def ask(turn: Turn) -> None:
     """Let the run end at its next checkpoint, as its user wants."""
     at, planned = turn.at + ASKED_S, turn.run.planned_end
-    if planned is not None and planned.wanted_at is None:
+    if planned is not None and planned.wanted_at is None and not planned.goes_on:
         return
     at = min(at, planned.at) if planned is not None else at
     turn.set(planned_end=PlannedEnd("its user wants it to end at a checkpoint", at=at, wanted_at=None))
     turn.note(NoteKind.ENDS_SOON, f"the run ends at its next checkpoint, or in {duration(at - turn.at)}")
+    verify_soon(turn)
+
+
+def make_way(turn: Turn, by: str) -> None:
+    """Let the run end at its next checkpoint and return to the queue, unless it ends anyway."""
+    run, planned = turn.run, turn.run.planned_end
+    if planned is not None and planned.wanted_at is None:
+        return
+    is_to_save = run.phase is Phase.RUNNING and run.plan.checkpoint is not None
+    at = turn.at + (ASKED_S if is_to_save else 0.0)
+    at = min(at, planned.at) if planned is not None else at
+    turn.set(planned_end=PlannedEnd(f"it makes way for {by}", at=at, wanted_at=None, goes_on=True))
+    left = f" at its next checkpoint, or in {duration(at - turn.at)}" if is_to_save else ""
+    turn.note(NoteKind.ENDS_SOON, f"{run.run_id} makes way for {by}: it returns to the queue{left}")
     verify_soon(turn)
 
 
@@ -68,7 +83,10 @@ def advance(turn: Turn) -> None:
     if planned is None or not any(is_due(at, turn.at) for at in due(turn.run)):
         return
     if is_due(planned.at, turn.at):
-        in_vain = ", and no checkpoint came in time" if turn.run.plan.checkpoint is not None else ""
+        waited = turn.run.plan.checkpoint is not None and (
+            turn.run.phase is Phase.RUNNING or not planned.goes_on
+        )
+        in_vain = ", and no checkpoint came in time" if waited else ""
         _end(turn, f"{planned.why}{in_vain}")
         return
     turn.set(planned_end=PlannedEnd(planned.why, planned.at, wanted_at=None))
@@ -87,12 +105,14 @@ def at_checkpoint(turn: Turn, occasion: str) -> bool:
 
 
 def _end(turn: Turn, sentence: str) -> None:
-    found = FirstCause(None, turn.run.generation, Cause.PLANNED_END, sentence)
-    turn.set(first_cause=found)
-    if turn.run.generation == 0:
+    run, goes_on = turn.run, turn.run.planned_end is not None and turn.run.planned_end.goes_on
+    turn.set(first_cause=FirstCause(None, run.generation, Cause.PLANNED_END, sentence))
+    if isinstance(run.phase_state, Pending) and run.phase_state.waited is not None and goes_on:
+        wait_again(turn, run.phase_state.waited, sentence)
+    elif run.has_no_process:
         finish(turn, Ended(phase=Phase.KILLED), sentence)
     else:
-        stop_all(turn, Intent.KILL, sentence, rest="")
+        stop_all(turn, Intent.REQUEUE if goes_on else Intent.KILL, sentence, rest="")
 
 
 def diagnostic(run: Run, now: Instant) -> str:
@@ -100,4 +120,5 @@ def diagnostic(run: Run, now: Instant) -> str:
     planned = run.planned_end
     if planned is None or planned.wanted_at is not None:
         return ""
-    return f"; {planned.why}: it ends at the next checkpoint, or in {duration(max(0.0, planned.at - now))}"
+    ends = "returns to the queue" if planned.goes_on else "ends"
+    return f"; {planned.why}: it {ends} at the next checkpoint, or in {duration(max(0.0, planned.at - now))}"

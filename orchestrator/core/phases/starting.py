@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from zlib import crc32
 
-from orchestrator.core.actions import CloseHost, PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
+from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.events import Submitted, TurnCame
@@ -35,9 +34,6 @@ from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted, duration
 
-RETRY_S = 30.0
-"""About how long a run of the queue waits until it asks again for GPUs that somebody else held."""
-
 
 def begin(turn: Turn, event: Submitted | TurnCame) -> None:
     """Begin a run, or let it wait for its turn."""
@@ -47,23 +43,9 @@ def begin(turn: Turn, event: Submitted | TurnCame) -> None:
         turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {_size(turn.run)}")
     else:
         turn.set(hosts=tuple(replace(host, since_at=turn.at) for host in turn.run.hosts))
-        turn.enter(Pending(waited=turn.run.within(Queued)), "connecting to the hosts")
+        waited = turn.run.within(Queued)
+        turn.enter(Pending(waited=waited), "connecting to the hosts", rank=event.rank)
         _prepare(turn)
-
-
-def wait_again(turn: Turn, waited: Queued, others: str) -> None:
-    """Let a run return to the queue, with nothing of it anywhere: somebody else holds what it needs.
-
-    Two that want the same GPUs of several hosts, and hold some of them each, let go and come back at different times.
-    """
-    if others != waited.others:
-        turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {others}")
-    turn.do(*(CloseHost(host=host.name) for host in turn.run.hosts))
-    differs = crc32(f"{turn.run.run_id}/{turn.at}".encode()) / 2**32
-    retry_at = turn.at + RETRY_S * (0.75 + 0.5 * differs)
-    turn.enter(replace(waited, others=others, retry_at=retry_at), "waits in the queue", planned_end=None)
-    for host in turn.run.hosts:
-        turn.set_host(host, link=Link.CONNECTING, heard_at=None, facts=None, problem=None, retry_at=None)
 
 
 def advance_queued(turn: Turn) -> None:

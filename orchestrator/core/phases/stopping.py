@@ -14,11 +14,12 @@ from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, rescue, restart, room, standby
-from orchestrator.core.plan import TaskId
+from orchestrator.core.phases.queueing import wait_again
+from orchestrator.core.plan import PRIORITIES, TaskId
 from orchestrator.core.restart_scope import gang
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
-from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase, Stopping
+from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase, Queued, Stopping
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.transitions import ENDS
@@ -115,7 +116,7 @@ def end_patience_s(run: Run) -> float:
     return max(run.plan.timing.lost_after_s, SWEEP_WAIT_S)
 
 
-_GENTLE = (Intent.KILL, Intent.RESCHEDULE)
+_GENTLE = (Intent.KILL, Intent.RESCHEDULE, Intent.REQUEUE)
 """Nothing is broken yet: the tasks may save before they end."""
 
 
@@ -377,6 +378,8 @@ def _conclude(turn: Turn) -> None:
             reason += NOTHING_SEEN
         for warning in warnings:
             turn.note(NoteKind.WARNING, warning)
+    elif stopping.intent is Intent.REQUEUE and _requeued(turn):
+        return
     elif ends_saved(run):
         saved = final_verification.saved(run)
         _say_done(turn, saved)
@@ -385,13 +388,31 @@ def _conclude(turn: Turn) -> None:
     elif stopping.intent is Intent.FAIL and run.first_cause is not None and not run.first_cause.done:
         _say_done(turn, f"given up: {restart.SAME_END}")
     rest = turn.run.reason_rest if turn.run.first_cause is not None else None
-    finish(turn, Ended(phase=ENDS[stopping.intent], proof=stopping.proof), reason, rest=rest)
+    intent = turn.run.within(Stopping).intent
+    finish(turn, Ended(phase=ENDS[intent], proof=stopping.proof), reason, rest=rest)
+
+
+def _requeued(turn: Turn) -> bool:
+    """Let the run return to the queue, where it is proven that nothing of it is left; else it ends with what it has."""
+    run = turn.run
+    stopping = run.within(Stopping)
+    asked = run.plan.queue
+    if asked is None or to_prove(run) or any(swept.left for swept in (stopping.proof or {}).values()):
+        turn.set_phase(intent=Intent.KILL)
+        return False
+    _count_free(turn)
+    give_up_at = turn.at + asked.max_wait_s if asked.max_wait_s is not None else None
+    priority = PRIORITIES.index(asked.priority)
+    waits = Queued(priority=priority, since_at=turn.at, give_up_at=give_up_at, proof=stopping.proof)
+    wait_again(turn, waits, f"{run.reason}; {final_verification.saved(run)}")
+    return True
 
 
 def ends_saved(run: Run) -> bool:
     """Whether the run is being ended, to go on some day: its hosts are taken away, or its end was planned."""
     found = run.first_cause
-    return run.intent is Intent.KILL and found is not None and found.cause.row.ends_saved
+    may_go_on = run.intent in (Intent.KILL, Intent.REQUEUE)
+    return may_go_on and found is not None and found.cause.row.ends_saved
 
 
 _END_NOTES = {
@@ -403,6 +424,8 @@ _END_NOTES = {
 
 def finish(turn: Turn, ended: Ended, reason: str, *, rest: str | None = None) -> None:
     """Enter a terminal phase. A host without its proof is kept, and swept when it is back."""
+    if ended.proof is None:
+        ended = replace(ended, proof=turn.run.proof)
     turn.enter(ended, reason, rest=rest)
     phase, proof = ended.phase, ended.proof or {}
     left = [f"{name}: {what}" for name, swept in proof.items() for what in swept.left]

@@ -53,6 +53,8 @@ class Intent(Enum):
     SUCCEED = "succeed"
     FAIL = "fail"
     KILL = "kill"
+    REQUEUE = "requeue"
+    """Nothing failed: it makes way for another run, and goes on later."""
     RESCHEDULE = "reschedule"
     """Nothing failed: the gang goes on in other places, or grows back. Asked gently; no budget is charged."""
 
@@ -79,6 +81,8 @@ class Queued:
     """What somebody else held of what it needs when a host was last asked; empty where nobody did."""
     retry_at: Deadline | None = None
     """When that is asked again; None: when its turn comes."""
+    proof: Mapping[str, Swept] | None = None
+    """Of a run that has trained before: by host, that nothing of it is left there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

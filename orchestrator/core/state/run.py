@@ -60,6 +60,8 @@ class PlannedEnd:
     """When it ends without one."""
     wanted_at: Deadline | None
     """From when on a checkpoint ends it; None once that has come."""
+    goes_on: bool = False
+    """Whether it returns to the queue then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ class Run:
     """A start from scratch was asked for and is not done yet: older checkpoints are to be left behind."""
     code: str = ""
     """The digest of the tree that this run runs, from its first generation on, whatever the workdir becomes."""
+    rank: int | None = None
+    """The priority with which its turn in the queue came; None of a run that did not wait there."""
     planned_end: PlannedEnd | None = None
     """None of a run that may train for as long as it wants."""
     warnings: tuple[str, ...] = ()
@@ -139,7 +143,13 @@ class Run:
     @property
     def proof(self) -> Mapping[str, Swept] | None:
         """By host that was looked at, what is left of the run there; None until they are asked to look."""
-        return self.phase_state.proof if isinstance(self.phase_state, Stopping | Ended) else None
+        state = self.phase_state.waited if isinstance(self.phase_state, Pending) else self.phase_state
+        return state.proof if isinstance(state, Stopping | Ended | Queued) else None
+
+    @property
+    def has_no_process(self) -> bool:
+        """Whether it waits, or is being prepared: nothing of it is anywhere."""
+        return self.phase in (Phase.QUEUED, Phase.PENDING)
 
     def within(self, phase: type[_PhaseState]) -> _PhaseState:
         """Return what belongs to the phase that the run is in. Raises InvariantViolated where it is in another."""

@@ -421,7 +421,12 @@ class Executor:
         connected = link if link is not None and link.is_connected else None
         if run.phase.is_terminal:
             self._leaving(connected, run, name)
-        if connected is not None and run.generation > 0 and not run.host(name).untouched:
+        if (
+            connected is not None
+            and run.phase.is_terminal
+            and run.generation > 0
+            and not run.host(name).untouched
+        ):
             give_end(connected, run, name, now=self._now())
         self._board.detach(run, name)
         self._logs.forget(run.run_id, here)

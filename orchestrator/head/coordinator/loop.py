@@ -36,10 +36,12 @@ from orchestrator.core.events import (
     Submitted,
     Ticked,
     TurnCame,
+    WayAsked,
 )
 from orchestrator.core.in_words import decided
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.queue import turns
+from orchestrator.core.queue import rank as queue_rank
+from orchestrator.core.queue import turns, ways
 from orchestrator.core.state.instants import Deadline, rebased, stood_still
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
@@ -245,9 +247,14 @@ class Loop:
         now = self._now()
         stuck = self.halted.keys() & self._waits
         runs = [run for run in self.runs.values() if run.run_id not in stuck]
-        for turn in turns(runs, now):
+        found = turns(runs, now)
+        known = {run.run_id: run for run in runs}
+        for turn in found:
             if turn.has_come:
-                self._try([(turn.ask.run_id, TurnCame(at=now))])
+                rank = queue_rank(known[turn.ask.run_id], now)
+                self._try([(turn.ask.run_id, TurnCame(at=now, rank=rank))])
+        for run_id, by in ways(found, known, now).items():
+            self._try([(run_id, WayAsked(at=now, by=by))])
 
     def _excuse_absence(self) -> None:
         """Move all waits by the time that this process did not run: stopped, paused, swapping, or stuck at a disk.

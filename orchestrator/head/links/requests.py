@@ -18,9 +18,10 @@ from orchestrator.core.faults import Fault
 from orchestrator.core.launching import environment as launch
 from orchestrator.core.plan import CheckpointPlan, TaskId
 from orchestrator.core.state.owner import Driven, Owner
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task
-from orchestrator.core.transitions import ENDS
+from orchestrator.core.transitions import LEADS_TO
 from orchestrator.protocol import orders
 from orchestrator.protocol.table import (
     BLOB,
@@ -240,7 +241,7 @@ def sweep(run: Run, action: SweepHost) -> Order[orders.Swept]:
     }
     if run.plan.checkpoint is not None:
         fields["release"] = run.plan.checkpoint.dir
-    if run.phase.is_terminal or run.intent in ENDS:
+    if run.phase.is_terminal or (run.intent is not None and LEADS_TO[run.intent] is not Phase.BACKOFF):
         fields["ends"] = True
     return SWEEP(fields)
 

@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.core import decide
 from orchestrator.core.events import KillRequested, Submitted, Ticked, TurnCame
-from orchestrator.core.plan import HostPlan, Plan, QueuePlan, TaskId, TaskPlan
-from orchestrator.core.queue import STEP_OF_PRIORITY_S, Ask, reckon, turns
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, QueuePlan, TaskId, TaskPlan
+from orchestrator.core.queue import STEP_OF_PRIORITY_S, Ask, reckon, turns, ways
 from orchestrator.core.state.phase_states import Phase
-from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.run import PlannedEnd, Run, new_run
 
 
 def ask(name: str, gpus: str, lasts_s: float = inf) -> Ask:
@@ -127,6 +127,46 @@ def test_of_any_requests_no_gpu_is_leased_twice_who_fits_begins_and_nobody_starv
         held += [(one, now + one.lasts_s) for one in begun]
         waiting = [one for one in waiting if one[0] not in begun]
         assert held or not waiting, "where nobody holds anything, nobody waits"
+
+
+def begun(name: str, *gpus: int, rank: int) -> Run:
+    """Return a run that came from the queue with that priority."""
+    waiting = run(name, *gpus, priority="low")
+    plan = replace(waiting.plan, checkpoint=CheckpointPlan(f"/shared/{name}"))
+    return decide.step(replace(waiting, plan=plan), TurnCame(1.0, rank)).run
+
+
+def preempting(name: str, *gpus: int, priority: str, at: float = 2.0) -> Run:
+    waiting = run(name, *gpus, priority=priority, at=at)
+    return replace(waiting, plan=replace(waiting.plan, queue=QueuePlan(priority, preempt=True)))
+
+
+def made_way(*runs: Run, now: float = 3.0) -> dict[str, str]:
+    return ways(turns(runs, now), {one.run_id: one for one in runs}, now)
+
+
+def test_a_run_makes_way_for_a_higher_priority_that_wants_that_and_for_nobody_else() -> None:
+    low, high = begun("low", 0, rank=0), preempting("high", 0, priority="high")
+    assert made_way(low, high) == {"low": "high"}
+    assert made_way(low, run("polite", 0, priority="high")) == {}, "it does not ask for that"
+    assert made_way(low, preempting("equal", 0, priority="low")) == {}
+    assert made_way(begun("old", 0, rank=3), high) == {}, "it had waited for so long that its rank is higher"
+    assert made_way(run("plain", 0), high) == {}, "what did not come from the queue cannot return to it"
+    assert made_way(replace(low, plan=replace(low.plan, checkpoint=None)), high) == {}, "it would lose all"
+    second = preempting("second", 0, priority="high", at=3.0)
+    assert made_way(low, high, second) == {"low": "high"}, "once, for the first"
+
+
+def test_nobody_makes_way_in_vain_nor_twice() -> None:
+    high = preempting("high", 0, 1, priority="high")
+    low, plain = begun("low", 0, rank=0), run("plain", 1)
+    assert made_way(low, plain, high) == {}, "another holds a part of what is needed, and stays"
+    other = begun("other", 1, rank=1)
+    assert made_way(low, other, high) == {"low": "high", "other": "high"}
+    asked = replace(
+        low, planned_end=PlannedEnd("it makes way for high", at=600.0, wanted_at=None, goes_on=True)
+    )
+    assert made_way(asked, other, high) == {"other": "high"}
 
 
 def test_what_an_ended_run_left_on_a_host_without_proof_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,6 +271,8 @@ class Transcript:
                 return ev.Ticked(at)
             case "turn-came", []:
                 return ev.TurnCame(at)
+            case "way-asked", [by]:
+                return ev.WayAsked(at, by)
             case "kill", ["at-checkpoint"]:
                 return ev.KillRequested(at, at_checkpoint=True)
             case "kill", force:

@@ -1,0 +1,31 @@
+"""How a run returns to the queue: with nothing of it on any host, and what it has saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from zlib import crc32
+
+from orchestrator.core.actions import CloseHost
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.phase_states import Queued
+from orchestrator.core.turn import Turn
+
+RETRY_S = 30.0
+"""About how long a run that has returned to the queue stays there."""
+
+
+def wait_again(turn: Turn, waited: Queued, others: str) -> None:
+    """Let a run return to the queue, since somebody else holds what it needs.
+
+    Two that want the same GPUs of several hosts, and hold some of them each, let go and come back at different times.
+    """
+    if others != waited.others:
+        turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {others}")
+    turn.do(*(CloseHost(host=host.name) for host in turn.run.hosts))
+    differs = crc32(f"{turn.run.run_id}/{turn.at}".encode()) / 2**32
+    retry_at = turn.at + RETRY_S * (0.75 + 0.5 * differs)
+    waits = replace(waited, others=others, retry_at=retry_at)
+    turn.enter(waits, "waits in the queue", planned_end=None, rank=None)
+    for host in turn.run.hosts:
+        turn.set_host(host, link=Link.CONNECTING, heard_at=None, facts=None, problem=None, retry_at=None)

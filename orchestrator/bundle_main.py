@@ -36,13 +36,17 @@ def main(argv: list[str]) -> int:
         from orchestrator.host.agent.probe import main as probe
 
         return probe(rest) or 0
+    if word == "environment":
+        from orchestrator.host.agent.environments import main as environment
+
+        return environment(rest)
     if word == "pod":
         from orchestrator.host.pod.main import main as pod
 
         return pod(rest) or 0
     sys.stderr.write(
         "usage: run SCRIPT [ARG…] | shim DIR | keeper ALLOCATION | relay … | dial SOCKET"
-        " | checkpoints … | probe | pod\n"
+        " | checkpoints … | probe | environment | pod\n"
     )
     return 2
 

@@ -63,6 +63,7 @@ PURPOSES = {
     },
     "Set up": {
         "init": "Look at hosts, and write a cluster.yaml for them.",
+        "setup": "Make the Python environment of a spec on its hosts.",
         "trust": "Show the hosts' SSH keys, and add them to known_hosts.",
         "coordinator": "Run, start, stop, restart or show the coordinator.",
         "service": "Run the coordinator as a systemd unit.",
@@ -93,6 +94,7 @@ _WORDS_OF_OTHERS = {
     **dict.fromkeys(("cp", "scp", "download", "pull"), "fetch"),
     **dict.fromkeys(("shell", "login"), "ssh"),
     **dict.fromkeys(("check", "lint"), "validate"),
+    **dict.fromkeys(("install", "pip", "venv", "env"), "setup"),
     **dict.fromkeys(("checkpoint", "checkpoints"), "ckpt"),
     "version": "--version",
     "help": "--help",

@@ -81,6 +81,10 @@ def submit(
     if before is not None:
         before(coordinator, plan)
     running = _is_running(client, plan.name)
+    if restart or not running:
+        from orchestrator.client.setting_up import refuse, set_up
+
+        refuse(set_up(file, environment) or [], file)
     if check and (restart or not running):
         plan = examined(plan, environment, client, running=running)
     ended = _end_older(environment, client, plan) if restart else None

@@ -27,6 +27,10 @@ COPY_BYTES_MAX = 1 << 40
 """Further limits, where the spec names none: what no training reaches, and a host that has gone wrong does."""
 
 
+ENVIRONMENTS = "~/.local/share/orch/environments"
+"""On every host, what `setup:` of a spec has made (`host/agent/environments.py`)."""
+
+
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class TaskId:
@@ -83,6 +87,12 @@ class HostPlan:
     def connection(self) -> HostPlan:
         """Return what it takes to connect: runs share a link where all of it is the same."""
         return replace(self, data_address="", seen_address="", gpus=(), slots=1, spare=False)
+
+    def way_to_install(self, packages: str) -> str:
+        """Return how what its Python lacks comes to it."""
+        if self.python.startswith(f"{ENVIRONMENTS}/"):
+            return f"add {packages} to the requirements of `setup:`"
+        return f"on {self.name}: `{self.python} -m pip install {packages}`"
 
     @property
     def is_pod(self) -> bool:

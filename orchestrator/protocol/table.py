@@ -115,6 +115,14 @@ REACH = Verb(
     "hosts.examination",
     "Resolves the names of the run's other hosts, and connects to what listens there.",
 )
+ENVIRONMENT = Verb(
+    "environment",
+    Fence.NONE,
+    orders.Environment,
+    orders.EnvironmentState,
+    "hosts.environments",
+    "Looks for a virtual environment, or makes it; asked again, it says how far that is.",
+)
 CODE = Verb(
     "code",
     Fence.BEGINS,
@@ -309,6 +317,7 @@ TABLE: tuple[Verb[Any, Any], ...] = (
     MACHINE,
     EXAMINE,
     REACH,
+    ENVIRONMENT,
     CODE,
     BLOB,
     PSUTIL,

@@ -245,6 +245,10 @@ Python = Annotated[
     ),
 ]
 
+PythonVersion = Annotated[
+    str, text_of(r"3\.1[0-9]", 'must be a version in quotes, such as "3.11", from 3.10 on')
+]
+
 Tpu = Annotated[
     str,
     text_of(

@@ -37,6 +37,7 @@ from orchestrator.spec.forms import (
     Ports,
     ProxyJump,
     Python,
+    PythonVersion,
     Quantity,
     Recipient,
     Rescue,
@@ -165,6 +166,17 @@ class Kubernetes(_Model):
     pod: dict[str, Any] | None = None
     """A patch of the pod template in Kubernetes' own words, `{metadata: {…}, spec: {…}}`: tolerations, node selector,
     security context, pull secrets, annotations. The container is named `task`. `orch export k8s` heeds it too."""
+
+
+class Setup(_Model):
+    """A virtual environment that `orch up` and `orch setup` make on each host, and that the tasks use."""
+
+    requirements: Annotated[str, path_of("a file")]
+    """What it holds, as a requirements file of pip, relative to this file."""
+    python: PythonVersion | None = None
+    """The version of its Python, which the host must have, or uv. Default: that of the host's `python`."""
+    offline: bool = False
+    """Whether the head collects the wheels and pushes them, for hosts that do not reach a package index."""
 
 
 class Tasks(_Model):
@@ -347,6 +359,8 @@ class ClusterSpec(_Model):
     """What `orch up --on k8s` asks of Kubernetes. `pods` may stand in place of `hosts`. Experimental."""
     ssh: Ssh = Ssh()
     """How hosts are reached."""
+    setup: Setup | None = None
+    """The environment in which the tasks run, made on each host. `python` of a host is then what it is made with."""
     run: Run
     """What is trained, and how."""
 

@@ -18,7 +18,18 @@ from orchestrator.core.launching.placement import Ask
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import closest
 from orchestrator.spec.forms import SPLIT
-from orchestrator.spec.models import Host, Kubernetes, Restart, Run, Slurm, Ssh, Tasks, TaskType, TimingSpec
+from orchestrator.spec.models import (
+    Host,
+    Kubernetes,
+    Restart,
+    Run,
+    Setup,
+    Slurm,
+    Ssh,
+    Tasks,
+    TaskType,
+    TimingSpec,
+)
 
 LOCAL_ADDRESS = "127.0.0.1"
 
@@ -30,6 +41,7 @@ _PLACEHOLDERS: Mapping[type[BaseModel], Mapping[str, Any]] = {
     Host: {"name": "unnamed"},
     Run: {"strategy": next(iter(STRATEGIES)), "script": "unnamed", "tasks": {}},
     Ssh: {},
+    Setup: {"requirements": "unnamed"},
     Slurm: {},
     Kubernetes: {},
     TimingSpec: {},
@@ -61,6 +73,7 @@ class Parts:
     is_empty: bool
     """The document is no mapping: all is said with that."""
     ssh: Part[Ssh]
+    setup: Part[Setup] | None
     run: Part[Run]
     timing: Part[TimingSpec]
     restart: Part[Restart]
@@ -90,6 +103,7 @@ def parts_of(data: Any, base_dir: Path) -> Parts:
         has_hosts="hosts" in root,
         is_empty=not root,
         ssh=_part(Ssh, root.get("ssh", {})),
+        setup=_part(Setup, root["setup"]) if root.get("setup") is not None else None,
         run=_part(Run, root.get("run")),
         timing=_part(TimingSpec, run.get("timing", {})),
         restart=_part(Restart, run.get("restart", {})),

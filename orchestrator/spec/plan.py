@@ -32,6 +32,7 @@ from orchestrator.spec.recipient_files import urls
 from orchestrator.spec.recipients import services
 from orchestrator.spec.sbatch import Wish
 from orchestrator.spec.secrets import secret_files, secret_names, secret_values
+from orchestrator.spec.setup import Environment, environment
 
 
 def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
@@ -48,6 +49,14 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
     inside = [found for found in secret_files(spec, file.parent, file) if found.startswith(top)]
     withheld = tuple(found.removeprefix(top) for found in inside)
     return replace(plan, hosts=hosts, withheld=withheld), secret_values(spec, file.parent)
+
+
+def load_environment(path: str | Path) -> tuple[Environment | None, tuple[HostPlan, ...]]:
+    """Return the environment of a cluster.yaml, and its hosts with the Pythons that make it. Raises SpecError."""
+    spec = load_spec(path)
+    file = Path(path).absolute()
+    hosts = _hosts(spec, file.parent, sys.executable)
+    return environment(spec, file.parent), tuple(replace(host, spec=str(file)) for host in hosts)
 
 
 def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.executable) -> Plan:
@@ -71,6 +80,9 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         raise SpecError(
             "\n".join(f"run.tasks.{problem.task_type}: {problem.message}" for problem in problems)
         )
+    made = environment(spec, base_dir)
+    if made is not None:
+        hosts = tuple(replace(host, python=made.python(host)) for host in hosts)
     secrets = secret_names(spec)
     fewest = _fewest(run, wanted)
     return Plan(

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from orchestrator.core.launching import wiring
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.protocol import wired
-from orchestrator.spec import own_paths
+from orchestrator.spec import own_paths, setup
 from orchestrator.spec.diagnostics import Loc, Said
 from orchestrator.spec.durations import as_written
 from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
@@ -39,6 +39,7 @@ def relations(parts: Parts) -> Said:
         _timing,
         _restart,
         _files,
+        _setup,
         _checkpoint,
         _env,
         _args,
@@ -248,6 +249,23 @@ def _args(parts: Parts) -> Said:
                 "a URL with a password: everybody on a host reads a command line; put it into `secrets`, whose "
                 "variable the script reads",
             )
+
+
+def _setup(parts: Parts) -> Said:
+    """Check the requirements, and that there are hosts to set up."""
+    if parts.setup is None:
+        return
+    asked = parts.setup.value
+    if not parts.has_hosts and not parts.is_empty:
+        yield (
+            ("setup",),
+            "is for hosts of the file; what an engine lends has its packages in an image or a module",
+        )
+    elif parts.setup.good("requirements", "offline"):
+        try:
+            setup.read(absolute(asked.requirements, parts.base_dir), offline=asked.offline)
+        except ValueError as e:
+            yield ("setup", "requirements"), str(e)
 
 
 def _notify(parts: Parts) -> Said:

@@ -29,6 +29,7 @@ NOT_PLAYED = {
     "machine": "only people ask",
     "examine": "before a run begins",
     "reach": "as examine",
+    "environment": "as examine",
     "stacks": "nobody answers: see SimPerformer",
     "files": "their bytes decide nothing",
     "file": "as files",

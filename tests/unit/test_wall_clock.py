@@ -35,6 +35,8 @@ ALLOWED = {
     "host/agent/runs.py": "how long ago a run was watched and changed: shown, and what it allows a person confirms",
     "host/agent/sweep.py": "the age of bundles that nobody uses: a month, and one that is missing is pushed again",
     "host/agent/handlers.py": "the host's clock when a part of a log was read, to be compared with the head's",
+    "host/agent/environments.py": "the age of environments that no run uses: a day, and then it is made again",
+    "head/hosts/wheels.py": "the age of a collection that was interrupted: a day",
     "host/agent/health.py": "the host's clock, to be compared with the head's",
     "head/hosts/examination.py": "how far the clock of a host is from the head's: shown only",
     "host/pod/main.py": "when the task of a drained pod was stopped: it is ordered among the ends that shims tell",

@@ -51,6 +51,14 @@ class Request:
 
 def submit(request: Request, session: Session, client: Client) -> Submitted:
     """Submit the plan of the file; with --take-over end first what another head node drives."""
+    if request.engine is not None:
+        from orchestrator.spec.plan import load_environment
+
+        if load_environment(request.file)[0] is not None:
+            raise UsageError(
+                "`setup:` is for the hosts of the file",
+                hint="what an engine lends has its packages in an image or a module: leave `setup:` out",
+            )
     if request.engine == "slurm":
         from orchestrator.client import on_slurm
 
@@ -296,6 +304,8 @@ def command(
     A run that is already running with this plan is left as it is; what differs in its code is said, and --restart
     applies it. A run that has ended resumes from its last verified
     checkpoint. `orch kill` stops it; the end of this command does not.
+
+    Where the file has `setup:`, its environment is made first on all hosts, as `orch setup` does.
 
     Before anything is started, the hosts must reach each other by their names and on the ports of the run; exit code 6
     where they do not (`orch doctor` looks at more).

@@ -155,12 +155,12 @@ def no_tensorflow(plan: Plan, name: str, version: str | None, *, imported: bool)
         return None
     host = plan.host(name)
     who = "the script imports it" if imported else f"{plan.strategy} needs it"
-    package = "tensorflow[and-cuda]" if host.gpus else "tensorflow"
+    package = "'tensorflow[and-cuda]'" if host.gpus else "'tensorflow'"
     return Problem(
         code="no-tensorflow",
         message=f"{host.python} has no TensorFlow, and {who}",
-        hint=f"on {name}: `{host.python} -m pip install '{package}'`; or name the Python that has it as `python` of "
-        "this host in the cluster spec",
+        hint=f"{host.way_to_install(package)}; or name the Python that has it as `python` of this host in the cluster "
+        "spec",
         exit_code=6,
     )
 

@@ -242,12 +242,11 @@ def _missing(run: Run, name: str, probed: Probed) -> Problem | None:
     if not missing:
         return None
     told = listed([f"{module} ({needed[module]})" for module in missing])
-    python = run.plan.host(name).python
-    packages = " ".join(missing)
+    host = run.plan.host(name)
     return Problem(
         "no-module",
-        f"{python} does not have what the script imports: {told}",
-        f"on {name}: `{python} -m pip install {packages}` (the package of a module may have another name); or push the "
+        f"{host.python} does not have what the script imports: {told}",
+        f"{host.way_to_install(' '.join(missing))} (the package of a module may have another name); or push the "
         "module in the working directory",
         exit_code=6,
     )
@@ -303,7 +302,7 @@ def _push(link: Asks, run: Run, name: str, pushed: Pushed) -> str:
         if ok["missing"]:
             for digest in ok["missing"]:
                 if digest in by_digest:  # else the host asks for what nobody has offered
-                    _send(link, run, by_digest[digest][0], digest)
+                    send_file(link, run, os.path.join(run.plan.workdir, by_digest[digest][0]), digest)
             ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
         code = None if ok["missing"] else ok["digest"]
         if code is not None:
@@ -335,8 +334,9 @@ def _code_of_old(run: Run, name: str) -> str:
     return run.code
 
 
-def _send(link: Asks, run: Run, path: str, digest: str) -> None:
-    with open(os.path.join(run.plan.workdir, path), "rb") as file:
+def send_file(link: Asks, run: Run, path: str, digest: str) -> None:
+    """Send a file of the head node as a blob. Raises LinkDown, OrderRefused."""
+    with open(path, "rb") as file:
         offset = 0
         chunk = file.read(CHUNK_BYTES)
         while True:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from orchestrator.core.errors import ConnectFailed, HostUnfit
 from orchestrator.head.code import compiled, installer
 from orchestrator.head.links import edge
-from orchestrator.head.links.bootstrap_errors import PYTHON_HINT, too_old, unfit
+from orchestrator.head.links.bootstrap_errors import PYTHON_HINT, no_python, too_old, unfit
 from orchestrator.head.reach.alarm import ALARMS
 from orchestrator.protocol.channel import Decoder, FrameError
 from orchestrator.protocol.check import check_of
@@ -359,12 +359,7 @@ class _Talk:
                 code="no-python",
             )
         if b"orch-no-python\n" in self.heard:
-            return HostUnfit(
-                name,
-                f"there is no Python at {self.host.python}",
-                hint=PYTHON_HINT,
-                code="no-python",
-            )
+            return no_python(self.host)
         last = edge.last_line(printed.replace("orch-shell", ""))
         if self.channel.exit_status() is None:
             # Whoever ends by itself says with what code: a connection that broke is no fault of the host's Python.

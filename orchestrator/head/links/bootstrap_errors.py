@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.both.hostdir import limit_of
 from orchestrator.core.errors import HostUnfit
+from orchestrator.core.plan import ENVIRONMENTS
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
@@ -14,6 +15,16 @@ if TYPE_CHECKING:
 
 
 PYTHON_HINT = "give the full path of the training's Python as `python` in the cluster spec"
+
+
+def no_python(host: HostPlan) -> HostUnfit:
+    """Return the error of a Python that is not there: of the spec, or of an environment that was not made."""
+    if host.python.startswith(f"{ENVIRONMENTS}/"):
+        said = f"the environment of `setup:` is not made there: {host.python} is missing"
+        return HostUnfit(
+            host.name, said, hint=f"`orch setup {host.spec or 'FILE'}` makes it", code="no-environment"
+        )
+    return HostUnfit(host.name, f"there is no Python at {host.python}", hint=PYTHON_HINT, code="no-python")
 
 
 def too_old(host: HostPlan, version: str) -> HostUnfit:

@@ -35,6 +35,7 @@ class Paths:
         self.bundle = os.path.join(self.state_dir, "orch.pyz")
         self.job = os.path.join(self.state_dir, "job.json")
         self.runs = os.path.join(self.state_dir, "runs")
+        self.wheels = os.path.join(self.state_dir, "wheels")
         self.notices = os.path.join(self.state_dir, "notices.json")
         # Empty: this process has no files of the user's own.
         self.notify = os.path.join(config_dir, "notify.yaml") if config_dir else ""

@@ -19,6 +19,7 @@ from orchestrator.host.agent.arrivals import Arrivals
 from orchestrator.host.agent.jobs import Result, answer_of
 from orchestrator.host.agent.parts import Parts
 from orchestrator.host.agent.reply import Reply
+from orchestrator.host.agent.setup import Setup
 from orchestrator.host.system import codestore, files, hostlog
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
 
@@ -41,7 +42,7 @@ LOOK_S = 30.0
 NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
 
 BEGIN_A_RUN = ("code", "seed", "receive", "start")
-UNFENCED = ("probe", "machine", "examine", "reach", "psutil", "runs")
+UNFENCED = ("probe", "machine", "examine", "reach", "environment", "psutil", "runs")
 """Both are columns of the table of orders, which is not imported here; a test compares them."""
 
 
@@ -60,6 +61,7 @@ class Orders:
         self._reader: Parts | None = None
         self._listeners: neighbours.Listeners | None = None
         self._arrivals = Arrivals(context, CHECKPOINT_S)
+        self._setup = Setup(context)
 
     def end(self) -> None:
         """End what reads and writes for the head. The agent ends."""
@@ -159,6 +161,11 @@ class Orders:
             return {"seen": neighbours.reach(targets, within_s)}
 
         self._fork(look, reply, "the look for the other hosts", deadline_s=within_s + 5.0)
+
+    def _on_environment(
+        self, order: orders.Environment, _blob: bytes, reply: Reply
+    ) -> orders.EnvironmentState | None:
+        return self._setup.ask(order, reply)
 
     def _on_psutil(self, order: orders.Psutil, blob: bytes, _reply: Reply) -> orders.Nothing:
         digest, last = order["sha256"], order["last"]

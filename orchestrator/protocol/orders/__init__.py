@@ -44,6 +44,8 @@ from orchestrator.protocol.orders.preparation import Blob as Blob
 from orchestrator.protocol.orders.preparation import BlobState as BlobState
 from orchestrator.protocol.orders.preparation import Code as Code
 from orchestrator.protocol.orders.preparation import CodeState as CodeState
+from orchestrator.protocol.orders.preparation import Environment as Environment
+from orchestrator.protocol.orders.preparation import EnvironmentState as EnvironmentState
 from orchestrator.protocol.orders.preparation import Facts as Facts
 from orchestrator.protocol.orders.preparation import Gpu as Gpu
 from orchestrator.protocol.orders.preparation import GpuInUse as GpuInUse

@@ -7,6 +7,7 @@ from orchestrator.protocol.bounds import (
     Digest,
     FreeBytes,
     Length,
+    LogLine,
     Name,
     Number,
     Path,
@@ -153,3 +154,39 @@ class Psutil(Order):
     sha256: str
     offset: int
     last: bool
+
+
+class Environment(Order):
+    """A virtual environment, and what it is made of."""
+
+    key: str
+    """Its name: a digest of all that follows but for `wheels`, `keep` and `begin`."""
+    version: str | None
+    """Of its Python, such as 3.11; null: that of the agent's."""
+    requirements: str
+    constraints: str
+    """As files for pip."""
+    offline: bool
+    """Only the wheels are used."""
+    wheels: list[tuple[str, str]]
+    """The name of each, and its SHA-256: they are pushed as blobs."""
+    keep: list[str]
+    """Environments that runs of this head have a use for."""
+    begin: bool
+    """Begin to make it, unless it is there; the answer comes with the next order. False: only look."""
+
+
+class EnvironmentState(TypedDict):
+    """How far it is."""
+
+    state: Literal["absent", "making", "ready"]
+    python: Name
+    """The version that it has, or would have."""
+    by: Literal["uv", "pip"]
+    machine: Name
+    libc: Name
+    """The C library, such as glibc-2.36: which wheels fit."""
+    line: LogLine
+    """What uv or pip has printed last."""
+    missing: Annotated[list[Digest], Length(FILES_MAX)]
+    """Wheels that are not there yet."""

@@ -1,0 +1,50 @@
+"""`orch setup`: make the environment of a cluster spec on its hosts."""
+
+from __future__ import annotations
+
+import click
+
+from orchestrator.cli.help import Command
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import SpecError
+
+
+@click.command(
+    cls=Command,
+    acts=True,
+    examples=[
+        (
+            "orch setup cluster.yaml",
+            "Make the Python environment of `setup:` on all hosts, where it is not there",
+        ),
+        ("orch setup cluster.yaml --json", "The same for scripts"),
+    ],
+)
+@click.argument("file", type=click.Path(), metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def command(session: Session, file: str, as_json: bool) -> None:
+    """Make the virtual environment of `setup:` in FILE on all of its hosts, at once; `orch up` does so too.
+
+    An environment has a name by its content: the same requirements and Python are made once, and what is there is left
+    as it is. A setup that was interrupted leaves nothing that is used; do it again. With `offline: true`, the head
+    collects the wheels and pushes them.
+
+    Exit code 4 where some hosts have it and others not, else 1 where it failed.
+    """
+    from orchestrator.client.setting_up import document, refuse, sentence, set_up
+    from orchestrator.spec.load import located
+
+    done = set_up(file, session)
+    if done is None:
+        raise SpecError(
+            located(file, ("setup",), "is missing: what is to be set up"),
+            hint="such as `setup: {requirements: requirements.txt}`",
+        )
+    if as_json:
+        session.put_json({"schema": 1, "hosts": [document(one) for one in done]})
+    else:
+        for one in done:
+            if one.problem is None:
+                session.put(sentence(one))
+    refuse(done, file)

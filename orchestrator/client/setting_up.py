@@ -1,0 +1,91 @@
+"""Make the environment of a cluster spec on its hosts, for `orch setup` and before each start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.client.environment import Environment
+from orchestrator.client.known_run import known_runs
+from orchestrator.core.errors import JournalError, OrchestratorError, SomeHostsOnly
+from orchestrator.core.words import counted, duration, listed
+from orchestrator.reporting.findings import id_of
+
+if TYPE_CHECKING:
+    from orchestrator.head.hosts.environments import SetUp
+
+
+def set_up(file: str, environment: Environment) -> list[SetUp] | None:
+    """Make it where it is not yet; None where the spec names none. Raises SpecError."""
+    from orchestrator.spec.plan import load_environment
+
+    asked, hosts = load_environment(file)
+    if asked is None:
+        return None
+    from orchestrator.head.code import bundle
+    from orchestrator.head.coordinator.main import transports
+    from orchestrator.head.hosts.environments import Maker
+    from orchestrator.head.hosts.wheels import Wheels
+
+    environment.paths.ensure()
+    environment.say(f"{file}: setting up {listed([host.name for host in hosts])} …")
+    wheels = Wheels(asked, environment.paths.wheels, environment.say)
+    ways = transports(environment.paths)
+    return Maker(asked, ways, bundle.load, wheels, environment.say, set(_used(environment))).make(hosts)
+
+
+def _used(environment: Environment) -> Iterator[str]:
+    """Yield the environments of all runs that have not ended, also of those that wait in the queue."""
+    from orchestrator.core.plan import ENVIRONMENTS
+
+    try:
+        runs = known_runs(environment)
+    except JournalError:
+        return
+    for run in runs:
+        if not run.phase.is_terminal:
+            for host in run.plan.hosts:
+                if host.python.startswith(f"{ENVIRONMENTS}/"):
+                    yield host.python.removeprefix(f"{ENVIRONMENTS}/").partition("/")[0]
+
+
+def sentence(one: SetUp) -> str:
+    """Return what became of a host."""
+    if one.problem is not None:
+        return one.problem.message
+    does = "is there" if one.state == "there" else f"was made in {duration(one.seconds)}"
+    return f"{one.host}: {one.python} (Python {one.version}, by {one.by}) {does}"
+
+
+def refuse(done: Sequence[SetUp], file: str) -> None:
+    """Raise an error with each host's own words, where some have no environment; exit code 4 where others have."""
+    failed = [(one.host, one.problem) for one in done if one.problem is not None]
+    if not failed:
+        return
+    problems = [problem for _, problem in failed]
+    text = "\n".join(problem.message for problem in problems)
+    hint = "; ".join(dict.fromkeys(problem.hint for problem in problems if problem.hint))
+    if len(failed) < len(done):
+        others = counted(len(done) - len(failed), "host")
+        raise SomeHostsOnly(
+            text, hint=f"{hint}; {others} are set up: `orch setup {file}` again does the rest"
+        )
+    error = OrchestratorError(text, hint=hint or None)
+    error.exit_code = problems[0].exit_code or 1
+    raise error
+
+
+def document(one: SetUp) -> dict[str, Any]:
+    """Return a host as JSON has it."""
+    problem = one.problem
+    return {
+        "host": one.host,
+        "state": one.state,
+        "python": one.python,
+        "version": one.version or None,
+        "by": one.by or None,
+        "seconds": round(one.seconds, 2),
+        "id": id_of(problem.code) if problem is not None else None,
+        "problem": problem.message if problem is not None else None,
+        "hint": problem.hint if problem is not None else None,
+    }

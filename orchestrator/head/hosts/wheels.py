@@ -1,0 +1,119 @@
+"""Collects wheels on the head node, for hosts without a package index: once for hosts that take the same ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from hashlib import file_digest
+
+from orchestrator.core.state.run import Problem
+from orchestrator.core.words import counted
+from orchestrator.head.links.conversation import OrderRefused
+from orchestrator.protocol.orders import EnvironmentState
+from orchestrator.spec.setup import Environment
+
+KEPT_MAX = 3
+"""How many collections stay, for hosts that come later: they get the same versions."""
+
+_LEFT_S = 86400.0
+"""After which a collection that was interrupted is removed."""
+
+
+class Wheels:
+    """The wheels of one environment. Hosts ask from threads of their own."""
+
+    def __init__(self, environment: Environment, directory: str, told: Callable[[str], None]) -> None:
+        self._environment = environment
+        self._directory = directory
+        self._told = told
+        self._lock = threading.Lock()
+
+    def of(self, host: EnvironmentState) -> dict[str, tuple[str, str]]:
+        """Return the path and SHA-256 of each wheel that such a host needs, by its name. Raises OrderRefused."""
+        version = ".".join(host["python"].split(".")[:2])
+        name = f"{self._environment.key('')}-{version}-{host['libc']}-{host['machine']}"
+        place = os.path.join(self._directory, name.replace("/", "_"))
+        with self._lock:
+            if not os.path.isdir(place):
+                self._collect(place, version, host)
+            os.utime(place)
+            return {name: _wheel(os.path.join(place, name)) for name in sorted(os.listdir(place))}
+
+    def _collect(self, place: str, version: str, host: EnvironmentState) -> None:
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        known = sorted(os.scandir(self._directory), key=lambda entry: entry.stat().st_mtime)
+        for old in [entry for entry in known if entry.name[0] != "."][: 1 - KEPT_MAX]:
+            shutil.rmtree(old.path)
+        for left in [entry for entry in known if entry.name[0] == "."]:
+            if time.time() - left.stat().st_mtime > _LEFT_S:
+                shutil.rmtree(left.path)
+        self._told(f"collecting wheels for Python {version} on {host['machine']} ({host['libc']}) …")
+        with tempfile.TemporaryDirectory(dir=self._directory, prefix=".") as fresh:
+            argv = [*_pip(), "download", "--dest", fresh, "-r", self._environment.file, "--no-input"]
+            argv += ["--disable-pip-version-check", "--progress-bar", "off", "--only-binary", ":all:"]
+            argv += ["--implementation", "cp", "--python-version", version]
+            for platform in platforms(host["libc"], host["machine"]):
+                argv += ["--platform", platform]
+            ended = subprocess.run(
+                argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            )
+            if ended.returncode != 0:
+                raise _failed(ended.stderr, host)
+            wheels = os.listdir(fresh)
+            os.mkdir(os.path.join(fresh, "whole"))
+            for wheel in wheels:
+                os.rename(os.path.join(fresh, wheel), os.path.join(fresh, "whole", wheel))
+            os.rename(os.path.join(fresh, "whole"), place)
+        self._told(f"collected {counted(len(wheels), 'wheel')}")
+
+
+def _failed(said: str, host: EnvironmentState) -> OrderRefused:
+    errors = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("ERROR: ")]
+    last = errors[-1] if errors else (said.strip().splitlines() or ["it said nothing"])[-1]
+    hint = (
+        "the package may have no wheel for this platform: build one (`pip wheel`), and add `--find-links DIR` to the "
+        "requirements; or correct them"
+    )
+    where = f"{host['machine']} with {host['libc']}"
+    return OrderRefused(Problem("no-wheel", f"no wheels for {where} on the head node: pip: {last}", hint))
+
+
+def _pip() -> list[str]:
+    inside = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False)
+    if inside.returncode == 0:
+        return [sys.executable, "-m", "pip"]
+    found = shutil.which("pip3") or shutil.which("pip")
+    if found is None:
+        hint = f"install it: `{sys.executable} -m ensurepip`, or `uv pip install pip`"
+        raise OrderRefused(Problem("no-wheel", "the head node has no pip, which collects the wheels", hint))
+    return [found]
+
+
+def platforms(libc: str, machine: str) -> list[str]:
+    """Return the tags of the wheels that fit a host, the newest first.
+
+    >>> platforms("musl", "aarch64")
+    ['musllinux_1_2_aarch64', 'musllinux_1_1_aarch64', 'linux_aarch64']
+    >>> platforms("glibc-2.18", "x86_64")[:3]
+    ['manylinux_2_18_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
+    """
+    if not libc.startswith("glibc-"):
+        kinds = ["musllinux_1_2", "musllinux_1_1"]
+    else:
+        minor = int(libc.removeprefix("glibc-").split(".")[1])
+        kinds = [f"manylinux_2_{number}" for number in range(minor, 4, -1)]
+        for number, alias in ((5, "manylinux1"), (12, "manylinux2010"), (17, "manylinux2014")):
+            if f"manylinux_2_{number}" in kinds:
+                kinds.insert(kinds.index(f"manylinux_2_{number}") + 1, alias)
+    return [f"{kind}_{machine}" for kind in (*kinds, "linux")]
+
+
+def _wheel(path: str) -> tuple[str, str]:
+    with open(path, "rb") as file:
+        return path, file_digest(file, "sha256").hexdigest()

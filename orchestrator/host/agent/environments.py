@@ -1,0 +1,370 @@
+"""Virtual environments of a host, by their content: `python -I <bundle> environment` looks for one, or makes it.
+
+Below ~/.local/share/orch/environments:
+
+    <key>            a link to the environment, set once all is installed: what stands there is whole
+    <key>.<number>/  the environment, or what an interrupted setup has left
+    <key>.log        what uv or pip said
+    <key>.lock       held by who makes it
+
+It is a link since no environment can be renamed: its programs name the path of their Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from orchestrator.both import durable, hostdir, process
+from orchestrator.both.hostdir import HostFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Literal
+
+    from orchestrator.protocol.orders import EnvironmentState
+
+    Wish = dict[str, Any]
+
+RECORD = "orch-environment.json"
+"""In an environment: with what it was made. Its time is when it was last asked for."""
+
+KEPT_MAX = 3
+KEPT_S = 86400.0
+"""How many of those asked for last are kept, and for how long each is, whether a run uses it or not."""
+
+_SAID_CHARS_MAX = 600
+_TAIL_BYTES = 16 << 10
+_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
+
+
+def root() -> str:
+    """Return the directory of all environments. A plan names it too (`core/plan.py`)."""
+    return os.path.expanduser("~/.local/share/orch/environments")
+
+
+def said(key: str) -> str:
+    """Return the last line that uv or pip has printed."""
+    lines = _lines(_path(key, "log"))
+    return lines[-1][:_SAID_CHARS_MAX] if lines else ""
+
+
+def main(argv: list[str]) -> int:
+    """Read the wish from stdin, look or make, and print the answer."""
+    del argv
+    wish = json.loads(sys.stdin.read())
+    try:
+        answer: Any = _make(wish) if wish["begin"] else _look(wish)
+    except Exception as e:
+        answer = {"error": hostdir.fault_of(e).to_json()}
+    print(json.dumps(answer), flush=True)
+    return 0
+
+
+def _look(wish: Wish) -> EnvironmentState:
+    """Return whether the environment is there and works; if not, with what it would be made."""
+    record = durable.read_object(_path(wish["key"]), RECORD)
+    if (
+        record is not None
+        and _version_of(os.path.join(_path(wish["key"]), "bin", "python")) == record["python"]
+    ):
+        os.utime(os.path.join(_path(wish["key"]), RECORD))
+        return _state("ready", str(record["python"]), record["by"])
+    python = _interpreter(wish["version"], may_load=not wish["offline"])
+    version = (_version_of(python) or "") if os.path.isabs(python) else python
+    return _state("absent", version, "uv" if _program("uv") else "pip")
+
+
+def _state(state: Literal["ready", "absent"], python: str, by: Literal["uv", "pip"]) -> EnvironmentState:
+    try:
+        libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").replace(" ", "-") or "musl"
+    except (ValueError, OSError):
+        libc = "musl"
+    machine = os.uname().machine
+    return {
+        "state": state,
+        "python": python,
+        "by": by,
+        "machine": machine,
+        "libc": libc,
+        "line": "",
+        "missing": [],
+    }
+
+
+def _make(wish: Wish) -> EnvironmentState:
+    """Make the environment, unless it is there; or return which wheels are missing for that."""
+    import fcntl
+    import shutil
+
+    key = wish["key"]
+    os.makedirs(root(), mode=0o700, exist_ok=True)
+    with open(_path(key, "lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another setup of the same: what it has made is taken
+        state = _look(wish)
+        blobs = {name: os.path.join(wish["host_dir"], "blobs", digest) for name, digest in wish["wheels"]}
+        missing = [digest for name, digest in wish["wheels"] if not os.path.exists(blobs[name])]
+        if state["state"] == "ready" or missing:
+            return {**state, "missing": missing}
+        made = _path(key, os.urandom(4).hex())
+        work = f"{made}.work"
+        try:
+            os.makedirs(os.path.join(work, "wheels"), mode=0o700)
+            for name, blob in blobs.items():
+                os.symlink(blob, os.path.join(work, "wheels", _plain(name)))
+            _install(wish, state["by"], made, work)
+            version = _version_of(os.path.join(made, "bin", "python"))
+            durable.write_json(os.path.join(made, RECORD), {"python": version, "by": state["by"]})
+            os.sync()  # tens of thousands of files, which neither uv nor pip has synced
+            os.symlink(made, f"{work}/link")
+            durable.place(f"{work}/link", _path(key))
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    for blob in blobs.values():
+        os.unlink(blob)
+    _remove_old(key, wish)
+    return _state("ready", version or "", state["by"])
+
+
+def _install(wish: Wish, by: str, made: str, work: str) -> None:
+    where: list[str] = []
+    for option, text in (("-r", wish["requirements"]), ("-c", wish["constraints"])):
+        if text or option == "-r":
+            where += [option, os.path.join(work, f"file{option}.txt")]
+            durable.write(where[-1], text.encode(), durable=False)
+    if wish["offline"]:
+        where += ["--no-index", "--find-links", os.path.join(work, "wheels")]
+    python = _interpreter(wish["version"], may_load=not wish["offline"])
+    inside = os.path.join(made, "bin", "python")
+    if by == "uv":
+        uv = [str(_program("uv")), *(["--offline"] if wish["offline"] else [])]
+        steps = [[*uv, "venv", "--python", python, made], [*uv, "pip", "install", "--python", inside, *where]]
+    else:
+        quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", *where]
+        if _has_pip(python):
+            steps = [
+                [python, "-I", "-m", "venv", "--without-pip", made],
+                [python, "-I", "-m", "pip", "--python", inside, "install", *quiet],
+            ]
+        else:
+            steps = [[python, "-I", "-m", "venv", made], [inside, "-I", "-m", "pip", "install", *quiet]]
+    with open(_path(wish["key"], "log"), "wb") as log:
+        for step in steps:
+            _run(step, log.fileno(), wish)
+
+
+def _has_pip(python: str) -> bool:
+    """Return whether it has a pip that installs for another Python; else it must have one to put there."""
+    found = (_answer([python, "-I", "-m", "pip", "--version"]) or "pip 0").split()[1].split(".")
+    if [int(part) for part in found if part.isdigit()][:2] >= [22, 3]:
+        return True
+    if _answer([python, "-I", "-c", "import ensurepip, venv"]) is None:
+        version = ".".join((_version_of(python) or "3").split(".")[:2])
+        raise HostFault(
+            "no-ensurepip",
+            f"{python} cannot make a virtual environment: it has neither pip nor ensurepip, which Debian and Ubuntu "
+            "ship apart",
+            f"`apt install python{version}-venv` there; or put `uv` into ~/.local/bin there, which needs no root",
+        )
+    return False
+
+
+def _run(argv: list[str], log: int, wish: Wish) -> None:
+    import subprocess
+
+    me = os.getpid()
+    process.load_prctl()
+    ended = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env={**os.environ, "NO_COLOR": "1", "UV_NO_PROGRESS": "1"},
+        check=False,
+        preexec_fn=lambda: process.die_with_parent(me),
+    )
+    if ended.returncode == 0:
+        return
+    path = _path(wish["key"], "log")
+    lines = _lines(path)
+    what = "uv" if os.path.basename(argv[0]) == "uv" else "pip" if "pip" in argv else "venv"
+    raise HostFault(
+        "setup-failed", f"{what}: {_sentence(lines)}", f"{_way_out(lines, wish)}; all that it said: {path}"
+    )
+
+
+def _sentence(lines: list[str]) -> str:
+    """Return the last error of pip, which is one line; else of uv, whose goes on over lines; else the last line."""
+    of_pip = [line.partition(": ")[2] for line in lines if line.startswith("ERROR: ")]
+    if of_pip:
+        return of_pip[-1][:_SAID_CHARS_MAX]
+    begins = [at for at, line in enumerate(lines) if line.lstrip().startswith(("error: ", "× "))]
+    told = lines[begins[-1] :] if begins else lines[-1:]
+    said = " ".join(line.strip(" ×╰─▶│") for line in told).removeprefix("error: ").replace(" cause: ", ": ")
+    return said[:_SAID_CHARS_MAX] or "it ended with an error, and said nothing"
+
+
+def _way_out(lines: list[str], wish: Wish) -> str:
+    text = "\n".join(lines)
+    if any(words in text for words in ("No space left", "os error 28")):
+        return "free some space in the home directory there"
+    if any(words in text for words in ("Retrying (Retry(", "Failed to fetch", "dns error", "ConnectTimeout")):
+        return "the host does not reach the package index: `offline: true` in `setup:` has the head collect the wheels"
+    if wish["offline"]:
+        return "the head collected no such wheel: name it in the requirements"
+    return "correct the requirements"
+
+
+# ---------------------------------------------------------------- the Python that it is made with
+
+
+def _interpreter(version: str | None, *, may_load: bool) -> str:
+    """Return the path of the Python to make it with, or its version where uv loads that one itself."""
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if version is None or version == own:
+        return sys.executable
+    found = _program(f"python{version}")
+    uv = _program("uv")
+    if found is None and uv is not None:
+        found = _answer([uv, "--offline", "python", "find", version]) or (version if may_load else None)
+    if found is None:
+        raise HostFault(
+            "no-python-version",
+            f"there is no Python {version}: {sys.executable} is {own}, and python{version} and uv are not in PATH",
+            f"install Python {version} or uv there, or name another as `python` in `setup:`",
+        )
+    return found
+
+
+def _program(name: str) -> str | None:
+    import shutil
+
+    more = [os.path.expanduser(place) for place in ("~/.local/bin", "~/.cargo/bin")]
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *more]))
+
+
+def _version_of(python: str) -> str | None:
+    return _answer([python, "-I", "-S", "-c", _VERSION])
+
+
+def _answer(argv: list[str]) -> str | None:
+    """Return what a program prints; None where it cannot be started, or fails."""
+    import subprocess
+
+    try:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+# ---------------------------------------------------------------- what may be removed
+
+
+def _remove_old(made: str, wish: Wish) -> None:
+    """Remove what interrupted setups have left, and the environments that nobody has a use for.
+
+    Those are not among the three that were asked for last, were not asked for within a day, and no run uses them that
+    lives here, that a coordinator drives, or that the head has told of.
+    """
+    import fcntl
+
+    asked_at = {key: at for key in _keys() if (at := _asked_at(key)) is not None}
+    newest = sorted(asked_at, key=lambda key: asked_at[key], reverse=True)[:KEPT_MAX]
+    used = {made, *newest, *wish["keep"], *_used(wish["host_dir"])}
+    used |= {key for key, at in asked_at.items() if time.time() - at < KEPT_S}
+    for key in _keys():
+        with open(_path(key, "lock"), "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue  # it is being made
+            _remove(key, whole=key in asked_at and key not in used)
+
+
+def _remove(key: str, *, whole: bool) -> None:
+    """Remove what is left beside an environment; with `whole`, the environment too."""
+    import shutil
+
+    if whole:
+        os.unlink(_path(key))  # first: what has no link is not taken for whole
+    current = os.path.realpath(_path(key))
+    for name in os.listdir(root()):
+        path = os.path.join(root(), name)
+        if name.startswith(f"{key}.") and os.path.isdir(path) and path != current:
+            shutil.rmtree(path, ignore_errors=True)
+    log = _path(key, "log")
+    if (
+        not os.path.lexists(_path(key))
+        and os.path.exists(log)
+        and time.time() - os.stat(log).st_mtime > KEPT_S
+    ):
+        os.unlink(log)
+
+
+def _keys() -> set[str]:
+    return {name.partition(".")[0] for name in os.listdir(root())}
+
+
+def _asked_at(key: str) -> float | None:
+    try:
+        return os.stat(os.path.join(_path(key), RECORD)).st_mtime
+    except OSError:
+        return None
+
+
+def _used(host_dir: str) -> Iterator[str]:
+    """Yield the keys of the environments of all runs that live here, or have not ended for their coordinator.
+
+    A home directory may be shared by several hosts, each of which has a directory of its own in it.
+    """
+    from orchestrator.checkpoints import claims
+    from orchestrator.host.shim.record import shim_alive
+
+    above, place = os.path.split(os.path.dirname(host_dir))
+    base = above if place == "hosts" else host_dir
+    hosts = os.path.join(base, "hosts")
+    for directory in (
+        base,
+        *(os.path.join(hosts, name) for name in (os.listdir(hosts) if os.path.isdir(hosts) else [])),
+    ):
+        runs = os.path.join(directory, "runs")
+        for run in os.listdir(runs) if os.path.isdir(runs) else []:
+            if not hostdir.is_run_id(run):
+                continue
+            wanted = claims.look(hostdir.run_dir(directory, run))[2] is not None
+            for _, _, generation in hostdir.generations(directory, run):
+                start = durable.read_object(generation, "start.json") or {}
+                python = os.path.expanduser(str(start.get("python")))
+                if python.startswith(f"{root()}/") and (wanted or shim_alive(generation)):
+                    yield python[len(root()) + 1 :].partition("/")[0]
+
+
+# ---------------------------------------------------------------- names and texts
+
+
+def _path(key: str, suffix: str = "") -> str:
+    return os.path.join(root(), f"{_plain(key)}.{suffix}" if suffix else _plain(key))
+
+
+def _plain(name: str) -> str:
+    if not name or name[0] == "." or "/" in name or "\0" in name:
+        raise HostFault("bad-order", f"not the name of a file: {name!r}")
+    return name
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()]

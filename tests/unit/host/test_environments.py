@@ -1,0 +1,130 @@
+"""Environments on a host: what cannot make one, what is whole, and what may be removed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.both import durable
+from orchestrator.both.hostdir import HostFault
+from orchestrator.host.agent import environments
+
+DAYS_S = 10 * 86400.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    os.makedirs(environments.root())
+    return tmp_path
+
+
+def made(key: str, *, ago_s: float, python: str = "3.11.2") -> Path:
+    """Put an environment there that was asked for so long ago, with a directory that another setup has left."""
+    place = Path(environments.root()) / f"{key}.0"
+    (place / "bin").mkdir(parents=True)
+    (place / "bin" / "python").symlink_to(sys.executable)
+    durable.write_json(str(place / environments.RECORD), {"python": python, "by": "uv"})
+    os.utime(place / environments.RECORD, (time.time() - ago_s,) * 2)
+    place.with_name(f"{key}.1").mkdir()
+    place.with_name(key).symlink_to(place)
+    return place
+
+
+def started(host_dir: Path, run: str, key: str, *, released: bool) -> None:
+    """Write what a host has of a run: a task that does not live any more, and whether its coordinator let go of it."""
+    generation = host_dir / "runs" / run / "tasks" / "worker-0" / "gen-000001"
+    generation.mkdir(parents=True)
+    durable.write_json(
+        str(generation / "start.json"), {"python": f"~/.local/share/orch/environments/{key}/bin/python"}
+    )
+    agent = {"boot_id": "another", "pid": 1, "start_time": 1}
+    claim = {"agent": agent, "looked_at": 1.0, "released": released}
+    durable.write_json(str(host_dir / "runs" / run / "owner.json"), claim)
+
+
+def test_old_environments_are_removed_and_none_that_a_run_has_a_use_for(home: Path) -> None:
+    for number, key in enumerate(("old", "ended", "waits", "queued", "third", "second", "first")):
+        made(key, ago_s=DAYS_S - number)
+    for key in ("today", "new"):
+        made(key, ago_s=60.0)
+    started(home / "host", "t-1", "ended", released=True)
+    started(home / "host" / "hosts" / "another", "t-2", "waits", released=False)
+    wish = {"host_dir": str(home / "host"), "keep": ["queued"]}
+    environments._remove_old("new", wish)
+    left = {path.name for path in Path(environments.root()).iterdir() if not path.name.endswith(".lock")}
+    kept = {"waits", "queued", "first", "today", "new"}
+    assert left == kept | {f"{key}.0" for key in kept}, "not what interrupted setups have left either"
+
+
+def test_an_environment_of_a_python_that_was_replaced_is_made_anew() -> None:
+    wish = {"key": "a", "version": None, "offline": True}
+    place = made("a", ago_s=DAYS_S, python="3.9.1")
+    assert environments._look(wish)["state"] == "absent"
+    version = ".".join(map(str, sys.version_info[:3]))
+    durable.write_json(str(place / environments.RECORD), {"python": version, "by": "pip"})
+    assert (environments._look(wish)["state"], environments._look(wish)["by"]) == ("ready", "pip")
+    (place / "bin" / "python").unlink()
+    assert environments._look(wish)["state"] == "absent"
+
+
+def test_a_debian_python_without_pip_and_ensurepip_and_a_missing_version_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *pip*) echo "No module named pip" >&2; exit 1;; esac\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(stat.S_IRWXU)
+    with pytest.raises(HostFault, match="neither pip nor ensurepip") as refused:
+        environments._has_pip(str(python))
+    version = ".".join(map(str, sys.version_info[:2]))
+    assert (refused.value.code, f"python{version}-venv" in str(refused.value.hint)) == ("no-ensurepip", True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostFault, match=r"there is no Python 3\.19: .* is 3\."):
+        environments._interpreter("3.19", may_load=True)
+
+
+@pytest.mark.parametrize(
+    ("printed", "sentence", "way_out"),
+    [
+        (
+            "WARNING: Retrying (Retry(total=0)) after connection broken\n"
+            "ERROR: Could not find a version that satisfies the requirement six (from versions: none)\n"
+            "ERROR: No matching distribution found for six\n\n",
+            "No matching distribution found for six",
+            "the host does not reach the package index",
+        ),
+        (
+            "Using Python 3.11.7 environment at: /x\nerror: No solution found when resolving dependencies\n"
+            "  cause: Because sixnone was not found in the package registry and you require sixnone,\n"
+            "  we can conclude\n",
+            "No solution found when resolving dependencies: Because sixnone was not found in the package registry and "
+            "you require sixnone, we can conclude",
+            "correct the requirements",
+        ),
+        (
+            "  × No solution found:\n  ╰─▶ Because a needs b.\n",
+            "No solution found: Because a needs b.",
+            "correct the requirements",
+        ),
+        (
+            "OSError: [Errno 28] No space left on device\n",
+            "OSError: [Errno 28] No space left on device",
+            "free some space",
+        ),
+    ],
+)
+def test_the_last_words_of_pip_and_uv_are_said(
+    tmp_path: Path, printed: str, sentence: str, way_out: str
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(printed)
+    lines = environments._lines(str(log))
+    assert environments._sentence(lines) == sentence
+    assert environments._way_out(lines, {"offline": False}).startswith(way_out)

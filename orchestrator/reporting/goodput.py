@@ -123,6 +123,9 @@ CLASSES = (
 UNSEEN_AFTER_S = 15.0
 """The history is written at intervals, so a gap between two watches counts only if it is longer than this."""
 
+MOVES_EVERY_S = 3.0
+"""A position is reported with a heartbeat and looked at every two seconds: what is shorter is no standstill."""
+
 _ENDS = (Kind.SUCCEEDED, Kind.FAILED, Kind.KILLED)
 _BEGINS = {
     Kind.GENERATION: "start",
@@ -247,6 +250,8 @@ def _follow(generation: Generation, moved: Moved | None, *, going: bool) -> None
             last = min(max(moved.last_at, first), span.end)
         tail = "stall" if after is not None and after.state == "stall" else "stop"
         tail = "host" if generation.has_lost_host and tail == "stop" else tail
+        if tail == "stop" and span.end - last <= MOVES_EVERY_S:
+            last = span.end  # it trained until it was stopped, as far as one can see
         named = (
             *(("restore", span.begin, began), ("warmup", began, first)),
             *(("training", first, last), (tail, last, span.end)),

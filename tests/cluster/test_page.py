@@ -69,7 +69,8 @@ def test_a_run_is_killed_comes_back_and_is_seen_doing_so(local_cluster: Cluster,
     cause.wait_for(timeout=20_000)
     assert "worker:1" in cause.inner_text()
     page.get_by_text("generation 2").first.wait_for(timeout=20_000)
-    page.get_by_text(re.compile("generation 2 resumes|trains again")).first.wait_for(timeout=20_000)
+    events = page.get_by_role("region", name="Events, a table")
+    events.get_by_text(re.compile("generation 2 resumes|trains again")).first.wait_for(timeout=20_000)
     page.get_by_role("button", name="Stop the run…").wait_for()
     page.get_by_text(re.compile(r"[\d,]+ / 4,000")).first.wait_for(timeout=20_000)  # its first step
     local_cluster.kill_coordinator()

@@ -285,13 +285,13 @@ export class RunView {
       this.cause,
       h(
         "section",
-        { class: "cause", "aria-label": "First cause" },
+        { class: isOver ? "cause over" : "cause", "aria-label": "First cause" },
         h(
-          "h2",
+          isOver ? "p" : "h2",
           {},
           `✕ ${cause?.ended_time ? `${timeText(cause.ended_time)} ` : ""}${cause?.sentence || run.problem.message}`,
         ),
-        cause?.done && h("p", { class: "after" }, `→ ${cause.done}`),
+        !isOver && cause?.done && h("p", { class: "after" }, `→ ${cause.done}`),
         cause?.cost && h("p", { class: "dim" }, costText(cause.cost)),
         isOver ? h("details", {}, h("summary", {}, "what it means, and its last lines"), more) : more,
         cause?.task

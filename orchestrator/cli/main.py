@@ -192,7 +192,9 @@ def run(argv: Sequence[str], session: Session) -> int:
         session.say(e.format_message())  # the help: no command was named
         return e.exit_code
     except click.ClickException as e:
-        _say_error(session, _in_lower_case(e.format_message()), _usage_hint(e))
+        usage = e.ctx if isinstance(e, click.UsageError) else None
+        hint = f"`{usage.command_path} --help` shows its arguments and options" if usage is not None else None
+        _say_error(session, _in_lower_case(e.format_message()), hint)
         return e.exit_code
     except click.Abort:
         session.say("Interrupted")
@@ -255,12 +257,6 @@ def main() -> None:
 def _say_error(session: Session, message: str, hint: str | None) -> None:
     session.say(session.paint_err("error: ", "red", "bold") + (message or "unknown"))
     session.hint(hint)
-
-
-def _usage_hint(error: click.ClickException) -> str | None:
-    if not isinstance(error, click.UsageError) or error.ctx is None:
-        return None
-    return f"`{error.ctx.command_path} --help` shows its arguments and options"
 
 
 _RANGES = (

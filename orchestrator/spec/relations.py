@@ -174,6 +174,12 @@ def _files(parts: Parts) -> Said:
             yield ("run", "script"), f"no such file in workdir ({workdir}): {run.script}"
         elif (what := own_paths.why_not_python(script, runtime=run.runtime)) is not None:
             yield ("run", "script"), f"{run.script} {what}"
+        elif run.runtime and (theirs := _shadowed(os.path.dirname(script))) is not None:
+            yield (
+                ("run", "script"),
+                f"{theirs} lies beside {run.script}, and no script finds it: in every task, `import orchestrator` is "
+                "orch's own; rename it, or say `runtime: off`",
+            )
 
 
 def _checkpoint(parts: Parts) -> Said:
@@ -249,6 +255,13 @@ def _args(parts: Parts) -> Said:
                 "a URL with a password: everybody on a host reads a command line; put it into `secrets`, whose "
                 "variable the script reads",
             )
+
+
+def _shadowed(folder: str) -> str | None:
+    """Return what a person has named as our package is, where a script imports from; None for our own sources."""
+    module, package = "orchestrator.py", os.path.join("orchestrator", "__init__.py")
+    ours = os.path.isfile(os.path.join(folder, "orchestrator", "bundle_main.py"))
+    return next((n for n in (module, package) if not ours and os.path.isfile(os.path.join(folder, n))), None)
 
 
 def _setup(parts: Parts) -> Said:

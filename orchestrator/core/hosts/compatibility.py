@@ -15,7 +15,7 @@ MUST_AGREE = ("tensorflow", "keras", "tf_keras")
 
 def differences(hosts: Sequence[Host]) -> Problem | None:
     """Return what differs between the hosts, in a sentence and as a table; else None. Patch levels of Python may."""
-    rows = {"python": [_minor(host.facts.python) if host.facts else "" for host in hosts]}
+    rows = {"python": [".".join(host.facts.python.split(".")[:2]) if host.facts else "" for host in hosts]}
     for package in MUST_AGREE:
         rows[package] = [(host.facts.versions.get(package) if host.facts else None) or "-" for host in hosts]
     rows["code"] = [host.facts.code[:12] if host.facts else "" for host in hosts]
@@ -27,7 +27,9 @@ def differences(hosts: Sequence[Host]) -> Problem | None:
     return Problem(
         code="hosts-differ",
         message=f"the hosts differ in {told}",
-        hint=_hint(differing),
+        hint="the working directory changed while it was pushed: `orch up` again"
+        if "code" in differing
+        else "install the same versions on all hosts, or name another Python per host with `python:`",
         exit_code=6,
         table=(("host", *differing), *zip(names, *differing.values(), strict=True)),
     )
@@ -188,13 +190,3 @@ def own_name(plan: Plan, own: Mapping[str, str | None]) -> Problem | None:
         return None
     hint = f"give {name} the host's address in its /etc/hosts (`getent hosts {name}` there shows what it finds now)"
     return Problem(code="own-name", message=said, hint=hint)
-
-
-def _hint(differing: Mapping[str, object]) -> str:
-    if "code" in differing:
-        return "the working directory changed while it was pushed: `orch up` again"
-    return "install the same versions on all hosts, or name another Python per host with `python:`"
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])

@@ -119,7 +119,10 @@ def prepare(
         _refuse_leased(link, run, name)
         facts = look(link, run, name)
         code = _push(link, run, name, pushed)
-        highest = _highest(link, run)
+        highest = 0
+        if run.plan.checkpoint is not None:  # a new run must not write into a generation of an old one
+            order = HIGHEST({**orders.of_run(run), "dir": run.plan.checkpoint.dir})
+            highest = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok["generation"]
     except OrderRefused as e:
         return HostRefused(at=now(), host=name, problem=named(name, e.problem))
     return HostPrepared(at=now(), host=name, facts=replace(facts, code=code, highest_generation=highest))
@@ -196,11 +199,12 @@ def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
     own = probed["own_name"]
     own_name = {"name": own["name"], "address": own["address"], "why": own["why"]}
     gpus, in_use, why_none = probed["gpus"], probed["gpus_in_use"], probed["gpus_why"]
-    tensorflow = probed["versions"].get("tensorflow")
+    tensorflow, script = probed["versions"].get("tensorflow"), _script(run)
+    imported = _SHARED.of((run.run_id, script, "imports"), lambda: surely_imported(script))
     problem = (
         compatibility.own_name(run.plan, own_name)
         or compatibility.gpus(run.plan, name, gpus, in_use, why_none)
-        or compatibility.no_tensorflow(run.plan, name, tensorflow, imported=_imports_tensorflow(run))
+        or compatibility.no_tensorflow(run.plan, name, tensorflow, imported="tensorflow" in imported)
     )
     problem = problem or _uncompiled(run, name, probed) or _missing(run, name, probed)
     if problem is not None:
@@ -262,11 +266,6 @@ def _needed(run: Run) -> dict[str, str]:
 
 def _script(run: Run) -> str:
     return os.path.join(run.plan.workdir, run.plan.script)
-
-
-def _imports_tensorflow(run: Run) -> bool:
-    script = _script(run)
-    return "tensorflow" in _SHARED.of((run.run_id, script, "imports"), lambda: surely_imported(script))
 
 
 def _source(run: Run) -> str:
@@ -347,11 +346,3 @@ def send_file(link: Asks, run: Run, path: str, digest: str) -> None:
                 return
             offset += len(chunk)
             chunk = following
-
-
-def _highest(link: Asks, run: Run) -> int:
-    """Return the highest generation in the checkpoint directory: a new run must not write into an old one's."""
-    if run.plan.checkpoint is None:
-        return 0
-    order = HIGHEST({**orders.of_run(run), "dir": run.plan.checkpoint.dir})
-    return link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok["generation"]

@@ -43,7 +43,11 @@ class Wheels:
             if not os.path.isdir(place):
                 self._collect(place, version, host)
             os.utime(place)
-            return {name: _wheel(os.path.join(place, name)) for name in sorted(os.listdir(place))}
+            found = {}
+            for wheel in sorted(os.listdir(place)):
+                with open(os.path.join(place, wheel), "rb") as file:
+                    found[wheel] = file.name, file_digest(file, "sha256").hexdigest()
+            return found
 
     def _collect(self, place: str, version: str, host: EnvironmentState) -> None:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
@@ -112,8 +116,3 @@ def platforms(libc: str, machine: str) -> list[str]:
             if f"manylinux_2_{number}" in kinds:
                 kinds.insert(kinds.index(f"manylinux_2_{number}") + 1, alias)
     return [f"{kind}_{machine}" for kind in (*kinds, "linux")]
-
-
-def _wheel(path: str) -> tuple[str, str]:
-    with open(path, "rb") as file:
-        return path, file_digest(file, "sha256").hexdigest()

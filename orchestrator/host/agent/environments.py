@@ -12,6 +12,7 @@ It is a link since no environment can be renamed: its programs name the path of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -114,6 +115,7 @@ def _make(wish: Wish) -> EnvironmentState:
         try:
             os.makedirs(os.path.join(work, "wheels"), mode=0o700)
             for name, blob in blobs.items():
+                os.utime(blob)  # the age of what nobody uses
                 os.symlink(blob, os.path.join(work, "wheels", _plain(name)))
             _install(wish, state["by"], made, work)
             version = _version_of(os.path.join(made, "bin", "python"))
@@ -127,7 +129,8 @@ def _make(wish: Wish) -> EnvironmentState:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     for blob in blobs.values():
-        os.unlink(blob)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(blob)
     _remove_old(key, wish)
     return _state("ready", version or "", state["by"])
 

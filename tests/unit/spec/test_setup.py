@@ -89,3 +89,16 @@ def test_wheels_are_collected_for_the_platform_that_a_host_told() -> None:
     assert platforms("glibc-2.36", "aarch64")[0] == "manylinux_2_36_aarch64"
     assert platforms("glibc-2.36", "x86_64")[-2:] == ["manylinux1_x86_64", "linux_x86_64"]
     assert platforms("musl", "x86_64") == ["musllinux_1_2_x86_64", "musllinux_1_1_x86_64", "linux_x86_64"]
+
+
+def test_a_package_of_the_users_that_ours_would_shadow_is_refused(tmp_path: Path) -> None:
+    file = spec(tmp_path, "")
+    (tmp_path / "orchestrator").mkdir()
+    load_plan(file)  # data may lie there
+    (tmp_path / "orchestrator" / "__init__.py").write_text("")
+    with pytest.raises(
+        SpecError, match=r"cluster.yaml:5:.*run.script: orchestrator/__init__.py lies beside train.py"
+    ):
+        load_plan(file)
+    file.write_text(file.read_text().replace("script:", "runtime: off, script:"))
+    load_plan(file)

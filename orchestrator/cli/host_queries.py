@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Session
+from orchestrator.core.errors import Refused
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
@@ -53,3 +54,11 @@ def confirm(session: Session, question: str, *, word: str = "") -> bool:
     session.prompt(f"{question} [{f'type {word}' if word else 'y/N'}] ")
     said = sys.stdin.readline().strip()
     return said == word if word else said.lower() in ("y", "yes")
+
+
+def must_confirm(session: Session, question: str, *, otherwise: str) -> None:
+    """Ask before something is done that --yes does without asking. Raises Refused where nobody says yes."""
+    if not is_interactive(session):
+        raise Refused(f"no terminal to confirm on; {otherwise}", hint="add --yes")
+    if not confirm(session, question):
+        raise Refused(f"not confirmed; {otherwise}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, say_problems
+from orchestrator.cli.host_queries import TIMEOUT_S, asker, must_confirm, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core import conflicts
 from orchestrator.core.errors import Refused
@@ -38,10 +38,8 @@ def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
     _refuse_elsewhere([one for _, one in found if one.run_id not in {known.run_id for _, known in here}])
     names = ", ".join(dict.fromkeys(one.run_id for _, one in found))
     if not yes:
-        if not is_interactive(session):
-            raise Refused("no terminal to confirm on; nothing has changed", hint="add --yes")
-        if not confirm(session, f"End {names} there, and start {plan.name} from here?"):
-            raise Refused("not confirmed; nothing has changed")
+        question = f"End {names} there, and start {plan.name} from here?"
+        must_confirm(session, question, otherwise="nothing has changed")
     _end(ask, plan, owner, here)
     _refuse_elsewhere([one for _, one in _driven(session, ask, plan, owner)])
     session.say(f"Ended {names}")

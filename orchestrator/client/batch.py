@@ -136,7 +136,8 @@ class Batch:
         run_id = str(self.client.post("/v1/runs", body)["run_id"])
         ended = self._follow(run_id)
         say(f"{run_id}: {ended.get('phase')}: {ended.get('reason')}")
-        is_taken = was_taken(ended)
+        # Whether a run has ended because its hosts were taken away, and not by its user
+        is_taken = ended.get("phase") == "KILLED" and ended.get("planned_end") == Cause.HOST_LEAVES.value
         time.sleep(LINGER_S if not is_taken else 0.0)
         keepers.stop()
         # End coordinator and keepers: a keeper ignores Slurm's warning, and would hold the job for KillWait
@@ -168,7 +169,10 @@ class Batch:
             with contextlib.suppress(queue.Empty):
                 name, said = self.says.get(timeout=left_s)
                 if "ready" in said:
-                    found[name] = seen_gpus(said.get("gpus"))
+                    # The GPUs of CUDA_VISIBLE_DEVICES; None where they are not told by numbers
+                    value = said.get("gpus")
+                    words = [word for word in str(value or "").split(",") if word]
+                    found[name] = tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
                 elif "leaving" in said:
                     say(f"{name} leaves: it was sent {said['leaving']}")
         for node in nodes:
@@ -227,17 +231,6 @@ def warnings(job_id: str) -> list[str]:
         f"USR1:{WARNING_S}:the time limit of job {job_id} is near",
         f"TERM:{patience_s:g}:Slurm cancels or preempts job {job_id}",
     ]
-
-
-def was_taken(ended: dict[str, Any]) -> bool:
-    """Return whether a run has ended because its hosts were taken away, and not by its user."""
-    return ended.get("phase") == "KILLED" and ended.get("planned_end") == Cause.HOST_LEAVES.value
-
-
-def seen_gpus(value: object) -> tuple[int, ...] | None:
-    """Return the GPUs of CUDA_VISIBLE_DEVICES; None where they are not told by numbers."""
-    words = [word for word in str(value or "").split(",") if word]
-    return tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
 
 
 def placed(

@@ -146,7 +146,8 @@ _GPU = _Gauges(
 
 def families(document: Document | None) -> Iterator[Metric]:
     """Yield the metrics of a status document; of None, that no coordinator answers."""
-    yield _one("orch_coordinator_up", "1 where the coordinator answers.", 0.0 if document is None else 1.0)
+    is_up = 0.0 if document is None else 1.0
+    yield GaugeMetricFamily("orch_coordinator_up", "1 where the coordinator answers.", value=is_up)
     if document is None:
         return
     coordinator = document.get("coordinator") or {}
@@ -155,12 +156,25 @@ def families(document: Document | None) -> Iterator[Metric]:
     yield info
     newest = {str(run.get("name")): run for run in document.get("runs") or []}
     runs = dict(list(newest.items())[-RUNS_MAX:])
-    yield from _phases(runs)
-    yield from _restarts(runs)
+    phases = GaugeMetricFamily(
+        "orch_run_phase", "1 for the phase of the run, 0 for the others.", labels=["run", "phase"]
+    )
+    restarts = CounterMetricFamily("orch_run_restarts", "Restarts after a failure.", labels=["run"])
+    for name, run in runs.items():
+        for phase in PHASES:
+            phases.add_metric([name, phase], float(run.get("phase") == phase))
+        restarts.add_metric([name], float(run.get("restarts") or 0))
+    yield from (phases, restarts)
     yield from _RUN.of([([name], run) for name, run in runs.items()])
     active = {name: run for name, run in runs.items() if is_active(run)}
     yield from _reported(active)
-    yield from _TASK.of(_tasks(active))
+    yield from _TASK.of(
+        [
+            ([name, str(task.get("task")), str(task.get("host"))], task)
+            for name, run in active.items()
+            for task in run.get("tasks") or []
+        ]
+    )
     hosts = {str(host.get("host")): host for run in active.values() for host in run.get("hosts") or []}
     yield from _HOST.of([([name], host) for name, host in hosts.items()])
     yield from _GPU.of(
@@ -170,27 +184,6 @@ def families(document: Document | None) -> Iterator[Metric]:
             for gpu in host.get("gpus") or []
         ]
     )
-
-
-def _one(name: str, about: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, about, value=value)
-
-
-def _phases(runs: Mapping[str, Document]) -> Iterable[Metric]:
-    family = GaugeMetricFamily(
-        "orch_run_phase", "1 for the phase of the run, 0 for the others.", labels=["run", "phase"]
-    )
-    for name, run in runs.items():
-        for phase in PHASES:
-            family.add_metric([name, phase], float(run.get("phase") == phase))
-    return [family]
-
-
-def _restarts(runs: Mapping[str, Document]) -> Iterable[Metric]:
-    family = CounterMetricFamily("orch_run_restarts", "Restarts after a failure.", labels=["run"])
-    for name, run in runs.items():
-        family.add_metric([name], float(run.get("restarts") or 0))
-    return [family]
 
 
 def _reported(runs: Mapping[str, Document]) -> Iterable[Metric]:
@@ -206,14 +199,6 @@ def _reported(runs: Mapping[str, Document]) -> Iterable[Metric]:
         for name, value in list(numbers.items())[:METRICS_MAX]:
             family.add_metric([run_name, name], float(value))
     return [family] if family.samples else []
-
-
-def _tasks(runs: Mapping[str, Document]) -> list[tuple[list[str], Document]]:
-    return [
-        ([name, str(task.get("task")), str(task.get("host"))], task)
-        for name, run in runs.items()
-        for task in run.get("tasks") or []
-    ]
 
 
 class RunsCollector:

@@ -89,7 +89,20 @@ def submit(
         plan = examined(plan, environment, client, running=running)
     ended = _end_older(environment, client, plan) if restart else None
     try:
-        answer = _post(client, file, plan, secrets, from_scratch=from_scratch)
+        from pydantic import TypeAdapter
+
+        from orchestrator.core.plan import Plan
+        from orchestrator.spec.plan import load_recipients
+
+        answer = client.post(
+            "/v1/runs",
+            {
+                "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
+                "secrets": dict(secrets),
+                "from_scratch": from_scratch,
+                "recipients": load_recipients(file) if plan.notify else [],
+            },
+        )
     except OrchestratorError as e:
         if ended is not None:
             e.hint = (
@@ -106,25 +119,6 @@ def submit(
     for sentence in own_paths.sentences(plan):
         environment.warn(sentence)
     return submitted
-
-
-def _post(
-    client: Client, file: str, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool
-) -> dict[str, Any]:
-    from pydantic import TypeAdapter
-
-    from orchestrator.core.plan import Plan
-    from orchestrator.spec.plan import load_recipients
-
-    return client.post(
-        "/v1/runs",
-        {
-            "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
-            "secrets": dict(secrets),
-            "from_scratch": from_scratch,
-            "recipients": load_recipients(file) if plan.notify else [],
-        },
-    )
 
 
 def _end_older(environment: Environment, client: Client, plan: Plan) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -32,41 +32,46 @@ _DRAWN = ("kill", "freeze", "kill-shim", "kill-agent", "cut")
 """The faults that --random draws from. Not `fill`: others use the disk too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which faults, as (kind, target) in order; or how many to draw."""
-
-    name: str | None
-    faults: tuple[tuple[str, str], ...]
-    draw: int
-    seed: int
-    at_step: int | None
-    every_s: float
-    for_s: float
-    timeout_s: float
-
-
-def run(request: Request, session: Session) -> list[Outcome]:
-    """Inject one fault after the other, each once the run has recovered from the one before."""
-    if bool(request.faults) == bool(request.draw):
+def run(
+    session: Session,
+    name: str | None,
+    faults: Sequence[tuple[str, str]],
+    *,
+    draw: int,
+    seed: int,
+    at_step: int | None,
+    every_s: float,
+    for_s: float,
+    timeout_s: float,
+) -> list[Outcome]:
+    """Inject `faults` (kind and target), or `draw` of them, each once the run has recovered from the one before."""
+    if bool(faults) == bool(draw):
         raise UsageError(
             "give either faults or --random N",
             hint="`orch chaos --help` lists the faults; for example `orch chaos --kill worker:1`",
         )
     client = session.client()
     runs = runs_of(client)
-    chosen = find(runs, request.name) if request.name else only_active(runs, "chaos")
-    dice = random.Random(request.seed)
+    chosen = find(runs, name) if name else only_active(runs, "chaos")
+    dice = random.Random(seed)
     outcomes: list[Outcome] = []
-    for number in range(len(request.faults) or request.draw):
-        before = _wait(client, chosen, session, request, first=number == 0)
-        kind, target = request.faults[number] if request.faults else _drawn(before, dice)
+    for number in range(len(faults) or draw):
+        due_at = session.now() + (every_s if number else 0)
+        before = _wait(
+            client, chosen, session, due_at, at_step=None if number else at_step, timeout_s=timeout_s
+        )
+        if faults:
+            kind, target = faults[number]
+        else:
+            kind = dice.choice(_DRAWN)
+            living = [task for task in before["tasks"] if task["phase"] == "RUNNING"]
+            task = dice.choice(living or before["tasks"])
+            target = str(task["task"] if KINDS[kind].of == "task" else task["host"])
         found = client.get("/v1/events", {"name": str(before["run_id"]), "after": 0}).get("events")
         after = max((event["seq"] for event in (found if isinstance(found, list) else [])), default=0)
         at = session.now()
-        body = {"fault": kind, "target": target, "for_s": request.for_s}
-        client.post(f"/v1/runs/{before['run_id']}/chaos", body)
-        lasting = f" for {duration(request.for_s)}" if KINDS[kind].lasts else ""
+        client.post(f"/v1/runs/{before['run_id']}/chaos", {"fault": kind, "target": target, "for_s": for_s})
+        lasting = f" for {duration(for_s)}" if KINDS[kind].lasts else ""
         session.say(f"Injected: {kind} {target}{lasting}, at step {before['global_step']}")
         outcome = watch_recovery(
             client,
@@ -76,8 +81,8 @@ def run(request: Request, session: Session) -> list[Outcome]:
             after=after,
             at=at,
             session=session,
-            for_s=request.for_s if KINDS[kind].lasts else 0.0,
-            timeout_s=request.timeout_s,
+            for_s=for_s if KINDS[kind].lasts else 0.0,
+            timeout_s=timeout_s,
         )
         outcomes.append(outcome)
         if not outcome.recovered:
@@ -86,56 +91,53 @@ def run(request: Request, session: Session) -> list[Outcome]:
 
 
 def _wait(
-    client: Client, chosen: Mapping[str, Any], session: Session, request: Request, *, first: bool
+    client: Client,
+    chosen: Mapping[str, Any],
+    session: Session,
+    due_at: float,
+    *,
+    at_step: int | None,
+    timeout_s: float,
 ) -> dict[str, Any]:
-    """Wait until the run trains and the fault is due: the first at its step, each other after `every_s`."""
-    deadline = session.now() + request.timeout_s
-    due_at = session.now() + (0 if first else request.every_s)
-    said = False
+    """Wait until the run trains, has come to `at_step`, and the fault is due."""
+    deadline = session.now() + timeout_s
+    said = due_at > session.now()  # a pause between two faults is not worth a line
     while True:
         found = status_of(client, chosen)
         if found["phase"] in ("SUCCEEDED", "FAILED", "KILLED"):
             raise Refused(f"{found['run_id']} has ended: {found['phase']}")
         step = found.get("global_step")
-        late = first and request.at_step is not None and (step is None or step < request.at_step)
+        late = at_step is not None and (step is None or step < at_step)
         if found["phase"] == "RUNNING" and step is not None and not late and session.now() >= due_at:
             return found
         if session.now() >= deadline:
             raise WaitTimedOut(f"{found['run_id']} is {found['phase']} at step {step}: {found['reason']}")
-        if first and not said:
-            until = f"step {request.at_step}" if request.at_step is not None else "its first step"
+        if not said:
+            until = f"step {at_step}" if at_step is not None else "its first step"
             now = str(found["phase"]) if step is None else f"{found['phase']}, step {step}"
             session.say(f"Waiting for {until}; now {now}")
             said = True
         session.pause(_LOOK_EVERY_S)
 
 
-def _drawn(run: Mapping[str, Any], dice: random.Random) -> tuple[str, str]:
-    kind = dice.choice(_DRAWN)
-    living = [task for task in run["tasks"] if task["phase"] == "RUNNING"]
-    task = dice.choice(living or run["tasks"])
-    return kind, str(task["task"] if KINDS[kind].of == "task" else task["host"])
-
-
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return the table for people."""
     rows = [("FAULT", "AT STEP", "NOTICED AFTER", "TRAINING AFTER", "STEPS LOST", "WHAT HAPPENED")]
-    rows += [_row(outcome) for outcome in outcomes]
+    rows += [
+        (
+            f"{outcome.kind} {outcome.target}",
+            str(outcome.step),
+            _seconds(outcome.noticed_s),
+            _seconds(outcome.again_s) if outcome.again_s != 0 else "not stopped",
+            "-" if outcome.lost is None else str(outcome.lost),
+            outcome.done,
+        )
+        for outcome in outcomes
+    ]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]).rstrip()
         for row in rows
-    )
-
-
-def _row(outcome: Outcome) -> tuple[str, str, str, str, str, str]:
-    return (
-        f"{outcome.kind} {outcome.target}",
-        str(outcome.step),
-        _seconds(outcome.noticed_s),
-        _seconds(outcome.again_s) if outcome.again_s != 0 else "not stopped",
-        "-" if outcome.lost is None else str(outcome.lost),
-        outcome.done,
     )
 
 
@@ -199,9 +201,10 @@ def command(session: Session, /, name: str | None, as_json: bool, **options: Any
     recover from a fault.
     """
     planned = [(kind, target) for kind in KINDS for target in options[kind.replace("-", "_")]]
-    request = Request(
-        name=name,
-        faults=tuple(planned),
+    outcomes = run(
+        session,
+        name,
+        planned,
         draw=options["draw"] or 0,
         seed=options["seed"],
         at_step=options["at_step"],
@@ -209,7 +212,6 @@ def command(session: Session, /, name: str | None, as_json: bool, **options: Any
         for_s=options["lasting"],
         timeout_s=options["timeout"],
     )
-    outcomes = run(request, session)
     if as_json:
         session.put_json({"schema": 1, "faults": [asdict(outcome) for outcome in outcomes]})
     else:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from orchestrator.cli.help import Group
-from orchestrator.cli.host_queries import confirm, is_interactive
+from orchestrator.cli.host_queries import must_confirm
 from orchestrator.cli.run_choice import complete_checkpoint, find_or_newest, run_and, run_argument, runs_of
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
-from orchestrator.core.errors import OrchestratorError, Refused
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.words import counted, duration, size
 
 _TIMEOUT_S = 660.0
@@ -22,25 +21,15 @@ _COLUMNS = ("GEN", "STEP", "SIZE", "SAVED", "BY", "VERIFIED", "NOTES", "NAME")
 Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to do with which checkpoint of which run. `name` None: the active run, else the newest."""
-
-    verb: str
-    name: str | None
-    checkpoint: str | None = None
-    restart: bool = False
-
-
-def run(request: Request, session: Session) -> dict[str, Any]:
-    """Return the coordinator's answer."""
+def ask(
+    session: Session, verb: str, name: str | None, what: str | None = None, *, restart: bool = False
+) -> dict[str, Any]:
+    """Return the coordinator's answer. `name` None: the active run, else the newest. `what`: which checkpoint."""
     client = session.client()
-    chosen = find_or_newest(runs_of(client), request.name)
-    path = f"/v1/runs/{chosen['run_id']}/checkpoints"
-    if request.verb == "list":
+    path = f"/v1/runs/{find_or_newest(runs_of(client), name)['run_id']}/checkpoints"
+    if verb == "list":
         return client.get(path, timeout_s=_TIMEOUT_S)
-    body = {"checkpoint": request.checkpoint, "restart": request.restart}
-    return client.post(f"{path}/{request.verb}", body, timeout_s=_TIMEOUT_S)
+    return client.post(f"{path}/{verb}", {"checkpoint": what, "restart": restart}, timeout_s=_TIMEOUT_S)
 
 
 def listing(answer: Document, session: Session) -> str:
@@ -79,24 +68,12 @@ def _verified(found: Document, now: float) -> str:
         return "being written"
     if found["whole"] is False:
         return f"no: {found['why']}"
-    if _is_unverifiable(found):
+    if found.get("proof") == "names":
         return "never: its format cannot be"
     if found["verified_at"] is None:
         return "not yet"
     without = ", no checksums" if found.get("proof") == "structure" else ""
     return f"{duration(max(0.0, now - found['verified_at']))} ago{without}"
-
-
-def _is_unverifiable(found: Document) -> bool:
-    return found.get("proof") == "names"
-
-
-def _writing(answer: Document) -> list[str]:
-    return [
-        str(found["name"])
-        for found in answer["checkpoints"]
-        if found.get("writing") and not found["set_aside"]
-    ]
 
 
 @click.group(
@@ -130,7 +107,7 @@ def ls(session: Session, name: str | None, as_json: bool) -> int:
     The table shows which task saved each one, when, and whether it is verified. A verified checkpoint has been read in
     full without an error. A seed is the copy that a generation started from.
     """
-    _show(run(Request("list", name), session), session, as_json=as_json)
+    _show(ask(session, "list", name), session, as_json=as_json)
     return 0
 
 
@@ -150,14 +127,15 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
     and neither verified nor called broken: the exit code is then that of the newest one before it.
     """
     session.say("Reading every checkpoint …")
-    answer = run(Request("read", name), session)
+    answer = ask(session, "read", name)
     _show(answer, session, as_json=as_json)
     newest = next((found for found in answer["checkpoints"] if found["name"] == answer["newest"]), None)
-    for written in _writing(answer):
-        session.say(f"not verified, since it is being written: {written}")
+    for found in answer["checkpoints"]:
+        if found.get("writing") and not found["set_aside"]:
+            session.say(f"not verified, since it is being written: {found['name']}")
     if newest is None:
         raise OrchestratorError(f"{answer['run_id']} has no checkpoint to resume from")
-    if _is_unverifiable(newest):
+    if newest.get("proof") == "names":
         raise OrchestratorError(
             f"the newest checkpoint is of a format that cannot be verified: {newest['name']}",
             hint="a restart uses it all the same; docs/checkpoints.md lists the formats that can be verified",
@@ -194,7 +172,7 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
     The next generation starts from it, and newer checkpoints are set aside. Nothing is removed: a rollback to a
     checkpoint that was set aside brings it back. Exit code 6 where the run is active and --restart is not given.
     """
-    answer = run(Request("rollback", name, checkpoint, restart), session)
+    answer = ask(session, "rollback", name, checkpoint, restart=restart)
     if as_json:
         session.put_json(answer)
         return 0
@@ -259,17 +237,15 @@ def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: 
     CHECKPOINT is gen-N or `set-aside`. What the next start would go on from is never removed, and pinned copies stay:
     `orch ckpt unpin` removes those. What a rollback or a start from scratch has set aside is kept until this command.
     """
-    found = run(Request("list", name), session)
+    found = ask(session, "list", name)
     chosen = [one for one in found["checkpoints"] if _is_meant(one, checkpoint)]
     generations = sorted({int(one["generation"]) for one in chosen})
     if chosen and not yes:
         which = ", ".join(f"gen-{number}" for number in generations)
-        if not is_interactive(session):
-            raise Refused("no terminal to confirm on; nothing was removed", hint="add --yes")
         total = size(sum(int(one["bytes"]) for one in chosen))
-        if not confirm(session, f"{found['run_id']}: remove {which} in {found['dir']}, {total}?"):
-            raise Refused("not confirmed; nothing was removed")
-    answer = run(Request("rm", str(found["run_id"]), checkpoint), session)
+        question = f"{found['run_id']}: remove {which} in {found['dir']}, {total}?"
+        must_confirm(session, question, otherwise="nothing was removed")
+    answer = ask(session, "rm", str(found["run_id"]), checkpoint)
     if as_json:
         session.put_json({"schema": 1, **answer})
         return 0
@@ -286,7 +262,7 @@ def _is_meant(found: Document, what: str) -> bool:
 
 
 def _pinned(verb: str, session: Session, name: str | None, checkpoint: str, *, as_json: bool) -> int:
-    answer = run(Request(verb, name, checkpoint), session)
+    answer = ask(session, verb, name, checkpoint)
     if as_json:
         session.put_json(answer)
         return 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -213,7 +213,18 @@ def command(
     ended, output = run(asked, session, keeps=as_json)
     output.end()
     if as_json:
-        session.put_json(_document(words, ended, output))
+        hosts = [
+            {
+                "host": one.host,
+                "exit_code": one.exit_code,
+                "problem": str(one.problem) if one.problem is not None else None,
+                "stdout": output.text(one.host, 1),
+                "stderr": output.text(one.host, 2),
+                "cut": one.host in output.cut,
+            }
+            for one in ended
+        ]
+        session.put_json({"schema": 1, "command": shlex.join(words), "hosts": hosts})
     found = verdict(ended)
     for one in ended if isinstance(found, int | SomeHostsOnly) else ():
         if one.problem is not None:
@@ -222,18 +233,3 @@ def command(
     if isinstance(found, OrchestratorError):
         raise found
     return found
-
-
-def _document(words: Sequence[str], ended: Sequence[Ended], output: Output) -> Mapping[str, Any]:
-    hosts = [
-        {
-            "host": one.host,
-            "exit_code": one.exit_code,
-            "problem": str(one.problem) if one.problem is not None else None,
-            "stdout": output.text(one.host, 1),
-            "stderr": output.text(one.host, 2),
-            "cut": one.host in output.cut,
-        }
-        for one in ended
-    ]
-    return {"schema": 1, "command": shlex.join(words), "hosts": hosts}

@@ -86,7 +86,9 @@ def command(
     if as_json and fold:
         raise UsageError("--json prints every line; leave out --fold")
     name, task = name_and_task(name, task)
-    chosen = tuple(dict.fromkeys([*((task,) if task else ()), *(_task(one) for one in tasks)]))
+    chosen = tuple(
+        dict.fromkeys([*((task,) if task else ()), *(str(name_and_task(None, one)[1]) for one in tasks)])
+    )
     request = Request(
         name,
         chosen,
@@ -96,21 +98,13 @@ def command(
         select(grep, generations, hosts, level),
     )
     if as_json:
-        return _put_json(request, session)
+        result = read(request, session)
+        for line in result.lines:
+            session.put_json(document(line, result.run_id), indent=None)
+        return 0
     stamps = (lambda at: shown(at, utc=utc, milliseconds=True)) if timestamps else None
     columns = None if raw else session.width
     return _put(request, session, stamps, columns=columns, fold=fold, whole=raw or grep is not None)
-
-
-def _task(text: str) -> str:
-    return str(name_and_task(None, text)[1])
-
-
-def _put_json(request: Request, session: Session) -> int:
-    result = read(request, session)
-    for line in result.lines:
-        session.put_json(document(line, result.run_id), indent=None)
-    return 0
 
 
 def _put(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
+from orchestrator.cli.host_queries import TIMEOUT_S, asker, must_confirm, plans_of, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.state.phase_states import Phase
@@ -30,21 +30,14 @@ ENDED = frozenset(phase.value for phase in Phase if phase.is_terminal)
 """Phases of runs that have ended. They are not adopted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which cluster specs name the hosts. `take_over`: runs to adopt even where another coordinator drives them."""
-
-    files: tuple[str, ...]
-    yes: bool
-    take_over: tuple[str, ...]
-
-
-def look(request: Request, session: Session) -> tuple[Search, list[tuple[Plan, Mapping[str, str]]]]:
-    """Query the hosts, and repeat that for a while as long as some run still looks driven."""
+def query_hosts(
+    files: Sequence[str], session: Session
+) -> tuple[Search, list[tuple[Plan, Mapping[str, str]]]]:
+    """Query the hosts of these cluster specs, and repeat that for a while as long as some run still looks driven."""
     from orchestrator.head.hosts.recovery import Trusted, search
     from orchestrator.head.records import plan_copies
 
-    plans = plans_of(request.files)
+    plans = plans_of(files)
     trusted = Trusted(tuple(plan for plan, _ in plans), plan_copies.of_lost(session.paths))
     if not trusted.plans:
         raise UsageError("no hosts to query", hint="name a cluster spec: `orch recover --hosts cluster.yaml`")
@@ -295,7 +288,7 @@ def command(
     loss = check_lost(session)
     for said in [*filter(None, [loss.trouble]), *(one.sentence for one in loss.set_aside)]:
         session.say(said)
-    search, plans = look(Request(files, yes, take_over), session)
+    search, plans = query_hosts(files, session)
     failed = say_problems(session, search.answers)
     check_give_up(give_up, loss, search)
     chosen, others = choose(search, take_over, loss.known)
@@ -303,11 +296,20 @@ def command(
         session.put("\n".join(shown(chosen, others)) or "No runs found")
     result: dict[str, Any] = {"schema": 1, "runs": document(chosen, others), "unasked": failed}
     if chosen or give_up or loss.trouble is not None:
-        _ask(session, len(chosen), give_up, yes=yes)
+        adopted = (
+            f"Write the journal and adopt {counted(len(chosen), 'run')}" if chosen else "Write the journal"
+        )
+        given_up = f", and give up {', '.join(give_up)}" if give_up else ""
+        if not yes:
+            must_confirm(session, f"{adopted}{given_up}?", otherwise="nothing has changed")
         aside = rebuild(session, search, chosen, loss, give_up)
         if aside is not None:
             session.say(f"The old journal was renamed to {aside}")
-        _warn_of_lost_secrets(session, keep_secrets(session, chosen, plans))
+        for run_id, names in keep_secrets(session, chosen, plans).items():
+            session.warn(
+                f"{run_id} cannot restart without the values of {', '.join(names)}; name its spec with --hosts, or "
+                "`orch kill` and `orch up` it"
+            )
         began = session.now()
         new, _ = ensure_coordinator(session)
         done = wait_until_adopted(session, None, new, {}, began=began, timeout_s=timeout)
@@ -322,22 +324,3 @@ def command(
             hint="runs that are only there were not found; repeat `orch recover` once the hosts answer",
         )
     return 0
-
-
-def _warn_of_lost_secrets(session: Session, lost: Mapping[str, Sequence[str]]) -> None:
-    for run_id, names in lost.items():
-        session.warn(
-            f"{run_id} cannot restart without the values of "
-            f"{', '.join(names)}; name its spec with --hosts, or `orch kill` and `orch up` it"
-        )
-
-
-def _ask(session: Session, count: int, give_up: Sequence[str], *, yes: bool) -> None:
-    if yes:
-        return
-    if not is_interactive(session):
-        raise Refused("no terminal to confirm on; nothing has changed", hint="add --yes")
-    adopted = f"Write the journal and adopt {counted(count, 'run')}" if count else "Write the journal"
-    given_up = f", and give up {', '.join(give_up)}" if give_up else ""
-    if not confirm(session, f"{adopted}{given_up}?"):
-        raise Refused("not confirmed; nothing has changed")

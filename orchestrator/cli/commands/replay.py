@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,23 +14,6 @@ from orchestrator.core.words import counted, plain
 if TYPE_CHECKING:
     from orchestrator.head.journal.entries import Entry, Outcome
     from orchestrator.head.journal.replay import Played
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Whose journal, and up to which entry."""
-
-    name: str
-    to: int | None
-
-
-def run(request: Request, session: Session) -> tuple[str, Iterator[Played]]:
-    """Return the run's id, and what becomes of each of its entries. Needs no coordinator, and writes nothing."""
-    from orchestrator.head.journal.reading import read_entries
-    from orchestrator.head.journal.replay import replay
-
-    run_id, entries = read_entries(session.paths.journal, request.name)
-    return run_id, replay(entry for entry in entries if request.to is None or entry.seq <= request.to)
 
 
 def to_json(run_id: str, played: Played) -> dict[str, Any]:
@@ -113,9 +94,12 @@ def command(session: Session, name: str, to: int | None, as_json: bool) -> int:
     Where this orch decides otherwise than was recorded, both are shown. RUN is an id, or a name: its newest run. The
     journal is only read, also while a coordinator writes it; no host is asked, and nothing is ordered.
     """
-    run_id, entries = run(Request(name, to), session)
+    from orchestrator.head.journal.reading import read_entries
+    from orchestrator.head.journal.replay import replay
+
+    run_id, entries = read_entries(session.paths.journal, name)
     played = differing = unplayed = 0
-    for one in entries:
+    for one in replay(entry for entry in entries if to is None or entry.seq <= to):
         played += one.outcome is not None
         differing += one.differs
         unplayed += one.outcome is None

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,28 +28,9 @@ _LOOK_EVERY_S = 0.2
 INSTALL_HINT = "`pip install tensorboard` for the Python that runs orch, or anywhere on the PATH"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which run (None: the active one, else the newest), and whether to serve its files."""
-
-    name: str | None
-    port: int | None
-    """None: TensorBoard's choice, 6006 or the next free port."""
-    serve: bool = True
-
-
-def run(request: Request, session: Session) -> dict[str, Any]:
-    """Fetch, and serve until TensorBoard ends or Ctrl-C. Return the coordinator's answer to the first fetch."""
-    argv = _tensorboard() if request.serve else []
-    client = session.client()
-    chosen = find_or_newest(runs_of(client), request.name)
-    fetched = _fetch(client, chosen, session, said={})
-    _say_nothing_found(fetched, chosen, session)
-    if not request.serve:
-        return fetched
-    argv += ["--logdir", fetched["directory"], *_where(request.port)]
+def serve(client: Client, chosen: dict[str, Any], argv: list[str], session: Session) -> None:
+    """Serve the files until TensorBoard ends or Ctrl-C, and fetch what is new while the run is active."""
     with contextlib.suppress(KeyboardInterrupt), _serving(argv) as server:
-        # Fetch new data while the run is active, then only serve
         said: dict[str, str] = {}
         training, next_at = True, session.now() + FETCH_EVERY_S
         while server.poll() is None:
@@ -67,7 +47,6 @@ def run(request: Request, session: Session) -> dict[str, Any]:
             next_at = session.now() + FETCH_EVERY_S
         if server.returncode:
             raise OrchestratorError(f"TensorBoard ended with exit code {server.returncode}; see above")
-    return fetched
 
 
 def _fetch(
@@ -103,10 +82,6 @@ def _say_nothing_found(fetched: dict[str, Any], chosen: dict[str, Any], session:
         "does the script write any? `keras.callbacks.TensorBoard(os.environ['ORCH_LOG_DIR'])` does; an absolute path "
         "such as /tmp/logs is not looked at"
     )
-
-
-def _where(port: int | None) -> list[str]:
-    return ["--host", "127.0.0.1", *([] if port is None else ["--port", str(port)])]
 
 
 def _tensorboard() -> list[str]:
@@ -160,9 +135,16 @@ def command(session: Session, name: str | None, port: int | None, only_fetch: bo
     The files come over SSH, and keep coming while the run trains. All generations of a task form one curve. Without
     NAME: the active run, else the newest.
     """
-    document = run(Request(name, port, serve=not only_fetch), session)
-    if only_fetch and as_json:
-        session.put_json(document)
-    elif only_fetch:
-        session.put(document["directory"])
+    argv = [] if only_fetch else _tensorboard()  # it is told at once where it is not installed
+    client = session.client()
+    chosen = find_or_newest(runs_of(client), name)
+    fetched = _fetch(client, chosen, session, said={})
+    _say_nothing_found(fetched, chosen, session)
+    if not only_fetch:
+        argv += ["--logdir", fetched["directory"], "--host", "127.0.0.1"]
+        serve(client, chosen, [*argv, *([] if port is None else ["--port", str(port)])], session)
+    elif as_json:
+        session.put_json(fetched)
+    else:
+        session.put(fetched["directory"])
     return 0

@@ -237,7 +237,13 @@ def trust(
     Where a host's key is refused, its error is raised after the keys of the others have been added. Raises
     SomeHostsOnly where a host gave no key; where the only host gave none, its error.
     """
-    say_skipped(session, transport, hosts)
+    # Warn about lines of ssh_config and known_hosts that orch does not apply
+    skipped: dict[str, None] = {}
+    for host in hosts:
+        with contextlib.suppress(HostError):  # the connection reports it
+            skipped.update(dict.fromkeys(transport.warnings(host)))
+    for warning in skipped:
+        session.warn(warning)
     scanned, added = trust_rounds(session, transport, hosts, request, quiet=as_json)
     if as_json:
         session.put_json(document(scanned, added))
@@ -257,16 +263,6 @@ def trust(
     if failed:
         raise SomeHostsOnly(f"no key from {len(failed)} of {len(scanned)} hosts")
     return 0
-
-
-def say_skipped(session: Session, transport: Scanner, hosts: Sequence[HostPlan]) -> None:
-    """Warn about lines of ssh_config and known_hosts that orch does not apply."""
-    skipped: dict[str, None] = {}
-    for host in hosts:
-        with contextlib.suppress(HostError):  # the connection reports it
-            skipped.update(dict.fromkeys(transport.warnings(host)))
-    for warning in skipped:
-        session.warn(warning)
 
 
 def trust_rounds(

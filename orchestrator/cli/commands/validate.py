@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Which files, and whether to check their hosts too."""
-
-    files: Sequence[str]
-    hosts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Checked:
     """The result of one file; `error` is None where it is valid."""
 
@@ -37,17 +29,17 @@ class Checked:
     """What does not keep the run from starting, and will be missed after a failure."""
 
 
-def run(request: Request, session: Session) -> list[Checked]:
+def run(session: Session, files: Sequence[str], *, hosts: bool) -> list[Checked]:
     """Load and plan each file; with `hosts` check its hosts too."""
     from orchestrator.spec import own_paths
     from orchestrator.spec.plan import load_plan
 
     checked = []
-    for file in request.files:
+    for file in files:
         try:
             plan, _ = load_plan(file)
             spares = tuple(host.name for host in plan.hosts if host.spare)
-            found = _ask_hosts(file, plan, session) if request.hosts else Checked(file, None)
+            found = _ask_hosts(file, plan, session) if hosts else Checked(file, None)
             warnings = tuple(own_paths.sentences(plan))
             checked.append(replace(found, spares=spares, warnings=warnings))
         except SpecError as e:
@@ -102,7 +94,7 @@ def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool
     Python, TensorFlow, Keras and checkpoint directory fit. Nothing is started. Exit code 4 where a host does not
     answer, 5 for keys, 6 where the hosts do not fit together.
     """
-    checked = run(Request(files, hosts), session)
+    checked = run(session, files, hosts=hosts)
     if as_json:
         diagnostics = [
             {

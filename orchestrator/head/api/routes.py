@@ -8,6 +8,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import TimeoutError as CallTimeout
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ GONE_S = 5.0
 """How long it may take until a client that has gone away is noticed to wait for events no more."""
 BODY_BYTES_MAX = 16 << 20
 
+Handler = Callable[[Request], Awaitable[JSONResponse]]
+
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
@@ -62,19 +65,6 @@ class _Api:
 
     async def queue(self, request: Request) -> JSONResponse:
         return JSONResponse(self._coordinator.queue())
-
-    async def history(self, request: Request) -> JSONResponse:
-        return JSONResponse(
-            await anyio.to_thread.run_sync(self._coordinator.history, request.path_params["name"])
-        )
-
-    async def series(self, request: Request) -> JSONResponse:
-        name, query = request.path_params["name"], dict(request.query_params)
-        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.series, name, query))
-
-    async def log_lines(self, request: Request) -> JSONResponse:
-        name, query = request.path_params["name"], dict(request.query_params)
-        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.log_lines, name, query))
 
     def _plan(self, body: dict[str, Any]) -> Plan:
         try:
@@ -142,10 +132,6 @@ class _Api:
         name = request.path_params["name"]
         return JSONResponse({"stacks": await anyio.to_thread.run_sync(self._coordinator.stacks, name)})
 
-    async def summaries(self, request: Request) -> JSONResponse:
-        name = request.path_params["name"]
-        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.summaries, name))
-
     async def outputs(self, request: Request) -> JSONResponse:
         body = await _body(request)
         name, patterns, task = request.path_params["name"], _texts(body, "patterns"), body.get("task")
@@ -165,10 +151,6 @@ class _Api:
             lambda: self._coordinator.output(name, one, directory, sha256=known, replace=replace)
         )
         return JSONResponse(part._asdict())
-
-    async def why(self, request: Request) -> JSONResponse:
-        name = request.path_params["name"]
-        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.why, name))
 
     async def alive(self, request: Request) -> JSONResponse:
         """Say that this process runs: who waits long for another answer asks it."""
@@ -265,6 +247,25 @@ def _host_state(run: Run, name: str) -> dict[str, Any]:
     }
 
 
+def _of_run(call: Callable[[str], dict[str, Any]]) -> Handler:
+    """Return the handler that answers with what `call` says of the run in the path."""
+
+    async def handler(request: Request) -> JSONResponse:
+        return JSONResponse(await anyio.to_thread.run_sync(call, request.path_params["name"]))
+
+    return handler
+
+
+def _of_query(call: Callable[[str, dict[str, str]], dict[str, Any]]) -> Handler:
+    """Return the same for a `call` that is told the query too."""
+
+    async def handler(request: Request) -> JSONResponse:
+        name, query = request.path_params["name"], dict(request.query_params)
+        return JSONResponse(await anyio.to_thread.run_sync(call, name, query))
+
+    return handler
+
+
 async def _body(request: Request) -> dict[str, Any]:
     raw = await bounded_body(request, BODY_BYTES_MAX)
     if raw is None:
@@ -333,14 +334,14 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/drain", api.drain, methods=["POST"]),
         Route("/v1/runs/{name}/undrain", api.undrain, methods=["POST"]),
         Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
-        Route("/v1/runs/{name}/summaries", api.summaries, methods=["POST"]),
+        Route("/v1/runs/{name}/summaries", _of_run(coordinator.summaries), methods=["POST"]),
         Route("/v1/runs/{name}/outputs", api.outputs, methods=["POST"]),
         Route("/v1/runs/{name}/outputs/fetch", api.output, methods=["POST"]),
-        Route("/v1/runs/{name}/why", api.why),
-        Route("/v1/runs/{name}/history", api.history),
+        Route("/v1/runs/{name}/why", _of_run(coordinator.why)),
+        Route("/v1/runs/{name}/history", _of_run(coordinator.history)),
         Route("/v1/alive", api.alive),
-        Route("/v1/runs/{name}/series", api.series),
-        Route("/v1/runs/{name}/logs", api.log_lines),
+        Route("/v1/runs/{name}/series", _of_query(coordinator.series)),
+        Route("/v1/runs/{name}/logs", _of_query(coordinator.log_lines)),
         Route("/v1/runs/{name}/checkpoints", api.checkpoints),
         Route("/v1/runs/{name}/checkpoints/{verb}", api.checkpoints, methods=["POST"]),
         Route("/v1/runs/{name}/chaos", api.chaos, methods=["POST"]),

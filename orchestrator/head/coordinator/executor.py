@@ -221,7 +221,38 @@ class Executor:
     def execute(self, run: Run, action: Action) -> None:
         """Begin an action, without blocking. An order to an unconnected host is dropped; the core repeats it."""
         try:
-            self._begin(run, action)
+            match action:
+                case PrepareHost(host=host):
+                    self._prepare(run, host)
+                case SeedCheckpoint():
+                    self._seed(run, action)
+                case VerifyCheckpoint():
+                    self._verify(run, action)
+                case StartTask():
+                    if not action.standby:  # its order is repeated once it is to be released
+                        self._logs.expect(run, action.task, action.host, action.generation)
+                    self._order(run, action, orders.start(run, action, self._secrets.load(run.run_id)))
+                    self._record(run, action.host)
+                case ReleaseTask():
+                    self._order(run, action, orders.release(run, action))
+                    self._record(run, action.host)
+                case StopTask():
+                    self._order(run, action, orders.stop(run, action))
+                case SweepHost():
+                    self._sweep(run, action)
+                case GoBack():
+                    self._workers.submit(self._go_back, run, action)
+                case CollectStacks(generation=generation):
+                    self._workers.submit(self._collect_stacks, run, generation)
+                case CloseHost(host=host):
+                    # Detach a host from a run that needs it no more, after the rest of its logs has come and it has the
+                    # record
+                    self._records.forget(run, host)
+                    if run.phase.is_terminal:
+                        self.transfers.checkpoints.abandon(run.run_id)
+                    self._workers.submit(self._drain_and_detach, run, host)
+                case Note():
+                    pass  # a note is only for the journal, which has it already
         except Exception as e:  # secrets cannot be read, an order does not fit in a frame, or a fault of ours
             log.exception("%s: %s", run.run_id, action)
             problem = Problem("internal", f"{type(e).__name__}: {e}", "see the coordinator's log")
@@ -240,40 +271,6 @@ class Executor:
                     task=getattr(action, "task", None),
                 ),
             )
-
-    def _begin(self, run: Run, action: Action) -> None:
-        match action:
-            case PrepareHost(host=host):
-                self._prepare(run, host)
-            case SeedCheckpoint():
-                self._seed(run, action)
-            case VerifyCheckpoint():
-                self._verify(run, action)
-            case StartTask():
-                if not action.standby:  # its order is repeated once it is to be released
-                    self._logs.expect(run, action.task, action.host, action.generation)
-                self._order(run, action, orders.start(run, action, self._secrets.load(run.run_id)))
-                self._record(run, action.host)
-            case ReleaseTask():
-                self._order(run, action, orders.release(run, action))
-                self._record(run, action.host)
-            case StopTask():
-                self._order(run, action, orders.stop(run, action))
-            case SweepHost():
-                self._sweep(run, action)
-            case GoBack():
-                self._workers.submit(self._go_back, run, action)
-            case CollectStacks(generation=generation):
-                self._workers.submit(self._collect_stacks, run, generation)
-            case CloseHost(host=host):
-                # Detach a host from a run that needs it no more, after the rest of its logs has come and it has the
-                # record
-                self._records.forget(run, host)
-                if run.phase.is_terminal:
-                    self.transfers.checkpoints.abandon(run.run_id)
-                self._workers.submit(self._drain_and_detach, run, host)
-            case Note():
-                pass  # a note is only for the journal, which has it already
 
     def _order(
         self, run: Run, action: Ordered, order: Order[A], done: Callable[[A], None] | None = None
@@ -409,7 +406,10 @@ class Executor:
         try:
             if link is None:
                 raise LinkDown(f"{task.host} is not connected")
-            return link.ask(orders.stacks(run, task), timeout_s=STACKS_TIMEOUT_S).ok["stacks"]
+            return link.ask(
+                orders.stacks(run, task),
+                timeout_s=STACKS_TIMEOUT_S,
+            ).ok["stacks"]
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"
 

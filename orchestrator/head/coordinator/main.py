@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import logging
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Any, Protocol
 
 from orchestrator import __version__
 from orchestrator.head.api import server as api_server
 from orchestrator.head.coordinator.coordinator import Coordinator
 from orchestrator.head.coordinator.succession import take_lock, take_over
-from orchestrator.head.coordinator.watchdog import kept_alive
 from orchestrator.head.hosts.lent_hosts import LentHosts
 from orchestrator.head.node.notify import Notifier
 from orchestrator.head.node.paths import Paths
-from orchestrator.head.reach.kubernetes.lender import KubernetesLender
+from orchestrator.head.reach.kubernetes.lent import KubernetesLender
 from orchestrator.head.reach.kubernetes.transport import kubernetes_transport
 from orchestrator.head.reach.local import LocalTransport
 from orchestrator.head.reach.slurm.transport import slurm_transport
 from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.head.reach.transport import Transport
+
+_OFTEN = 4
+"""How many times within systemd's timeout: a loop that is busy for a while may miss some."""
+
+
+class Call(Protocol):
+    """`Loop.call`."""
+
+    def __call__(self, command: Callable[[], Any], *, timeout_s: float) -> Any: ...
+
+
+@contextlib.contextmanager
+def kept_alive(notifier: Notifier, call: Call) -> Iterator[None]:
+    """While the block runs, have the thread behind `call` say again and again that it lives."""
+    if notifier.watchdog_s is None:
+        yield
+        return
+    every_s = notifier.watchdog_s / _OFTEN
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(
+                TimeoutError
+            ):  # the loop is busy, or stuck: then systemd restarts the coordinator
+                call(notifier.alive, timeout_s=every_s)
+            ended.wait(every_s)
+
+    thread = threading.Thread(target=ask, name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
 
 log = logging.getLogger(__name__)
 

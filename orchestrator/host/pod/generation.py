@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 
+from orchestrator.both import durable
 from orchestrator.checkpoints import copying, places
 from orchestrator.host.pod import outcome
-from orchestrator.host.pod.roll import Roll
 from orchestrator.host.pod.settings import Unfit
 
 TYPE_CHECKING = False
@@ -77,7 +79,40 @@ def take(settings: Settings, say: Callable[[str], None], stopping: Callable[[], 
     except OSError as e:
         raise Unfit(f"the checkpoint directory {settings.root} cannot be used: {e.strerror}") from e
     if settings.is_chief:
-        return _begin(settings, roll, say)
+        root, before = str(settings.root), roll.newest()
+        same = before.get("set") == settings.set
+        first = roll.first_end(int(before["generation"])) if same else None
+        if first is not None:
+            say(f"generation {before['generation']} ended: {first['sentence']}")
+        failed = first if first is not None and first.get("counts") else None
+        seeded = _seed(settings, root, int(before.get("generation", 0)))
+        step, number = seeded["global_step"], int(seeded["highest_generation"])
+        saved_at = _saved_at(seeded["source"])
+        most = int(settings.document["timing"]["without_progress_max"])
+        count, mark, why = outcome.give_up(before if same else {}, failed, saved_at, most)
+        restarts = int(before.get("restarts", -1)) + 1 if same else 0
+        if why is not None:
+            raise Unfit(f"given up: {why}")
+        for passed in seeded.get("rejected") or ():
+            say(f"passed over {passed['path']}: {passed['why']}")
+        at = "" if step is None else f"step {step}, "
+        said = "no checkpoint yet" if seeded["source"] is None else f"{at}from {seeded['source']}"
+        say(f"generation {number}: {said}")
+        roll.announce(
+            {
+                "set": settings.set,
+                "attempt": settings.attempt,
+                "generation": number,
+                "path": seeded["path"],
+                "global_step": step,
+                "saved_at": saved_at,
+                "count": count,
+                "mark": mark,
+                "restarts": restarts,
+            }
+        )
+        roll.join(number, settings.task, socket.gethostname())
+        return Generation(number, str(seeded["path"]), roll, restarts)
     say_at = time.monotonic()
     who = f"{socket.gethostname()} {os.urandom(4).hex()}"
     while not stopping():
@@ -91,43 +126,6 @@ def take(settings: Settings, say: Callable[[str], None], stopping: Callable[[], 
             say_at = time.monotonic() + SAY_AGAIN_S
         time.sleep(LOOK_S)
     return None
-
-
-def _begin(settings: Settings, roll: Roll, say: Callable[[str], None]) -> Generation:
-    root, before = str(settings.root), roll.newest()
-    same = before.get("set") == settings.set
-    first = roll.first_end(int(before["generation"])) if same else None
-    if first is not None:
-        say(f"generation {before['generation']} ended: {first['sentence']}")
-    failed = first if first is not None and first.get("counts") else None
-    seeded = _seed(settings, root, int(before.get("generation", 0)))
-    step, number = seeded["global_step"], int(seeded["highest_generation"])
-    saved_at = _saved_at(seeded["source"])
-    most = int(settings.document["timing"]["without_progress_max"])
-    count, mark, why = outcome.give_up(before if same else {}, failed, saved_at, most)
-    restarts = int(before.get("restarts", -1)) + 1 if same else 0
-    if why is not None:
-        raise Unfit(f"given up: {why}")
-    for passed in seeded.get("rejected") or ():
-        say(f"passed over {passed['path']}: {passed['why']}")
-    at = "" if step is None else f"step {step}, "
-    said = "no checkpoint yet" if seeded["source"] is None else f"{at}from {seeded['source']}"
-    say(f"generation {number}: {said}")
-    roll.announce(
-        {
-            "set": settings.set,
-            "attempt": settings.attempt,
-            "generation": number,
-            "path": seeded["path"],
-            "global_step": step,
-            "saved_at": saved_at,
-            "count": count,
-            "mark": mark,
-            "restarts": restarts,
-        }
-    )
-    roll.join(number, settings.task, socket.gethostname())
-    return Generation(number, str(seeded["path"]), roll, restarts)
 
 
 def _saved_at(source: str | None) -> float | None:
@@ -163,3 +161,77 @@ def _seed(settings: Settings, root: str, above: int) -> dict[str, Any]:
             break
         above = number  # another run of this directory was faster
     raise Unfit(str(error.get("message")) + (f"; {error['hint']}" if error.get("hint") else ""))
+
+
+_KEPT = 20
+"""How many generations' records are kept, for people to read."""
+
+
+class Roll:
+    """How the pods of a run agree on a generation: by files in the checkpoint directory, which all of them share.
+
+    .orch/pods/roll.json              the newest generation: whose it is, where its checkpoints lie
+    .orch/pods/gen-000003/worker-1    which pod joined it last as that task
+    .orch/pods/gen-000003/*.end.json  how each task ended
+
+    The chief's pod chooses the number, above all that are there. The others wait for one of their own JobSet and
+    attempt.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.home = os.path.join(places.own_dir(root), "pods")
+        os.makedirs(self.home, exist_ok=True)
+
+    def newest(self) -> dict[str, Any]:
+        """Return the newest generation's entry; an empty one where there is none."""
+        return durable.read_object(self.home, "roll.json") or {}
+
+    def announce(self, entry: dict[str, Any]) -> None:
+        """Let all pods know of a generation."""
+        os.makedirs(self.of(int(entry["generation"])), exist_ok=True)
+        durable.write_json(os.path.join(self.home, "roll.json"), entry, mode=0o666)
+        for name in sorted(os.listdir(self.home))[:-_KEPT]:
+            if name.startswith(places.PREFIX):
+                shutil.rmtree(os.path.join(self.home, name), ignore_errors=True)
+
+    def of(self, generation: int) -> str:
+        """Return the directory of a generation's records."""
+        return os.path.join(self.home, f"{places.PREFIX}{generation:06d}")
+
+    def join(self, generation: int, task: str, who: str) -> None:
+        """Join a generation. A task that comes back alone joins the same one again: its end is none of it any more."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._end(generation, task))
+        with open(os.path.join(self.of(generation), _plain(task)), "w", encoding="utf-8") as file:
+            file.write(who)
+
+    def over(self, generation: int) -> str | None:
+        """Return why a generation is over; None while it is not."""
+        newest = int(self.newest().get("generation", 0))
+        return f"generation {newest} has begun" if newest > generation else None
+
+    def record_end(self, generation: int, task: str, end: dict[str, Any]) -> None:
+        """Keep how a task ended. Errors are ignored: its exit code says the same, and the disk may be why."""
+        try:
+            durable.write_json(self._end(generation, task), end, mode=0o666)
+        except OSError:
+            return
+
+    def first_end(self, generation: int) -> dict[str, Any] | None:
+        """Return what ended the generation: the first failure, or a pod that was asked to end before; None if none.
+
+        Peers fail because a drained pod has gone: that is its end, and counts as nobody's failure.
+        """
+        found = []
+        for name in places.names_in(self.of(generation)):
+            end = durable.read_object(self.of(generation), name) if name.endswith(".end.json") else None
+            if end is not None and (end.get("counts") or end.get("kind") in ("stopped", "saved")):
+                found.append(end)
+        return min(found, key=lambda end: float(end.get("ended_at") or 0.0), default=None)
+
+    def _end(self, generation: int, task: str) -> str:
+        return os.path.join(self.of(generation), f"{_plain(task)}.end.json")
+
+
+def _plain(task: str) -> str:
+    return task.replace(":", "-")

@@ -66,7 +66,15 @@ def main(argv: list[str]) -> int:
     # Run the shim in the detached process
     from orchestrator.host.shim.loop import Shim
 
-    answer = _detach(directory)
+    # Close the agent's pipes except the one for the answer, and return that one
+    answer = os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(os.path.join(directory, "shim.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (null, 1), (errors, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(errors)
+    os.chdir("/")  # the shim must not keep a file system from being unmounted
     try:
         # Fill the files of the code that a power cut left empty. It is done here, since the agent must not wait for
         # it.
@@ -204,19 +212,6 @@ def _bind_one(ports: list[int]) -> tuple[socket.socket | None, str]:
         except OSError as e:
             why = e.strerror or str(e)
     return None, why
-
-
-def _detach(directory: str) -> int:
-    """Close the agent's pipes except the one for the answer, and return that one."""
-    answer = os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    errors = os.open(os.path.join(directory, "shim.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for source, target in ((null, 0), (null, 1), (errors, 2)):
-        os.dup2(source, target)
-    os.close(null)
-    os.close(errors)
-    os.chdir("/")  # the shim must not keep a file system from being unmounted
-    return answer
 
 
 def _error(e: CannotStart | OSError) -> dict[str, Any]:

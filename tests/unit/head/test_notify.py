@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.head.coordinator.watchdog import kept_alive
+from orchestrator.head.coordinator.main import kept_alive
 from orchestrator.head.node.notify import Notifier
 
 

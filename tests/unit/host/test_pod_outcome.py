@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.host.pod import outcome
+from orchestrator.host.pod.generation import Roll
 from orchestrator.host.pod.outcome import PEERS, STALL, TERM, Pace
-from orchestrator.host.pod.roll import Roll
 from orchestrator.host.pod.settings import Settings, Unfit
 from orchestrator.host.shim.report import blank_task
 from orchestrator.protocol import pod

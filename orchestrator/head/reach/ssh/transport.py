@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import fabric
 import paramiko
@@ -35,7 +36,6 @@ from orchestrator.head.reach.ssh.channel import SshChannel, hang_up, prepared
 from orchestrator.head.reach.ssh.config import Hop, Route
 from orchestrator.head.reach.ssh.errors import refusal, retried, unreadable_revocations
 from orchestrator.head.reach.ssh.explain import explained
-from orchestrator.head.reach.ssh.file_cache import FileCache
 from orchestrator.head.reach.ssh.gate import Gate
 from orchestrator.head.reach.ssh.keys import Keys, KnownOnly, host_key
 from orchestrator.head.reach.ssh.known_hosts import (
@@ -50,6 +50,36 @@ from orchestrator.head.reach.ssh.known_hosts import (
 from orchestrator.head.reach.ssh.known_hosts import append as append_known_host
 from orchestrator.head.reach.ssh.known_hosts import replace as replace_known_host
 from orchestrator.head.reach.transport import Channel, OpenChannels
+
+T = TypeVar("T")
+
+
+class FileCache(Generic[T]):
+    """Caches the value that `make` derives, until one of the files changes that `make` returns with it."""
+
+    def __init__(self, make: Callable[[], tuple[T, tuple[Path, ...]]]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: tuple[T, tuple[Path, ...], list[object]] | None = None
+
+    def get(self) -> T:
+        with self._lock:
+            if self._made is None or _stamps(self._made[1]) != self._made[2]:
+                value, sources = self._make()
+                self._made = (value, sources, _stamps(sources))
+            return self._made[0]
+
+
+def _stamps(paths: tuple[Path, ...]) -> list[object]:
+    stamps: list[object] = []
+    for path in paths:
+        try:
+            status = path.stat()
+            stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        except OSError:
+            stamps.append(None)
+    return stamps
+
 
 # paramiko logs what it raises, with a traceback; whoever gets our sentence needs neither.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)

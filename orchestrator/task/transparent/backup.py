@@ -124,15 +124,16 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
                 array = array.astype(np.float32)
             file[name], sums[name] = array, zlib.crc32(np.ascontiguousarray(array).data)
         file[CHECKSUMS] = np.frombuffer(json.dumps(sums).encode(), dtype=np.uint8)
-    _sync(path)
+    sync(path)
     os.replace(path, os.path.join(directory, NAME))
-    _sync(directory)
+    sync(directory)
     for older in _rescues(directory):
         if _steps(older) <= int(values[STEPS]):
             shutil.rmtree(older, ignore_errors=True)
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
+    """Have what was written reach the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

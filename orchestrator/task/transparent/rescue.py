@@ -53,7 +53,12 @@ class Rescue:
         self._atomics: weakref.WeakKeyDictionary[Any, Atomic] = weakref.WeakKeyDictionary()
         self._ordered = threading.Event()
         self._began_at = 0.0
-        self._fits = False
+        self._of_fit: Callable[[], int] | None = None
+        self._hand_over: Callable[[], int] | None = None
+        """What writes the state and returns its step; None while there is nothing to hand over."""
+        self._newest: Atomic | None = None
+        self._tracked: _Tracked | None = None
+        self._marks = 0
         self._mark: tuple[backup.Position, int, Keep] | None = None
         """Where an epoch began or ended, how many steps had been done then, and what keeps the callbacks' memory."""
         self._metrics: dict[str, Any] = {}
@@ -91,24 +96,21 @@ class Rescue:
             or (atomic := self.atomic(strategy, model, model.train_step, in_parts=False)) is None
         ):
             return
-        import tensorflow as tf
-
-        autograph, step = tf.__internal__.autograph, model.train_step
-
-        @functools.wraps(step)
-        def train_step(data: Any) -> Any:
-            if tf.executing_eagerly():
-                return step(data)
-            begin = atomic.begin()
-            return atomic.finish(autograph.tf_convert(step, autograph.control_status_ctx())(data), begin)
-
-        model.__dict__["train_step"] = tf.autograph.experimental.do_not_convert(train_step)
+        model.__dict__["train_step"] = _whole(atomic, model.train_step)
         model.train_function = None
+
+    def loop(self, manager: Any, counter: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Hand over what a CheckpointManager saves. Return what makes a replica's step atomic."""
+        tracked = self._tracked = _Tracked(manager.checkpoint)
+        atomic = self._newest = Atomic(tracked, counter)
+        self._marks, self._hand_over = 1, functools.partial(self._write_checkpoint, manager, atomic, counter)
+        return functools.partial(_whole, atomic)
 
     def mark(self, model: Any, position: backup.Position, keep: Keep) -> None:
         """Remember where an epoch begins, or has ended."""
         atomic = self._atomics.get(model)
         self._mark, self._metrics = (position, atomic.counted() if atomic else 0, keep), {}
+        self._marks, self._newest, self._hand_over = self._marks + 1, atomic, self._of_fit
 
     def keep_metrics(self, model: Any, metrics: list[Any]) -> None:
         """Keep the figures of the training before an evaluation replaces them."""
@@ -120,8 +122,8 @@ class Rescue:
 
     def order(self) -> bool:
         """Let the main thread's step fail, which then hands over. Return False where there is nothing to hand over."""
-        if not self._fits or self._mark is None:
-            self._tell(why="no fit is going on")
+        if why := self._nothing():
+            self._tell(why=why)
             return False
         from tensorflow.python.eager import context
 
@@ -131,26 +133,31 @@ class Rescue:
         return True
 
     def during(self, fit: Callable[[], Any], model: Any, setting: Any) -> Any:
-        """Run a fit. Where it fails for a peer's death, hand over; of an order, this does not return then."""
-        self._fits, self._mark = True, None
+        """Run a fit. Where it fails for a peer's death, hand over; of an order, this does not return then.
+
+        After its end it is handed over what it has come to, until the next fit has begun.
+        """
+        self._of_fit = functools.partial(self._write, model, setting, setting.fits)
         try:
             return fit()
         except Exception as e:
-            self._after(e, model, setting)
+            self.failed(e)
+            self._hand_over = None
             raise
-        finally:
-            self._fits = False
 
-    def _after(self, error: Exception, model: Any, setting: Any) -> None:
-        began_at = time.monotonic()
-        if not self._ordered.is_set() and not _is_of_peers(error):
+    def failed(self, error: BaseException) -> None:
+        """Hand over, where what the script failed with comes of a peer's death, or of the order."""
+        began_at, hand_over = time.monotonic(), self._hand_over
+        if hand_over is None or not (self._ordered.is_set() or _is_of_peers(error)):
             return
         self._began_at = self._began_at or began_at
         is_ordered = self._ordered.wait(ORDER_WAIT_S)
         if not is_ordered and self._task not in BY_ITSELF:
             return
         try:
-            step = self._write(model, setting)
+            if why := self._nothing():
+                raise NotAtomic(why)
+            step = hand_over()
         except NotAtomic as e:
             self._tell(why=str(e))
         except Exception as e:  # a full disk; whatever it is, the last checkpoint is there
@@ -160,28 +167,59 @@ class Rescue:
         if is_ordered:
             end(STOPPED)
 
-    def _write(self, model: Any, setting: Any) -> int:
+    def _nothing(self) -> str:
+        """Return why there is nothing to hand over; empty where there is."""
+        if self._hand_over is None:
+            return "no fit is going on"
+        if self._newest is None:
+            return "the steps are not atomic"
+        is_first = self._marks == 1 and not self._newest.counted()
+        return self._newest.refusal or ("no step has been made since the start" if is_first else "")
+
+    def _write(self, model: Any, setting: Any, fit: int) -> int:
         root = os.environ.get("ORCH_RESCUE_DIR") or (setting.checkpoint_dir if setting.chief else None)
         if root is None:
             raise NotAtomic("only the chief can reach the checkpoint directory")
         if self._mark is None:
             raise NotAtomic("no epoch has begun")
-        atomic = self._atomics.get(model)
-        if atomic is None:
-            raise NotAtomic("the steps are not atomic")
+        atomic = self._atomics[model]
         position, counted, keep = self._mark
         if position.epoch in model.history.epoch:
             raise NotAtomic("an epoch was ending, and some of its callbacks had run")
         done = atomic.steps() - counted
         position.batch += done
         position.steps += done
-        if not done and not position.steps:
-            raise NotAtomic("no step has been made")
         position.callbacks, arrays = keep()
         values = {backup.STEPS: position.steps, **_values(atomic, setting.groups_of(model)), **self._metrics}
         values.update(arrays)
-        backup.write(backup.rescued(backup.folder(root, setting.fits), self._task), values, position)
+        backup.write(backup.rescued(backup.folder(root, fit), self._task), values, position)
         return position.steps
+
+    def _write_checkpoint(self, manager: Any, atomic: Atomic, counter: Any) -> int:
+        """Write what the manager would, beside its own: the next generation's seed takes the newest that is whole."""
+        from orchestrator.task.keras.loops import is_chief
+
+        atomic.steps()
+        atomic.put_back()
+        mine = os.environ.get("ORCH_CHECKPOINT_DIR", "")
+        root = os.environ.get("ORCH_RESCUE_DIR") or (mine if is_chief() else "")
+        inner = os.path.relpath(manager.directory, mine or manager.directory)
+        if not root or inner.startswith(".."):
+            raise NotAtomic("the manager saves where nobody looks: not below runtime.checkpoint_dir()")
+        step = int(own(counter).numpy())
+        name = f"rescued-by-{self._task.replace(':', '-')}-{step}"
+        folder = os.path.join(root, inner)
+        building = os.path.join(folder, f"{name}.tmp")
+        os.makedirs(building, exist_ok=True)
+        manager.checkpoint.write(os.path.join(building, name))
+        for each in sorted(
+            os.listdir(building)
+        ):  # the data before the index, without which it is no checkpoint
+            backup.sync(os.path.join(building, each))
+            os.replace(os.path.join(building, each), os.path.join(folder, each))
+        os.rmdir(building)
+        backup.sync(folder)
+        return step
 
     def _tell(self, step: int | None = None, why: str = "") -> None:
         took_s = round(time.monotonic() - self._began_at, 3) if self._began_at else 0.0
@@ -192,6 +230,40 @@ class Rescue:
         if self._link is not None:
             told: Rescued = {"why": why} if step is None else {"step": step, "took_s": took_s}
             self._link.send({"rescued": told}, wait_s=1.0)
+
+
+class _Tracked:
+    """The variables of a `tf.train.Checkpoint`."""
+
+    def __init__(self, checkpoint: Any) -> None:
+        self._checkpoint = checkpoint
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        import tensorflow as tf
+        from tensorflow.python.checkpoint.graph_view import ObjectGraphView
+
+        found, _ = ObjectGraphView(self._checkpoint).breadth_first_traversal()
+        return [each for each in found if isinstance(of_tensorflow(each), tf.Variable) and each.trainable]
+
+
+def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replica's step that is made whole or not at all."""
+    import tensorflow as tf
+
+    autograph = tf.__internal__.autograph
+
+    @functools.wraps(step)
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            return step(*args, **kwargs)
+        begin = atomic.begin()
+        return atomic.finish(
+            autograph.tf_convert(step, autograph.control_status_ctx())(*args, **kwargs), begin
+        )
+
+    made: Callable[..., Any] = tf.autograph.experimental.do_not_convert(whole)
+    return made
 
 
 def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:

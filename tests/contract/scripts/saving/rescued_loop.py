@@ -1,0 +1,46 @@
+"""A loop of the script's own, which saves through a CheckpointManager: python rescued_loop.py OUT."""
+
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from orchestrator import runtime
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+examples = np.random.default_rng(5).normal(size=(64, 8)).astype("float32")
+with strategy.scope():
+    weights = tf.Variable(tf.zeros((8, 1)))
+    speed = tf.Variable(tf.zeros((8, 1)), trainable=False)
+    step = tf.Variable(
+        0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+    )
+manager = tf.train.CheckpointManager(
+    tf.train.Checkpoint(weights=weights, speed=speed, step=step), runtime.checkpoint_dir(), 2
+)
+manager.checkpoint.restore(manager.latest_checkpoint)
+whole = runtime.rescue(manager, step)
+
+
+@tf.function
+def train(batch):
+    """Make a step of all replicas; the loss is reduced after it."""
+
+    def once(batch):
+        step.assign_add(1)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((batch @ weights - tf.reduce_sum(batch, 1, keepdims=True)) ** 2)
+        gradient = tf.distribute.get_replica_context().all_reduce("mean", tape.gradient(loss, weights))
+        speed.assign(0.9 * speed + gradient)
+        weights.assign_sub(0.01 * speed)
+        return loss
+
+    return strategy.reduce("mean", strategy.run(whole(once), args=(batch,)), axis=None)
+
+
+while (done := int(step.numpy())) < 60:
+    train(tf.constant(examples[done % 4 * 16 : done % 4 * 16 + 16]))
+    runtime.report(done + 1)
+    time.sleep(0.02)
+np.savez(sys.argv[1], weights.numpy(), speed.numpy())

@@ -84,10 +84,11 @@ def rescue(manager: Any, step: Any) -> Callable[[Step], Step]:
     """
     if not this_task.options.get("rescue") or checkpoint_dir() is None:
         return lambda function: function
+    from orchestrator.task.keras import loops
     from orchestrator.task.transparent.rescue import Rescue
 
     found: Any = Rescue.of_this_task()
-    whole: Callable[[Step], Step] = found.loop(manager, step)
+    whole: Callable[[Step], Step] = found.loop(manager, step, chief=loops.is_chief())
     return whole
 
 

@@ -99,11 +99,14 @@ class Rescue:
         model.__dict__["train_step"] = _whole(atomic, model.train_step)
         model.train_function = None
 
-    def loop(self, manager: Any, counter: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def loop(
+        self, manager: Any, counter: Any, *, chief: bool
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Hand over what a CheckpointManager saves. Return what makes a replica's step atomic."""
         tracked = self._tracked = _Tracked(manager.checkpoint)
         atomic = self._newest = Atomic(tracked, counter)
-        self._marks, self._hand_over = 1, functools.partial(self._write_checkpoint, manager, atomic, counter)
+        write = functools.partial(self._write_checkpoint, manager, atomic, counter, chief=chief)
+        self._marks, self._hand_over = 1, write
         return functools.partial(_whole, atomic)
 
     def mark(self, model: Any, position: backup.Position, keep: Keep) -> None:
@@ -195,14 +198,12 @@ class Rescue:
         backup.write(backup.rescued(backup.folder(root, fit), self._task), values, position)
         return position.steps
 
-    def _write_checkpoint(self, manager: Any, atomic: Atomic, counter: Any) -> int:
+    def _write_checkpoint(self, manager: Any, atomic: Atomic, counter: Any, *, chief: bool) -> int:
         """Write what the manager would, beside its own: the next generation's seed takes the newest that is whole."""
-        from orchestrator.task.keras.loops import is_chief
-
         atomic.steps()
         atomic.put_back()
         mine = os.environ.get("ORCH_CHECKPOINT_DIR", "")
-        root = os.environ.get("ORCH_RESCUE_DIR") or (mine if is_chief() else "")
+        root = os.environ.get("ORCH_RESCUE_DIR") or (mine if chief else "")
         inner = os.path.relpath(manager.directory, mine or manager.directory)
         if not root or inner.startswith(".."):
             raise NotAtomic("the manager saves where nobody looks: not below runtime.checkpoint_dir()")

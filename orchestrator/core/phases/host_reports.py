@@ -11,7 +11,7 @@ from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.launching.environment import GENERATION_TOLD_MAX
 from orchestrator.core.notes import NoteKind, said_by_task
-from orchestrator.core.phases import leaving, own_place, standby
+from orchestrator.core.phases import leaving, own_place, restart, standby
 from orchestrator.core.phases.stopping import prove_again
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
@@ -223,6 +223,10 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
         _recovered(turn, task, now)
     if task.first_step is None:
         turn.set_task(task, first_step=now)
+        seed = turn.run.seed
+        if task.id == turn.run.chief and seed and seed.global_step and seed.global_step <= now:
+            # Nothing here could verify its checkpoint, but the script goes on from it: that is progress too.
+            turn.set(budget=restart.cleared(turn.run.budget, seed.global_step))
     is_first = task.progress.has_stepped and not before.progress.has_stepped
     if is_first and task.id == turn.run.chief and turn.run.phase is Phase.RUNNING:
         standby.schedule(turn)

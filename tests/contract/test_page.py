@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from starlette.datastructures import Headers
 
+from orchestrator.core.errors import UsageError
 from orchestrator.head.node.bearer import token_file
 from orchestrator.head.node.paths import Paths
 from orchestrator.page import server, serving
-from orchestrator.page.guard import KEY_HEADER, TOKEN_LASTS_S, Keys
+from orchestrator.page.guard import KEY_HEADER, TICKET_LASTS_S, TICKETS_MAX, TOKEN_LASTS_S, Keys, Tickets
 from orchestrator.page.source import Source
 from tests.contract.fake_api import FakeApi, run_document
 
@@ -115,7 +117,24 @@ def test_a_token_works_once(served: Served) -> None:
         part.strip() for part in (first.headers["Set-Cookie"] or "").split(";")
     }
     assert served.ask(f"/login?token={token}").status == 401
+    assert served.ask("/login?token=").status == 401, "the place of a used token is empty, and opens nothing"
     assert served.opened == 1
+
+
+def test_where_no_bearer_token_was_drawn_an_empty_one_opens_nothing() -> None:
+    assert not Keys(1).has_bearer(Headers({"authorization": "Bearer "}))
+
+
+def test_a_ticket_downloads_once_soon_and_of_many_the_oldest_is_not_valid_any_more() -> None:
+    at = [0.0]
+    tickets = Tickets(now=lambda: at[0])
+    oldest, *_, newest = [tickets.new("t-1", {"task": str(n)}) for n in range(TICKETS_MAX + 1)]
+    assert tickets.take(newest) == ("t-1", {"task": str(TICKETS_MAX)})
+    late = tickets.new("t-1", {})
+    at[0] = TICKET_LASTS_S
+    for ticket in (oldest, newest, late):
+        with pytest.raises(UsageError, match="begun already, or too late"):
+            tickets.take(ticket)
 
 
 def test_a_token_ends_after_ten_minutes() -> None:

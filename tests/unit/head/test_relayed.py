@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -49,7 +50,10 @@ def test_all_that_a_short_command_says_may_come_at_once() -> None:
 
 def test_a_command_that_says_much_on_stderr_at_once_is_open_all_the_same(tmp_path: Path) -> None:
     line = f'printf "$1 open\\n%020000d\\n$1 exit 3\\n" 0 > {tmp_path}/f; cat {tmp_path}/f >&2; echo out'
-    assert read_all(line) == (b"out\n", 3, "0" * 4095 + "\n")
+    found: object = None
+    with contextlib.suppress(ConnectFailed):
+        found = read_all(line)
+    assert found == (b"out\n", 3, "0" * 4095 + "\n")
 
 
 def test_a_client_that_breaks_off_has_no_exit_code() -> None:

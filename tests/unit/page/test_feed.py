@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.page.feed import Calm, difference, steady, told
+from orchestrator.page.feed import Calm, Feed, difference, steady, told
+
+if TYPE_CHECKING:
+    from orchestrator.page.source import Source
 
 _LEAVES = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))
 _DOCUMENTS = st.recursive(
@@ -78,7 +82,7 @@ def test_what_happens_to_one_of_many_tasks_is_told_at_once() -> None:
     found["runs"][0]["tasks"][7] |= {"phase": "EXITED", "exit_code": 1}
     change = difference(first, calm(steady(found, first), first, 101.0))["runs"]["t"]
     assert change["global_step"] == 2
-    assert set(change["tasks"]) == {"worker:7"}
+    assert set(change.get("tasks", ())) == {"worker:7"}
     few = calm(steady(status(100.0, tasks=20, step=1), None), None, 100.0)
     later = calm(steady(status(101.0, tasks=20, step=2), few), few, 101.0)
     assert later["runs"]["t"]["tasks"]["worker:3"]["global_step"] == 2, "of few tasks all is told"
@@ -88,3 +92,33 @@ def test_a_list_of_runs_is_told_without_their_tasks() -> None:
     known = steady(status(1.0, tasks=2, step=1), None)
     assert "tasks" not in told(known, None)["runs"]["t"]
     assert set(told(known, "t")["runs"]["t"]["tasks"]) == {"worker:0", "worker:1"}
+
+
+class Told:
+    """A source of one run that moves, with two events."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def runs(self) -> dict[str, Any]:
+        self.asked += 1
+        return status(100.0 + self.asked, tasks=1, step=self.asked)
+
+    def events(self, run_id: str | None, after: int) -> dict[str, Any]:
+        newest = 1 if self.asked < 3 else 3
+        return {"events": [{"seq": n, "run": run_id} for n in range(after + 1, newest + 1)]}
+
+
+def test_a_viewer_is_told_each_event_once() -> None:
+    async def look() -> list[dict[str, str]]:
+        feed = Feed(cast("Source", Told()), poll_s=0.01)
+        heard: list[dict[str, str]] = []
+        async for message in feed.view("t", None):
+            heard.append(message)
+            if [m["event"] for m in heard].count("delta") >= 8:
+                return heard
+        return heard
+
+    heard = asyncio.run(look())
+    assert heard[0]["event"] == "snapshot"
+    assert [m["id"] for m in heard if m["event"] == "event"] == ["2", "3"], "those since it began to look"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -51,6 +52,36 @@ def test_the_first_report_leaves_at_once_and_the_next_ones_wait(wire: Wire) -> N
     assert wire.arrived() == []
 
 
+def test_a_line_that_was_begun_is_finished_and_what_does_not_fit_is_dropped_whole(wire: Wire) -> None:
+    wire.theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    large = {"say": {"kind": "x", "message": "y" * 30_000}}
+    assert wire.link.send(large)  # type: ignore[arg-type]
+    assert not wire.link.send({"step": 1, "age_s": 0.0}), "the reader has not taken the one before"
+    heard, sent = b"", False
+    while not sent:
+        heard += wire.ours.recv(1 << 20)
+        sent = wire.link.send({"step": 2, "age_s": 0.0})
+    heard += wire.ours.recv(1 << 20)
+    wire.link._flush(0.0)  # the next report would do so
+    heard += wire.ours.recv(1 << 20)
+    lines = heard.split(b"\n")
+    assert lines[0] == json.dumps(large, separators=(",", ":")).encode()
+    assert lines[1:] == [b'{"step":2,"age_s":0.0}', b""]
+
+
+def test_a_child_of_the_script_has_not_the_runtimes_socket(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fd = os.dup(wire.theirs.fileno())
+    os.set_inheritable(fd, True)
+    monkeypatch.setenv("ORCH_FD", str(fd))
+    link = Link.from_environment()
+    assert link._sock is not None
+    assert not link._sock.get_inheritable()
+    assert "ORCH_FD" not in os.environ
+    link._sock.close()
+
+
 class Variable:
     """Of a strategy: reading it from another thread could order a collective."""
 
@@ -64,9 +95,9 @@ def test_what_was_held_back_before_a_pause_is_told_by_another_thread(wire: Wire)
     progress = Progress(wire.link, interval_s=0.0)
     progress._latest = (20, {"loss": 0.5}, None, time.monotonic() - 0.5)  # held back, and now due
     progress.catch_up()
-    (message,) = wire.arrived()
-    assert message["step"] == 20
-    assert message["age_s"] >= 0.5, "when it was made, and not when it was told"
+    told = wire.arrived()
+    assert [message["step"] for message in told] == [20]
+    assert told[0]["age_s"] >= 0.5, "when it was made, and not when it was told"
     progress.catch_up()
     assert wire.arrived() == []
 
@@ -116,7 +147,8 @@ def test_a_position_that_is_none_is_said_once_and_does_not_raise(
     for bad in ("ten", float("nan"), None):
         progress.report(bad, {})  # type: ignore[arg-type]
     progress.report(5, {})
-    said, step = wire.arrived()
+    said, step, *more = wire.arrived()
+    assert more == [], "it is said once"
     assert said["say"]["kind"] == "progress-lost"
     assert said["say"]["message"].startswith(
         "the position 'ten' cannot be reported (ValueError: invalid literal"

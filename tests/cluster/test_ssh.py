@@ -40,8 +40,8 @@ HELLO = "echo hello; exit 0"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """Two hosts that no test changes."""
-    with Lab(2) as made:
+    """Three hosts that no test changes."""
+    with Lab(3) as made:
         yield made
 
 
@@ -265,6 +265,34 @@ class TestBastion:
         assert any("Match exec" in warning for warning in ssh.warnings(host))
         with pytest.raises(ConnectFailed, match="port 1 "):
             ssh.open(replace(host, port=1, proxy_jump="none"), HELLO)
+
+    def test_a_bastion_goes_by_its_own_bastion(self, lab: Lab, ssh: SshTransport, tmp_path: Path) -> None:
+        outer, inner, there = lab.hosts
+        (tmp_path / ".ssh").mkdir()
+        (tmp_path / ".ssh/config").write_text(
+            f"Host inner\n  HostName {inner.address}\n  Port {inner.port}\n  ProxyJump {outer.address}:{outer.port}\n"
+        )
+        before = inner.log.read_text().count(f"from {outer.address}")
+        assert says_hello(ssh, there.plan(proxy_jump="inner"))
+        assert inner.log.read_text().count(f"from {outer.address}") > before
+
+    def test_a_certificate_that_lies_elsewhere(
+        self, make_lab: MakeLab, ssh: SshTransport, tmp_path: Path
+    ) -> None:
+        host = make_lab(1).host(0)
+        ca, key = tmp_path / "ca", tmp_path / "key"
+        for made in (ca, key):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(made)], check=True)
+        sign = ["ssh-keygen", "-q", "-s", str(ca), "-I", "me", "-n", getpass.getuser(), f"{key}.pub"]
+        subprocess.run(sign, check=True)
+        (tmp_path / "key-cert.pub").rename(tmp_path / "mine.pub")
+        host.restart_sshd(TrustedUserCAKeys=f"{ca}.pub", AuthorizedKeysFile="none")
+        plan = host.plan(identity_file=str(key))
+        with pytest.raises(AuthRefused):
+            ssh.open(plan, HELLO)
+        (tmp_path / ".ssh").mkdir()
+        (tmp_path / ".ssh/config").write_text(f"Host *\n  CertificateFile {tmp_path}/mine.pub\n")
+        assert says_hello(ssh, plan)
 
     def test_a_closed_port_behind_the_bastion(self, lab: Lab, ssh: SshTransport) -> None:
         bastion, there = lab.host(0), lab.host(1)

@@ -73,16 +73,19 @@ class TestRead:
 
     def test_a_line_that_is_none_and_a_directory(self, tmp_path: Path) -> None:
         config = tmp_path / "config"
-        config.write_text("Port\nUser ml\n")
+        config.write_text(
+            "Port\nUser ml\nHost a\nCertificateFile 1\nHost b\nCertificateFile 2\nCertificateFile 3\n"
+        )
         read = read_config([config, tmp_path], tmp_path)
         assert "User ml" in read.text
-        assert len(read.warnings) == 2
+        assert len(read.warnings) == 3
+        assert read.warnings[1].endswith("config:7: skipped: orch takes one CertificateFile of a block")
 
 
 class TestRoute:
     def test_a_bare_name(self, tmp_path: Path) -> None:
         found = route_to(tmp_path, HostPlan("gpu-a"), {})
-        assert found.bastion is None
+        assert found.bastions == ()
         hop = found.target
         assert (hop.address, hop.port, hop.user) == ("gpu-a", 22, getpass.getuser())
         assert hop.known_hosts[0] == tmp_path / ".ssh/known_hosts"
@@ -159,8 +162,8 @@ class TestRoute:
     def test_the_bastion(self, tmp_path: Path, jump: str, expected: tuple[str, int, str]) -> None:
         names = lookup_of(gate={"hostname": "192.0.2.9", "port": "2200", "user": "jumper"})
         found = route_to(tmp_path, HostPlan("gpu-a", user="ml", proxy_jump=jump), names)
-        assert found.bastion is not None
-        assert (found.bastion.address, found.bastion.port, found.bastion.user) == expected
+        (bastion,) = found.bastions
+        assert (bastion.address, bastion.port, bastion.user) == expected
         assert [hop.bastion for hop in found.hops] == [True, False]
 
     @pytest.mark.parametrize(
@@ -170,8 +173,7 @@ class TestRoute:
             ({"setenv": ["A=1"]}, "write it under `env`"),
             ({"stricthostkeychecking": "accept-new"}, "orch trust"),
             ({"stricthostkeychecking": "ask", "addressfamily": "any"}, None),
-            ({"identityfile": ["~/.ssh/k"], "certificatefile": ["~/.ssh/other-cert.pub"]}, "KEY-cert.pub"),
-            ({"identityfile": ["~/.ssh/k"], "certificatefile": ["~/.ssh/k-cert.pub"]}, None),
+            ({"identityfile": ["~/.ssh/k"], "certificatefile": ["~/.ssh/other-cert.pub"]}, None),
             ({"port": "ssh"}, "no port: 22 is taken"),
         ],
     )
@@ -182,13 +184,20 @@ class TestRoute:
         assert len(hop.not_done) == (said is not None)
         assert said is None or said in hop.not_done[0]
 
-    def test_a_bastion_behind_a_bastion_is_said(self, tmp_path: Path) -> None:
+    def test_a_bastion_behind_bastions(self, tmp_path: Path) -> None:
         names = lookup_of(
-            gate={"hostname": "gate", "proxyjump": "outer"}, a={"hostname": "a", "proxyjump": "gate"}
+            gate={"hostname": "gate", "proxyjump": "outer,inner"},
+            outer={"hostname": "outer", "proxyjump": "gate"},
+            a={"hostname": "a", "proxyjump": "gate"},
+            odd={"hostname": "odd", "proxycommand": "nc"},
         )
-        bastion = route_to(tmp_path, HostPlan("a"), names).bastion
-        assert bastion is not None
-        assert "a bastion of its own (outer)" in bastion.not_done[0]
+        hops = route_to(tmp_path, HostPlan("a"), names).hops
+        assert [hop.address for hop in hops] == ["outer", "inner", "gate", "a"], "and no way in a circle"
+        hops = route_to(tmp_path, HostPlan("b", proxy_jump="odd,x@gate"), names).hops
+        assert [(hop.address, hop.user) for hop in hops[1:-1]] == [("gate", "x")], (
+            "as written, it is the whole way"
+        )
+        assert "has a ProxyCommand (nc): orch runs none" in hops[0].not_done[0]
 
     def test_the_agent_and_variables_of_the_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -213,13 +222,13 @@ class TestRoute:
         names = lookup_of(
             gate={"hostname": "gate", "proxyjump": "gate"}, a={"hostname": "a", "proxyjump": "gate"}
         )
-        assert route_to(tmp_path, HostPlan("gate"), names).bastion is None
-        assert route_to(tmp_path, HostPlan("a"), names).bastion is not None
+        assert route_to(tmp_path, HostPlan("gate"), names).bastions == ()
+        assert len(route_to(tmp_path, HostPlan("a"), names).bastions) == 1
 
     @pytest.mark.parametrize(
         ("host", "why"),
         [
-            (HostPlan("h", proxy_jump="a,b"), "several bastions"),
+            (HostPlan("h", proxy_jump="a,,b"), "no bastion"),
             (HostPlan("h", proxy_jump="a b:x:y"), "no bastion"),
             (HostPlan("h", proxy_jump="-oProxyCommand=touch x"), "no address"),
             (HostPlan("h", address="ml@a"), "no address"),
@@ -235,5 +244,5 @@ class TestRoute:
 
     def test_a_proxy_command_gives_way_to_the_spec(self, tmp_path: Path) -> None:
         names = lookup_of(p={"hostname": "p", "proxycommand": "nc %h %p"})
-        assert route_to(tmp_path, HostPlan("p", proxy_jump="none"), names).bastion is None
-        assert route_to(tmp_path, HostPlan("p", proxy_jump="gate"), names).bastion is not None
+        assert route_to(tmp_path, HostPlan("p", proxy_jump="none"), names).bastions == ()
+        assert len(route_to(tmp_path, HostPlan("p", proxy_jump="gate"), names).bastions) == 1

@@ -66,6 +66,8 @@ class Hop:
     """The socket of the SSH agent, by IdentityAgent: `none` for no agent, None for that of the environment."""
     not_done: tuple[str, ...] = ()
     """What ssh_config says of it that orch does not do, a sentence each."""
+    certificates: tuple[Path, ...] = ()
+    """Files of certificates over keys of the files or the SSH agent, beside those that lie beside a key."""
     algorithms: Mapping[str, str] = field(default_factory=dict)
     """What ssh_config says of them, by keyword."""
 
@@ -85,11 +87,12 @@ class Route:
 
     host: HostPlan
     target: Hop
-    bastion: Hop | None
+    bastions: tuple[Hop, ...] = ()
+    """In the order in which they are connected to."""
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        return (self.target,) if self.bastion is None else (self.bastion, self.target)
+        return (*self.bastions, self.target)
 
 
 Lookup = Callable[[str], Mapping[str, object]]
@@ -122,6 +125,7 @@ class _Reader:
                 self.warnings.append(f"{path}: {error.strerror}; read as empty")
             return []
         lines: list[str] = []
+        is_certified = False
         for number, line in enumerate(text.splitlines(), 1):
             line = _without_comment(line.strip())
             if not line:
@@ -136,6 +140,13 @@ class _Reader:
                 continue
             if keyword in ("host", "match"):
                 block = line = self._block(path, number, keyword, line, value)
+                is_certified = False
+            if keyword == "certificatefile":
+                if is_certified:
+                    self.warnings.append(
+                        f"{path}:{number}: skipped: orch takes one CertificateFile of a block"
+                    )
+                is_certified = True
             lines.append(line)
         return lines
 
@@ -190,32 +201,36 @@ def route(host: HostPlan, lookup: Lookup, home: Path) -> Route:
                 "~/.ssh/config reaches it by a ProxyCommand, and orch runs none",
                 hint="name the bastion as proxy_jump, or write `proxy_jump: none` to connect directly",
             )
-        return Route(host, target, None)
-    bastion = _bastion(host, jump, lookup, home, name)
-    # `Host *` with a ProxyJump matches the bastion too; as with ssh, the bastion itself is reached directly.
-    same = (bastion.address, bastion.port) == (target.address, target.port)
-    return Route(host, target, None if same else bastion)
+        return Route(host, target)
+    return Route(host, target, _bastions(host, jump, lookup, home, [target]))
 
 
-def _bastion(host: HostPlan, jump: str, lookup: Lookup, home: Path, target: str) -> Hop:
-    if "," in jump:
-        raise HostUnfit(
-            host.name, f"{jump!r} are several bastions, and orch goes by one", hint="name one in proxy_jump"
-        )
-    found = re.fullmatch(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?/?", jump)
+def _bastions(host: HostPlan, jump: str, lookup: Lookup, home: Path, beyond: list[Hop]) -> tuple[Hop, ...]:
+    """Return the bastions on the way, the one that is connected to first at the beginning.
+
+    A bastion goes by those that its ProxyJump names, as ssh does. `Host *` with a ProxyJump matches the bastion too:
+    none goes by itself, nor by what lies `beyond` it.
+    """
+    before, _, last = jump.rpartition(",")
+    found = re.fullmatch(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?/?", last)
     if found is None:
-        raise HostUnfit(host.name, f"{jump!r} is no bastion", hint="write it as [user@]name[:port]")
+        raise HostUnfit(host.name, f"{last!r} is no bastion", hint="write it as [user@]name[:port]")
     name = found[2].strip("[]")
-    port = int(found[3]) if found[3] else None
     settings = lookup(name)
     # A cluster.yaml alone must be enough: where no other user is named for the bastion, the host's user is taken.
     user = found[1] or str(settings.get("user") or host.user or "") or None
+    port = int(found[3]) if found[3] else None
     hop = _hop(host, name, settings, home, user=user, port=port, bastion=True)
-    own = str(settings.get("proxyjump") or settings.get("proxycommand") or "none")
-    if own.lower() == "none" or own == jump or name == target:
-        return hop
-    said = f"the bastion {name} has a bastion of its own ({own}): orch goes by one, and to that one directly"
-    return replace(hop, not_done=(*hop.not_done, said))
+    if any((hop.address, hop.port) == (one.address, one.port) for one in beyond):
+        return ()
+    own = before or str(settings.get("proxyjump") or "none")
+    if own.lower() != "none":
+        return (*_bastions(host, own, lookup, home, [*beyond, hop]), hop)
+    command = str(settings.get("proxycommand") or "none")
+    if command.lower() == "none":
+        return (hop,)
+    said = f"the bastion {name} has a ProxyCommand ({command}): orch runs none, and goes to it directly"
+    return (replace(hop, not_done=(*hop.not_done, said)),)
 
 
 def _hop(
@@ -255,7 +270,8 @@ def _hop(
         system_known_hosts=_files(settings, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS, home),
         revoked_keys=_files(settings, "revokedhostkeys", "none", home),
         agent=_agent(agent, home) if agent else None,
-        not_done=_not_done(name, settings, home),
+        not_done=_not_done(name, settings),
+        certificates=tuple(_expand(str(file), home) for file in _listed(settings.get("certificatefile"))),
         algorithms=_algorithms(settings),
     )
 
@@ -289,7 +305,7 @@ _NOT_DONE: Mapping[str, tuple[frozenset[str], str]] = {
 """Settings that change what `ssh` does: the values with which they do not, and what is so here."""
 
 
-def _not_done(name: str, settings: Mapping[str, object], home: Path) -> tuple[str, ...]:
+def _not_done(name: str, settings: Mapping[str, object]) -> tuple[str, ...]:
     """Return what ssh_config says of a name that orch does not do, so that it is not passed over in silence."""
     said = []
     for keyword, (harmless, instead) in _NOT_DONE.items():
@@ -297,13 +313,6 @@ def _not_done(name: str, settings: Mapping[str, object], home: Path) -> tuple[st
         text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
         if text and text.lower() not in harmless:
             said.append(f"ssh_config says {keyword} {text} of {name}, and orch does not do that: {instead}")
-    keys = [str(_expand(str(key), home)) for key in _listed(settings.get("identityfile"))]
-    said += [
-        f"ssh_config says certificatefile {file} of {name}, and orch reads a certificate only beside its key: link it "
-        "there as KEY-cert.pub"
-        for file in _listed(settings.get("certificatefile"))
-        if str(_expand(str(file), home)) not in [f"{key}-cert.pub" for key in keys]
-    ]
     port = str(settings.get("port", SSH_PORT))
     if not port.isdecimal():
         said.append(f"ssh_config says port {port} of {name}, which is no port: {SSH_PORT} is taken")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import stat
@@ -114,13 +115,28 @@ class Keys:
             if key is None:
                 continue
             blobs.add(key.asbytes())
-            if self._may_offer(str(path), key):
-                yield str(path), key
+            yield from self._offered(str(path), key)
         for held in sorted(agent.get_keys(), key=lambda held: held.asbytes() not in blobs):
             label = f"{host_key(held).fingerprint} (SSH agent)"
             may_be_offered = held.asbytes() in blobs or not self._hop.identities_only
-            if may_be_offered and self._may_offer(label, held):
-                yield label, held
+            if may_be_offered:
+                yield from self._offered(label, held)
+
+    def _offered(self, label: str, key: paramiko.PKey) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Yield the key with each certificate over it that ssh_config names, and as it is."""
+        for path in self._hop.certificates:
+            try:
+                certificate = paramiko.pkey.PublicBlob.from_file(str(path))
+            except (OSError, ValueError, paramiko.SSHException) as error:
+                self._tried.append(f"{path} (cannot be read: {error})")
+                continue
+            if _is_over(certificate.key_blob, key):
+                certified = copy.copy(key)
+                certified.public_blob = certificate
+                if self._may_offer(str(path), certified):
+                    yield f"{label} with {path}", certified
+        if self._may_offer(label, key):
+            yield label, key
 
     def _of_file(self, path: Path) -> paramiko.PKey | None:
         try:
@@ -178,6 +194,16 @@ def _certificate(key: paramiko.PKey) -> bytes | None:
     """Return the certificate that came with a key, as the network has it."""
     blob = getattr(key, "public_blob", None)
     return blob.key_blob if blob is not None and blob.key_type.endswith(CERTIFICATE) else None
+
+
+def _is_over(certificate: bytes, key: paramiko.PKey) -> bool:
+    """Return whether a certificate, as the network has it, is over that key: it repeats the key's numbers."""
+    message = paramiko.Message(certificate)
+    message.get_string()
+    message.get_string()
+    own = paramiko.Message(key.asbytes())
+    own.get_string()
+    return message.get_remainder().startswith(own.get_remainder())
 
 
 def _algorithms(key: paramiko.PKey) -> list[str]:

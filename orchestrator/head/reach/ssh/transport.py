@@ -181,12 +181,11 @@ class SshTransport:
         route = self.route(host)
         connections = self._connections(route)
         try:
-            if route.bastion is not None:
-                bastion = route.bastion
+            for bastion, connection in zip(route.bastions, connections, strict=False):
                 try:
-                    retried(lambda: self._open_hop(route, bastion, connections[0]))
+                    retried(partial(self._open_hop, route, bastion, connection))
                 except (HostKeyUnknown, HostKeyChanged):
-                    return self._shown(route, bastion, connections[0])
+                    return self._shown(route, bastion, connection)
             return self._shown(route, route.target, connections[-1])
         finally:
             hang_up(connections)
@@ -323,8 +322,8 @@ class SshTransport:
         connection.transport.sock.settimeout(IDLE_WAKE_S)
 
     def _handshake(self, route: Route, hop: Hop) -> AbstractContextManager[None]:
-        via = None if hop.bastion or route.bastion is None else route.bastion.address
-        return self._gates.setdefault((via, hop.address, hop.port), Gate()).handshake()
+        way = route.hops[: route.hops.index(hop) + 1]
+        return self._gates.setdefault(tuple((one.address, one.port) for one in way), Gate()).handshake()
 
     def _start(self, route: Route, connections: list[fabric.Connection], command: str) -> paramiko.Channel:
         connection = connections[-1]

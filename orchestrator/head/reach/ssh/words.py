@@ -16,15 +16,13 @@ def ssh_words(host: HostPlan, own_known_hosts: Path) -> list[str]:
     Raises HostUnfit where the way is one that orch does not go.
     """
     route = SshTransport(own_known_hosts).route(host)
-    words = _hop(route.target, own_known_hosts)
-    if route.bastion is None:
-        words.append("-oProxyJump=none")
-    else:
+    way = "-oProxyJump=none"
+    for bastion in route.bastions:
         # With ProxyJump, ssh would tell the bastion's connection neither our keys nor our known_hosts.
-        proxy = shlex.join(_hop(route.bastion, own_known_hosts)).replace("%", "%%")
-        words.append(f"-oProxyCommand={proxy} -W [%h]:%p {shlex.quote(route.bastion.address)}")
+        proxy = shlex.join([*_hop(bastion, own_known_hosts), way]).replace("%", "%%")
+        way = f"-oProxyCommand={proxy} -W [%h]:%p {shlex.quote(bastion.address)}"
     # Its name as it was written, so that what else ssh_config says of it holds.
-    return [*words, host.address or host.name]
+    return [*_hop(route.target, own_known_hosts), way, host.address or host.name]
 
 
 def _hop(hop: Hop, own_known_hosts: Path) -> list[str]:

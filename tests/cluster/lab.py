@@ -41,6 +41,8 @@ AT_ONCE = 8
 FIRST_HOST = 10
 """Of a network: the addresses below are the head's."""
 
+FIRST_UID = 61_000
+
 _numbers = itertools.count()
 
 
@@ -169,6 +171,21 @@ class LabHost:
         self.restart_sshd()
         return self.dir / "own"
 
+    def own_accounts(self, *names: str) -> None:
+        """Give it users with homes of their own, whom only its own /etc/passwd knows. This restarts sshd."""
+        self._need_cut()
+        lines = [Path("/etc/passwd").read_text()]
+        for uid, name in enumerate(names, FIRST_UID):
+            home = self.dir / name
+            home.mkdir(mode=0o700)
+            os.chown(home, uid, uid)
+            lines.append(f"{name}:x:{uid}:{uid}::{home}:/bin/sh\n")
+        (self.dir / "own").write_text("".join(lines))
+        self._own = Path("/etc/passwd")
+        for directory in (self._lab.dir, self.dir):
+            directory.chmod(0o755)
+        self.restart_sshd(SetEnv=f"PATH={self._path}")
+
     def own_name(self, name: str) -> None:
         """Give it a hostname of its own, which resolves to its address in its own /etc/hosts. This restarts sshd."""
         self._need_cut()
@@ -235,12 +252,12 @@ class LabHost:
         start = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
         return ["unshare", "-m", "-u", "sh", "-c", start, str(self.dir / "hosts"), self._named]
 
+    @property
+    def _path(self) -> str:
+        return f"{self._lab.dir / 'bin'}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
     def _settings(self) -> dict[str, str]:
-        environment = {
-            "ORCH_HOST_DIR": self.host_dir,
-            "HOME": self.home,
-            "PATH": f"{self._lab.dir / 'bin'}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-        }
+        environment = {"ORCH_HOST_DIR": self.host_dir, "HOME": self.home, "PATH": self._path}
         return {
             "Port": str(self.port),
             "ListenAddress": self.address,

@@ -7,15 +7,22 @@ import sysconfig
 from pathlib import Path
 
 
-def make(directory: Path, *, sitecustomize: str = "", versions: dict[str, str] | None = None) -> Path:
+def make(
+    directory: Path,
+    *,
+    sitecustomize: str = "",
+    versions: dict[str, str] | None = None,
+    base: Path | None = None,
+) -> Path:
     """Make the environment, and return the path of its `python`. It also sees the packages of the tests' Python.
 
     Args:
         directory: where to make it.
         sitecustomize: a module that runs first in each of its processes, even with -S and -I.
         versions: packages that claim another version than the installed one.
+        base: another Python of the same version.
     """
-    base = Path(sys.executable).resolve()
+    base = base or Path(sys.executable).resolve()
     site = directory / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     site.mkdir(parents=True)
     (directory / "bin").mkdir()

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
+import sys
+import sysconfig
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +17,11 @@ from typing import Any
 
 import pytest
 
+from tests.cluster import stand_in_python
 from tests.cluster.cluster import Cluster, lab_of, wait_until
+from tests.cluster.conftest import MakeLab
+from tests.cluster.lab import FIRST_UID
+from tests.patience import patient
 
 pytestmark = pytest.mark.lab
 
@@ -114,3 +124,119 @@ def test_a_run_makes_way_for_a_higher_priority_and_goes_on_later_from_its_checkp
     saved = re.search(r"makes way for u-.*saved at step (\d+)", json.dumps(events))
     assert saved is not None
     assert f"generation 2 resumes from step {saved[1]};" in resumed["message"]
+
+
+def leased_now() -> set[tuple[str, str, str]]:
+    """Return (host, GPU, run) of every living task, as the kernel shows it."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        try:
+            text = Path(f"/proc/{entry}/environ").read_text(errors="replace") if entry.isdecimal() else ""
+        except OSError:
+            continue
+        told = dict(item.partition("=")[::2] for item in text.split("\0"))
+        for gpu in filter(None, told.get("CUDA_VISIBLE_DEVICES", "").split(",")):
+            if told.get("ORCH_RUN", "").startswith(("ann-", "bob-")):
+                found.add((told["ORCH_HOST"], gpu, told["ORCH_RUN"]))
+    return found
+
+
+def python_for_all(directory: Path) -> str:
+    """Return a Python with the packages of the tests that every user of this machine can run."""
+
+    def is_open(path: Path) -> bool:
+        return path.exists() and all(parent.stat().st_mode & 1 for parent in path.parents)
+
+    own = Path(sys.executable).resolve()
+    base = next(filter(is_open, (own, Path(f"/usr/bin/python3.{sys.version_info[1]}"))), None)
+    if base is None or not is_open(Path(sysconfig.get_path("purelib"))):
+        pytest.skip("NO ACCESS: other users cannot reach this Python and its packages")
+    found = directory / "bin" / "python3"  # what the agent is started with
+    found.unlink()
+    found.symlink_to(base)
+    return str(stand_in_python.make(directory / "python", base=base))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.fault(99)
+def test_row_99_two_users_ten_runs_two_hosts_and_heads_that_are_killed_at_random(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    lab = make_lab(2)
+    python = python_for_all(lab.dir)
+    tool = lab.dir / "bin" / "nvidia-smi"
+    tool.write_text(_NVIDIA_SMI)
+    tool.chmod(0o755)
+    heads: dict[str, Cluster] = {}
+    for user in ("ann", "bob"):
+        heads[user] = Cluster(tmp_path / user, lab)
+        heads[user].directory.mkdir()
+    for host in lab.hosts:
+        host.own_accounts(*heads)
+    twice: list[set[tuple[str, str, str]]] = []
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.2):
+            now = leased_now()
+            seen.update(run for _, _, run in now)
+            if len({place[:2] for place in now}) < len(now):
+                twice.append(now)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for number in range(5):
+            for uid, (user, head) in enumerate(heads.items(), FIRST_UID):
+                saves = lab.dir / f"{user}-{number}"
+                saves.mkdir()
+                os.chown(saves, uid, uid)
+                places = chance.choice(([0], [1], [0, 1]))
+                hosts = [{**head.hosts(2)[at], "user": user, "gpus": [chance.randint(0, 1)]} for at in places]
+                steps = str(chance.randint(50, 400))
+                more: dict[str, Any] = {
+                    "hosts": hosts,
+                    "checkpoint": {"dir": str(saves)},
+                    "queue": {},
+                    "python": python,
+                }
+                spec = head.spec("--steps", steps, tasks=len(places), name=f"{user}-{number}", **more)
+                head.ok("up", spec, "--detach")
+
+        def ended(head: Cluster) -> bool:
+            runs = head.get("/v1/status")["runs"]
+            assert {run["phase"] for run in runs} <= {
+                "QUEUED",
+                "PENDING",
+                "RENDEZVOUS",
+                "RUNNING",
+                "STOPPING",
+                "BACKOFF",
+                "SUCCEEDED",
+            }, runs
+            return len(runs) == 5 and all(run["phase"] == "SUCCEEDED" for run in runs)
+
+        give_up_at = time.monotonic() + patient(600)
+        kills = 0
+        while not all(map(ended, heads.values())):
+            assert time.monotonic() < give_up_at, [
+                json.loads(head.ok("queue", "--json")) for head in heads.values()
+            ]
+            if kills < 8:
+                kills += 1
+                victim = chance.choice(list(heads.values()))
+                victim.kill_coordinator()
+                victim.ok("coordinator", "start")
+            time.sleep(chance.uniform(0.0, 3.0))
+    finally:
+        over.set()
+        looking.join()
+        for head in heads.values():
+            head.orch("kill", "--all", "--force")
+            head.orch("coordinator", "stop")
+            head._short.cleanup()
+    assert not twice, "no GPU was leased twice"
+    assert len(seen) == 10

@@ -376,10 +376,10 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.DATA,
-        (r"CancelledError\b.*(?:function is cancelled|GetNext|Iterator)",),
+        (r"CancelledError\b.*(?:function is cancelled|GetNext|Iterator|RemoteExecuteNode)",),
         "under a parameter server a step of another worker failed, mostly since that worker's data had ended, and this "
         "one was cancelled",
-        "`Start cancelling closures due to error` in the chief's log names the first error; for OutOfRangeError "
+        "`Start cancelling closures due to error` in the chief's log names the first error; where data ran out "
         "`repeat()` the data set that each worker makes, and let `steps_per_epoch` say where an epoch ends",
         in_the_error_only=True,
     ),

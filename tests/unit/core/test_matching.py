@@ -74,6 +74,11 @@ TEXTS: list[tuple[str, Cause, str]] = [
         "the strategy was made after TensorFlow had run something",
     ),
     (
+        f"{ERRORS}.CancelledError: RemoteExecuteNode::RunAsync [Op:__inference_train_function_567]",
+        Cause.DATA,
+        "mostly since that worker's data had ended",
+    ),
+    (
         f"{ERRORS}.CancelledError: The corresponding function is cancelled. Please reschedule the function.",
         Cause.DATA,
         "mostly since that worker's data had ended",

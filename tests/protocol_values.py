@@ -20,6 +20,7 @@ from typing import (
 from orchestrator.protocol.bounds import Exact, Form, Json, Length, Range, Raw
 
 OF_FORM = {"a run id": "t-20260101-000000", "a task, such as worker:3": "worker:0", "a SHA-256": "0" * 64}
+OF_FORM |= {"a version": "3.11.2", "a processor": "x86_64", "a C library": "glibc-2.36"}
 
 
 def valid(type_: Any) -> Any:

@@ -66,10 +66,10 @@ def refuse(done: Sequence[SetUp], file: str) -> None:
     text = "\n".join(problem.message for problem in problems)
     hint = "; ".join(dict.fromkeys(problem.hint for problem in problems if problem.hint))
     if len(failed) < len(done):
-        others = counted(len(done) - len(failed), "host")
-        raise SomeHostsOnly(
-            text, hint=f"{hint}; {others} are set up: `orch setup {file}` again does the rest"
-        )
+        count = len(done) - len(failed)
+        others = f"{counted(count, 'host')} {'is' if count == 1 else 'are'} set up"
+        rest = f"{others}: `orch setup {file}` again does the rest"
+        raise SomeHostsOnly(text, hint="; ".join(filter(None, (hint, rest))))
     error = OrchestratorError(text, hint=hint or None)
     error.exit_code = problems[0].exit_code or 1
     raise error

@@ -155,7 +155,8 @@ def _layout(found: Survey, machines: Sequence[Machine], script: str, name: str, 
     without = [one.host.name for one in heard if one.python is None]
     if without:
         remarks.append(
-            f"no Python with TensorFlow was found on {listed(without)}: `python` is to be filled in"
+            f"no Python with TensorFlow was found on {listed(without)}: `python` is to be filled in, or "
+            "`setup:` has one made (docs/setup.md)"
         )
     pythons = {one.python for one in heard if one.python}
     common = pythons.pop() if len(pythons) == 1 else None

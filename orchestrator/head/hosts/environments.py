@@ -140,6 +140,10 @@ class Maker:
     ) -> None:
         run = new_run(RUN_ID, Plan("setup", "default", (host,), (), ""), epoch=1, at=0.0)
         wanted = [(path, digest) for path, digest in wheels.values() if digest in missing]
+        if not wanted:
+            raise OrderRefused(
+                Problem("setup-failed", "it asks for wheels that nobody has offered", "try again")
+            )
         bytes_ = sum(os.path.getsize(path) for path, _ in wanted)
         self._told(f"{host.name}: gets {len(wanted)} wheels, {size(bytes_)} …")
         for path, digest in wanted:

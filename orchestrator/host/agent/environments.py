@@ -75,7 +75,7 @@ def _look(wish: Wish) -> EnvironmentState:
         os.utime(os.path.join(_path(wish["key"]), RECORD))
         return _state("ready", str(record["python"]), record["by"])
     python = _interpreter(wish["version"], may_load=not wish["offline"])
-    version = (_version_of(python) or "") if os.path.isabs(python) else python
+    version = (_version_of(python) or "0") if os.path.isabs(python) else python
     return _state("absent", version, "uv" if _program("uv") else "pip")
 
 
@@ -132,7 +132,7 @@ def _make(wish: Wish) -> EnvironmentState:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(blob)
     _remove_old(key, wish)
-    return _state("ready", version or "", state["by"])
+    return _state("ready", version or "0", state["by"])
 
 
 def _install(wish: Wish, by: str, made: str, work: str) -> None:

@@ -22,10 +22,10 @@ MAKE_S = 7200.0
 
 _MAKING: orders.EnvironmentState = {
     "state": "making",
-    "python": "",
+    "python": "0",
     "by": "pip",
-    "machine": "",
-    "libc": "",
+    "machine": "unknown",
+    "libc": "musl",
     "line": "",
     "missing": [],
 }

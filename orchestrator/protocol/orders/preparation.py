@@ -5,6 +5,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from orchestrator.protocol.bounds import (
     Count,
     Digest,
+    Form,
     FreeBytes,
     Length,
     LogLine,
@@ -180,12 +181,12 @@ class EnvironmentState(TypedDict):
     """How far it is."""
 
     state: Literal["absent", "making", "ready"]
-    python: Name
-    """The version that it has, or would have."""
+    python: Annotated[str, Form(r"[0-9][0-9.]{0,31}", "a version")]
+    """The one that it has, or would have."""
     by: Literal["uv", "pip"]
-    machine: Name
-    libc: Name
-    """The C library, such as glibc-2.36: which wheels fit."""
+    machine: Annotated[str, Form(r"[A-Za-z0-9_]{1,64}", "a processor")]
+    libc: Annotated[str, Form(r"musl|glibc-2\.[0-9]{1,3}(\.[0-9]{1,4})?", "a C library")]
+    """Such as glibc-2.36: which wheels fit."""
     line: LogLine
     """What uv or pip has printed last."""
     missing: Annotated[list[Digest], Length(FILES_MAX)]

@@ -26,36 +26,6 @@ EXACT = 1e-4
 
 PATIENCE_S = 500.0
 
-IN_PARTS = {
-    "metrics",
-    "loss_that_is_a_sum",
-    "add_loss_in_a_layer",
-    "regularizers",
-    "compute_loss_of_its_own",
-    "clipped_by_the_optimizer",
-    "accumulated",
-    "moving_average_of_weights",
-    "scaled_loss",
-    "weights_of_classes",
-    "several_inputs_and_outputs",
-    "tf_data",
-    "py_dataset",
-    "python_generator",
-    "loop_of_train_on_batch",
-    "fewer_examples_than_replicas",
-    "recurrent_model_asked_for_one_example",
-    "embedded",
-    "normalization_that_is_frozen",
-    "noise_that_is_too_small_to_be_seen",
-    "metrics_that_are_scalars",
-    "penalty_that_a_layer_shows",
-    "uneven_batches_in_parts",
-    "metrics_with_several_results",
-    "convolutions_without_an_example",
-    "pooling_without_an_example",
-}
-"""The cases whose shares are taken in parts with `hold_batch`. The others take them as a whole."""
-
 
 def rows(text: str) -> dict[str, dict[str, Any]]:
     found = (json.loads(line) for line in text.splitlines() if line.startswith('{"case"'))
@@ -95,31 +65,20 @@ def ended(run: Gang) -> list[int]:
         pytest.param(
             1, {"strategy": "mirrored", "replicas_on_cpu": 3}, id="3 replicas", marks=pytest.mark.long
         ),
-        pytest.param(
-            1,
-            {"strategy": "mirrored", "replicas_on_cpu": 2, "on_shrink": "hold_batch"},
-            id="2 of 3 replicas, in parts",
-            marks=pytest.mark.long,
-        ),
     ],
 )
 def test_each_case_has_the_weights_and_figures_of_one_process(
     gang: Callable[..., Gang], tmp_path: Path, workers: int, options: dict[str, Any]
 ) -> None:
-    asked = ["everything"] if "on_shrink" in options else []
-    single = alone("cases.py", *asked)
+    single = alone("cases.py")
     directories = [tmp_path / str(index) for index in range(workers)]
     told = environment(**{"replicas_on_cpu": 1, **options})
-    if "on_shrink" in options:
-        told["ORCH_REPLICAS_PLANNED"] = "3"
-    run = gang(SCRIPTS / "cases.py", *asked, directories=directories, env=told)
+    run = gang(SCRIPTS / "cases.py", directories=directories, env=told)
     assert ended(run) == [0] * workers, run.tasks[0].err
     stdout, stderr = single.communicate(timeout=PATIENCE_S)
     assert single.returncode == 0, stderr
     found = rows(run.tasks[0].out)
     assert list(differences(rows(stdout), found)) == []
-    taken = {name for name, row in found.items() if row["parts"] == 2}
-    assert taken == (IN_PARTS if "on_shrink" in options else set())
     refused = refusals(found)
     assert "cases.py:" in refused["refused_examples_compared"]
     assert "loss = tf.reduce_mean(tf.nn.softmax(" in refused["refused_examples_compared"]
@@ -129,22 +88,6 @@ def test_each_case_has_the_weights_and_figures_of_one_process(
     assert "has 32 examples (`batch_shape`)" in refused["refused_fixed_batch"]
     assert "tf.square(tf.reduce_sum(x)): a gradient that no tape" in refused["refused_gradient_of_no_sum"]
     assert "run_eagerly=True" in refused["refused_eager_steps"]
-
-
-def test_a_share_that_is_taken_in_parts_gives_the_weights_of_one_process(
-    gang: Callable[..., Gang], tmp_path: Path
-) -> None:
-    """One of two replicas is left, and the last batch has fewer examples than there are parts."""
-    name = "uneven_batches_in_parts"
-    single = alone("cases.py", name)
-    env = environment(strategy="mirrored", replicas_on_cpu=1, on_shrink="hold_batch")
-    run = gang(SCRIPTS / "cases.py", name, directories=[tmp_path], env={**env, "ORCH_REPLICAS_PLANNED": "2"})
-    assert ended(run) == [0], run.tasks[0].err
-    stdout, stderr = single.communicate(timeout=PATIENCE_S)
-    assert single.returncode == 0, stderr
-    found = rows(run.tasks[0].out)
-    assert list(differences(rows(stdout), found)) == []
-    assert found[name]["parts"] == 2
 
 
 def test_a_gan_that_is_killed_in_its_second_fit_goes_on_to_the_same_weights(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 
 from orchestrator.task.transparent import step as steps
-from orchestrator.task.transparent.parts import in_parts, or_whole
 from orchestrator.task.transparent.replay import Course
 
 TYPE_CHECKING = False
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.task.transparent.noise import Noise
-    from orchestrator.task.transparent.parts import Parts
     from orchestrator.task.transparent.rescue import Rescue
     from orchestrator.task.transparent.said import Said
 
@@ -26,7 +23,6 @@ def install(
     strategy: Any,
     said: Said,
     noise: Noise,
-    parts: Parts,
     folder: str,
     rescue: Rescue | None = None,
 ) -> None:
@@ -34,7 +30,7 @@ def install(
     stepping = steps.install(library, strategy, said, folder)
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
-        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise, parts, rescue)
+        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise, rescue)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
         _patch_predict_step(trainer.TensorFlowTrainer, strategy)
         _patch_building(trainer.TensorFlowTrainer)
@@ -48,7 +44,6 @@ def _patch_steps(
     stepping: Callable[..., Any],
     said: Said,
     noise: Noise,
-    parts: Parts,
     rescue: Rescue | None,
 ) -> None:
     make = owner._make_function
@@ -58,26 +53,19 @@ def _patch_steps(
             return make(self, step_function)
         if self.run_eagerly:
             if strategy.num_replicas_in_sync == 1:
-                parts.eager(self, step_function)
                 return make(self, step_function)
             raise said.unsupported(
                 f"{self.name} is compiled with run_eagerly=True, whose steps cannot be shared among replicas: "
                 "remove that from the script, or `transparent: true` from the spec"
             )
         noise.prepare()
-        division = parts.of(self, step_function, owner)
-        atomic = rescue and rescue.atomic(strategy, self, step_function, in_parts=division is not None)
-        step = in_parts(stepping(step_function, atomic or None), division)
-        function = or_whole(_traced_first(make(self, step), self), division)
+        atomic = rescue and rescue.atomic(strategy, self, step_function)
+        function = _traced_first(make(self, stepping(step_function, atomic or None)), self)
 
         def function_of_shares(iterator: Any) -> Any:
             if _is_distributed(iterator):
                 return function(iterator)
-            batches = (divided(batch, strategy) for batch in iterator)
-            if division is not None:  # a step that is refused is called again, with the same batches
-                logs = function(list(itertools.islice(batches, self.steps_per_execution)))
-            else:
-                logs = function(batches)
+            logs = function(divided(batch, strategy) for batch in iterator)
             # A metric of the whole batch is not the mean of the replicas' metrics.
             return self._get_metrics_result_or_logs(logs)
 

@@ -1,8 +1,8 @@
-"""Let replicas, and parts of shares, without an example compute what TensorFlow cannot compute on CPUs without one.
+"""Let replicas without an example compute what TensorFlow cannot compute on CPUs without one.
 
-A last batch may be smaller than there are replicas, or than a replica takes parts of its share. The kernels of oneDNN,
-which TensorFlow uses on CPUs, lose the shape of an empty result, so the next operation fails; in a gradient they end
-the process. So an operation without a row is given a row of ones, and that row is cut from its result.
+A last batch may be smaller than there are replicas. The kernels of oneDNN, which TensorFlow uses on CPUs, lose the
+shape of an empty result, so the next operation fails; in a gradient they end the process. So an operation without a
+row is given a row of ones, and that row is cut from its result.
 
 Probed forward and backward with no example: 126 layers of Keras 3 and functions of `tf.nn` and `tf.image`, each
 after a Dense layer, and 34 pairs of poolings, convolutions, LayerNormalization and LSTM. What fails: convolutions, also
@@ -36,15 +36,11 @@ _FIRST = ("input", "value", "images")
 """The name of the argument that holds the examples."""
 
 
-def install(strategy: Any, parts: int) -> None:
-    """Patch what both Keras and scripts call of `tf.nn` and `tf.image`.
-
-    Args:
-        parts: in how many parts a replica takes its share.
-    """
+def install(strategy: Any) -> None:
+    """Patch what both Keras and scripts call of `tf.nn` and `tf.image`."""
     import tensorflow as tf
 
-    if strategy.num_replicas_in_sync * parts == 1 or tf.config.list_logical_devices("GPU"):
+    if strategy.num_replicas_in_sync == 1 or tf.config.list_logical_devices("GPU"):
         return
     for space in _different(tf.nn, tf.compat.v2.nn):
         for name in (*_CONVOLUTIONS, *_TRANSPOSED, *_POOLINGS):

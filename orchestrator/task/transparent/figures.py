@@ -8,9 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from orchestrator.task.transparent import parts
 from orchestrator.task.transparent import step as steps
-from orchestrator.task.transparent.kinds import EACH, SAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +67,6 @@ def _of_all_replicas(assign: Any, said: Said, script: str, folder: str) -> Any:
         try:
             return assign(self, step.total_of(value))
         except steps.NotOfTheBatch as e:
-            parts.refuse_a_figure(f"what {self.path} is assigned")
             line = steps.line_of_script(folder, e.tensor)
             raise said.unsupported(
                 f"{line or script}: the variable {self.path} is assigned what is neither a sum nor a mean over the "
@@ -103,53 +100,21 @@ def _without_empty_batches(moments: Any) -> Any:
 def _of_the_global_batch(update_state: Any, adds_up: bool) -> Any:
     @functools.wraps(update_state)
     def update_state_of_the_global_batch(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        import tensorflow as tf
+
         step = steps.current()
-        if step is not None:
-            values, sample_weight = _figure(step, values, sample_weight, adds_up)
+        is_figure = tf.is_symbolic_tensor(values) and values.shape.rank == 0 and values.dtype.is_floating
+        if step is not None and is_figure:
+            if step.kinds.of(values).name != "same":
+                try:
+                    values = step.figure(values)
+                except steps.NotOfTheBatch:
+                    values = step.guarded(values)
+            if adds_up:
+                values /= tf.cast(step.replicas, values.dtype)
+            is_number = tf.is_symbolic_tensor(sample_weight) and sample_weight.shape.rank == 0
+            if is_number and step.kinds.of(sample_weight).name == "count":
+                sample_weight = step.total / float(step.replicas)
         return update_state(self, values, sample_weight=sample_weight)
 
     return update_state_of_the_global_batch
-
-
-def _figure(step: steps.Step, values: Any, sample_weight: Any, adds_up: bool) -> tuple[Any, Any]:
-    import tensorflow as tf
-
-    if not tf.is_symbolic_tensor(values) or values.shape.rank != 0 or not values.dtype.is_floating:
-        if parts.taking() is not None and not _is_of_examples(step, values):
-            parts.refuse_a_figure("what a metric is given")
-        return values, sample_weight
-    if step.kinds.of(values).name != "same":
-        try:
-            values = step.figure(values, adds_up=adds_up)
-        except steps.NotOfTheBatch:
-            parts.refuse_a_figure("what a metric is given")
-            values = step.guarded(values)
-    elif adds_up:
-        values *= tf.cast(parts.of_a_figure(SAME, step.total, adds_up=True), values.dtype)
-    if adds_up:
-        values /= tf.cast(step.replicas, values.dtype)
-    is_number = tf.is_symbolic_tensor(sample_weight) and sample_weight.shape.rank == 0
-    if is_number and step.kinds.of(sample_weight).name == "count":
-        return values, step.total / float(step.replicas)
-    return values, sample_weight if adds_up else _weight_of_a_part(step, sample_weight)
-
-
-def _is_of_examples(step: steps.Step, values: Any) -> bool:
-    import tensorflow as tf
-
-    return (
-        isinstance(values, tf.Tensor) and tf.is_symbolic_tensor(values) and step.kinds.of(values).name == EACH
-    )
-
-
-def _weight_of_a_part(step: steps.Step, sample_weight: Any) -> Any:
-    """Return the weight of a scalar. The weights of all parts of a batch add up to that of the batch."""
-    if parts.taking() is None:
-        return sample_weight
-    import tensorflow as tf
-
-    weight = tf.convert_to_tensor(1.0 if sample_weight is None else sample_weight)
-    if weight.shape.rank != 0 or step.kinds.of(weight).name != "same":
-        parts.refuse_a_figure("what a metric is given")
-    weight = tf.cast(weight, tf.float32)
-    return weight * parts.of_a_figure(SAME, step.total, adds_up=True)

@@ -12,7 +12,6 @@ import functools
 import sys
 
 from orchestrator.task.keras import keras3_conditions
-from orchestrator.task.transparent import parts
 from orchestrator.task.transparent import step as steps
 from orchestrator.task.transparent.kinds import SAME
 
@@ -130,7 +129,6 @@ def _of_the_global_batch(gradient: Any, said: Said, script: str, folder: str) ->
             try:
                 target, output_gradients = _shares(step, target)
             except steps.NotOfTheBatch as e:
-                parts.refuse_a_figure("this loss")
                 raise said.unsupported(_refusal(e, script, folder)) from None
         found = gradient(tape, target, sources, output_gradients, *args, **kwargs)
         return _added_up(step, found) if _are_weights(sources) else found
@@ -145,7 +143,7 @@ def _shares(step: Step, target: Any) -> tuple[Any, Any]:
     tensors, starts = [], []
     for each in tf.nest.flatten(target):
         for tensor, factor, kind in step.terms(tf.convert_to_tensor(each)):
-            weight = step.share_of_gradient(kind)
+            weight = step.share(kind)
             scale = tf.cast(factor, tensor.dtype) * tf.cast(weight, tensor.dtype)
             tensors.append(tensor)
             starts.append(tf.ones_like(tensor) * scale)
@@ -160,13 +158,10 @@ def _are_weights(sources: Any) -> bool:
 
 
 def _added_up(step: Step, gradients: Any) -> Any:
-    """Return the gradients added up over all replicas; of a part of a batch, those of this replica."""
+    """Return the gradients added up over all replicas."""
     import tensorflow as tf
 
     flat = tf.nest.flatten(gradients)
-    if parts.taking() is not None:
-        own = [None if gradient is None else step.guarded(gradient) for gradient in flat]
-        return tf.nest.pack_sequence_as(gradients, own)
     there = [step.guarded(gradient) for gradient in flat if gradient is not None]
     reduced = iter(step.context.all_reduce(tf.distribute.ReduceOp.SUM, there) if there else ())
     result = [None if gradient is None else next(reduced) for gradient in flat]

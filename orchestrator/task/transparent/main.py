@@ -70,7 +70,6 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
         recording,
         settings_of_tensorflow,
     )
-    from orchestrator.task.transparent.parts import Parts
     from orchestrator.task.transparent.rescue import Rescue
     from orchestrator.task.transparent.setting import Setting
 
@@ -92,12 +91,10 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     gradients.install(library, said, name, script.folder)
     figures.install(library, said, name, script.folder)
     random = noise.install(library, strategy)
-    parts = Parts(said)
     rescue = Rescue.of_this_task()
-    batches.install(library, strategy, said, random, parts, script.folder, rescue)
+    batches.install(library, strategy, said, random, script.folder, rescue)
     setting = Setting(library, strategy, options, said, chief, random, rescue)
-    parts.begin(setting.shrink.parts, library)
-    empty_shares.install(strategy, setting.shrink.parts)
+    empty_shares.install(strategy)
     setting.shrink.install(library, strategy)
     fit.install(setting, places, script.folder)
     return strategy

@@ -74,15 +74,13 @@ class Rescue:
 
     # --- the steps ------------------------------------------------------------------------------------------
 
-    def atomic(self, strategy: Any, model: Any, step_function: Any, *, in_parts: bool) -> Atomic | None:
+    def atomic(self, strategy: Any, model: Any, step_function: Any) -> Atomic | None:
         """Return what makes the training steps of a model atomic; None for steps that do not train."""
         if step_function != model.train_step or workers_of(strategy) == 1:
             return None
         found = self._atomics[model] = Atomic(model)
         if strategy.num_replicas_in_sync > workers_of(strategy):
             found.refusal = "a worker with several replicas has no atomic steps yet"
-        elif in_parts:
-            found.refusal = "a batch that is trained in parts has no atomic step"
         elif model.jit_compile or _several_steps(model):
             found.refusal = "steps of jit_compile or steps_per_execution are not made atomic"
         else:

@@ -48,8 +48,6 @@ class Kinds:
 
     def __init__(self) -> None:
         self._known: dict[Any, Kind] = {}
-        self.crosses = False
-        """Whether a value of one example was combined with one over examples, which differs in a part of the batch."""
 
     def set(self, tensor: Any, kind: Kind) -> None:
         self._known[tensor.ref()] = kind
@@ -68,7 +66,6 @@ class Kinds:
                 continue
             kinds = [self._known[each_input.ref()] for each_input in top.op.inputs]
             self._known[top.ref()] = _kind(top, kinds)
-            self.crosses = self.crosses or _meets_the_batch(top.op, kinds)
             waiting.pop()
         return self._known[tensor.ref()]
 
@@ -86,30 +83,6 @@ def _kind(tensor: Any, kinds: list[Kind]) -> Kind:
     return rule(op, kinds, tensor.value_index)
 
 
-def _meets_the_batch(op: Any, kinds: list[Kind]) -> bool:
-    names = {kind.name for kind in kinds}
-    if names.isdisjoint((EACH, "part")) or op.type in _SHAPES:
-        return False
-    if not names.isdisjoint(("sum", "mean", "mixed", "divisor", "other", "cross")) or _goes_along(
-        op, kinds[0]
-    ):
-        return True
-    numbers = any(kind.name == "count" and not rank_of(of) for kind, of in zip(kinds, op.inputs, strict=True))
-    return numbers and op.type in _OF_NUMBERS
-
-
-def _goes_along(op: Any, kind: Kind) -> bool:
-    """Return whether an operation mixes the examples along their axis, though its result has a value for each."""
-    rank = rank_of(op.inputs[0])
-    if kind.name not in (EACH, "part") or rank is None:
-        return False
-    if op.type in ("Softmax", "LogSoftmax"):
-        return kind.axis == rank - 1
-    axes = constant_of(op.inputs[1]) if op.type in ("Cumsum", "Cumprod", "ReverseV2") else None
-    return axes is not None and kind.axis in {int(axis) % rank for axis in axes.reshape(-1)}
-
-
-_OF_NUMBERS = frozenset({"AddV2", "Add", "Sub", "AddN", "Mul", "MulNoNan", "Pow", "Maximum", "Minimum"})
 _SHAPES = frozenset({"Shape", "Size", "ShapeN"})
 
 

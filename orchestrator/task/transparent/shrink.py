@@ -1,7 +1,7 @@
 """Fewer replicas than planned: the global batch is held, or the learning rate follows by the linear rule.
 
-`hold_batch`: the replicas that are left take larger shares of the same batch, in parts whose gradients are accumulated
-(see `parts.py`), so that the training is that of all of them. `scale_lr`: each replica keeps its batch, and the
+`hold_batch`: the replicas that are left take larger shares of the same batch, so that the training is that of all of
+them. `scale_lr`: each replica keeps its batch, and the
 learning rate is multiplied with what is left of the global one: at once where it becomes smaller, and within a warm-up
 where it grows again, since a large rate at once may undo what was trained. It is multiplied where it is applied: what
 schedules, callbacks and checkpoints see is the script's own.
@@ -44,11 +44,6 @@ class Shrink:
         if self._per_replica:
             return (self.planned if self.way == "hold_batch" else self.replicas), 1
         return (self.replicas, self.planned) if self.way == "scale_lr" else (1, 1)
-
-    @property
-    def parts(self) -> int:
-        """Return in how many parts a replica takes its share, so that a part is no larger than a planned share."""
-        return -(-self.planned // self.replicas) if self.way == "hold_batch" else 1
 
     @property
     def scale(self) -> float:

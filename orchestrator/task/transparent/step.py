@@ -16,7 +16,6 @@ import traceback
 import types
 
 from orchestrator.both.script import is_of_script
-from orchestrator.task.transparent import parts
 from orchestrator.task.transparent.kinds import COUNT, CROSS, EACH, OTHER, SAME, each
 from orchestrator.task.transparent.rules import Kinds
 from orchestrator.task.transparent.strategy import out_of_scope
@@ -116,28 +115,16 @@ class Step:
             return 1.0
         if kind.count is None:
             return tf.math.divide_no_nan(self.examples, self.total)
-        parts.refuse_a_mean()
         count = tf.cast(_count(kind.count, tf), tf.float32)
         return tf.math.divide_no_nan(count, self.context.all_reduce(tf.distribute.ReduceOp.SUM, count))
 
-    def share_of_gradient(self, kind: Kind) -> Any:
-        """Return the same for a gradient, which may be that of a part of the batch."""
-        taken = parts.taking()
-        if taken is None or kind.count is not None or kind.name not in ("same", "mean", "part"):
-            return self.share(kind)
-        return self.examples / taken.total
-
-    def figure(self, tensor: Any, *, adds_up: bool = False) -> Any:
-        """Return a scalar whose mean over the replicas is its value for the global batch. Raises NotOfTheBatch.
-
-        Of a part of the batch, the mean over the parts is that, by their examples; or, with `adds_up`, the sum.
-        """
+    def figure(self, tensor: Any) -> Any:
+        """Return a scalar whose mean over the replicas is its value for the global batch. Raises NotOfTheBatch."""
         import tensorflow as tf
 
         value = tf.zeros([], tensor.dtype)
         for part, factor, kind in self.terms(tensor):
-            share = self.share(kind) * parts.of_a_figure(kind, self.total, adds_up=adds_up)
-            weight = tf.cast(share * float(self.replicas), tensor.dtype)
+            weight = tf.cast(self.share(kind) * float(self.replicas), tensor.dtype)
             value += self.guarded(tf.cast(part, tensor.dtype)) * weight * tf.cast(factor, tensor.dtype)
         self.kinds.set(value, SAME)
         return value
@@ -272,9 +259,8 @@ def _stepping(
                 function, tf.__internal__.autograph.control_status_ctx()
             )
             outputs = converted(step.data)
-            with parts.changing():
-                for action in step.at_end:
-                    action()
+            for action in step.at_end:
+                action()
             outputs = tf.nest.map_structure(functools.partial(_output, step), outputs)
             return outputs if atomic is None else atomic.finish(outputs, begin)
 
@@ -286,7 +272,6 @@ def _stepping(
 def _entered(step: Step) -> Iterator[Step]:
     global _tracing
     _thread.step, _tracing = step, _tracing + 1
-    parts.enter(step)
     try:
         yield step
     finally:
@@ -304,7 +289,6 @@ def _output(step: Step, output: Any) -> Any:
         return value
     if step.kinds.of(value).name == "same":
         return value
-    parts.refuse_a_figure("what a step returns")
     try:
         return step.figure(value)
     except NotOfTheBatch:

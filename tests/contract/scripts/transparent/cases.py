@@ -1,7 +1,6 @@
 """Small scripts in one: each trains a model of some weights, and prints them. The arguments: which ones.
 
-`python cases.py` is what a single process does; under `transparent: true` every line must be the same. With
-`everything`, those are run too that differ only where shares are taken in parts.
+`python cases.py` is what a single process does; under `transparent: true` every line must be the same.
 """
 
 import json
@@ -16,16 +15,10 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(100, 6)).astype("float32")
 Y = (X.sum(1, keepdims=True) > 0).astype("float32")
 CASES = {}
-OF_PARTS = {}
 
 
 def case(function):
     CASES[function.__name__] = function
-    return function
-
-
-def case_of_parts(function):
-    OF_PARTS[function.__name__] = function
     return function
 
 
@@ -634,192 +627,13 @@ def refused_eager_steps():
     return trained(compiled("sgd", run_eagerly=True))
 
 
-@case_of_parts
-def embedded():
-    drawn = np.random.default_rng(5)
-    model = keras.Sequential([layers.Embedding(9, 4), layers.Flatten(), layers.Dense(1)])
-    model.compile("adam", "mse")
-    return trained(model, drawn.integers(0, 9, size=(100, 5)))
-
-
-@case_of_parts
-def normalization_that_is_frozen():
-    frozen = layers.BatchNormalization(trainable=False)
-    return trained(compiled("adam", "binary_crossentropy", frozen))
-
-
-@case_of_parts
-def noise_that_is_too_small_to_be_seen():
-    # It drops one number in ten million: what is tested is that drawing changes a seed, and nothing else.
-    return trained(compiled("adam", "binary_crossentropy", layers.Dropout(1e-7)))
-
-
-@case_of_parts
-def metrics_that_are_scalars():
-    def mean(y, predicted):
-        return ops.mean(predicted)
-
-    def total(y, predicted):
-        return ops.sum(predicted)
-
-    return trained(compiled("sgd", metrics=[mean, total]))
-
-
-@case_of_parts
-def penalty_that_a_layer_shows():
-    class Shown(layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.mean, self.sum = keras.metrics.Mean(name="mean"), keras.metrics.Sum(name="sum")
-
-        def call(self, x):
-            self.mean.update_state(ops.mean(x))
-            self.sum.update_state(ops.mean(x))
-            return x
-
-    return trained(compiled("sgd", "binary_crossentropy", Shown()))
-
-
-@case_of_parts
-def loop_of_masked_batches():
-    drawn = np.random.default_rng(5)
-    x, y = drawn.integers(0, 7, size=(99, 5)), drawn.normal(size=(99, 5, 1)).astype("float32")
-    model = keras.Sequential(
-        [layers.Embedding(7, 4, mask_zero=True), layers.GRU(3, return_sequences=True), layers.Dense(1)]
-    )
-    model.compile("adam", "mse")
-    shown = [float(model.train_on_batch(x[at : at + 33], y[at : at + 33])) for at in (0, 33, 66)]
-    return model, {"shown": shown}
-
-
-@case_of_parts
-def state_in_a_variable_of_tensorflow():
-    class Counted(layers.Layer):
-        def build(self, shape):
-            self.seen = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN)
-
-        def call(self, x, training=False):
-            if training:
-                self.seen.assign_add(1.0)
-            return x
-
-    layer = Counted()
-    model, shown = trained(compiled("sgd", "binary_crossentropy", layer))
-    return model, {**shown, "seen": [float(layer.seen.numpy())]}
-
-
-@case_of_parts
-def optimizer_that_changes_gradients():
-    class Signs(keras.optimizers.SGD):
-        def apply(self, grads, trainable_variables=None):
-            return super().apply([ops.sign(each) for each in grads], trainable_variables)
-
-    return trained(compiled(Signs(0.01)))
-
-
-@case_of_parts
-def uneven_batches_in_parts():
-    # The last batch has one example, which is fewer than there are parts.
-    return trained(compiled("adam"), X[:97], Y[:97])
-
-
-@case_of_parts
-def optimizer_whose_apply_is_replaced():
-    optimizer = keras.optimizers.SGD(0.01)
-    apply = optimizer.apply
-    optimizer.apply = lambda grads, variables=None: apply([ops.sign(each) for each in grads], variables)
-    return trained(compiled(optimizer))
-
-
-@case_of_parts
-def metric_whose_update_is_replaced():
-    metric = keras.metrics.Mean(name="largest")
-    metric.update_state = lambda y, predicted, sample_weight=None: metric.total.assign_add(ops.sum(predicted))
-    metric.result = lambda: metric.total + 0.0
-    return trained(compiled("sgd", metrics=[metric]))
-
-
-@case_of_parts
-def metrics_that_are_replaced():
-    model = compiled("sgd")
-    compute = model.compute_metrics
-    model.compute_metrics = lambda *args, **more: compute(*args, **more)
-    return trained(model)
-
-
-@case_of_parts
-def variable_that_is_its_gradient():
-    class Scaled(layers.Layer):
-        def build(self, shape):
-            self.scale = self.add_weight(shape=(), initializer="ones", overwrite_with_gradient=True)
-
-        def call(self, x):
-            return x * self.scale
-
-    return trained(compiled("sgd", "binary_crossentropy", Scaled()))
-
-
-@case_of_parts
-def layer_that_centres_on_the_batch():
-    class Centred(layers.Layer):
-        def call(self, x):
-            return x - ops.mean(x, axis=0, keepdims=True)
-
-    return trained(compiled("sgd", "binary_crossentropy", Centred()))
-
-
-@case_of_parts
-def examples_weighed_against_each_other():
-    class Weighed(layers.Layer):
-        def call(self, x):
-            return x * ops.softmax(x, axis=0)
-
-    return trained(compiled("sgd", "binary_crossentropy", Weighed()))
-
-
-@case_of_parts
-def loss_that_centres_on_the_batch():
-    return trained(compiled("sgd", lambda y, p: ops.mean(ops.square(y - p - ops.mean(y - p)))))
-
-
-@case_of_parts
-def metrics_with_several_results():
-    several = [
-        keras.metrics.R2Score(class_aggregation=None),
-        keras.metrics.F1Score(),
-        keras.metrics.BinaryIoU(),
-    ]
-    model = keras.Sequential([keras.Input((6,)), layers.Dense(3, "sigmoid")])
-    model.compile("sgd", "mse", metrics=several)
-    return trained(model, y=np.abs(X[:, :3] > 0).astype("float32"))
-
-
-def count_parts():
-    """Return a list that gets the number of parts whenever gradients of parts are applied."""
-    counts, parts = [], sys.modules.get("orchestrator.task.transparent.parts")
-    if parts is not None:
-        reduced = parts.Taking.reduced
-
-        def counted(self):
-            counts.append(self.part + 1)
-            return reduced(self)
-
-        parts.Taking.reduced = counted
-    return counts
-
-
-everything = sys.argv[1:] == ["everything"]
-known = {**CASES, **OF_PARTS}
-counts = count_parts()
-for name in known if everything else sys.argv[1:] or CASES:
+for name in sys.argv[1:] or CASES:
     keras.utils.set_random_seed(3)
     result = {"case": name}
-    counts.clear()
     try:
-        model, shown = known[name]()
+        model, shown = CASES[name]()
         result["weights"] = np.concatenate([weight.ravel() for weight in model.get_weights()]).tolist()
         result["shown"] = {key: np.asarray(values, float).tolist() for key, values in shown.items()}
     except Exception as e:
         result["error"] = f"{type(e).__name__}: {e}"
-    result["parts"] = max(counts, default=1)
     print(json.dumps(result), flush=True)

@@ -1,6 +1,6 @@
 """An ordinary script whose training depends on batch size and learning rate.
 
-Its arguments are the momentum, and a file for the numbers of rows that the model is given at once in training.
+Its argument is the momentum.
 """
 
 import json
@@ -8,21 +8,12 @@ import sys
 
 import keras
 import numpy as np
-import tensorflow as tf
-
-
-class Rows(keras.layers.Layer):
-    def call(self, x, training=False):
-        if training and len(sys.argv) > 2:
-            tf.print(tf.shape(x)[0], output_stream=f"file://{sys.argv[2]}")
-        return x
-
 
 keras.utils.set_random_seed(3)
 rng = np.random.default_rng(0)
 x = rng.normal(size=(512, 6)).astype("float32")
 y = (x @ rng.normal(size=(6, 1))).astype("float32")
-model = keras.Sequential([keras.Input((6,)), Rows(), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
 model.compile(keras.optimizers.SGD(0.02, momentum=float(sys.argv[1])), "mse")
 history = model.fit(x, y, batch_size=16, epochs=6, verbose=0).history
 rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))

@@ -136,10 +136,10 @@ def checkpoints_main(argv: list[str]) -> int:
     except SeedError as e:
         return _error(e.code, str(e), e.hint, 1)
     except OSError as e:
-        from orchestrator.checkpoints import space
+        from orchestrator.checkpoints import places
 
-        if space.is_full(e):
-            refusal = space.no_space(e, str(e.filename or "the checkpoint directory"))
+        if places.is_full(e):
+            refusal = places.no_space(e, str(e.filename or "the checkpoint directory"))
             return _error(refusal.code, str(refusal), refusal.hint, 1)
         path = f": {e.filename}" if e.filename else ""
         hint = "look at the checkpoint directory's space and permissions on this host"

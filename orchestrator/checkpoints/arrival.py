@@ -13,7 +13,7 @@ import shutil
 import time
 
 from orchestrator.both.hostdir import HostFault
-from orchestrator.checkpoints import places, space
+from orchestrator.checkpoints import places
 from orchestrator.checkpoints.places import MARKER
 
 TYPE_CHECKING = False
@@ -159,9 +159,9 @@ class Writer:
         except FileNotFoundError as e:
             raise HostFault("offset", f"{directory} has gone", "begin again at 0") from e
         except OSError as e:
-            if not space.is_full(e):
+            if not places.is_full(e):
                 raise
-            refused = space.no_space(e, os.path.dirname(directory), needed)
+            refused = places.no_space(e, os.path.dirname(directory), needed)
             shutil.rmtree(directory, ignore_errors=True)
             raise refused from e
 

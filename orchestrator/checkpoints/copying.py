@@ -6,8 +6,7 @@ import os
 import shutil
 
 from orchestrator.checkpoints import places
-from orchestrator.checkpoints.places import MARKER
-from orchestrator.checkpoints.space import is_full, no_space
+from orchestrator.checkpoints.places import MARKER, is_full, no_space
 from orchestrator.checkpoints.torn import Torn
 from orchestrator.checkpoints.units import ORBAX, TENSORFLOW, Unit
 

@@ -10,9 +10,8 @@ import os
 
 from orchestrator.checkpoints import copying, lineage, places, seed
 from orchestrator.checkpoints.lineage import Chapter
-from orchestrator.checkpoints.places import SeedError
+from orchestrator.checkpoints.places import SeedError, room_for
 from orchestrator.checkpoints.records import Records
-from orchestrator.checkpoints.space import room_for
 from orchestrator.checkpoints.torn import Torn
 from orchestrator.checkpoints.units import IS_CHECKPOINT, Unit
 

@@ -12,7 +12,7 @@ import json
 import os
 
 from orchestrator.both import durable
-from orchestrator.checkpoints import copying, discovery, places, seed, space
+from orchestrator.checkpoints import copying, discovery, places, seed
 from orchestrator.checkpoints.arrival import Arrival, remove_abandoned
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.torn import Torn
@@ -56,7 +56,7 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
     chosen = [unit for unit in found.units if (unit.path == path if path else unit.rank == rank)]
     building = os.path.join(places.own_dir(root), "safe", f"{os.path.basename(directory)}.tmp")
     marker = places.marker_of(directory) or {}
-    with places.locked(root), space.room_for(building) as need:
+    with places.locked(root), places.room_for(building) as need:
         for unit in chosen:
             copying.emptied(building)
             need.bytes = unit.bytes
@@ -98,7 +98,7 @@ def receive(root: str, coming: Arrival) -> Received:
         if missing:
             coming.prepare()
             return {"missing": missing}
-        with space.room_for(coming.building) as need:
+        with places.room_for(coming.building) as need:
             need.bytes = manifest["bytes"]
             coming.complete()
             _keep(root, coming.building, manifest)

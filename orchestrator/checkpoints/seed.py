@@ -26,9 +26,16 @@ from orchestrator.checkpoints.copying import (
 )
 from orchestrator.checkpoints.discovery import Found
 from orchestrator.checkpoints.lineage import Chapter
-from orchestrator.checkpoints.places import MARKER, SeedError, directory_of, generations, marker_of
+from orchestrator.checkpoints.places import (
+    MARKER,
+    Need,
+    SeedError,
+    directory_of,
+    generations,
+    marker_of,
+    room_for,
+)
 from orchestrator.checkpoints.records import Records
-from orchestrator.checkpoints.space import Need, room_for
 from orchestrator.checkpoints.torn import Torn
 from orchestrator.checkpoints.units import TENSORFLOW, Unit
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 
 from orchestrator.both.script import FRAMEWORKS, Imports, Script
-from orchestrator.task import collector, heartbeat, options, this_task
+from orchestrator.task import collector, options, this_task
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.task.trials.proving import Proving
+
 
 ERROR_WAIT_S = 1.0
 """How long to wait for the shim to take the error of a failing script."""
@@ -83,7 +86,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
             return _failed(link, "import", error, script.path)
         _wait_at_gate(link, orders, progress)
         manners.released()
-        heartbeat.begin(stages, progress)
+        begin(stages, progress)
     else:
         from orchestrator.task.keras import hooks
 
@@ -174,3 +177,23 @@ def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
         message = f"{os.path.basename(path)} cannot import what it needs: {message}"
     link.send({"error": {"kind": kind, "message": message}}, wait_s=ERROR_WAIT_S)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+# The runtime's heartbeat to the shim, once per second, with the stage of the process. TensorFlow notices a
+# peer that died, but never one that is frozen. A task that trains shows its progress. A task that only serves
+# has no progress, so the heartbeat takes its place. It is sent by a thread of its own, because a script that
+# is inside TensorFlow's C++ (`server.join()`, a long step) is alive.
+
+INTERVAL_S = 1.0
+
+
+def begin(stages: Stages, progress: Progress) -> None:
+    """Start the thread. Call it after the release; before it, the deadline for the start applies."""
+    threading.Thread(target=_send, args=(stages, progress), name="orch-heartbeat", daemon=True).start()
+
+
+def _send(stages: Stages, progress: Progress) -> None:
+    while True:
+        progress.catch_up()
+        stages.send()
+        time.sleep(INTERVAL_S)

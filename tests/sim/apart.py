@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import checkpoints
 from orchestrator.both.hostdir import HostFault
-from orchestrator.checkpoints import places, safe, seed, space
+from orchestrator.checkpoints import places, safe, seed
 from orchestrator.checkpoints.places import SeedError
 from tests.arrivals import Arrivals
 from tests.sim.heap import Violation
@@ -63,8 +63,8 @@ class Apart:
         except SeedError as e:
             raise HostFault(e.code, str(e), e.hint) from e
         except OSError as e:
-            if space.is_full(e):
-                raise HostFault("no-space", str(space.no_space(e, self.dir)), None) from e
+            if places.is_full(e):
+                raise HostFault("no-space", str(places.no_space(e, self.dir)), None) from e
             raise HostFault("os", f"{e.strerror}: {e.filename}") from e
 
     def _do(self, machine: Machine, order: Mapping[str, Any], blob: bytes, arrivals: Arrivals) -> Answered:

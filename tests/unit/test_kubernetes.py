@@ -15,9 +15,8 @@ import yaml
 
 from orchestrator.core.errors import SpecError
 from orchestrator.protocol import pod
-from orchestrator.spec.kubernetes.manifests import as_yaml, claims, manifests
+from orchestrator.spec.kubernetes.manifests import as_yaml, claims, manifests, settings
 from orchestrator.spec.kubernetes.objects import Manifest
-from orchestrator.spec.kubernetes.settings import settings
 from orchestrator.spec.kubernetes.wishes import Wishes, refusals
 from orchestrator.spec.plan import load_plan
 from tests.unit.cli.desk import Desk

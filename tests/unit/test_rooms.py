@@ -77,7 +77,7 @@ OPTIONAL = {
     "import and init": ("spec.foreign", "cli.commands.import_", "cli.commands.init"),
     "export": (
         *("cli.commands.export", "cli.commands.export_slurm", "host.pod"),
-        *("spec.kubernetes.manifests", "spec.kubernetes.settings", "spec.kubernetes.wishes"),
+        *("spec.kubernetes.manifests", "spec.kubernetes.wishes"),
     ),
     "top": ("cli.top", "cli.commands.top"),
 }

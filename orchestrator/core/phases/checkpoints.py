@@ -14,7 +14,7 @@ from orchestrator.core.events import (
     SeedProgressed,
 )
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, previous_end, restart
+from orchestrator.core.phases import final_verification, own_place, restart
 from orchestrator.core.phases.nonfinite import not_gone_back
 from orchestrator.core.phases.reschedule import at_checkpoint
 from orchestrator.core.phases.running import verification_ended
@@ -74,9 +74,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     if seed.source is None:
         reached = f"; {_lost(lost)}" if lost else ""
         sentence = f"{_why_step_0(seed)}: generation {seed.generation} starts at step 0{reached}"
-        turn.note(
-            NoteKind.FROM_START, sentence, None, steps_lost=lost, **previous_end.say_done(turn, sentence)
-        )
+        turn.note(NoteKind.FROM_START, sentence, None, steps_lost=lost, **own_place.say_done(turn, sentence))
         return
     known = Checkpoint(
         global_step=seed.global_step,
@@ -98,7 +96,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
         f"{sentence} ({seed.source})",
         None,
         **facts,
-        **previous_end.say_done(turn, sentence),
+        **own_place.say_done(turn, sentence),
     )
 
 

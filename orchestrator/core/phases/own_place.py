@@ -7,13 +7,28 @@ allow it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from orchestrator.core.diagnosis import cause
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import previous_end
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
+
+# The end of the generation before: what a phase of the next one has to say about it
+
+
+def say_done(turn: Turn, sentence: str) -> dict[str, object]:
+    """Record what was done about it: in the state, and in the data of an event, which are returned."""
+    found = turn.run.first_cause
+    if found is None or found.generation >= turn.run.generation:
+        return {}
+    found = replace(found, done="; ".join(filter(None, (found.rescued, sentence))))
+    turn.set(first_cause=found)
+    return {"first_cause": cause.as_data(found)}
+
 
 _STRIDES = 5
 """Where the first step is told by the distance of two reports, so many of them are taken for an accident."""
@@ -47,7 +62,7 @@ def say(turn: Turn, chief: Task) -> None:
         chief.id,
         global_step=step,
         steps_lost=lost,
-        **previous_end.say_done(turn, sentence),
+        **say_done(turn, sentence),
     )
 
 

@@ -12,7 +12,7 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.hosts import host_state
 from orchestrator.core.launching.environment import endpoint
-from orchestrator.core.phases import standby_reasons
+from orchestrator.core.phases import standby
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
 from orchestrator.core.state.host import Host, HostState, Link
@@ -227,14 +227,14 @@ def _standby(run: Run, now: float) -> dict[str, Any]:
     if waiting.tasks:
         state = "ending" if waiting.ended else "ready" if waiting.is_ready else "starting"
     else:
-        state = "none" if standby_reasons.is_wanted(run.plan) else "off"
+        state = "none" if standby.is_wanted(run.plan) else "off"
     is_due = state == "none" and run.phase is Phase.RUNNING
     return {
         "state": state,
         "generation": waiting.generation if waiting.tasks else None,
         "age_s": round(now - waiting.since_at, 1) if waiting.tasks else None,
         "memory_bytes": sum(task.progress.rss_bytes or 0 for task in waiting.tasks) or None,
-        "reason": waiting.ended or (standby_reasons.why_none(run) if is_due else None),
+        "reason": waiting.ended or (standby.why_none(run) if is_due else None),
         "tasks": [
             {"task": str(task.id), "host": task.host, "phase": task.phase.value, "pid": task.pid}
             for task in waiting.tasks

@@ -1,1 +1,1 @@
-"""What follows a change of state and decides nothing: history, messages, traces, files that tasks left."""
+"""What follows a change of state and decides nothing: history, messages, files that tasks left."""

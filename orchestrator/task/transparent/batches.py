@@ -184,11 +184,7 @@ def _patch_keras2(model: Any, strategy: Any, stepping: Callable[..., Any], rescu
         def make_function(self: Any, force: bool = False) -> Any:
             if self.distribute_strategy is strategy and step not in self.__dict__:
                 function = getattr(self, step)
-                atomic = (
-                    rescue
-                    and step == "train_step"
-                    and rescue.atomic(strategy, self, function, in_parts=False)
-                )
+                atomic = rescue and step == "train_step" and rescue.atomic(strategy, self, function)
                 self.__dict__[step] = stepping(function, atomic or None)
             return make(self, force)
 

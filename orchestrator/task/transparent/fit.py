@@ -77,7 +77,27 @@ def _wrapped(fit: Callable[..., Any], setting: Setting, files: Files, folder: st
         _refuse_fixed_batch(model, setting, folder)
         setting.inside, files.fit = True, setting.fits
         try:
-            return _fit(fit, model, kwargs, setting, files)
+            if getattr(model, "distribute_strategy", None) is not setting.strategy:
+                setting.said("fit", "a model that was made outside the scope trains without the strategy")
+            if setting.shrink.batch_factor != (1, 1):
+                _scale(kwargs, setting)
+            else:
+                setting.said("batch", "a batch of the script is global: it is split among the replicas")
+            directory = (
+                backup.folder(setting.checkpoint_dir, setting.fits) if setting.checkpoint_dir else None
+            )
+            if setting.library == "tf_keras":
+                build(model, kwargs.get("x"), setting)
+            course = replay.Course(int(kwargs.get("initial_epoch") or 0))
+            saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)))
+            kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
+            kwargs["initial_epoch"] = saver.initial_epoch
+            if saver.resumes:
+                files.put_back(saver.others)
+            with course:
+                if setting.rescue is None:
+                    return fit(model, **kwargs)
+                return setting.rescue.during(functools.partial(fit, model, **kwargs), model, setting)
         finally:
             setting.inside, files.fit = False, None
             setting.fits += 1
@@ -99,28 +119,6 @@ def _refuse_fixed_batch(model: Any, setting: Setting, folder: str) -> None:
         f"cannot be split among {setting.strategy.num_replicas_in_sync} replicas: give its inputs a `shape` without "
         "the batch, or remove `transparent: true`"
     )
-
-
-def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: Setting, files: Files) -> Any:
-    if getattr(model, "distribute_strategy", None) is not setting.strategy:
-        setting.said("fit", "a model that was made outside the scope trains without the strategy")
-    if setting.shrink.batch_factor != (1, 1):
-        _scale(kwargs, setting)
-    else:
-        setting.said("batch", "a batch of the script is global: it is split among the replicas")
-    directory = backup.folder(setting.checkpoint_dir, setting.fits) if setting.checkpoint_dir else None
-    if setting.library == "tf_keras":
-        build(model, kwargs.get("x"), setting)
-    course = replay.Course(int(kwargs.get("initial_epoch") or 0))
-    saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)))
-    kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
-    kwargs["initial_epoch"] = saver.initial_epoch
-    if saver.resumes:
-        files.put_back(saver.others)
-    with course:
-        if setting.rescue is None:
-            return fit(model, **kwargs)
-        return setting.rescue.during(functools.partial(fit, model, **kwargs), model, setting)
 
 
 def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:

@@ -127,27 +127,23 @@ def _of_the_global_batch(gradient: Any, said: Said, script: str, folder: str) ->
             )
         if output_gradients is None:
             try:
-                target, output_gradients = _shares(step, target)
+                # The terms of the target, and for each the gradient that starts at it: its share of the global batch
+                import tensorflow as tf
+
+                tensors, starts = [], []
+                for each in tf.nest.flatten(target):
+                    for tensor, factor, kind in step.terms(tf.convert_to_tensor(each)):
+                        weight = step.share(kind)
+                        scale = tf.cast(factor, tensor.dtype) * tf.cast(weight, tensor.dtype)
+                        tensors.append(tensor)
+                        starts.append(tf.ones_like(tensor) * scale)
+                target, output_gradients = tensors, starts
             except steps.NotOfTheBatch as e:
                 raise said.unsupported(_refusal(e, script, folder)) from None
         found = gradient(tape, target, sources, output_gradients, *args, **kwargs)
         return _added_up(step, found) if _are_weights(sources) else found
 
     return of_the_global_batch
-
-
-def _shares(step: Step, target: Any) -> tuple[Any, Any]:
-    """Return the terms of a target, and for each the gradient that starts at it: its share of the global batch."""
-    import tensorflow as tf
-
-    tensors, starts = [], []
-    for each in tf.nest.flatten(target):
-        for tensor, factor, kind in step.terms(tf.convert_to_tensor(each)):
-            weight = step.share(kind)
-            scale = tf.cast(factor, tensor.dtype) * tf.cast(weight, tensor.dtype)
-            tensors.append(tensor)
-            starts.append(tf.ones_like(tensor) * scale)
-    return tensors, starts
 
 
 def _are_weights(sources: Any) -> bool:
@@ -198,7 +194,8 @@ def _already_reduced(reduce: Any, said: Said, script: str, folder: str) -> Any:
         own = [
             place
             for place, (gradient, _) in enumerate(pairs)
-            if gradient is not None and step.kinds.of(_values(gradient)).name not in ("same", "count")
+            if gradient is not None
+            and step.kinds.of(getattr(gradient, "values", gradient)).name not in ("same", "count")
         ]
         if not own:
             return pairs
@@ -216,10 +213,6 @@ def _already_reduced(reduce: Any, said: Said, script: str, folder: str) -> Any:
         return pairs
 
     return all_reduce
-
-
-def _values(gradient: Any) -> Any:
-    return getattr(gradient, "values", gradient)
 
 
 def _own_loop(script: str, folder: str) -> str:

@@ -89,10 +89,7 @@ class Rescue:
 
     def watch(self, strategy: Any, model: Any) -> None:
         """Make the training steps of a model atomic that its own Keras makes, when it makes them next."""
-        if (
-            model in self._atomics
-            or (atomic := self.atomic(strategy, model, model.train_step, in_parts=False)) is None
-        ):
+        if model in self._atomics or (atomic := self.atomic(strategy, model, model.train_step)) is None:
             return
         model.__dict__["train_step"] = _whole(atomic, model.train_step)
         model.train_function = None

@@ -1,22 +1,10 @@
 """Find the kinds of a graph's tensors: the kind of each operation's output follows from the kinds of its inputs.
 
-The table at the end names the rule of each operation of TensorFlow. The rules of arithmetic, reductions and products
-are here; `axes` has those that move elements only, `elements` those for functions of elements.
+The table at the end names the rule of each operation of TensorFlow.
 """
 
 from __future__ import annotations
 
-from orchestrator.task.transparent.axes import (
-    expand_dims,
-    identities,
-    same_kind,
-    squeeze,
-    stacked_list,
-    strided_slice,
-    transpose,
-    unstack,
-)
-from orchestrator.task.transparent.elements import constant_of, elementwise, first_of, of_unknown, rank_of
 from orchestrator.task.transparent.kinds import (
     COUNT,
     CROSS,
@@ -39,6 +27,151 @@ if TYPE_CHECKING:
     from typing import Any
 
     Rule = Callable[[Any, list[Kind], int], Kind]
+    from collections.abc import Iterable
+
+
+# Rules for operations that move elements only: along which axis the examples lie afterwards
+
+
+def same_kind(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    kind = kinds[0]
+    rank = rank_of(op.outputs[0])
+    if kind.name in (EACH, "part") and rank:
+        return Kind(kind.name, settled_axis(op.outputs[0], min(kind.axis, rank - 1)), kind.ragged)
+    return kind if kind.name != "same" else of_unknown(op, kinds, 0)
+
+
+def identities(op: Any, kinds: list[Kind], index: int) -> Kind:
+    del op
+    return kinds[index]
+
+
+def transpose(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    kind, order = kinds[0], constant_of(op.inputs[1])
+    if kind.name not in (EACH, "part") or order is None:
+        return same_kind(op, kinds, 0)
+    return Kind(kind.name, [int(axis) for axis in order].index(kind.axis), kind.ragged)
+
+
+def expand_dims(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    kind, axis = kinds[0], constant_of(op.inputs[1])
+    if kind.name not in (EACH, "part") or axis is None:
+        return same_kind(op, kinds, 0)
+    at = int(axis) if int(axis) >= 0 else int(axis) + (rank_of(op.outputs[0]) or 0)
+    return Kind(kind.name, kind.axis + (at <= kind.axis), kind.ragged)
+
+
+def squeeze(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    kind = kinds[0]
+    gone = [
+        axis if axis >= 0 else axis + (rank_of(op.inputs[0]) or 0) for axis in op.get_attr("squeeze_dims")
+    ]
+    if kind.name in (EACH, "part") and gone:
+        return Kind(kind.name, kind.axis - sum(axis < kind.axis for axis in gone), kind.ragged)
+    return same_kind(op, kinds, 0)
+
+
+def unstack(op: Any, kinds: list[Kind], index: int) -> Kind:
+    kind = kinds[0]
+    if kind.name == "count":
+        return COUNT if index == 0 else SAME
+    return of_unknown(op, kinds, 0) if kind.name == EACH else kind
+
+
+def strided_slice(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of a slice: of a shape, only its first entry holds the number of examples."""
+    kind = kinds[0]
+    if kind.name == "count" and rank_of(op.inputs[0]) == 1:
+        begin = constant_of(op.inputs[1])
+        if begin is not None and int(begin[0]) != 0 and not op.get_attr("begin_mask"):
+            return SAME
+        return COUNT
+    if kind.name != EACH:
+        return kind if kind.name in ("sum", "mean") else of_unknown(op, kinds, 0)
+    shrunk = int(op.get_attr("shrink_axis_mask"))
+    if shrunk >> kind.axis & 1:
+        return OTHER  # a single example
+    new = int(op.get_attr("new_axis_mask"))
+    places = [place for place in range(16) if not new >> place & 1]
+    place = places[kind.axis]
+    before = sum(shrunk >> p & 1 for p in range(place))
+    return each(place - before, kind.ragged)
+
+
+def stacked_list(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    return each(1) if first_of(kinds, EACH) is not None else of_unknown(op, kinds, 0)
+
+
+# Rules for functions of elements, which keep the examples along their axis, and for unknown operations. A
+# rule takes an operation, the kinds of its inputs and the index of an output, and returns the kind of that
+# output.
+
+
+def first_of(kinds: Iterable[Kind], name: str) -> Kind | None:
+    return next((kind for kind in kinds if kind.name == name), None)
+
+
+def rank_of(tensor: Any) -> int | None:
+    rank: int | None = tensor.shape.rank
+    return rank
+
+
+def constant_of(tensor: Any) -> Any:
+    from tensorflow.python.framework import tensor_util
+
+    return tensor_util.constant_value(tensor)
+
+
+def of_unknown(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of an operation that nothing is known of: it may keep the axis of the examples."""
+    ranks = [rank_of(output) for output in op.outputs]
+    rank = max((9 if each_rank is None else each_rank for each_rank in ranks), default=0)
+    found = [kind for kind in kinds if kind.name in (EACH, "part")]
+    variant = any(output.dtype.name == "variant" for output in op.outputs)
+    if found:
+        if rank == 0 and not variant:
+            return OTHER
+        axis = found[0].axis if found[0].axis < rank or variant else 0
+        ragged = op.type in _SELECTING or any(kind.ragged for kind in found)
+        return each(axis if variant else settled_axis(op.outputs[0], axis), ragged)
+    names = {kind.name for kind in kinds}
+    if names <= {"same", "count", "per count"}:
+        return each() if rank > 0 and op.type not in _OF_SHAPES else COUNT
+    return OTHER
+
+
+_SELECTING = frozenset({"Where", "GatherNd", "DynamicPartition", "Unique", "UniqueV2"})
+_OF_SHAPES = frozenset({"Pack", "ConcatV2", "Prod", "Maximum", "Minimum", "FloorDiv", "Floor", "GatherV2"})
+
+
+def settled_axis(tensor: Any, axis: int) -> int:
+    """Return the axis of the examples after a change of shape: their number is not known, as other sizes mostly are."""
+    rank = rank_of(tensor)
+    if rank is None or axis >= rank or tensor.shape[axis] is None:
+        return axis
+    unknown = [place for place, size in enumerate(tensor.shape) if size is None]
+    return unknown[0] if unknown else axis
+
+
+def elementwise(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of a function of elements that is not linear."""
+    found = [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == EACH]
+    found += [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == "part"]
+    if not found:
+        return of_unknown(op, kinds, 0)
+    # The kind of what broadcasts: CROSS where two tensors have their examples along different axes
+    rank = rank_of(op.outputs[0])
+    places = set()
+    for kind, tensor in found:
+        own = rank_of(tensor)
+        if rank is None or own is None:
+            return each(found[0][0].axis, any(kind.ragged for kind, _ in found))
+        places.add(kind.axis + rank - own)
+    unknown = [place for place in places if 0 <= place < (rank or 0) and op.outputs[0].shape[place] is None]
+    if len(unknown) > 1:
+        return CROSS
+    return each(max(0, (unknown or list(places))[0]), any(kind.ragged for kind, _ in found))
+
 
 _LINEAR = ("sum", "mean", "mixed")
 

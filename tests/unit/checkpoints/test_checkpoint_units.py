@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoints import copying, discovery, inventory, places, records, safe, seed, space, verify
+from orchestrator.checkpoints import copying, discovery, inventory, places, records, safe, seed, verify
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.units import ORBAX, Unit
 from tests.arrivals import Arrivals
@@ -555,7 +555,7 @@ def test_a_file_that_scripts_rewrite_in_place_is_copied_and_has_no_second_name(
     shutil.copytree(saved.FIXTURES / fixture, before / fixture)
     rewritten = [path for path in before.rglob("*") if path.is_file() and ".data-" not in path.name]
     assert len([path for path in rewritten if path.suffix in (".index", ".h5", ".bkp")]) >= 2
-    need = space.Need()
+    need = places.Need()
     monkeypatch.setattr(seed, "room_for", lambda _: contextlib.nullcontext(need))
     seeded = Path(seed.seed(str(tmp_path), 2)["path"])
     copies = [path for path in seeded.rglob("*.*") if path.is_file() and path.stat().st_nlink == 1]

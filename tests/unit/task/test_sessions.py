@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.task.keras import sessions
+from orchestrator.task.keras import hooks
 
 PACKAGE = "tensorflow.python.training"
 
@@ -79,7 +79,7 @@ def patched(told: Told) -> type[MonitoredSession]:
         """Its own class, since it is patched."""
 
     module: Any = SimpleNamespace(_MonitoredSession=Fresh)
-    sessions.patch(module, told)  # type: ignore[arg-type]
+    hooks.report_sessions(module, told)  # type: ignore[arg-type]
     return Fresh
 
 

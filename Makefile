@@ -87,6 +87,7 @@ bench: $(VENV)/.dev  ## the measured claims, into docs/benchmarks.md: start, det
 .PHONY: bench-peers
 bench-peers: $(VENV)/.dev .venv-peers/.built  ## beside torchrun, Ray Train, a shell loop and Ansible, into docs/peers.md; over an hour, quiet: make bench-peers [MINUTES=10; 2 takes 20]
 	$(BIN)/python -m benchmarks.peers --write --minutes $(or $(MINUTES),10)
+	$(BIN)/python -m benchmarks.peers --write --minutes $(or $(MINUTES),10) --save-s 600 "orch, standby" "by hand, while loop" "torchrun elastic" "Ray Train"
 
 .PHONY: bench-gpu
 bench-gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## scaling, standby, overhead and placement on a machine with NVIDIA GPUs, into docs/gpu.md: make bench-gpu [GPU_PYTHON=/path/to/python with JAX or torch]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 import traceback
@@ -20,7 +21,7 @@ from benchmarks.environment import as_users_have_it
 from benchmarks.figure import NotMeasured
 from benchmarks.machine import ROOT, Machine, here
 from benchmarks.peers import goodput, page, starting
-from benchmarks.peers.contenders import CONTENDERS, PEERS_PYTHON
+from benchmarks.peers.contenders import CONTENDERS, PEERS_PYTHON, SAVE_S
 
 DOCS = ROOT / "docs"
 
@@ -34,12 +35,13 @@ def main(argv: Sequence[str]) -> int:
     """Measure, print the page, and write it if asked. Return 1 where something could not be measured."""
     options = _options(argv)
     as_users_have_it()
+    if options.save_s:
+        os.environ[SAVE_S] = f"{options.save_s:g}"
     began = time.monotonic()
     at = here(" ".join(["python -m benchmarks.peers", *argv]))
     window_s = options.minutes * 60.0
-    times = goodput.Times(
-        window_s, min(options.every, window_s / 3), min(PATIENCE_S, max(20.0, window_s / 6))
-    )
+    patience_s = min(PATIENCE_S, max(20.0, window_s / 6))
+    times = goodput.Times(window_s, min(options.every, window_s / 3), patience_s, options.save_s)
     found: dict[str, goodput.Goodput] = {}
     started: dict[str, dict[int, float]] = {}
     failures: list[str] = []
@@ -80,9 +82,17 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--every", type=float, default=EVERY_S, help="seconds from kill to kill (60, at least three kills)"
     )
+    parser.add_argument(
+        "--save-s",
+        type=float,
+        default=0.0,
+        help="save at this interval, not every 50 steps; orch then rescues; --write writes docs/peers-rarely.md",
+    )
     parser.add_argument("--write", action="store_true", help="write docs/peers.md and its plots")
     options = parser.parse_args(argv)
-    if not Path(PEERS_PYTHON).exists():
+    if not Path(PEERS_PYTHON).exists() and not all(
+        name.startswith(("orch", "by hand")) for name in options.names or ["?"]
+    ):
         parser.error(f"{PEERS_PYTHON} is not there: `make bench-peers` installs it")
     return options
 
@@ -95,10 +105,12 @@ def _write(
     failures: Sequence[str],
     times: goodput.Times,
 ) -> None:
-    (DOCS / "peers.md").write_text(text)
-    for old in (DOCS / "images").glob("peers-*.svg"):
+    page_name = "peers-rarely" if times.save_s else "peers"
+    (DOCS / f"{page_name}.md").write_text(text)
+    shown = {} if times.save_s else page.images(found, started)
+    for old in [] if times.save_s else (DOCS / "images").glob("peers-*.svg"):
         old.unlink()
-    for file, svg in page.images(found, started).items():
+    for file, svg in shown.items():
         (DOCS / "images" / file).write_text(svg)
     known = {
         "machine": asdict(at),
@@ -107,7 +119,7 @@ def _write(
         "starting": started,
         "not_measured": failures,
     }
-    (DOCS / "peers.json").write_text(json.dumps(known, indent=1) + "\n")
+    (DOCS / f"{page_name}.json").write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from benchmarks.peers.place import WORKERS, Place
 WORKDIR = Path(__file__).parent / "workdir"
 PEERS_PYTHON = os.environ.get("ORCH_PEERS_PYTHON", str(ROOT / ".venv-peers/bin/python"))
 START_S = 240.0
+SAVE_S = "PEERS_SAVE_S"
+"""The environment variable that says after how many seconds the scripts save, and not every 50 steps."""
 
 Contender = Callable[[Path, Place], AbstractContextManager[None]]
 """Trains below a directory, on the hosts of a place, until its context ends."""
@@ -40,9 +42,9 @@ def _orch(state: Path, place: Place, standby: str) -> Iterator[None]:
             tasks=WORKERS,
             script="tf_train.py",
             workdir=str(WORKDIR),
-            env=_QUIET,
+            env=_QUIET | {name: os.environ[name] for name in [SAVE_S] if name in os.environ},
             timing=DEFAULT_TIMING,
-            restart={"standby": standby},
+            restart={"standby": standby, "rescue": "auto" if SAVE_S in os.environ else "off"},
         )
         cluster.ok("up", spec, timeout=START_S)
         yield

@@ -58,6 +58,8 @@ class Times:
     """From kill to kill."""
     patience_s: float
     """For what is frozen or cut off to be noticed."""
+    save_s: float = 0.0
+    """From one save to the next; 0: every 50 steps."""
 
     @property
     def undisturbed_s(self) -> float:

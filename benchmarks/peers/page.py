@@ -12,10 +12,10 @@ from benchmarks.peers.goodput import Goodput, Times, middle
 _HEAD = """<!-- Made by `make bench-peers`, which measures. Never edit it by hand. -->
 # Beside the peers
 
-Two workers train the same ConvNet (images of 28 × 28, a batch of 64 a worker, saved every 50 steps): with TensorFlow's
+Two workers train the same ConvNet (images of 28 × 28, a batch of 64 a worker, saved every {saved}): with TensorFlow's
 MultiWorkerMirroredStrategy under orch, in a shell loop for each worker, and under Ray Train's TensorFlow trainer; with
-torch's DistributedDataParallel under torchrun. Each has the settings with which it comes. As root each worker has a
-host of its own, a network namespace. `make bench-peers` installs the peers into an environment of their own.
+torch's DistributedDataParallel under torchrun. Each has the settings with which it comes{but}. As root each worker has
+a host of its own, a network namespace. `make bench-peers` installs the peers into an environment of their own.
 
 One of the workers gets a `kill -9` at each interval:
 
@@ -61,9 +61,13 @@ def document(
     how = (
         f"{times.window_s / 60:g} minutes each, a kill every {times.every_s:g} s. It took {minutes:.0f} min."
     )
-    parts = [_HEAD, f"{heading(at)} {how}", *(f"- {failure}" for failure in failures)]
-    parts += [f"![{name}](images/{name})" for name in images(found, {})]
-    if any(_parts_of_a_kill(each) for each in found.values()):
+    but = "; orch has `restart: {rescue: auto}`" if times.save_s else ""
+    head = _HEAD.replace("{but}", but).replace(
+        "{saved}", f"{times.save_s:g} s" if times.save_s else "50 steps"
+    )
+    parts = [head, f"{heading(at)} {how}", *(f"- {failure}" for failure in failures)]
+    parts += [f"![{name}](images/{name})" for name in images(found, {}) if not times.save_s]
+    if not times.save_s and any(_parts_of_a_kill(each) for each in found.values()):
         parts.append("The second plot splits the kill that lost the median of those that were made up for.")
     if found:
         parts += [_table(found), _NOTICING, _noticing(found, times)]

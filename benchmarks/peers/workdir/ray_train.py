@@ -19,7 +19,7 @@ def train(config: dict[str, Any]) -> None:
 
 def main(state: str, address: str | None = None) -> None:
     """Train with two workers until killed, on the Ray at that address or on one of this machine."""
-    environment = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
+    environment = {"env_vars": {k: v for k, v in os.environ.items() if k in ("PYTHONPATH", "PEERS_SAVE_S")}}
     if address is None:
         ray.init(num_cpus=2, include_dashboard=False, runtime_env=environment)
     else:

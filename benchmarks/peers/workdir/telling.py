@@ -9,6 +9,24 @@ import os
 import time
 from pathlib import Path
 
+SAVE_EVERY = 50
+SAVE_S = float(os.environ.get("PEERS_SAVE_S") or 0.0)
+
+
+class Saves:
+    """Says when to save: every 50 steps, or each PEERS_SAVE_S seconds."""
+
+    def __init__(self) -> None:
+        self._saved_at = time.monotonic()
+
+    def due(self, number: int) -> bool:
+        """Return whether to save after this step."""
+        if not SAVE_S:
+            return number % SAVE_EVERY == 0
+        is_due = time.monotonic() >= self._saved_at + SAVE_S
+        self._saved_at += SAVE_S * is_due
+        return is_due
+
 
 class Teller:
     """Writes what a worker does. Only the first worker tells its steps: the others are as far."""

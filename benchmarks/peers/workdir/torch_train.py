@@ -4,11 +4,10 @@ import os
 import sys
 
 import torch
-from telling import Teller
+from telling import Saves, Teller
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-SAVE_EVERY = 50
 BATCH = 64
 
 
@@ -17,7 +16,7 @@ def main(state: str) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    tell = Teller(state, rank)
+    tell, saves = Teller(state, rank), Saves()
     torch.manual_seed(1)
     net = nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False),
@@ -44,7 +43,7 @@ def main(state: str) -> None:
         optimizer.step()
         done += 1
         tell.did(done)
-        if done % SAVE_EVERY == 0 and rank == 0:
+        if rank == 0 and saves.due(done):
             torch.save({"net": net.state_dict(), "step": done}, f"{path}.new")
             os.replace(f"{path}.new", path)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.conflicts import saves_where
 from orchestrator.core.errors import OrchestratorError
 
 if TYPE_CHECKING:
@@ -80,9 +81,7 @@ def before_it(runs: list[Run], run: Run) -> Run | None:
     if run.plan.checkpoint is None or run.from_scratch:
         return None
     earlier = [one for one in runs if one.run_id != run.run_id and one.checkpoint is not None]
-    same = [
-        one for one in earlier if one.plan.checkpoint and one.plan.checkpoint.dir == run.plan.checkpoint.dir
-    ]
+    same = [one for one in earlier if saves_where(one.plan) == saves_where(run.plan)]
     return same[-1] if same else None
 
 

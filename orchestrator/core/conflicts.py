@@ -168,9 +168,13 @@ def refuse_rollback(run: Run, others: Iterable[Run], *, restart: bool) -> None:
 
 def _shared_checkpoints(one: Plan, other: Plan) -> str | None:
     """Return the directory into which both save; None where they do not."""
-    directories = {plan.checkpoint.dir for plan in (one, other) if plan.checkpoint is not None}
-    both = one.checkpoint is not None and other.checkpoint is not None
-    return directories.pop() if both and len(directories) == 1 else None
+    found = saves_where(one)
+    return found[1] if found is not None and found == saves_where(other) else None
+
+
+def saves_where(plan: Plan) -> tuple[str, str] | None:
+    """Return the volume, of pods, and the directory in it into which a run saves."""
+    return None if plan.checkpoint is None else (plan.checkpoint.volume, plan.checkpoint.dir)
 
 
 def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dict[object, str]:
@@ -184,7 +188,7 @@ def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dic
         if hosts is None or host in hosts
     }
     if plan.checkpoint is not None and hosts is None:
-        found[plan.checkpoint.dir] = plan.checkpoint.dir
+        found[saves_where(plan)] = plan.checkpoint.dir
     return found
 
 

@@ -125,7 +125,9 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
     hosts = on_kubernetes.place(made, running)
     on_kubernetes.may_be_used(made, session, used=True)
     try:
-        submitted = _submit_here(request, session, client, place=lambda plan: in_pods(plan, made.id, hosts))
+        submitted = _submit_here(
+            request, session, client, place=lambda plan: in_pods(plan, made.id, hosts, made.volume)
+        )
     except BaseException as e:
         if isinstance(e, (Refused, SpecError)):
             on_kubernetes.may_be_used(made, session, used=False)

@@ -58,8 +58,8 @@ def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
         yield ("run", "checkpoint", "dir"), "a volume's path in a pod has no colon"
 
 
-def in_pods(plan: Plan, allocation: str, there: Sequence[str] = ()) -> Plan:
-    """Return the plan with its hosts replaced by pods, which are all alike.
+def in_pods(plan: Plan, allocation: str, there: Sequence[str] = (), volume: str = "") -> Plan:
+    """Return the plan with its hosts replaced by pods, which are all alike, and which mount this volume.
 
     Those that hold tasks come first, and get the pods that are `there`; the rest are spares.
     """
@@ -75,7 +75,8 @@ def in_pods(plan: Plan, allocation: str, there: Sequence[str] = ()) -> Plan:
         )
         for task in plan.tasks
     )
-    return replace(plan, hosts=tuple(made[host.name] for host in ordered), tasks=tasks)
+    checkpoint = plan.checkpoint and replace(plan.checkpoint, volume=volume)
+    return replace(plan, hosts=tuple(made[host.name] for host in ordered), tasks=tasks, checkpoint=checkpoint)
 
 
 def _host(host: HostPlan, name: str, plan: Plan, allocation: str) -> HostPlan:

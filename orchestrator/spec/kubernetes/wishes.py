@@ -79,8 +79,8 @@ def notes(plan: Plan, wishes: Wishes) -> list[str]:
     """Return notes for people on the manifests, and on what they leave out."""
     found = ["Written by `orch export k8s`; never sent to a cluster by orch. Read it before you use it."]
     found.append(
-        f"Use `kubectl apply --server-side -f`, and `kubectl delete jobset {plan.name}` before a changed file: "
-        "plain `apply` copies each object into an annotation, which holds 256 KiB."
+        "Use `kubectl apply --server-side -f`: plain `apply` copies each object into an annotation, which holds 256 "
+        f"KiB. Before a changed file, `kubectl delete jobset {plan.name} --cascade=foreground`: it waits for its pods."
     )
     found.append("It needs the JobSet controller (jobset.x-k8s.io/v1alpha2) in the cluster.")
     if plan.secrets:

@@ -127,3 +127,28 @@ def test_a_role_that_may_not_list_claims_gives_the_pods_back_all_the_same(orch: 
 )
 def test_what_passes_by_itself(said: str, passes: bool) -> None:
     assert explained(said).passes is passes
+
+
+@pytest.mark.parametrize(
+    ("said", "exit_code"),
+    [
+        (
+            'Error from server (Forbidden): pods "t-" is forbidden: no PriorityClass with name nope was found',
+            1,
+        ),
+        (
+            'Error from server (Forbidden): pods "t-" is forbidden: error looking up service account lab/default: '
+            'serviceaccount "default" not found',
+            1,
+        ),
+        (
+            'Error from server (Forbidden): pods "t-0" is forbidden: User "trainer" cannot create resource "pods/exec" '
+            'in API group "" in the namespace "lab"',
+            5,
+        ),
+    ],
+)
+def test_only_a_right_that_is_missing_is_asked_of_an_administrator(said: str, exit_code: int) -> None:
+    told = explained(said)
+    assert told.exit_code == exit_code
+    assert ("docs/kubernetes.md has the Role" in str(told.hint)) is (exit_code == 5)

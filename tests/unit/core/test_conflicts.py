@@ -53,6 +53,7 @@ def test_two_active_runs_have_two_checkpoint_directories() -> None:
         refuse_start(other, [a_run()])
     refuse_start(replace(other, checkpoint=CheckpointPlan("/shared/u")), [a_run()])
     refuse_start(replace(other, checkpoint=None), [a_run(checkpoint=False)])
+    refuse_start(replace(other, checkpoint=CheckpointPlan("/shared/t", volume="lab/vision/u")), [a_run()])
 
 
 @pytest.mark.parametrize(

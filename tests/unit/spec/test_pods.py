@@ -35,7 +35,9 @@ def test_pods_stand_in_place_of_hosts_and_get_names_that_stay(tmp_path: Path) ->
     path = write(tmp_path, "kubernetes: {pods: 2, spares: 1, gpus_per_pod: 4, image: 'mine:1', claim: nfs}")
     plan, _ = load_plan(path)
     assert pod_wishes_of(path) == PodWishes("mine:1", claim="nfs")
-    placed = in_pods(plan, "ab12")
+    placed = in_pods(plan, "ab12", volume="lab/vision/nfs")
+    assert placed.checkpoint is not None
+    assert placed.checkpoint.volume == "lab/vision/nfs"
     assert [(host.name, host.data_address, host.spare, host.gpus) for host in placed.hosts] == [
         ("t-0", "t-0.t", False, (0, 1, 2, 3)),
         ("t-1", "t-1.t", False, (0, 1, 2, 3)),

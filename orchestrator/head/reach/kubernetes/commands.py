@@ -162,7 +162,7 @@ _KNOWN = (
         2,
     ),
     (" per Container is ", "ask for what the namespace's LimitRange allows", 2),
-    ("(Forbidden)", _RIGHTS, _NO_RIGHT),
+    ('" cannot ', _RIGHTS, _NO_RIGHT),
     ("(Unauthorized)", "log in to the cluster again; kubectl must work before orch can", _NO_RIGHT),
     (
         "must be logged in to the server",

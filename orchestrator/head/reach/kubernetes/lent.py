@@ -58,6 +58,11 @@ class Lent:
         return f"--selector={ALLOCATION_LABEL}={self.id}"
 
     @property
+    def volume(self) -> str:
+        """What its pods mount for checkpoints: a claim, which other runs may name too, or one of their own each."""
+        return "/".join((self.cluster.context, self.cluster.namespace, self.claim)) if self.claim else self.id
+
+    @property
     def pod_names(self) -> list[str]:
         """The names of its pods. They stay, whatever becomes of a pod."""
         return [f"{self.name}-{index}" for index in range(self.count)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,25 +27,16 @@ if TYPE_CHECKING:
 _SHOWN_MAX = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which file, how many replicas (None: those of the spec), and how many steps."""
-
-    file: str
-    replicas: int | None
-    steps: int
-    tolerance: float
-    timeout_s: float
-
-
 class NotProven(OrchestratorError):
     """A training ended without a record that can be compared."""
 
     exit_code = 1
 
 
-def plans(request: Request) -> tuple[Plan, Plan, dict[str, str]]:
+def plans(file: str, steps: int, replicas: int | None) -> tuple[Plan, Plan, dict[str, str]]:
     """Return the plan of one process, that of the spec, and the values of the secrets.
+
+    With `replicas`, so many of them in place of those of the spec.
 
     Raises:
         SpecError: the spec is wrong, or its script cannot be proven. Nothing was started.
@@ -55,15 +46,15 @@ def plans(request: Request) -> tuple[Plan, Plan, dict[str, str]]:
     from orchestrator.spec.plan import load_plan, plan_spec
     from orchestrator.spec.sized import alone, sized
 
-    plan, secrets = load_plan(request.file)
+    plan, secrets = load_plan(file)
     if not plan.options.transparent:
         raise SpecError(
             f"{plan.script} cannot be proven: it is written for its strategy, so nothing says what one process would "
             "train",
             hint="`orch prove` compares an ordinary Keras script, under `transparent: true`, with itself",
         )
-    spec, base = load_spec(request.file), Path(request.file).absolute().parent
-    many = spec if request.replicas is None else sized(spec, plan, request.replicas)
+    spec, base = load_spec(file), Path(file).absolute().parent
+    many = spec if replicas is None else sized(spec, plan, replicas)
     found = []
     for which, each in (("alone", alone(spec)), ("together", many)):
         own = plan_spec(each, base)
@@ -73,47 +64,50 @@ def plans(request: Request) -> tuple[Plan, Plan, dict[str, str]]:
                 outputs=(),
                 outputs_dir="",
                 restart=replace(own.restart, without_progress_max=0, standby="off"),
-                options=replace(own.options, prove=Prove(request.steps)),
+                options=replace(own.options, prove=Prove(steps)),
             )
         )
     one, other = found
     return one, other, secrets
 
 
-def run(request: Request, session: Session) -> tuple[Record, Record, Verdict]:
+def run(
+    session: Session, file: str, steps: int, replicas: int | None, *, tolerance: float, timeout_s: float
+) -> tuple[Record, Record, Verdict]:
     """Train both, and return their records and what their comparison says."""
     from orchestrator.client.starting import ensure_coordinator
     from orchestrator.client.submit import survey_code
 
-    one, other, secrets = plans(request)
-    survey_code(request.file, one, session.client())
+    one, other, secrets = plans(file, steps, replicas)
+    survey_code(file, one, session.client())
     ensure_coordinator(session)
-    steps = counted(request.steps, "step")
-    session.say(f"One process, {steps}")
-    alone, last = _record(request, session, one, secrets)
+    session.say(f"One process, {counted(steps, 'step')}")
+    alone, last = _record(session, one, secrets, timeout_s)
     hosts = len({task.host for task in other.tasks})
-    session.say(f"{counted(len(other.tasks), 'task')} on {counted(hosts, 'host')}, {steps}")
-    together, last_together = _record(request, session, other, secrets)
+    session.say(f"{counted(len(other.tasks), 'task')} on {counted(hosts, 'host')}, {counted(steps, 'step')}")
+    together, last_together = _record(session, other, secrets, timeout_s)
     try:
-        verdict = compare(alone, together, (last, last_together), tolerance=request.tolerance)
+        verdict = compare(alone, together, (last, last_together), tolerance=tolerance)
     except Incomparable as e:
         raise NotProven(str(e)) from None
     return alone, together, verdict
 
 
 def _record(
-    request: Request, session: Session, plan: Plan, secrets: Mapping[str, str]
+    session: Session, plan: Plan, secrets: Mapping[str, str], timeout_s: float
 ) -> tuple[Record, Sequence[float]]:
     """Train a plan, and return what its chief has left."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from orchestrator.both.trial_records import LAST_WEIGHTS, RECORD
+
     began = session.now()
-    shown = to_its_end(session, plan, secrets, doing="proven", timeout_s=request.timeout_s)
+    shown = to_its_end(session, plan, secrets, doing="proven", timeout_s=timeout_s)
     if shown.get("phase") != "SUCCEEDED":
         raise NotProven(
             f"{plan.name}: {shown.get('phase')}: {shown.get('reason') or 'no reason is known'}",
             hint=f"`orch why {plan.name}`, `orch logs {plan.name}`",
         )
-    from orchestrator.both.trial_records import LAST_WEIGHTS, RECORD
-
     with tempfile.TemporaryDirectory(prefix="orch-prove-") as directory:
         wanted = fetch.Request(str(shown["run_id"]), [RECORD, LAST_WEIGHTS], str(plan.chief), directory)
         fetch.run(wanted, session)
@@ -125,9 +119,6 @@ def _record(
                 f"{plan.name} ended without a record: {plan.script} must train by Keras's fit",
                 hint=f"`orch logs {plan.name}`",
             ) from None
-    # The record that a host has sent
-    from pydantic import TypeAdapter, ValidationError
-
     try:
         record = TypeAdapter(Record).validate_json(text)
     except ValidationError as e:
@@ -205,7 +196,7 @@ def command(
     batch, other examples, BatchNormalization, Dropout, the gradient. The script must be an ordinary one, under
     `transparent: true`. Exit code 0 where both train the same, up to the order of sums; 1 where they part.
     """
-    alone, together, verdict = run(Request(file, replicas, steps, tolerance, timeout_s), session)
+    alone, together, verdict = run(session, file, steps, replicas, tolerance=tolerance, timeout_s=timeout_s)
     if as_json:
         every = [
             dict(zip(("step", "loss_alone", "loss", "weights_share"), row, strict=True))

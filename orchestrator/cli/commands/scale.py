@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +18,10 @@ from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 from orchestrator.core.words import counted, duration
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import Plan
+    from orchestrator.core.plan import Measure, Plan
     from orchestrator.reporting.scaling import Measured, Row
 
 _BAR = 24
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which file, which sizes, and how many steps of each."""
-
-    file: str
-    sizes: tuple[int, ...]
-    steps: int
-    warmup: int
-    timeout_s: float
 
 
 class NotMeasured(OrchestratorError):
@@ -41,23 +30,22 @@ class NotMeasured(OrchestratorError):
     exit_code = 1
 
 
-def plans(request: Request) -> tuple[list[Plan], dict[str, str]]:
+def plans(file: str, sizes: Sequence[int], measure: Measure) -> tuple[list[Plan], dict[str, str]]:
     """Return the plan of each size, and the values of the secrets.
 
     Raises:
         SpecError: the spec is wrong, or the hosts have no place for a size. Nothing was started.
     """
-    from orchestrator.core.plan import Measure
     from orchestrator.spec.load import load_spec
     from orchestrator.spec.plan import load_plan, plan_spec
     from orchestrator.spec.sized import sized
 
-    plan, secrets = load_plan(request.file)
+    plan, secrets = load_plan(file)
     if not plan.runtime:
         raise SpecError("run.runtime is off: without the runtime no step is seen", hint="set it to on")
-    spec, base = load_spec(request.file), Path(request.file).absolute().parent
+    spec, base = load_spec(file), Path(file).absolute().parent
     found = []
-    for size in request.sizes:
+    for size in sizes:
         try:
             own = plan_spec(sized(spec, plan, size), base)
         except SpecError as e:
@@ -66,40 +54,39 @@ def plans(request: Request) -> tuple[list[Plan], dict[str, str]]:
             replace(
                 trial_of(own, plan, "scale", str(size)),
                 restart=replace(own.restart, without_progress_max=0),
-                options=replace(own.options, measure=Measure(request.steps, request.warmup)),
+                options=replace(own.options, measure=measure),
             )
         )
     return found, secrets
 
 
-def run(request: Request, session: Session) -> list[Measured]:
+def run(
+    session: Session, file: str, sizes: Sequence[int], measure: Measure, *, timeout_s: float
+) -> list[Measured]:
     """Train each size in turn, and return what was measured."""
+    from orchestrator.both.trial_records import MEASURED_PREFIX
     from orchestrator.client.starting import ensure_coordinator
     from orchestrator.client.submit import survey_code
+    from orchestrator.reporting.scaling import measured_of
 
-    every, secrets = plans(request)
+    every, secrets = plans(file, sizes, measure)
     client = session.client()
-    survey_code(request.file, every[0], client)
+    survey_code(file, every[0], client)
     ensure_coordinator(session)
     found = []
-    for size, plan in zip(request.sizes, every, strict=True):
+    for size, plan in zip(sizes, every, strict=True):
         began = session.now()
         session.say(
             f"{counted(size, 'replica')} on {counted(len({t.host for t in plan.tasks}), 'host')}: "
-            f"{request.warmup} steps to warm up, {request.steps} measured"
+            f"{measure.warmup} steps to warm up, {measure.steps} measured"
         )
-        from orchestrator.reporting.scaling import measured_of
-
-        shown = to_its_end(session, plan, secrets, doing="measured", timeout_s=request.timeout_s)
-        # What the run reported of the measured steps
-        from orchestrator.both.trial_records import MEASURED_PREFIX
-
+        shown = to_its_end(session, plan, secrets, doing="measured", timeout_s=timeout_s)
         metrics: Mapping[str, float] = shown.get("metrics") or {}
         own = [name for name in metrics if name.startswith(MEASURED_PREFIX)]
         one = measured_of(size, {name.removeprefix(MEASURED_PREFIX): metrics[name] for name in own})
         if shown.get("phase") != "SUCCEEDED" or one is None:
             raise NotMeasured(_why(shown, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
-        session.say(f"  {_pace(one.step_s)} a step; took {duration(session.now() - began)}")
+        session.say(f"  {1000 * one.step_s:.3g} ms a step; took {duration(session.now() - began)}")
         found.append(one)
     return found
 
@@ -111,10 +98,6 @@ def _why(run: Mapping[str, Any], size: int) -> str:
             "fit or report its steps by runtime.report, and take more steps than --warmup and --steps together"
         )
     return f"{counted(size, 'replica')}: {run.get('phase')}: {run.get('reason') or 'no reason is known'}"
-
-
-def _pace(step_s: float) -> str:
-    return f"{1000 * step_s:.3g} ms"
 
 
 def shown(rows: Sequence[Row], session: Session) -> str:
@@ -189,14 +172,15 @@ def command(
     its steps. Two times are compared to find the wait for input (the same steps with a batch from memory), and two
     sizes to find communication. The efficiency is that of the smallest size's work.
     """
+    from orchestrator.core.plan import Measure
     from orchestrator.reporting.scaling import table, verdict
     from orchestrator.spec.sized import sizes_of
 
     try:
-        request = Request(file, tuple(sizes_of(sizes)), steps, warmup, timeout_s)
+        numbers = sizes_of(sizes)
     except ValueError as e:
         raise UsageError(str(e)) from None
-    rows = table(run(request, session))
+    rows = table(run(session, file, numbers, Measure(steps, warmup), timeout_s=timeout_s))
     if as_json:
         session.put_json({"schema": 1, "sizes": [asdict(row) for row in rows], "verdict": verdict(rows)})
     else:

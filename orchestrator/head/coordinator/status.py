@@ -49,10 +49,17 @@ def document(
 
 def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = _NO_TIMES) -> dict[str, Any]:
     """Return the document of one run. It holds ages in seconds, since monotonic times mean nothing to others."""
-    chief, placed = run.task(run.chief), run.placed
+    chief, placed, ended, last = run.task(run.chief), run.placed, run.first_cause, run.planned_end
+    halt = halted.get(run.run_id)
     return {
         **_headline(run, now, halted),
-        "decisions_stopped": _stopped(run, now, halted),
+        "decisions_stopped": {
+            "error": halt.error,
+            "age_s": round(now - halt.since_at, 1),
+            "story": list(halt.story),
+        }
+        if halt is not None
+        else None,
         "phase_age_s": round(now - run.since_at, 1),
         "strategy": run.plan.strategy,
         "epoch": run.epoch,
@@ -70,8 +77,10 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "saving": saving(run),
         "standby": _standby(run, now),
         "first_cause": first_cause(run),
-        "planned_end": _planned_end(run),
-        "time_left_s": _time_left_s(run, now),
+        # Why the last generation ended, where nothing failed: `rescheduled`, `host leaves`, `rolled back`.
+        "planned_end": ended.cause.value if ended is not None and not ended.is_failure else None,
+        # None where the run may go on for as long as it wants.
+        "time_left_s": round(max(0.0, last.at - now), 1) if last and not run.phase.is_terminal else None,
         "warnings": list(run.warnings),
         "proof": _proof(run),
         "hosts": [_host(run, host, now) for host in run.hosts],
@@ -81,7 +90,11 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
 
 def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
     """Return the keys that every document of a run has."""
-    told = _reason(run, now, halted)
+    if run.run_id in halted:
+        why = halted[run.run_id].sentence(run)
+        told = Reason(sentence=why, rest=why)
+    else:
+        told = reason(run, now=now)
     return {
         "name": run.plan.name,
         "run_id": run.run_id,
@@ -155,40 +168,10 @@ def first_cause(run: Run) -> dict[str, object] | None:
     return cause.as_data(run.first_cause, run.cost.as_data() if run.cost and run.first_cause.cost else None)
 
 
-def _planned_end(run: Run) -> str | None:
-    """Return why the last generation ended, where nothing failed: `rescheduled`, `host leaves`, `rolled back`."""
-    return (
-        run.first_cause.cause.value
-        if run.first_cause is not None and not run.first_cause.is_failure
-        else None
-    )
-
-
-def _time_left_s(run: Run, now: float) -> float | None:
-    """Return in what time the run ends at the latest; None where it may go on for as long as it wants, or has ended."""
-    if run.planned_end is None or run.phase.is_terminal:
-        return None
-    return round(max(0.0, run.planned_end.at - now), 1)
-
-
 def saving(run: Run) -> dict[str, Any] | None:
     """Return how often the chief saves, and why; None where its runtime does not decide that, or not yet."""
     found = run.task(run.chief).progress.saving
     return {**asdict(found), "sentence": found.sentence()} if found is not None else None
-
-
-def _reason(run: Run, now: float, halted: Halts) -> Reason:
-    if run.run_id not in halted:
-        return reason(run, now=now)
-    told = halted[run.run_id].sentence(run)
-    return Reason(sentence=told, rest=told)
-
-
-def _stopped(run: Run, now: float, halted: Halts) -> dict[str, Any] | None:
-    halt = halted.get(run.run_id)
-    if halt is None:
-        return None
-    return {"error": halt.error, "age_s": round(now - halt.since_at, 1), "story": list(halt.story)}
 
 
 def why_document(
@@ -323,25 +306,22 @@ def _state(host: Host, *, holds: bool) -> str:
     return "ready" if holds else "spare"
 
 
-def _stage(task: Task, phase: str) -> str | None:
-    """Return what its process does, in a word; None where that is not known, or nothing tells it."""
-    if phase == TaskPhase.STARTING.value and task.pid is not None:
-        return "importing"
-    return task.progress.stage if phase == TaskPhase.RUNNING.value else None
-
-
 def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
     host = run.host(task.host)
     phase = "UNREACHABLE" if host.link is Link.UNREACHABLE and task.phase.may_live else task.phase.value
     heard = task.progress.heartbeat_age_s + now - task.heard_at if task.heard_at is not None else None
     planned = run.plan.host(task.host)
+    # What its process does, in a word; None where that is not known, or nothing tells it.
+    stage = task.progress.stage if phase == TaskPhase.RUNNING.value else None
+    if phase == TaskPhase.STARTING.value and task.pid is not None:
+        stage = "importing"
     return {
         "task": str(task.id),
         "host": task.host,
         "phase": phase,
         "pid": task.pid,
         "generation": task.generation,
-        "stage": _stage(task, phase),
+        "stage": stage,
         "unreached": [{"task": str(peer), "finding": found} for peer, found in task.progress.unreached],
         "address": endpoint(planned.peer_address, task.port) if task.port else None,
         "gpus": list(placed.task(task.id).gpus),

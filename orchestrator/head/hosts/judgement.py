@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.launching.environment import endpoint, ports_needed
@@ -60,33 +60,29 @@ def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding
     return findings
 
 
-def _twice(met: Iterable[Met]) -> list[Finding]:
+def _twice(met: Iterable[Met]) -> Iterator[Finding]:
     first: dict[tuple[object, ...], str] = {}
-    findings = []
     for one in met:
         other = first.setdefault(one.machine, one.name)
         if other != one.name:
             said = f"{other} and {one.name} are one machine: they have the same boot id and the same host directory"
-            findings.append(found("host.twice", said, other, one.name))
-    return findings
+            yield found("host.twice", said, other, one.name)
 
 
-def _ports(plan: Plan, one: Met) -> list[Finding]:
+def _ports(plan: Plan, one: Met) -> Iterator[Finding]:
     first, last = plan.ports
     free, needed = one.health["ports_free"], ports_needed(plan)
-    findings = []
     if free < needed and one.name in plan.hosts_used:
         said = (
             f"{one.name}: {free} of the ports {first}-{last} are free, and the run needs {needed}; busy are "
             f"{listed([str(port) for port in one.health['ports_busy']])}"
         )
-        findings.append(found("net.ports-busy", said, one.name))
+        yield found("net.ports-busy", said, one.name)
     outgoing = one.health["outgoing"]
     if outgoing is not None and first <= outgoing[1] and outgoing[0] <= last:
         range_ = f"its range of outgoing connections, {outgoing[0]}-{outgoing[1]}"
         said = f"{one.name}: `ports: {first}-{last}` lies in {range_}"
-        findings.append(found("net.ports-outgoing", said, one.name))
-    return findings
+        yield found("net.ports-outgoing", said, one.name)
 
 
 def _gpus_of(plan: Plan, one: Met) -> list[tuple[int, GpuState]]:
@@ -106,18 +102,16 @@ def _gpus_differ(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
     return [found("gpu.differs", f"the GPUs of the run differ: {told}")]
 
 
-def _gpus(plan: Plan, one: Met) -> list[Finding]:
-    findings = []
+def _gpus(plan: Plan, one: Met) -> Iterator[Finding]:
     for number, gpu in _gpus_of(plan, one):
         if gpu["ecc_errors"]:
             said = (
                 f"{one.name}: GPU {number} has had {counted(gpu['ecc_errors'], 'uncorrected memory error')}"
             )
-            findings.append(found("gpu.unwell", said, one.name))
+            yield found("gpu.unwell", said, one.name)
         if gpu["slowed"]:
             said = f"{one.name}: the hardware slows GPU {number} down, for {gpu['slowed']}"
-            findings.append(found("gpu.unwell", said, one.name))
-    return findings
+            yield found("gpu.unwell", said, one.name)
 
 
 def _clock(one: Met) -> list[Finding]:
@@ -126,34 +120,30 @@ def _clock(one: Met) -> list[Finding]:
     return [found("host.clock", f"{one.name}: {clock.sentence}", one.name)] if clock.is_off else []
 
 
-def _disks(one: Met) -> list[Finding]:
-    findings = []
+def _disks(one: Met) -> Iterator[Finding]:
     for directory in one.health["directories"]:
         path, free, files = directory["path"], directory["free_bytes"], directory["free_files"]
         if directory["why"] is not None:
-            findings.append(found("storage.read-only", f"{one.name}: {path}: {directory['why']}", one.name))
+            yield found("storage.read-only", f"{one.name}: {path}: {directory['why']}", one.name)
         elif directory["read_only"]:
             said = f"{one.name}: {path} lies on a file system that is read-only"
-            findings.append(found("storage.read-only", said, one.name))
+            yield found("storage.read-only", said, one.name)
         if free is not None and free < FREE_BYTES_MIN:
-            findings.append(found("storage.space", f"{one.name}: {path} has {size(free)} left", one.name))
+            yield found("storage.space", f"{one.name}: {path} has {size(free)} left", one.name)
         if files is not None and files < FREE_FILES_MIN:
             said = f"{one.name}: {path} has room for {files} more files only"
-            findings.append(found("storage.space", said, one.name))
+            yield found("storage.space", said, one.name)
         if directory["noexec"] and path.startswith(("/tmp", "/var/tmp")):
             said = f"{one.name}: {path} lies on a file system that is mounted with noexec"
-            findings.append(found("storage.noexec", said, one.name))
-    return findings
+            yield found("storage.noexec", said, one.name)
 
 
-def _limits(one: Met) -> list[Finding]:
-    findings = []
+def _limits(one: Met) -> Iterator[Finding]:
     files = one.health["open_files"]
     if files is not None and files < OPEN_FILES_MIN:
-        findings.append(found("host.open-files", f"{one.name}: {files} files may be open at once", one.name))
+        yield found("host.open-files", f"{one.name}: {files} files may be open at once", one.name)
     if one.hello["warning"]:
-        findings.append(found("host.ends-at-logout", f"{one.name}: {one.hello['warning']}", one.name))
-    return findings
+        yield found("host.ends-at-logout", f"{one.name}: {one.hello['warning']}", one.name)
 
 
 def _proxies(plan: Plan, one: Met) -> list[Finding]:

@@ -28,7 +28,7 @@ from orchestrator.core.words import listed
 from orchestrator.head.code import codetree, needs
 from orchestrator.head.links import ownership, wire
 from orchestrator.head.links import requests as orders
-from orchestrator.head.links.conversation import Asks, OrderRefused
+from orchestrator.head.links.conversation import Asks, OrderRefused, refused
 from orchestrator.protocol.orders import Facts as Probed
 from orchestrator.protocol.orders import Leased
 from orchestrator.protocol.table import CODE, HIGHEST, LEASE
@@ -165,14 +165,12 @@ def look(link: Asks, run: Run, name: str) -> Facts:
         )
         probed = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok
         if plan.checkpoint is not None and not probed["checkpoint_writable"]:
-            raise OrderRefused(
-                Problem(
-                    "checkpoint-dir",
-                    f"the checkpoint directory {plan.checkpoint.dir} cannot be written"
-                    + (f": {probed['checkpoint_why']}" if probed["checkpoint_why"] else ""),
-                    "it must exist on every host, on a file system that they share, and be writable by the SSH user",
-                    key="run.checkpoint.dir",
-                )
+            raise refused(
+                "checkpoint-dir",
+                f"the checkpoint directory {plan.checkpoint.dir} cannot be written"
+                + (f": {probed['checkpoint_why']}" if probed["checkpoint_why"] else ""),
+                "it must exist on every host, on a file system that they share, and be writable by the SSH user",
+                key="run.checkpoint.dir",
             )
     except OrderRefused as e:
         raise OrderRefused(named(name, e.problem)) from e
@@ -307,9 +305,7 @@ def _push(link: Asks, run: Run, name: str, pushed: Pushed) -> str:
         if code is not None:
             pushed(run, tree)
             return code
-    raise OrderRefused(
-        Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
-    )
+    raise refused("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
 
 
 def _tree(run: Run, *, fresh: bool) -> list[codetree.CodeFile]:
@@ -323,12 +319,10 @@ def _tree(run: Run, *, fresh: bool) -> list[codetree.CodeFile]:
 
 def _code_of_old(run: Run, name: str) -> str:
     if run.host(name).untouched:
-        raise OrderRefused(
-            Problem(
-                "code-changed",
-                f"{run.plan.workdir} has changed since the run began, and this spare has not got its code",
-                "put the working directory back as it was; the spare is asked again",
-            )
+        raise refused(
+            "code-changed",
+            f"{run.plan.workdir} has changed since the run began, and this spare has not got its code",
+            "put the working directory back as it was; the spare is asked again",
         )
     return run.code
 

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 from hashlib import file_digest
 
-from orchestrator.core.state.run import Problem
 from orchestrator.core.words import counted
-from orchestrator.head.links.conversation import OrderRefused
+from orchestrator.head.links.conversation import OrderRefused, refused
 from orchestrator.protocol.orders import EnvironmentState
 from orchestrator.spec.setup import Environment
 
@@ -85,7 +84,7 @@ def _failed(said: str, host: EnvironmentState) -> OrderRefused:
         "requirements; or correct them"
     )
     where = f"{host['machine']} with {host['libc']}"
-    return OrderRefused(Problem("no-wheel", f"no wheels for {where} on the head node: pip: {last}", hint))
+    return refused("no-wheel", f"no wheels for {where} on the head node: pip: {last}", hint)
 
 
 def _pip() -> list[str]:
@@ -95,7 +94,7 @@ def _pip() -> list[str]:
     found = shutil.which("pip3") or shutil.which("pip")
     if found is None:
         hint = f"install it: `{sys.executable} -m ensurepip`, or `uv pip install pip`"
-        raise OrderRefused(Problem("no-wheel", "the head node has no pip, which collects the wheels", hint))
+        raise refused("no-wheel", "the head node has no pip, which collects the wheels", hint)
     return [found]
 
 

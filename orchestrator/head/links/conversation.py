@@ -48,6 +48,11 @@ class OrderRefused(Exception):
         self.problem = problem
 
 
+def refused(code: str, message: str, hint: str | None = None, **more: Any) -> OrderRefused:
+    """Return the error of an order that is not done, to be raised. `more`: fields of Problem."""
+    return OrderRefused(Problem(code, message, hint, **more))
+
+
 class Reply(NamedTuple, Generic[A]):
     """A reply. Either `ok` or `error` is None."""
 

@@ -16,7 +16,7 @@ from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links import wire
-from orchestrator.head.links.conversation import AsksAhead, LinkDown, OrderRefused
+from orchestrator.head.links.conversation import AsksAhead, LinkDown, OrderRefused, refused
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.head.transfer.journey import DISK_TIMEOUT_S, Abandoned, Journey
 from orchestrator.protocol.orders import Manifest
@@ -166,9 +166,7 @@ def _damaged(store: CheckpointStore, host: str, generation: int, newest: Manifes
     store.settle(NOBODY, generation)
     kept = f"; the head node has step {newest['global_step']}" if newest is not None else ""
     message = f"{host}: the newest checkpoint there does not read whole any more{kept}"
-    return OrderRefused(
-        Problem("damaged", message, "the next generation begins with the copy; see to its disk")
-    )
+    return refused("damaged", message, "the next generation begins with the copy; see to its disk")
 
 
 def problem_of(error: Exception) -> Problem:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import BinaryIO, Literal
 
-from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.run import Run
 from orchestrator.head.links import requests as orders
-from orchestrator.head.links.conversation import Asks, OrderRefused
+from orchestrator.head.links.conversation import Asks, refused
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
 from orchestrator.protocol.orders import FileDigest, OfFile, TaskFile
 from orchestrator.protocol.table import DIGEST, FILE, FILES
@@ -62,7 +62,7 @@ def pull(link: Asks, run: Run, file: TaskFile, copy: BinaryIO, *, end: int, room
         blob = link.ask(order, timeout_s=ASK_TIMEOUT_S).blob
         if len(blob) > wanted:
             sent = f"it sent {len(blob)} bytes of {file['path']!r}, and {wanted} were asked for"
-            raise OrderRefused(Problem("wire", sent))
+            raise refused("wire", sent)
         if not blob:
             break
         copy.write(blob)
@@ -79,7 +79,7 @@ def below(directory: str, path: str) -> str:
     """
     whole = os.path.normpath(os.path.join(directory, path))
     if "\0" in path or not whole.startswith(os.path.normpath(directory).rstrip(os.sep) + os.sep):
-        raise OrderRefused(Problem("wire", f"it named a file outside of its directory: {path!r}"))
+        raise refused("wire", f"it named a file outside of its directory: {path!r}")
     return whole
 
 
@@ -87,7 +87,7 @@ def task_name(task: str) -> str:
     """Return the name of a task's directory. Raises OrderRefused for what is no task."""
     name = task.replace(":", "-")
     if os.sep in name or name in ("", ".", ".."):
-        raise OrderRefused(Problem("wire", f"it named no task: {task!r}"))
+        raise refused("wire", f"it named no task: {task!r}")
     return name
 
 

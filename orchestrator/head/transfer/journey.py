@@ -16,10 +16,10 @@ from contextlib import closing
 from typing import NamedTuple, Protocol, TypeVar
 
 from orchestrator.checkpoints import safe
-from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.run import Run
 from orchestrator.core.words import size
 from orchestrator.head.links import requests as orders
-from orchestrator.head.links.conversation import Answer, AsksAhead, LinkDown, OrderRefused, Pending
+from orchestrator.head.links.conversation import Answer, AsksAhead, LinkDown, OrderRefused, Pending, refused
 from orchestrator.head.node import disk
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.protocol.orders import BlobState, Manifest, Nothing
@@ -110,7 +110,7 @@ class Journey:
         try:
             safe.check(manifest)
         except ValueError as e:
-            raise OrderRefused(Problem("snapshot", f"{host}: its snapshot cannot be taken: {e}", None)) from e
+            raise refused("snapshot", f"{host}: its snapshot cannot be taken: {e}", None) from e
         return manifest
 
     def copy_of(self, manifest: Manifest) -> str:
@@ -130,14 +130,12 @@ class Journey:
                 min(whole, len(chunks) * manifest["piece_bytes"]) for _, whole, _, chunks in manifest["files"]
             )
             if whole > limit:
-                raise OrderRefused(
-                    Problem(
-                        "copy-limit",
-                        f"{host}: its checkpoint has {size(whole)}, and at most {size(limit)} are copied to the "
-                        "head node",
-                        "raise `run.checkpoint.copy_limit` if that is right",
-                        key="run.checkpoint.copy_limit",
-                    )
+                raise refused(
+                    "copy-limit",
+                    f"{host}: its checkpoint has {size(whole)}, and at most {size(limit)} are copied to the "
+                    "head node",
+                    "raise `run.checkpoint.copy_limit` if that is right",
+                    key="run.checkpoint.copy_limit",
                 )
             store.make_room(manifest)
             give_up_at = self._give_up_at()
@@ -200,9 +198,7 @@ class Journey:
     ) -> bool:
         """Keep a part that has come. Return whether it is all that was asked for: the next part fits only then."""
         if not data:
-            raise OrderRefused(
-                Problem("went-away", f"{host}: {part.name} ends before its end", "it is tried again")
-            )
+            raise refused("went-away", f"{host}: {part.name} ends before its end", "it is tried again")
         store.append(part.chunk, data)
         if len(data) < part.bytes:
             return False
@@ -214,9 +210,7 @@ class Journey:
     def _check_head(self, store: CheckpointStore) -> None:
         reserved = disk.why_reserved(store.root)
         if reserved is not None:
-            raise OrderRefused(
-                Problem("head-disk", f"no checkpoint is copied to the head node: {reserved}", "free some")
-            )
+            raise refused("head-disk", f"no checkpoint is copied to the head node: {reserved}", "free some")
 
     def _give_up_at(self) -> float:
         return time.monotonic() + self._run.plan.timing.start_after_s
@@ -242,12 +236,10 @@ class Journey:
                 self._wait_for_link(give_up_at, e)
             else:
                 give_up_at, tries = self._give_up_at(), tries + 1
-        raise OrderRefused(
-            Problem(
-                "push",
-                f"{host}: the checkpoint does not arrive whole",
-                "see to the host's disk and its space",
-            )
+        raise refused(
+            "push",
+            f"{host}: the checkpoint does not arrive whole",
+            "see to the host's disk and its space",
         )
 
     def _push_chunks(
@@ -302,12 +294,10 @@ class _Finisher:
         while self._under_way and (wait or len(self._under_way) > AHEAD or self._under_way[0][1].done()):
             part, finished = self._under_way.popleft()
             if not finished.result():
-                raise OrderRefused(
-                    Problem(
-                        "damaged",
-                        f"{self._host}: {part.name} came damaged",
-                        "it is tried again; see to the host's disk",
-                    )
+                raise refused(
+                    "damaged",
+                    f"{self._host}: {part.name} came damaged",
+                    "it is tried again; see to the host's disk",
                 )
 
     def __enter__(self) -> _Finisher:

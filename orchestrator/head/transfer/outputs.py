@@ -21,10 +21,10 @@ from pathspec import GitIgnoreSpec
 from orchestrator.both import durable
 from orchestrator.core.errors import ConnectFailed, HostError, OrchestratorError, UsageError
 from orchestrator.core.plan import TaskId
-from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.run import Run
 from orchestrator.core.words import size
 from orchestrator.head.code.push_rules import OUTPUTS_MARK
-from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
+from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused, refused
 from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
 from orchestrator.protocol.bounds import Digest
@@ -206,7 +206,7 @@ def bring(
     way = os.path.dirname(target)
     inside = os.path.relpath(way, directory)
     if os.path.realpath(way) != os.path.normpath(os.path.join(os.path.realpath(directory), inside)):
-        raise OrderRefused(Problem("link", f"{way} leads out of {directory}: it is a link"))
+        raise refused("link", f"{way} leads out of {directory}: it is a link")
     told = output.file["bytes"]
     if sha256 is None:
         found = files.digest(link, run, output.file)
@@ -221,7 +221,7 @@ def bring(
     os.makedirs(os.path.dirname(target), exist_ok=True)
     why = disk.why_reserved(os.path.dirname(target))
     if why is not None:
-        raise OrderRefused(Problem("limit", why))
+        raise refused("limit", why)
     partial_copy = os.path.join(os.path.dirname(target), f".orch-{sha256}.part")
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     with open(os.open(partial_copy, flags, 0o666), "ab") as copy:
@@ -286,4 +286,4 @@ def _sha256(path: str) -> str | None:
 
 def _changed(output: Output) -> OrderRefused:
     message = f"{output.file['path']} changed while it was fetched, or did not come as it is there"
-    return OrderRefused(Problem("changed", message, "fetch it again once nothing writes it"))
+    return refused("changed", message, "fetch it again once nothing writes it")

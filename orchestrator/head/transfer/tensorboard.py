@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.run import Run
 from orchestrator.core.words import size
-from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
+from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused, refused
 from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
 from orchestrator.protocol.orders import TaskFile
@@ -113,7 +113,7 @@ class _Room:
             if self._files > FILES_MAX:
                 why = f"the head node has {FILES_MAX} files of {self._task}"
         if why is not None:
-            raise OrderRefused(Problem("limit", f"{why}; the rest stays on {self._host}"))
+            raise refused("limit", f"{why}; the rest stays on {self._host}")
 
     def taken(self, count: int) -> None:
         """Count bytes that were pulled."""

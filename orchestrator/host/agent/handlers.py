@@ -135,7 +135,7 @@ class Orders:
 
             return machine.look(host_dir)
 
-        self._fork(look, reply, "the look at the machine", deadline_s=PROBE_S)
+        self._fork(reply, "the look at the machine", PROBE_S, look)
 
     def _on_examine(self, order: orders.Examine, _blob: bytes, reply: Reply) -> None:
         from orchestrator.host.agent import health, neighbours  # few agents are asked
@@ -146,10 +146,7 @@ class Orders:
         told = health.of_now(*self._listeners.begin((first, last), order["token"], order["listen_s"]))
         host_dir, more, gpus = self._host.host_dir, order["directories"], order.get("gpus", False)
         self._fork(
-            lambda: health.whole(told, host_dir, more, gpus=gpus),
-            reply,
-            "the look at the host",
-            deadline_s=LOOK_S,
+            reply, "the look at the host", LOOK_S, lambda: health.whole(told, host_dir, more, gpus=gpus)
         )
 
     def _on_reach(self, order: orders.Reach, _blob: bytes, reply: Reply) -> None:
@@ -160,7 +157,7 @@ class Orders:
 
             return {"seen": neighbours.reach(targets, within_s)}
 
-        self._fork(look, reply, "the look for the other hosts", deadline_s=within_s + 5.0)
+        self._fork(reply, "the look for the other hosts", within_s + 5.0, look)
 
     def _on_environment(
         self, order: orders.Environment, _blob: bytes, reply: Reply
@@ -204,7 +201,7 @@ class Orders:
                 sweep.tidy(host_dir, run, answer["digest"])
             return {**answer, "missing": damaged}
 
-        self._fork(make, reply, "putting the code in place", deadline_s=CHECKPOINT_S)
+        self._fork(reply, "putting the code in place", CHECKPOINT_S, make)
         return None
 
     def _on_blob(self, order: orders.Blob, blob: bytes, reply: Reply) -> orders.BlobState | None:
@@ -219,10 +216,10 @@ class Orders:
 
         directory = order["dir"]
         self._fork(
-            lambda: {"generation": max(generations(directory), default=0)},
             reply,
             f"the look into {directory}",
-            deadline_s=LOOK_S,
+            LOOK_S,
+            lambda: {"generation": max(generations(directory), default=0)},
         )
 
     def _on_seed(self, order: orders.Seed, _blob: bytes, reply: Reply) -> None:
@@ -346,12 +343,7 @@ class Orders:
 
     def _on_files(self, order: orders.AskFiles, _blob: bytes, reply: Reply) -> None:
         host_dir, run, of = self._host.host_dir, order["run"], order["of"]
-        self._fork(
-            lambda: files.listing(host_dir, run, of),
-            reply,
-            "the look for the tasks' files",
-            deadline_s=LOOK_S,
-        )
+        self._fork(reply, "the look for the tasks' files", LOOK_S, lambda: files.listing(host_dir, run, of))
 
     def _on_file(self, order: orders.AskFile, _blob: bytes, reply: Reply) -> None:
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
@@ -360,10 +352,7 @@ class Orders:
     def _on_digest(self, order: orders.OfFile, _blob: bytes, reply: Reply) -> None:
         host_dir, wish = self._host.host_dir, {**order}
         self._fork(
-            lambda: files.digest(host_dir, wish),
-            reply,
-            f"the reading of {order['path']}",
-            deadline_s=CHECKPOINT_S,
+            reply, f"the reading of {order['path']}", CHECKPOINT_S, lambda: files.digest(host_dir, wish)
         )
 
     # ---------------------------------------------------------------- without, or beside, a coordinator
@@ -376,20 +365,20 @@ class Orders:
         host_dir, records = self._host.host_dir, order["records"]
         brief, directory = order.get("brief", False), order.get("dir")
         self._fork(
-            lambda: runs.known(host_dir, records=records, brief=brief, directory=directory),
             reply,
             "the look",
-            deadline_s=CHECKPOINT_S,
+            CHECKPOINT_S,
+            lambda: runs.known(host_dir, records=records, brief=brief, directory=directory),
         )
 
     def _on_remove(self, order: orders.Remove, _blob: bytes, reply: Reply) -> None:
         host_dir, run = self._host.host_dir, order["run"]
         owner, even_alive = order["owner"], order["even_alive"]
         self._fork(
-            lambda: runs.remove(host_dir, run, owner=owner, even_alive=even_alive),
             reply,
             "the removal",
-            deadline_s=CHECKPOINT_S,
+            CHECKPOINT_S,
+            lambda: runs.remove(host_dir, run, owner=owner, even_alive=even_alive),
         )
 
     def _on_fault(self, order: orders.Fault, _blob: bytes, reply: Reply) -> None:
@@ -400,8 +389,9 @@ class Orders:
     # ---------------------------------------------------------------- jobs
 
     def _fork(
-        self, work: Callable[[], Mapping[str, Any]], reply: Reply, what: str, *, deadline_s: float
+        self, reply: Reply, what: str, deadline_s: float, work: Callable[[], Mapping[str, Any]]
     ) -> None:
+        """Have a fork do what may hang, and reply with its answer. `what` it is, for people."""
         self._jobs.function(
             work, lambda result: reply.attempt(lambda: answer_of(result, what)), deadline_s=deadline_s
         )

@@ -182,9 +182,33 @@ def account(
             if until - begin > UNSEEN_AFTER_S:
                 spans = [part for span in spans for part in _hidden(span, begin, until, is_open=is_open)]
         generation.spans = spans
-    _judge(
-        told, generations, succeeded=ended is not None and ended.kind is Kind.SUCCEEDED, going=ended is None
-    )
+    # Say of each generation how much of its training counts: all up to the step that the next one resumed
+    # from
+    succeeded = ended is not None and ended.kind is Kind.SUCCEEDED
+    going = ended is None
+    lost = {e.generation: e.data.get("steps_lost") for e in told if e.kind in _RESUMES}
+    resumed = {e.generation: e.data.get("global_step") or 0 for e in told if e.kind in _RESUMES}
+    trained = [g for g in generations if any(span.state == "training" for span in g.spans)]
+    followers = [g.number for g in generations if g.number in resumed]
+    saves = bool(resumed) or any(e.kind is Kind.CHECKPOINT for e in told)
+    for generation in trained:
+        follower = next((number for number in followers if number > generation.number), None)
+        if follower is not None:
+            generation.kept_to = resumed[follower]
+            if generation.last_step is None:
+                generation.last_step = resumed[follower] + (lost[follower] or 0)
+        elif generation is not trained[-1] or (not saves and generation is not generations[-1]):
+            # Without a checkpoint directory no event says that the next one begins at step 0.
+            generation.kept_to = 0
+        elif succeeded:
+            generation.kept_to = generation.last_step
+            continue
+        else:
+            saved = [e.data.get("global_step") for e in told if e.kind is Kind.CHECKPOINT]
+            known = [step for step in saved if step is not None]
+            generation.kept_to = max([generation.resumed_from or 0, *known[-1:]])
+            generation.at_risk = going
+        generation.kept_fraction = 1.0 if generation.at_risk else _fraction(generation)
     checkpoints = [(e.at, e.data.get("global_step")) for e in told if e.kind is Kind.CHECKPOINT]
     return _sum(told[0].at, end, ended is not None, generations, checkpoints)
 
@@ -283,33 +307,6 @@ def _hidden(span: Span, begin: float, end: float, *, is_open: bool) -> list[Span
         Span(span.state, end, span.end),
     )
     return [part for part in parts if part.end > part.begin]
-
-
-def _judge(told: Sequence[Event], generations: Sequence[Generation], *, succeeded: bool, going: bool) -> None:
-    """Say of each generation how much of its training counts: all up to the step that the next one resumed from."""
-    lost = {e.generation: e.data.get("steps_lost") for e in told if e.kind in _RESUMES}
-    resumed = {e.generation: e.data.get("global_step") or 0 for e in told if e.kind in _RESUMES}
-    trained = [g for g in generations if any(span.state == "training" for span in g.spans)]
-    followers = [g.number for g in generations if g.number in resumed]
-    saves = bool(resumed) or any(e.kind is Kind.CHECKPOINT for e in told)
-    for generation in trained:
-        follower = next((number for number in followers if number > generation.number), None)
-        if follower is not None:
-            generation.kept_to = resumed[follower]
-            if generation.last_step is None:
-                generation.last_step = resumed[follower] + (lost[follower] or 0)
-        elif generation is not trained[-1] or (not saves and generation is not generations[-1]):
-            # Without a checkpoint directory no event says that the next one begins at step 0.
-            generation.kept_to = 0
-        elif succeeded:
-            generation.kept_to = generation.last_step
-            continue
-        else:
-            saved = [e.data.get("global_step") for e in told if e.kind is Kind.CHECKPOINT]
-            known = [step for step in saved if step is not None]
-            generation.kept_to = max([generation.resumed_from or 0, *known[-1:]])
-            generation.at_risk = going
-        generation.kept_fraction = 1.0 if generation.at_risk else _fraction(generation)
 
 
 def _fraction(generation: Generation) -> float:

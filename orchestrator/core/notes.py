@@ -236,9 +236,6 @@ class NoteKind(Enum):
     TRANSPARENT_RATE = Row(
         "transparent-rate", "How the learning rate follows the number of replicas.", by_task=True
     )
-    TRANSPARENT_PARTS = Row(
-        "transparent-parts", "Whether a replica takes its larger share of a batch in parts.", by_task=True
-    )
     TRANSPARENT_FIT = Row("transparent-fit", "A model trains without the strategy.", by_task=True)
     TRANSPARENT_SAVE = Row("transparent-save", "Where a task that is not the chief saves.", by_task=True)
     TRANSPARENT_TENSORBOARD = Row(

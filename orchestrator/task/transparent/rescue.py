@@ -104,6 +104,10 @@ class Rescue:
         self._marks, self._hand_over = 1, write
         return functools.partial(_whole, atomic)
 
+    def refusal(self) -> str | None:
+        """Return why the newest steps are not atomic; None: they are."""
+        return self._newest.refusal if self._newest is not None else "there are none"
+
     def mark(self, model: Any, position: backup.Position, keep: Keep) -> None:
         """Remember where an epoch begins, or has ended."""
         atomic = self._atomics.get(model)

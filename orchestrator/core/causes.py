@@ -108,6 +108,10 @@ class Cause(Enum):
         means="the kernel killed a process for lack of memory at that time; whether it was this one is not known",
         advice="`dmesg` on {host} names the process that the kernel killed; if another, "
         "a person or a batch system killed this one",
+        in_pod=InPod(
+            means="the kernel killed a process of the pod or its node then; whether it was this one is not known",
+            advice="more by `kubernetes: {{memory: …}}` (with /dev/shm); `dmesg` on the node names what was killed",
+        ),
     )
     """Neither a control group of its own, nor the kernel's log, nor its size tells."""
     DIFFERENT = Row("different programs", repeats=True, in_other_words=True)

@@ -98,7 +98,9 @@ class OomKills:
     def _files(self, pid: int) -> Iterator[str]:
         for hierarchy, controllers, path in _memberships(os.path.join(self._proc, str(pid), "cgroup")):
             if "memory" in controllers.split(","):
-                yield os.path.join(self._groups, "memory" + path, "memory.oom_control")
+                # A container sees its path from the outside, and has its own group mounted where the root's would be.
+                for known in (path, ""):
+                    yield os.path.join(self._groups, "memory" + known, "memory.oom_control")
                 return
             # Without the directory, the path is of another namespace, and its parents here are other groups.
             if hierarchy != "0" or not os.path.isdir(self._groups + path):

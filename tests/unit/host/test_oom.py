@@ -65,6 +65,7 @@ def sampled(machine: Machine, times: int = 2) -> OomKills:
         pytest.param(
             "v2", "/user.slice", ("0::/user.slice/a.scope/below",), id="nearest-parent-with-controller"
         ),
+        pytest.param("v1", "", ("4:memory:/kube-n1/kubepods/pod946a/4bd852",), id="v1-in-a-pod"),
         pytest.param("v2", "/", ("0::/",), id="root-of-a-container"),
         pytest.param("v2", "/", ("0::/user.slice/a.scope",), id="below-the-root-of-a-container"),
     ],

@@ -34,7 +34,8 @@ demo: $(VENV)/.demo  ## train on a real data set with two workers on this machin
 	$(BIN)/orch up cluster_specs/local.yaml --follow
 
 test: check  ## unit, contract, cluster (real sshd) and real TensorFlow
-	$(BIN)/python -m pytest tests --ignore tests/unit --cache-clear -n $(JOBS) --dist worksteal --durations 20 || $(BIN)/python -m tests.alone
+	$(BIN)/python -m pytest tests --ignore tests/unit --cache-clear -n $(JOBS) --dist worksteal --durations 20 \
+	|| { [ $$? = 1 ] && $(BIN)/python -m tests.alone; }
 
 test-long: $(VENV)/.dev  ## with more cases and longer faults than `make test` has time for: most of an hour
 	$(BIN)/python -m pytest tests --long -n $(JOBS) --dist worksteal --durations 20

@@ -192,7 +192,14 @@ def _of_step_folder(folder: str, found: Found, *, is_root: bool) -> Unit | None:
     if not arrays and (is_root or not any(map(_has_content, paths))):
         return None
     found.take_over(inside)
+    # Arrays beside more that nothing here reads, such as rng.npz beside a model of torch, prove nothing.
+    if _bytes(arrays) < _bytes([path for path in paths if path not in arrays]):
+        arrays = []
     return Unit(NPZ if arrays else UNKNOWN, folder, paths, arrays, in_series=True)
+
+
+def _bytes(paths: list[str]) -> int:
+    return sum(os.lstat(path).st_size for path in paths if _has_content(path))
 
 
 def _demand_parts(units: list[Unit]) -> None:

@@ -161,8 +161,12 @@ def _is_stale(run: Run, event: Event) -> bool:
             return generation != run.generation or run.phase.is_terminal
         case OrderFailed(generation=generation, task=TaskId() as task, host=host):
             return run.phase.is_terminal or generation not in _generations(run, task, host)
-        case RolledBack():
-            return run.phase.is_terminal
+        case RolledBack(why=why):
+            # An order that was repeated is answered twice.
+            running = run.phase_state
+            return run.phase.is_terminal or (
+                bool(why) and isinstance(running, Running) and not running.going_back
+            )
         case NotGoneBack(generation=generation):
             return generation != run.generation or run.phase is not Phase.RUNNING
         case EpochBegan(epoch=epoch):

@@ -20,7 +20,7 @@ from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostU
 from orchestrator.core.hosts import compatibility, host_state
 from orchestrator.core.hosts.host_state import is_cut_off
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, standby
+from orchestrator.core.phases import final_verification, nonfinite, standby
 from orchestrator.core.phases.queueing import wait_again
 from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit
 from orchestrator.core.phases.stopping import finish, grace_s, stop_all, stop_of, to_prove, unproven
@@ -167,6 +167,8 @@ def outstanding(run: Run, name: str, at: Instant) -> list[Action]:
         isinstance(running, Running) and running.verify_at is None and run.plan.checkpoint is not None
     ) and chief_here:
         actions.append(VerifyCheckpoint(host=name, generation=run.generation))
+    if chief_here:
+        actions += nonfinite.orders(run)
     actions += _unstarted(run, name)
     actions += standby.outstanding(run, name)
     for task in run.tasks_on(name):

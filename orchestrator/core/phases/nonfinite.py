@@ -13,7 +13,8 @@ from orchestrator.core.ends import FirstCause
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.state.checkpoint import GoneBack
-from orchestrator.core.state.phase_states import Running
+from orchestrator.core.state.phase_states import GoingBack, Running
+from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 
@@ -28,7 +29,7 @@ def advance_nonfinite(turn: Turn) -> None:
     if not odd or run.within(Running).nonfinite_said:
         return
     turn.set_phase(nonfinite_said=True)
-    first = _first(turn)
+    first = sorted((step, name, value) for name, (step, value) in odd.items())
     sentence = ", ".join(f"{name} is {value} since step {step}" for step, name, value in first[:3])
     turn.note(NoteKind.NONFINITE, sentence, run.chief)
     match run.plan.restart.on_nonfinite:
@@ -36,11 +37,6 @@ def advance_nonfinite(turn: Turn) -> None:
             _stop(turn, sentence)
         case "rollback":
             _go_back(turn, first[0][0], sentence)
-
-
-def _first(turn: Turn) -> list[tuple[int, str, str]]:
-    odd = turn.run.task(turn.run.chief).progress.nonfinite
-    return sorted((step, name, value) for name, (step, value) in odd.items())
 
 
 def _go_back(turn: Turn, step: int, sentence: str) -> None:
@@ -53,13 +49,24 @@ def _go_back(turn: Turn, step: int, sentence: str) -> None:
         _stop(turn, f"{sentence}, after the run has gone back {counted(TIMES_MAX, 'time')}")
         return
     turn.set(gone_back=GoneBack(step, times))
-    turn.do(GoBack(run.task(run.chief).host, run.generation, before_step, sentence))
+    turn.set_phase(going_back=GoingBack(before_step, sentence))
+    turn.do(*orders(turn.run))
+
+
+def orders(run: Run) -> list[GoBack]:
+    """Return the order to go back, if it is not known to be done. It may be repeated without harm."""
+    running = run.phase_state
+    if not isinstance(running, Running) or running.going_back is None:
+        return []
+    wanted = running.going_back
+    return [GoBack(run.task(run.chief).host, run.generation, wanted.before_step, wanted.why)]
 
 
 def not_gone_back(turn: Turn, problem: str) -> None:
     """End the run: to train on with such weights is worth nothing."""
-    for step, name, value in _first(turn)[:1]:
-        _stop(turn, f"{name} is {value} since step {step}, and the run could not go back: {problem}")
+    wanted = turn.run.within(Running).going_back
+    if wanted is not None:
+        _stop(turn, f"{wanted.why}, and the run could not go back: {problem}")
 
 
 def _stop(turn: Turn, sentence: str) -> None:

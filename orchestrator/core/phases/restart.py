@@ -14,7 +14,7 @@ from orchestrator.core.plan import RestartPolicy
 from orchestrator.core.state.budget import Budget
 
 SAME_END = "starting again would end in the same way"
-SAME_FAILURE = "the same failure at the same step twice in a row, without a newer verified checkpoint"
+SAME_FAILURE = "the same failure at the same step twice in a row, without a newer checkpoint"
 
 IN_A_ROW_FACTOR = 4
 """A run that restarts this many times its budget without a new checkpoint is given up, even if no failure was its
@@ -77,9 +77,9 @@ def verdict(
     blamed = not cause.row.is_free
     used, nth = budget.without_progress + blamed, budget.in_a_row + 1
     if used >= policy.without_progress_max:
-        return GiveUp(budget, f"{used} failures in a row without a newer verified checkpoint")
+        return GiveUp(budget, f"{used} failures in a row without a newer checkpoint")
     if nth >= IN_A_ROW_FACTOR * policy.without_progress_max:
-        return GiveUp(budget, f"{nth} ends in a row without a newer verified checkpoint")
+        return GiveUp(budget, f"{nth} ends in a row without a newer checkpoint")
     if cause is Cause.PREEMPTED:
         again = replace(budget, restarts=budget.restarts + 1, in_a_row=nth)
         return Restart(0.0, again, "at once: it saved and asked for it; the restart budget is untouched")

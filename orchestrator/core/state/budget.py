@@ -13,7 +13,7 @@ class Budget:
     without_progress: int = 0
     """Restarts in a row, for the script's own fault, with no newer verified checkpoint."""
     in_a_row: int = 0
-    """Restarts in a row without a newer verified checkpoint, whoever is to blame: sets the wait."""
+    """Restarts in a row without a newer checkpoint, whoever is to blame: sets the wait."""
     step: int | None = None
     """The verified step at the last restart; a newer one clears the counts."""
     failure: str | None = None

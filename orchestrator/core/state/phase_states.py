@@ -111,6 +111,14 @@ class Rendezvous:
     """Since when all tasks wait at their gates for the checkpoint."""
 
 
+@dataclass(frozen=True, slots=True)
+class GoingBack:
+    """To the newest checkpoint from before that step, and why."""
+
+    before_step: int
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """All tasks were released."""
@@ -132,6 +140,8 @@ class Running:
     """The instant until which a stalled run waits for its tasks' stacks."""
     nonfinite_said: bool = False
     """Whether it has been said that a metric is NaN or infinite."""
+    going_back: GoingBack | None = None
+    """GoBack was ordered and is not known to be done."""
     watched: Watched = field(default_factory=Watched)
     """What limits its pace."""
 

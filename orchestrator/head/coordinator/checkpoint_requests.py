@@ -11,7 +11,7 @@ from orchestrator.core.events import RolledBack
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.head.links import requests as orders
-from orchestrator.head.links.conversation import Answer, Asks, LinkDown, OrderRefused
+from orchestrator.head.links.conversation import Answer, Asks, LinkDown, NoAnswer, OrderRefused
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.protocol.orders import CheckpointsAnswer, CheckpointsDo
 from orchestrator.protocol.table import CHECKPOINTS
@@ -22,6 +22,10 @@ ASK_TIMEOUT_S = 630.0
 _ByName = dict[str, dict[str, Any]]
 
 VERBS: tuple[str, ...] = get_args(CheckpointsDo)
+
+
+class Unreached(HostError):
+    """The connection to the host is down, or broke before the answer came: it may or may not have done it."""
 
 
 class Leases(Protocol):
@@ -60,10 +64,13 @@ def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
         and one["global_step"] < before_step
     ]
     problem = f"there is no checkpoint from before step {before_step}"
+    # What the host refuses leads to an older one; that it is not reached says nothing of any checkpoint.
     for step in sorted({one["global_step"] for one in older}, reverse=True):
         try:
             # By its step: a script that keeps one file may write another step over it meanwhile.
             return ask(run, "rollback", str(step), lease, lambda: run)
+        except Unreached:
+            raise
         except OrchestratorError as e:
             problem = str(e)
     raise OrchestratorError(problem)
@@ -88,7 +95,8 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> 
     try:
         answer = lease(run, host, lambda link: link.ask(order, timeout_s=ASK_TIMEOUT_S)).ok
     except LinkDown as e:
-        raise HostError(host, str(e), hint=f"the checkpoints are on it, in {checkpoint.dir}") from e
+        kind = HostError if isinstance(e, NoAnswer) else Unreached
+        raise kind(host, str(e), hint=f"the checkpoints are on it, in {checkpoint.dir}") from e
     except OrderRefused as e:
         raise _refusal(host, e) from e
     # HostError for an answer to another question than this one

@@ -377,8 +377,13 @@ class Executor:
             if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
                 checkpoint_requests.compare(answer, "rollback", self.transfers.checkpoints.store(run))
             event = checkpoint_requests.rolled_back(answer, at=self._now(), why=action.why)
+        except checkpoint_requests.Unreached:
+            return  # the order is repeated once its host is connected again
         except OrchestratorError as e:
             event = NotGoneBack(self._now(), action.generation, str(e))
+        except Exception as e:
+            log.exception("%s: %s", run.run_id, action)
+            event = NotGoneBack(self._now(), action.generation, f"{type(e).__name__}: {e}")
         self._post(run.run_id, event)
 
     def _sweep(self, run: Run, action: SweepHost) -> None:

@@ -70,9 +70,9 @@ def test_comes_back(
 @pytest.mark.parametrize(
     ("budget", "cause", "failure", "reason"),
     [
-        (Budget(4, 4, 4), Cause.SCRIPT, None, "5 failures in a row without a newer verified checkpoint"),
-        (Budget(19, 0, 19), Cause.HOST_LOST, None, "20 ends in a row without a newer verified checkpoint"),
-        (Budget(19, 0, 19), Cause.PREEMPTED, None, "20 ends in a row without a newer verified checkpoint"),
+        (Budget(4, 4, 4), Cause.SCRIPT, None, "5 failures in a row without a newer checkpoint"),
+        (Budget(19, 0, 19), Cause.HOST_LOST, None, "20 ends in a row without a newer checkpoint"),
+        (Budget(19, 0, 19), Cause.PREEMPTED, None, "20 ends in a row without a newer checkpoint"),
         (
             Budget(1, 1, 1, failure="ImportError: x"),
             Cause.SCRIPT,

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.checkpoints import inventory
-from orchestrator.core.errors import HostError, UsageError
+from orchestrator.core.errors import HostError, OrchestratorError, UsageError
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.coordinator import checkpoint_requests
@@ -87,6 +87,25 @@ def test_what_cannot_be_answered_is_a_sentence_with_its_place() -> None:
     with pytest.raises(HostError, match="a: no space left") as refused:
         ask(a_run(), "pin", "5", FakeHosts(full).lease)
     assert refused.value.code == "no-space"
+
+
+def test_to_go_back_an_older_one_is_taken_where_the_host_refuses_and_none_where_it_is_away() -> None:
+    steps = [
+        {**a_checkpoint(f"ckpt-{step}"), "global_step": step, "saved_at": float(step)}
+        for step in (20, 40, 60)
+    ]
+    listed = {"dir": "/shared/t", "checkpoints": steps}
+    torn = OrderRefused(Problem("torn", "ckpt-40 is cut off", ""))
+    back = {"checkpoint": {"generation": 1, "global_step": 20, "path": "ckpt-20"}, "set_aside": []}
+    hosts = FakeHosts(listed, torn, back)
+    assert checkpoint_requests.go_back(a_run(), 50, hosts.lease)["checkpoint"]["global_step"] == 20
+    assert [order.fields["what"] for _, order in hosts.asked] == [None, "40", "20"]
+    away = FakeHosts(listed, LinkDown("it is cut off"))
+    with pytest.raises(checkpoint_requests.Unreached):
+        checkpoint_requests.go_back(a_run(), 50, away.lease)
+    assert len(away.asked) == 2, "that it is away says nothing of step 40"
+    with pytest.raises(OrchestratorError, match="no checkpoint from before step 20"):
+        checkpoint_requests.go_back(a_run(), 20, FakeHosts(listed).lease)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_the_steps_lost_are_those_of_every_restart_since_the_fault(
     def advance() -> None:
         seen.append(None)
         if len(seen) == 4:
-            api.events.append(event(2, "task-exited"))
+            api.events += [event(2, "task-exited"), event(2, "rescued", global_step=100)]
             api.events.extend(event(3 + i, "resumed", steps_lost=steps) for i, steps in enumerate(lost))
         if len(seen) > 20:
             api.runs[-1].update(trains(1 + len(lost) if lost else 2, 100))
@@ -58,4 +58,4 @@ def test_the_steps_lost_are_those_of_every_restart_since_the_fault(
     api.on_status = advance
     assert orch("chaos", "--kill", "worker:1", "--json") == 0
     (row,) = json.loads(orch.put_out)["faults"]
-    assert (row["recovered"], row["lost"]) == (True, said)
+    assert (row["recovered"], row["lost"], row["done"]) == (True, said, "task-exited; rescued")

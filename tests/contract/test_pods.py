@@ -143,7 +143,9 @@ def test_a_pod_of_an_earlier_generation_ends_and_all_meet_in_the_next(pods: Pods
 def test_term_ends_the_task_within_the_grace_and_counts_as_no_failure(pods: Pods, tmp_path: Path) -> None:
     script = tmp_path / "code" / "train.py"
     hook = "from orchestrator import runtime\nruntime.on_stop(lambda: time.sleep(0.5))\n"
-    script.write_text(hook + SCRIPT)  # a handler of SIGTERM would be cut short: the runtime then ends the script
+    script.write_text(
+        hook + SCRIPT
+    )  # a handler of SIGTERM would be cut short: the runtime then ends the script
     running = pods(0, steps=5000)
     running.wait_for("generation 1 wired")
     running.process.send_signal(signal.SIGTERM)

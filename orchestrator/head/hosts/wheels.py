@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -18,10 +19,9 @@ from orchestrator.protocol.orders import EnvironmentState
 from orchestrator.spec.setup import Environment
 
 KEPT_MAX = 3
-"""How many collections stay, for hosts that come later: they get the same versions."""
-
-_LEFT_S = 86400.0
-"""After which a collection that was interrupted is removed."""
+KEPT_S = 86400.0
+"""How many collections stay, for hosts that come later: they get the same versions; and how long each does after it was
+asked for, since another process may be pushing it."""
 
 
 class Wheels:
@@ -38,7 +38,13 @@ class Wheels:
         version = ".".join(host["python"].split(".")[:2])
         name = f"{self._environment.key('')}-{version}-{host['libc']}-{host['machine']}"
         place = os.path.join(self._directory, name.replace("/", "_"))
-        with self._lock:
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        with self._lock, open(f"{self._directory}.lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._told("waits for another `orch setup` that collects wheels …")
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.isdir(place):
                 self._collect(place, version, host)
             os.utime(place)
@@ -49,13 +55,11 @@ class Wheels:
             return found
 
     def _collect(self, place: str, version: str, host: EnvironmentState) -> None:
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        known = sorted(os.scandir(self._directory), key=lambda entry: entry.stat().st_mtime)
-        for old in [entry for entry in known if entry.name[0] != "."][: 1 - KEPT_MAX]:
-            shutil.rmtree(old.path)
-        for left in [entry for entry in known if entry.name[0] == "."]:
-            if time.time() - left.stat().st_mtime > _LEFT_S:
-                shutil.rmtree(left.path)
+        known = sorted(filter(os.DirEntry.is_dir, os.scandir(self._directory)), key=_asked_at)
+        interrupted = [entry for entry in known if entry.name[0] == "."]
+        old = [entry for entry in known if entry not in interrupted][: 1 - KEPT_MAX]
+        for entry in (*interrupted, *(entry for entry in old if time.time() - _asked_at(entry) > KEPT_S)):
+            shutil.rmtree(entry.path, ignore_errors=True)
         self._told(f"collecting wheels for Python {version} on {host['machine']} ({host['libc']}) …")
         with tempfile.TemporaryDirectory(dir=self._directory, prefix=".") as fresh:
             argv = [*_pip(), "download", "--dest", fresh, "-r", self._environment.file, "--no-input"]
@@ -74,6 +78,10 @@ class Wheels:
                 os.rename(os.path.join(fresh, wheel), os.path.join(fresh, "whole", wheel))
             os.rename(os.path.join(fresh, "whole"), place)
         self._told(f"collected {counted(len(wheels), 'wheel')}")
+
+
+def _asked_at(collection: os.DirEntry[str]) -> float:
+    return collection.stat().st_mtime
 
 
 def _failed(said: str, host: EnvironmentState) -> OrderRefused:

@@ -67,13 +67,12 @@ def main(argv: list[str]) -> int:
 
 def _look(wish: Wish) -> EnvironmentState:
     """Return whether the environment is there and works; if not, with what it would be made."""
-    record = durable.read_object(_path(wish["key"]), RECORD)
-    if (
-        record is not None
-        and _version_of(os.path.join(_path(wish["key"]), "bin", "python")) == record["python"]
-    ):
-        os.utime(os.path.join(_path(wish["key"]), RECORD))
-        return _state("ready", str(record["python"]), record["by"])
+    there = _path(wish["key"])
+    if (record := durable.read_object(there, RECORD)) is not None:
+        found = _version_of(os.path.join(there, "bin", "python"))
+        if found is not None and _minor(found) == _minor(str(record["python"])):
+            os.utime(os.path.join(there, RECORD))
+            return _state("ready", found, record["by"])
     python = _interpreter(wish["version"], may_load=not wish["offline"])
     version = (_version_of(python) or "0") if os.path.isabs(python) else python
     return _state("absent", version, "uv" if _program("uv") else "pip")
@@ -119,6 +118,9 @@ def _make(wish: Wish) -> EnvironmentState:
                 os.symlink(blob, os.path.join(work, "wheels", _plain(name)))
             _install(wish, state["by"], made, work)
             version = _version_of(os.path.join(made, "bin", "python"))
+            if version is None:
+                said = "all is installed, but its Python does not start"
+                raise HostFault("setup-failed", said, f"what uv or pip said: {_path(key, 'log')}")
             durable.write_json(os.path.join(made, RECORD), {"python": version, "by": state["by"]})
             os.sync()  # tens of thousands of files, which neither uv nor pip has synced
             os.symlink(made, f"{work}/link")
@@ -128,11 +130,11 @@ def _make(wish: Wish) -> EnvironmentState:
             raise
         finally:
             shutil.rmtree(work, ignore_errors=True)
-    for blob in blobs.values():
-        with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(Exception):  # it is made, whatever cannot be removed; the next setup tries again
+        for blob in filter(os.path.exists, blobs.values()):
             os.unlink(blob)
-    _remove_old(key, wish)
-    return _state("ready", version or "0", state["by"])
+        _remove_old(key, wish)
+    return _state("ready", version, state["by"])
 
 
 def _install(wish: Wish, by: str, made: str, work: str) -> None:
@@ -168,7 +170,7 @@ def _has_pip(python: str) -> bool:
     if [int(part) for part in found if part.isdigit()][:2] >= [22, 3]:
         return True
     if _answer([python, "-I", "-c", "import ensurepip, venv"]) is None:
-        version = ".".join((_version_of(python) or "3").split(".")[:2])
+        version = _minor(_version_of(python) or "3")
         raise HostFault(
             "no-ensurepip",
             f"{python} cannot make a virtual environment: it has neither pip nor ensurepip, which Debian and Ubuntu "
@@ -256,16 +258,31 @@ def _version_of(python: str) -> str | None:
     return _answer([python, "-I", "-S", "-c", _VERSION])
 
 
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
 def _answer(argv: list[str]) -> str | None:
-    """Return what a program prints; None where it cannot be started, or fails."""
+    """Return what a program prints; None where it is not there, or fails.
+
+    Raises HostFault or OSError where that is not known: the host had no time or memory to run it.
+    """
     import subprocess
 
+    late = HostFault("setup-failed", f"{argv[0]} did not answer", "set up again when the host has less to do")
     try:
-        return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+        ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise late from None
+    except OSError as e:
+        import errno
+
+        if e.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP):
+            return None
+        raise
+    if ended.returncode == -9:  # by the kernel, as a rule, which needs its memory
+        raise late
+    return ended.stdout.strip() if ended.returncode == 0 else None
 
 
 # ---------------------------------------------------------------- what may be removed
@@ -281,19 +298,17 @@ def _remove_old(made: str, wish: Wish) -> None:
 
     asked_at = {key: at for key in _keys() if (at := _asked_at(key)) is not None}
     newest = sorted(asked_at, key=lambda key: asked_at[key], reverse=True)[:KEPT_MAX]
-    used = {made, *newest, *wish["keep"], *_used(wish["host_dir"])}
+    by_runs = {*wish["keep"], *_used(wish["host_dir"])}
+    used = {made, *newest, *by_runs}
     used |= {key for key, at in asked_at.items() if time.time() - at < KEPT_S}
     for key in _keys():
-        with open(_path(key, "lock"), "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue  # it is being made
-            _remove(key, whole=key in asked_at and key not in used)
+        with contextlib.suppress(OSError), open(_path(key, "lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused: it is being made
+            _remove(key, whole=key in asked_at and key not in used, earlier=key not in by_runs)
 
 
-def _remove(key: str, *, whole: bool) -> None:
-    """Remove what is left beside an environment; with `whole`, the environment too."""
+def _remove(key: str, *, whole: bool, earlier: bool) -> None:
+    """Remove what is left beside an environment; with `earlier`, what was whole there too; with `whole`, it as well."""
     import shutil
 
     if whole:
@@ -301,7 +316,8 @@ def _remove(key: str, *, whole: bool) -> None:
     current = os.path.realpath(_path(key))
     for name in os.listdir(root()):
         path = os.path.join(root(), name)
-        if name.startswith(f"{key}.") and os.path.isdir(path) and path != current:
+        beside = name.startswith(f"{key}.") and os.path.isdir(path) and path != current
+        if beside and (earlier or not os.path.exists(os.path.join(path, RECORD))):
             shutil.rmtree(path, ignore_errors=True)
     log = _path(key, "log")
     if (
@@ -313,7 +329,8 @@ def _remove(key: str, *, whole: bool) -> None:
 
 
 def _keys() -> set[str]:
-    return {name.partition(".")[0] for name in os.listdir(root())}
+    """Return the first words of all names, without those of a network file system, such as `.nfs…`."""
+    return {name.partition(".")[0] for name in os.listdir(root()) if name[0] != "."}
 
 
 def _asked_at(key: str) -> float | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -55,22 +57,79 @@ def test_old_environments_are_removed_and_none_that_a_run_has_a_use_for(home: Pa
         made(key, ago_s=60.0)
     started(home / "host", "t-1", "ended", released=True)
     started(home / "host" / "hosts" / "another", "t-2", "waits", released=False)
+    root = Path(environments.root())
+    for key in ("waits", "queued", "first"):
+        durable.write_json(str(root / f"{key}.1" / environments.RECORD), {"python": "3.11.9", "by": "uv"})
+    (root / ".nfs0001").touch()
     wish = {"host_dir": str(home / "host"), "keep": ["queued"]}
     environments._remove_old("new", wish)
-    left = {path.name for path in Path(environments.root()).iterdir() if not path.name.endswith(".lock")}
+    left = {path.name for path in root.iterdir() if not path.name.endswith(".lock")}
     kept = {"waits", "queued", "first", "today", "new"}
-    assert left == kept | {f"{key}.0" for key in kept}, "not what interrupted setups have left either"
+    before = {"waits.1", "queued.1", ".nfs0001"}
+    assert left == kept | {f"{key}.0" for key in kept} | before, (
+        "not what interrupted setups have left either"
+    )
 
 
 def test_an_environment_of_a_python_that_was_replaced_is_made_anew() -> None:
     wish = {"key": "a", "version": None, "offline": True}
     place = made("a", ago_s=DAYS_S, python="3.9.1")
     assert environments._look(wish)["state"] == "absent"
-    version = ".".join(map(str, sys.version_info[:3]))
-    durable.write_json(str(place / environments.RECORD), {"python": version, "by": "pip"})
-    assert (environments._look(wish)["state"], environments._look(wish)["by"]) == ("ready", "pip")
+    patched = "{}.{}.99".format(*sys.version_info)
+    durable.write_json(str(place / environments.RECORD), {"python": patched, "by": "pip"})
+    found = environments._look(wish)
+    assert (found["state"], found["by"]) == ("ready", "pip"), "another patch version, as on a shared home"
     (place / "bin" / "python").unlink()
     assert environments._look(wish)["state"] == "absent"
+    (place / "bin" / "python").write_text("#!/bin/sh\nkill -9 $$\n")
+    (place / "bin" / "python").chmod(stat.S_IRWXU)
+    with pytest.raises(HostFault, match="did not answer"):
+        environments._look(wish)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        subprocess.TimeoutExpired("python", 60),
+        OSError(errno.EAGAIN, "again"),
+        OSError(errno.ENOMEM, "no memory"),
+    ],
+)
+def test_an_environment_whose_python_could_not_be_asked_is_not_called_absent(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise error
+
+    made("a", ago_s=DAYS_S)
+    monkeypatch.setattr(subprocess, "run", refuses)
+    with pytest.raises((HostFault, OSError)):
+        environments._look({"key": "a", "version": None, "offline": True})
+
+
+def test_an_environment_that_was_made_is_ready_though_nothing_could_be_removed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installs(_wish: object, _by: str, place: str, _work: str) -> None:
+        (Path(place) / "bin").mkdir(parents=True)
+        (Path(place) / "bin" / "python").symlink_to(sys.executable)
+
+    def stale(_host_dir: str) -> set[str]:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    monkeypatch.setattr(environments, "_install", installs)
+    monkeypatch.setattr(environments, "_used", stale)
+    made("old", ago_s=DAYS_S)
+    wish: dict[str, object] = {
+        "key": "a",
+        "version": None,
+        "offline": True,
+        "host_dir": str(home),
+        "wheels": [],
+        "keep": [],
+    }
+    assert environments._make(wish)["state"] == "ready"
+    assert (Path(environments.root()) / "old").is_dir()
 
 
 def test_a_debian_python_without_pip_and_ensurepip_and_a_missing_version_are_said(

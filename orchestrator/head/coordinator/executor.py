@@ -206,7 +206,7 @@ class Executor:
             report,
             at=self._now(),
             unix_time=self._unix_time(),
-            ahead_s=self._logs.clock(host).ahead_s,
+            ahead_s=self._logs.clock(run_id, host).ahead_s,
             known=opened.tasks,
         )
         self._post(run_id, event)

@@ -92,7 +92,8 @@ class LogCopier:
         self._do = do
         self._unix_time = unix_time
         self._skewed = skewed
-        self._clocks: defaultdict[str, HostClock] = defaultdict(HostClock)
+        self._clocks: defaultdict[tuple[str, str], HostClock] = defaultdict(HostClock)
+        """By run and host: two specs may give one name to two machines."""
         self._told: set[tuple[str, str]] = set()
         """Of which hosts which runs were told that the clock differs."""
         self._lock = threading.Lock()
@@ -171,6 +172,9 @@ class LogCopier:
         for name in self._of(run_id, tasks):
             self._drop(name)
             self._held.pop(name[:2], None)
+        if not any(name.run_id == run_id for name in self._sources):
+            for known in [known for known in self._clocks if known[0] == run_id]:
+                del self._clocks[known]
 
     def _of(self, run_id: str, tasks: Collection[str]) -> list[_Log]:
         return [name for name in list(self._sources) if name.run_id == run_id and name.task in tasks]
@@ -222,15 +226,15 @@ class LogCopier:
 
         link.send(order, on_reply=replied)
 
-    def clock(self, host: str) -> HostClock:
-        """Return what is known of a host's clock."""
-        return self._clocks[host]
+    def clock(self, run_id: str, host: str) -> HostClock:
+        """Return what is known of the clock of a run's host."""
+        return self._clocks.get((run_id, host), HostClock())
 
     def _measure(self, name: _Log, told: float, asked: float) -> None:
         source = self._sources.get(name)
         if source is None:
             return
-        clock = self._clocks[source.host]
+        clock = self._clocks[name.run_id, source.host]
         clock.told(told, asked, self._unix_time())
         if clock.is_off and (name.run_id, source.host) not in self._told:
             self._told.add((name.run_id, source.host))
@@ -250,7 +254,7 @@ class LogCopier:
             return  # the task is of a newer generation by now
         try:
             self._logs.put_host(*name, source.host)
-            data = shifted(reply.blob, -self._clocks[source.host].ahead_s)
+            data = shifted(reply.blob, -self._clocks[name.run_id, source.host].ahead_s)
             self._logs.append(*name, reply.ok["offset"], data)
         except OSError as e:
             log.warning("%s %s: the log cannot be copied: %s", name.run_id, name.task, e)

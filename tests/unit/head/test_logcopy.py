@@ -303,6 +303,8 @@ def test_lines_of_a_host_whose_clock_is_off_have_the_heads_time_and_it_is_said_o
     ((run, host, said),) = rig.skewed
     assert (run, host) == ("t-1", "a")
     assert side in said
+    assert rig.copier.clock("t-1", "a").is_off
+    assert not rig.copier.clock("t-2", "a").is_off, "another run may give that name to another machine"
 
 
 def test_a_clock_is_as_far_off_as_all_round_trips_allow_until_it_is_set() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.both import durable
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.head.reach.kubernetes import lent, pods
+from orchestrator.head.reach.kubernetes import pods
 from orchestrator.head.reach.kubernetes import pods as documents
 from orchestrator.head.reach.kubernetes.commands import Cluster, KubernetesFailed
 from orchestrator.protocol.pod import ALLOCATION_LABEL, NAME_LABEL
@@ -212,11 +212,11 @@ class KubernetesLender:
 
     def held(self) -> list[str]:
         """Return the names of the allocations that are not given back."""
-        return [one.id for one in lent.all_of(self._state_dir)]
+        return [one.id for one in all_of(self._state_dir)]
 
     def hosts(self, allocation: str) -> dict[str, tuple[str, str]]:
         """Return each pod's UID, and why it leaves where it is being deleted, by its name."""
-        found = lent.read(self._state_dir, allocation)
+        found = read(self._state_dir, allocation)
         if found is None:
             return {}
         try:
@@ -226,6 +226,6 @@ class KubernetesLender:
 
     def give_back(self, allocation: str) -> None:
         """Delete what was made for it. Raises KubernetesFailed."""
-        found = lent.read(self._state_dir, allocation)
+        found = read(self._state_dir, allocation)
         if found is not None:
-            lent.give_back(self._state_dir, found)
+            give_back(self._state_dir, found)

@@ -87,9 +87,6 @@ def test_row_99_two_heads_that_begin_at_the_same_moment_on_one_gpu(cluster: Clus
     assert f"GPU 0 is held by {run_id}" in refused.stderr
 
     holder.ok("coordinator", "start")
-    holder.wait(lambda run: run["phase"] == "RUNNING" and run["restarts"] == 0) if winner == 0 else None
-    free = other.spec("--steps", "5", tasks=1, name="w", hosts=with_gpus(other, [1]), checkpoint=False)
-    assert other.orch("up", free, "--wait").returncode == 0, "the other GPU is free"
     holder.ok("kill", "--all")
     assert other.orch("up", beside, "--detach").returncode == 0
     wait_until(lambda: (other.shown("v") or {}).get("phase") == "RUNNING", "the GPU is free at once")
@@ -126,8 +123,8 @@ def test_a_run_makes_way_for_a_higher_priority_and_goes_on_later_from_its_checkp
     assert f"generation 2 resumes from step {saved[1]};" in resumed["message"]
 
 
-def leased_now() -> set[tuple[str, str, str]]:
-    """Return (host, GPU, run) of every living task, as the kernel shows it."""
+def leased_now(lab: Path) -> set[tuple[str, str, str]]:
+    """Return (host, GPU, run) of every living task of a lab, as the kernel shows it."""
     found = set()
     for entry in os.listdir("/proc"):
         try:
@@ -136,7 +133,7 @@ def leased_now() -> set[tuple[str, str, str]]:
             continue
         told = dict(item.partition("=")[::2] for item in text.split("\0"))
         for gpu in filter(None, told.get("CUDA_VISIBLE_DEVICES", "").split(",")):
-            if told.get("ORCH_RUN", "").startswith(("ann-", "bob-")):
+            if told.get("ORCH_HOST_DIR", "").startswith(f"{lab}/"):
                 found.add((told["ORCH_HOST"], gpu, told["ORCH_RUN"]))
     return found
 
@@ -181,7 +178,7 @@ def test_row_99_two_users_ten_runs_two_hosts_and_heads_that_are_killed_at_random
 
     def look() -> None:
         while not over.wait(0.2):
-            now = leased_now()
+            now = leased_now(lab.dir)
             seen.update(run for _, _, run in now)
             if len({place[:2] for place in now}) < len(now):
                 twice.append(now)
@@ -195,8 +192,8 @@ def test_row_99_two_users_ten_runs_two_hosts_and_heads_that_are_killed_at_random
                 saves.mkdir()
                 os.chown(saves, uid, uid)
                 places = chance.choice(([0], [1], [0, 1]))
-                hosts = [{**head.hosts(2)[at], "user": user, "gpus": [chance.randint(0, 1)]} for at in places]
-                steps = str(chance.randint(50, 400))
+                hosts = [{**head.hosts(2)[at], "user": user, "gpus": [0]} for at in places]
+                steps = str(chance.randint(300, 500))
                 more: dict[str, Any] = {
                     "hosts": hosts,
                     "checkpoint": {"dir": str(saves)},
@@ -208,15 +205,7 @@ def test_row_99_two_users_ten_runs_two_hosts_and_heads_that_are_killed_at_random
 
         def ended(head: Cluster) -> bool:
             runs = head.get("/v1/status")["runs"]
-            assert {run["phase"] for run in runs} <= {
-                "QUEUED",
-                "PENDING",
-                "RENDEZVOUS",
-                "RUNNING",
-                "STOPPING",
-                "BACKOFF",
-                "SUCCEEDED",
-            }, runs
+            assert not {"FAILED", "KILLED"} & {run["phase"] for run in runs}, runs
             return len(runs) == 5 and all(run["phase"] == "SUCCEEDED" for run in runs)
 
         give_up_at = time.monotonic() + patient(600)

@@ -152,7 +152,7 @@ class Leases:
             return
         other = self._of(gpu)
         if other is not None:
-            told(gpu, _leased(gpu, gpu_lease.Holder(os.geteuid(), {}, None).user, self._wishes[other].about))
+            told(gpu, _leased(gpu, gpu_lease.Holder(os.geteuid(), {}).user, self._wishes[other].about))
             return
         asking = gpu_lease.ask(gpu)
         if asking is None:
@@ -165,10 +165,13 @@ class Leases:
                 return
             connection = open_.pop()
             self._loop.forget(connection.fileno())
-            holder = gpu_lease.heard(connection, gpu)
+            try:
+                holder = gpu_lease.heard(connection, gpu)
+            except Exception:  # whatever a stranger answers, the agent goes on
+                holder = gpu_lease.Holder(None, {})
             connection.close()
-            if holder is None:
-                self._again(run, wish, gpu, told, tries)
+            if holder.has_closed:
+                self._again(run, wish, gpu, told, tries, holder.user)
             else:
                 self._learn(run, wish, gpu, holder, told)
 
@@ -176,13 +179,19 @@ class Leases:
         self._loop.after(ANSWER_S, answered)
 
     def _again(
-        self, run: str, wish: _Wish, gpu: int, told: Callable[[int, Leased | None], None], tries: int
+        self,
+        run: str,
+        wish: _Wish,
+        gpu: int,
+        told: Callable[[int, Leased | None], None],
+        tries: int,
+        user: str | None = None,
     ) -> None:
         """Try again in a moment: its holder has just ended, or has just begun."""
         if tries:
             self._loop.after(_AGAIN_S, lambda: self._ask(run, wish, gpu, told, tries - 1))
         else:
-            told(gpu, _leased(gpu, None, {}))
+            told(gpu, _leased(gpu, user, {}))
 
     def _learn(
         self, run: str, wish: _Wish, gpu: int, holder: Holder, told: Callable[[int, Leased | None], None]

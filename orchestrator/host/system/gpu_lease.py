@@ -1,7 +1,7 @@
 """The lease of a GPU: all users of a host see who has it, and one process at a time can take it.
 
 A lease is a Unix socket that listens under an abstract name, one per GPU. The kernel gives a name to one process at a
-time and says whose that is, and the name is free again when the last process that holds the socket ends. So nobody
+time, says whose that is to who connects, and frees the name when the last process that holds the socket ends. So nobody
 must be believed, there is no directory to share, and nothing is left behind by a crash or a reboot. The names are those
 of a network name space: containers with networks of their own do not see each other's leases.
 
@@ -59,12 +59,13 @@ def answer(lease: socket.socket, about: Mapping[str, Any]) -> None:
 
 
 def ask(gpu: int) -> socket.socket | None:
-    """Connect to whoever has the lease of a GPU, without waiting; None where nobody has it any more."""
+    """Connect to whoever has the lease of a GPU, without waiting.
+
+    None where nobody has it any more, or its holder takes no connection: then the kernel does not say whose it is.
+    """
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         asking.connect(_name(gpu))
-    except BlockingIOError:
-        return asking  # who holds it answers nobody
     except OSError:
         asking.close()
         return None
@@ -74,11 +75,13 @@ def ask(gpu: int) -> socket.socket | None:
 class Holder:
     """Who has the lease of a GPU. Its user is the kernel's word, the rest is the holder's."""
 
-    def __init__(self, uid: int | None, told: Mapping[str, Any], shared: socket.socket | None) -> None:
+    def __init__(self, uid: int | None, told: Mapping[str, Any], shared: socket.socket | None = None) -> None:
         self.uid = uid
         self.told = told
         self.shared = shared
         """The lease itself, where the holder is of our user."""
+        self.has_closed = False
+        """Whether it has closed the connection without an answer: mostly since it has ended."""
 
     @property
     def user(self) -> str | None:
@@ -93,29 +96,49 @@ class Holder:
             return str(self.uid)
 
 
-def heard(asking: socket.socket, gpu: int) -> Holder | None:
-    """Return what the holder has answered, if anything; None where it has ended without an answer."""
-    uid = _user(asking)
+def heard(asking: socket.socket, gpu: int) -> Holder:
+    """Return what the holder has answered, if anything.
+
+    Descriptors are taken from our own user only. It may be anything that somebody else sends, and even to close it
+    may block.
+    """
+    holder = Holder(_user(asking), {})
+    data = b""
+    fds: list[int] = []
     try:
-        data, fds, _, _ = socket.recv_fds(asking, _ANSWER_BYTES_MAX, 4, socket.MSG_CMSG_CLOEXEC)
-    except BlockingIOError:
-        return Holder(uid, {}, None)
-    except OSError:
-        return None
-    sockets = [socket.socket(fileno=fd) for fd in fds]
-    shared = None
-    for one in sockets:
-        if shared is None and uid == os.geteuid() and one.getsockname() == _name(gpu).encode():
-            shared = one
+        if holder.uid == os.geteuid():
+            data, fds, _, _ = socket.recv_fds(asking, _ANSWER_BYTES_MAX, 4, socket.MSG_CMSG_CLOEXEC)
         else:
-            one.close()
-    if not data:
-        return None
+            data = asking.recv(_ANSWER_BYTES_MAX)
+    except BlockingIOError:
+        return holder
+    except OSError:
+        pass  # it has closed the connection
+    for fd in fds:
+        if holder.shared is None:
+            holder.shared = _lease(fd, gpu)
+        else:
+            os.close(fd)
+    holder.has_closed = not data
     try:
         told = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
-    return Holder(uid, told if isinstance(told, dict) else {}, shared)
+    holder.told = told if isinstance(told, dict) else {}
+    return holder
+
+
+def _lease(fd: int, gpu: int) -> socket.socket | None:
+    """Return the lease that a descriptor is; None where it is something else, which is closed."""
+    try:
+        found = socket.socket(fileno=fd)
+    except OSError:
+        os.close(fd)
+        return None
+    if found.getsockname() == _name(gpu).encode():
+        return found
+    found.close()
+    return None
 
 
 def _user(connection: socket.socket) -> int | None:

@@ -122,6 +122,56 @@ def test_who_holds_a_gpu_and_answers_nonsense_or_nothing_speaks_of_himself_only(
     held.close()
 
 
+@pytest.mark.parametrize("is_stranger", [True, False])
+@pytest.mark.parametrize(
+    "said", [b"[" * 4096, b'{"run": "x-1"}', b"\xff", b""], ids=["deep", "run", "bytes", "nothing"]
+)
+def test_who_holds_a_gpu_ends_no_agent_whatever_he_sends_and_his_name_is_known(
+    tmp_path: Path, loop: Loop, gpu: int, said: bytes, is_stranger: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_stranger:
+        monkeypatch.setattr(gpu_lease, "_user", lambda _connection: 4_000_000)
+    held = gpu_lease.take(gpu)
+    assert held is not None
+    null = os.open("/dev/null", os.O_RDONLY)
+    fifo = os.pipe()
+
+    def answer(_events: int) -> None:
+        asker, _ = held.accept()
+        with asker:
+            if said:
+                socket.send_fds(asker, [said], [null, *fifo])
+
+    loop.watch(held.fileno(), 1, answer)
+    agent = Agent(tmp_path, loop)
+    agent.leases.want("a-1", [gpu], "lab-1", 1)
+    (other,) = asked(agent, "a-1", loop)
+    assert (other["run"], bool(other["user"])) == ("x-1" if b"run" in said else None, True)
+    if is_stranger:
+        assert other["user"] == "4000000"
+    open_ = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if os.path.lexists(one)]
+    assert open_.count(os.readlink(f"/proc/self/fd/{fifo[0]}")) == 2, "none of what he has sent stays open"
+    held.close()
+    for fd in (null, *fifo):
+        os.close(fd)
+
+
+def test_who_takes_no_connection_holds_the_gpu_and_nobody_knows_who_it_is(
+    tmp_path: Path, loop: Loop, gpu: int
+) -> None:
+    held = gpu_lease.take(gpu)
+    assert held is not None
+    held.listen(0)
+    waiting = [one for one in (gpu_lease.ask(gpu) for _ in range(3)) if one is not None]
+    assert len(waiting) == 1, "the second finds no room"
+    agent = Agent(tmp_path, loop)
+    agent.leases.want("a-1", [gpu], "lab-1", 1)
+    (other,) = asked(agent, "a-1", loop)
+    assert (other["gpu"], other["user"], other["run"]) == (gpu, None, None)
+    for one in (held, *waiting):
+        one.close()
+
+
 def test_a_run_that_another_head_has_taken_over_lets_go_when_it_is_asked(
     tmp_path: Path, loop: Loop, gpu: int
 ) -> None:

@@ -9,7 +9,7 @@ held until that host is swept.
 
 The decision is made and carried out by the thread that decides about all runs, so that two of them never read the same
 state. What other users and head nodes hold, a run is told by its hosts when its turn has come: then it waits again, and
-its turn does not come for a while.
+its turn does not come for a while, and meanwhile later ones go first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Queued
 from orchestrator.core.state.run import Run
+from orchestrator.core.transitions import LEADS_TO
 from orchestrator.core.words import duration, listed
 
 STEP_OF_PRIORITY_S = 86400.0
@@ -89,7 +90,7 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
     found: list[Turn] = []
     for ask in waiting:
         holding = [(one, until) for one, until in taken if _shared(one, ask)]
-        before = [turn for turn in ahead if _shared(turn.ask, ask)]
+        before = [turn for turn in ahead if _shared(turn.ask, ask) and not turn.ask.others]
         is_free = not holding and not ask.others
         if is_free and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
             found.append(Turn(ask, now))
@@ -105,28 +106,37 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
     return found
 
 
+WAY_AGAIN_S = 3600.0
+"""How long nobody makes way for a run after its hosts have said that others hold a part of what it needs."""
+
+
 def ways(found: Sequence[Turn], runs: Mapping[str, Run], now: Instant) -> dict[str, str]:
     """Return which runs are to make way, each with the run for which: `preempt` of one that waits wants that.
 
     Only a run that came from the queue and saves can return to it, and only where it began with a lower priority than
-    the other has by now: so whoever has waited for long is not driven out again. Nobody makes way in vain: where
-    another one holds a part of what is needed and does not make way, all stay.
+    the other has by now: so whoever has waited for long is not driven out again. Where another one holds a part of
+    what is needed and does not make way, all stay. What others hold is not known before they are asked: so it can be
+    in vain once, and not again for a while.
     """
     asked: dict[str, str] = {}
     for turn in found:
         waiting = runs[turn.ask.run_id]
         queued, plan = waiting.phase_state, waiting.plan.queue
-        if not isinstance(queued, Queued) or plan is None or not plan.preempt or turn.ask.others:
+        if not isinstance(queued, Queued) or plan is None or not plan.preempt:
+            continue
+        if queued.others_at is not None and now - queued.others_at < WAY_AGAIN_S:
             continue
         rank = _priority(queued, now)
         blockers = [runs[run_id] for run_id, _ in turn.waits_for]
-        ends = [run for run in blockers if run.phase is Phase.STOPPING or _ends_soon(run)]
+        ends = [run for run in blockers if _ends_soon(run)]
         if all(run in ends or _makes_way(run, rank) for run in blockers):
             asked |= {run.run_id: waiting.run_id for run in blockers if run not in ends}
     return asked
 
 
 def _ends_soon(run: Run) -> bool:
+    if run.intent is not None and LEADS_TO[run.intent] is not Phase.BACKOFF:
+        return True
     return run.planned_end is not None and run.planned_end.wanted_at is None
 
 

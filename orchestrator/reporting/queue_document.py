@@ -42,5 +42,5 @@ def _turn(turn: Turn, run: Run, now: float) -> dict[str, Any]:
         "begins_in_s": round(turn.begins_at - now, 1) if turn.begins_at < inf else None,
         "gives_up_in_s": round(queued.give_up_at - now, 1) if queued.give_up_at is not None else None,
         "time_limit_s": run.plan.time_limit_s,
-        "reason": turn.sentence(now),
+        "reason": "; ".join(filter(None, (turn.sentence(now), queued.made_way))),
     }

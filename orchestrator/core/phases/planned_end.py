@@ -14,7 +14,7 @@ from orchestrator.core.ends import FirstCause
 from orchestrator.core.hosts import host_state
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.leaving import END_S
-from orchestrator.core.phases.queueing import wait_again
+from orchestrator.core.phases.queueing import has_made_way
 from orchestrator.core.phases.running import verify_soon
 from orchestrator.core.phases.stopping import finish, stop_all
 from orchestrator.core.state.instants import Deadline, Instant, is_due
@@ -108,7 +108,7 @@ def _end(turn: Turn, sentence: str) -> None:
     run, goes_on = turn.run, turn.run.planned_end is not None and turn.run.planned_end.goes_on
     turn.set(first_cause=FirstCause(None, run.generation, Cause.PLANNED_END, sentence))
     if isinstance(run.phase_state, Pending) and run.phase_state.waited is not None and goes_on:
-        wait_again(turn, run.phase_state.waited, sentence)
+        has_made_way(turn, run.phase_state.waited, sentence)
     elif run.has_no_process:
         finish(turn, Ended(phase=Phase.KILLED), sentence)
     else:

@@ -20,12 +20,21 @@ def wait_again(turn: Turn, waited: Queued, others: str) -> None:
 
     Two that want the same GPUs of several hosts, and hold some of them each, let go and come back at different times.
     """
-    if others != waited.others:
-        turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {others}")
-    turn.do(*(CloseHost(host=host.name) for host in turn.run.hosts))
     differs = crc32(f"{turn.run.run_id}/{turn.at}".encode()) / 2**32
     retry_at = turn.at + RETRY_S * (0.75 + 0.5 * differs)
-    waits = replace(waited, others=others, retry_at=retry_at)
+    waits = replace(waited, others=others, others_at=turn.at, retry_at=retry_at)
+    _return(turn, waits, others if others != waited.others else "")
+
+
+def has_made_way(turn: Turn, waited: Queued, sentence: str) -> None:
+    """Let a run return to the queue for one of a higher priority, which is before it there."""
+    _return(turn, replace(waited, made_way=sentence), sentence)
+
+
+def _return(turn: Turn, waits: Queued, said: str) -> None:
+    if said:
+        turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {said}")
+    turn.do(*(CloseHost(host=host.name) for host in turn.run.hosts))
     turn.enter(waits, "waits in the queue", planned_end=None, rank=None)
     for host in turn.run.hosts:
         turn.set_host(host, link=Link.CONNECTING, heard_at=None, facts=None, problem=None, retry_at=None)

@@ -68,7 +68,7 @@ def _prepare(turn: Turn) -> None:
     spares = len(turn.run.hosts) - len(turn.run.assignees)
     beside = f", and {counted(spares, 'spare')}" if spares else ""
     waited = turn.run.within(Pending).waited
-    if waited is None or not waited.others:
+    if waited is None or not (waited.others or waited.made_way):
         turn.note(NoteKind.SUBMITTED, f"{turn.run.run_id}: {_size(turn.run)}{beside}")
     turn.do(*(PrepareHost(host=host.name) for host in turn.run.hosts))
 

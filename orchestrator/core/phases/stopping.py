@@ -14,7 +14,7 @@ from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, rescue, restart, room, standby
-from orchestrator.core.phases.queueing import wait_again
+from orchestrator.core.phases.queueing import has_made_way
 from orchestrator.core.plan import PRIORITIES, TaskId
 from orchestrator.core.restart_scope import gang
 from orchestrator.core.state.host import Host, Link
@@ -404,7 +404,7 @@ def _requeued(turn: Turn) -> bool:
     give_up_at = turn.at + asked.max_wait_s if asked.max_wait_s is not None else None
     priority = PRIORITIES.index(asked.priority)
     waits = Queued(priority=priority, since_at=turn.at, give_up_at=give_up_at, proof=stopping.proof)
-    wait_again(turn, waits, f"{run.reason}; {final_verification.saved(run)}")
+    has_made_way(turn, waits, f"{run.reason}; {final_verification.saved(run)}")
     return True
 
 

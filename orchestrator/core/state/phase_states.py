@@ -79,6 +79,10 @@ class Queued:
     """When it has waited for too long; None: never."""
     others: str = ""
     """What somebody else held of what it needs when a host was last asked; empty where nobody did."""
+    others_at: Instant | None = None
+    """When that was."""
+    made_way: str = ""
+    """For whom it has made way, and what is saved; empty where it has not."""
     retry_at: Deadline | None = None
     """When that is asked again; None: when its turn comes."""
     proof: Mapping[str, Swept] | None = None

@@ -9,11 +9,12 @@ from math import inf
 import pytest
 
 from orchestrator.core import decide
-from orchestrator.core.events import KillRequested, Submitted, Ticked, TurnCame
+from orchestrator.core.events import KillRequested, Submitted, Ticked, TurnCame, WayAsked
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, QueuePlan, TaskId, TaskPlan
-from orchestrator.core.queue import STEP_OF_PRIORITY_S, Ask, reckon, turns, ways
-from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.queue import STEP_OF_PRIORITY_S, WAY_AGAIN_S, Ask, reckon, turns, ways
+from orchestrator.core.state.phase_states import Intent, Phase, Queued, Stopping
 from orchestrator.core.state.run import PlannedEnd, Run, new_run
+from orchestrator.reporting.queue_document import queue_document
 
 
 def ask(name: str, gpus: str, lasts_s: float = inf) -> Ask:
@@ -167,6 +168,34 @@ def test_nobody_makes_way_in_vain_nor_twice() -> None:
         low, planned_end=PlannedEnd("it makes way for high", at=600.0, wanted_at=None, goes_on=True)
     )
     assert made_way(asked, other, high) == {"other": "high"}
+
+
+@pytest.mark.parametrize("intent", Intent)
+def test_a_run_that_stops_to_start_again_is_none_that_ends(intent: Intent) -> None:
+    low, high = begun("low", 0, rank=0), preempting("high", 0, 1, priority="high")
+    stopping = replace(run("plain", 1), phase_state=Stopping(intent=intent, deadline_at=9.0))
+    goes_on = intent in (Intent.RESTART, Intent.RESCHEDULE)
+    assert made_way(low, stopping, high) == ({} if goes_on else {"low": "high"}), "it keeps its GPU"
+
+
+def test_what_others_hold_is_no_reason_to_leave_gpus_idle_nor_to_make_way_again_and_again() -> None:
+    high, low = preempting("high", 0, 1, priority="high"), run("low", 0, priority="low")
+    assert isinstance(high.phase_state, Queued)
+    refused = replace(high.phase_state, others="GPU 1 is held by bob", others_at=10.0, retry_at=40.0)
+    high = replace(high, phase_state=refused)
+    assert [turn.ask.run_id for turn in turns([high, low], 11.0) if turn.has_come] == ["low"]
+    high, low = replace(high, phase_state=replace(refused, retry_at=None)), begun("low", 0, rank=0)
+    assert [turn.waits_for for turn in turns([high, low], 41.0)] == [(("low", ("GPU 0 of a",)),)]
+    assert made_way(high, low, now=41.0) == {}, "it was in vain a moment ago"
+    assert made_way(high, low, now=10.0 + WAY_AGAIN_S) == {"low": "high"}
+
+
+def test_the_document_names_what_others_hold_and_apart_from_that_for_whom_a_run_has_made_way() -> None:
+    low, high = begun("low", 0, rank=0), run("high", 0, priority="high")
+    low = decide.step(low, WayAsked(3.0, by="high")).run
+    (first, second) = queue_document({"low": low, "high": high}, 4.0)["queue"]
+    assert (first["run_id"], second["run_id"], second["others"]) == ("high", "low", None)
+    assert second["reason"] == "waits in the queue for high (GPU 0 of a); it makes way for high"
 
 
 def test_what_an_ended_run_left_on_a_host_without_proof_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

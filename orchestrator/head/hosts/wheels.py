@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from hashlib import file_digest
 
+from orchestrator.both import durable
 from orchestrator.core.words import counted
 from orchestrator.head.links.conversation import OrderRefused, refused
 from orchestrator.protocol.orders import EnvironmentState
@@ -62,7 +63,8 @@ class Wheels:
             shutil.rmtree(entry.path, ignore_errors=True)
         self._told(f"collecting wheels for Python {version} on {host['machine']} ({host['libc']}) …")
         with tempfile.TemporaryDirectory(dir=self._directory, prefix=".") as fresh:
-            argv = [*_pip(), "download", "--dest", fresh, "-r", self._environment.file, "--no-input"]
+            whole = os.path.join(fresh, "whole")
+            argv = [*_pip(), "download", "--dest", whole, "-r", self._environment.file, "--no-input"]
             argv += ["--disable-pip-version-check", "--progress-bar", "off", "--only-binary", ":all:"]
             argv += ["--implementation", "cp", "--python-version", version]
             for platform in platforms(host["libc"], host["machine"]):
@@ -72,11 +74,9 @@ class Wheels:
             )
             if ended.returncode != 0:
                 raise _failed(ended.stderr, host)
-            wheels = os.listdir(fresh)
-            os.mkdir(os.path.join(fresh, "whole"))
-            for wheel in wheels:
-                os.rename(os.path.join(fresh, wheel), os.path.join(fresh, "whole", wheel))
-            os.rename(os.path.join(fresh, "whole"), place)
+            wheels = os.listdir(whole)
+            durable.sync_tree(whole)
+            durable.place(whole, place)
         self._told(f"collected {counted(len(wheels), 'wheel')}")
 
 

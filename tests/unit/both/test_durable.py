@@ -99,6 +99,7 @@ def test_what_is_no_object_reads_as_none(tmp_path: Path, content: bytes) -> None
 OTHERS = {
     "head/code/installer.py": "runs on a host before there is anything of ours to import",
     "task/transparent/backup.py": "runs in the user's process, which imports no adapter; h5py writes the file",
+    "task/transparent/rescue.py": "the same: TensorFlow writes the files of a loop's checkpoint",
     "task/transparent/files.py": "copies what a script has saved: a power cut may take it, as it may the script's own",
     "both/hostdir.py": "the epoch is written in place: its file is the lock",
     "host/system/hostlog.py": "rotates segments of a log that is never synced",

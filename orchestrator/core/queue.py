@@ -40,7 +40,7 @@ class Ask:
     """What it is to the queue, and in words."""
     lasts_s: float = inf
     others: str = ""
-    """What somebody else holds of that, as its hosts have said; empty where nobody is known to."""
+    """What is missing of that, as its hosts have said: somebody else holds it, or a host is not ready. Else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
 
 
 WAY_AGAIN_S = 3600.0
-"""How long nobody makes way for a run after its hosts have said that others hold a part of what it needs."""
+"""How long nobody makes way for a run whose turn has come in vain."""
 
 
 def ways(found: Sequence[Turn], runs: Mapping[str, Run], now: Instant) -> dict[str, str]:
@@ -124,7 +124,7 @@ def ways(found: Sequence[Turn], runs: Mapping[str, Run], now: Instant) -> dict[s
         queued, plan = waiting.phase_state, waiting.plan.queue
         if not isinstance(queued, Queued) or plan is None or not plan.preempt:
             continue
-        if queued.others_at is not None and now - queued.others_at < WAY_AGAIN_S:
+        if queued.in_vain_at is not None and now - queued.in_vain_at < WAY_AGAIN_S:
             continue
         rank = _priority(queued, now)
         blockers = [runs[run_id] for run_id, _ in turn.waits_for]
@@ -162,7 +162,9 @@ def _priority(queued: Queued, now: Instant) -> int:
 def _ask(run: Run) -> Ask:
     limit_s = run.plan.time_limit_s
     waiting = run.phase_state
-    others = waiting.others if isinstance(waiting, Queued) and waiting.retry_at is not None else ""
+    others = ""
+    if isinstance(waiting, Queued) and waiting.retry_at is not None:
+        others = waiting.others or waiting.why
     needs = conflicts.needs(run.plan, run.placed)
     return Ask(run.run_id, needs, limit_s if limit_s is not None else inf, others)
 

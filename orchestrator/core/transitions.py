@@ -39,10 +39,12 @@ _QUEUED: Mapping[Phase, str] = {
     Phase.KILLED: "the user killed the run",
 }
 _PENDING: Mapping[Phase, str] = {
-    Phase.QUEUED: "it came from the queue, and somebody else holds its GPUs, or is to have them: it lets its hosts go",
+    Phase.QUEUED: "it came from the queue, and somebody else holds its GPUs, or is to have them, or it has trained and "
+    "a host is not ready in time: it lets its hosts go",
     Phase.RENDEZVOUS: "every host that is to hold a task is ready, and they fit together",
-    Phase.FAILED: "a host refused, was not ready in time, or does not fit the others; no process was ever started",
-    Phase.KILLED: "the user killed the run, its time is over, or its hosts leave, before any process was started",
+    Phase.FAILED: "a host refused or was not ready in time, and no process was ever started; or the hosts do not fit "
+    "together",
+    Phase.KILLED: "the user killed the run, its time is over, or its hosts leave, while no process of it is anywhere",
 }
 _RENDEZVOUS: Mapping[Phase, str] = {
     Phase.RUNNING: "every task is at its gate and the checkpoint is ready: all are released together",

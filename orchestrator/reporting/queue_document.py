@@ -38,9 +38,9 @@ def _turn(turn: Turn, run: Run, now: float) -> dict[str, Any]:
         "priority": PRIORITIES[queued.priority],
         "waited_s": round(now - queued.since_at, 1),
         "waits_for": [{"run_id": run_id, "needs": list(needs)} for run_id, needs in turn.waits_for],
-        "others": turn.ask.others or None,
+        "others": queued.others if turn.ask.others and queued.others else None,
         "begins_in_s": round(turn.begins_at - now, 1) if turn.begins_at < inf else None,
         "gives_up_in_s": round(queued.give_up_at - now, 1) if queued.give_up_at is not None else None,
         "time_limit_s": run.plan.time_limit_s,
-        "reason": "; ".join(filter(None, (turn.sentence(now), queued.made_way))),
+        "reason": turn.sentence(now) + (f"; {queued.why}" if queued.why and not turn.ask.others else ""),
     }

@@ -48,7 +48,7 @@ def silent_at(run: Run) -> Iterator[tuple[Host, Deadline]]:
     timing = run.plan.timing
     # A new coordinator has not heard any host yet: a host that never connects to it is as silent as one that stops
     # answering.
-    judged = (Link.CONNECTED,) if run.phase is Phase.PENDING else (Link.CONNECTED, Link.CONNECTING)
+    judged = (Link.CONNECTED, Link.CONNECTING) if run.has_begun else (Link.CONNECTED,)
     # A host that has just come back may be cut off in one direction, or by a loose plug. It must not be displayed as
     # unreachable and connected in turns. This does not delay the decision that it is lost.
     steady_s = min(STEADY_S, timing.lost_after_s)
@@ -192,15 +192,17 @@ def _owes_proof(run: Run, name: str) -> bool:
 
 
 def host_refused(turn: Turn, event: HostRefused) -> None:
-    """Take a refusal that a person must clear: a pending run fails with it, a later one waits and says it once."""
+    """Take a refusal that a person must clear: a run that has not begun fails with it, a later one says it once."""
     host = turn.run.host(event.host)
-    if event.problem.code == AllocationGone.code and turn.run.phase is not Phase.PENDING:
+    if event.problem.code == AllocationGone.code and turn.run.has_begun:
         _taken_back(turn, host, event.problem)
         return
     needed = host.name in (assignee.name for assignee in turn.run.assignees)
     waited = turn.run.phase_state.waited if isinstance(turn.run.phase_state, Pending) else None
-    if needed and waited is not None and event.problem.code in compatibility.HELD_BY_OTHERS:
-        wait_again(turn, waited, event.problem.message)
+    is_held = needed and event.problem.code in compatibility.HELD_BY_OTHERS
+    is_driven = event.problem.code == conflicts.DRIVEN and turn.run.generation > 0
+    if waited is not None and (is_held or is_driven):
+        wait_again(turn, waited, others=event.problem.message)
         return
     if host.problem != event.problem.message:
         turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)
@@ -208,7 +210,7 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
     # Spares are asked too whether another coordinator drives a run: a run that it drives on a spare is a conflict as
     # well.
-    if turn.run.phase is Phase.PENDING and (needed or event.problem.code == conflicts.DRIVEN):
+    if not turn.run.has_begun and (needed or event.problem.code == conflicts.DRIVEN):
         turn.set(problem=event.problem)
         finish(turn, Ended(phase=Phase.FAILED), event.problem.message)
 
@@ -231,7 +233,10 @@ def _taken_back(turn: Turn, host: Host, problem: Problem) -> None:
     if turn.run.phase.is_terminal:
         turn.do(CloseHost(host=host.name))
     elif all(other.gone for other in turn.run.hosts):
-        if turn.run.phase is not Phase.STOPPING:
+        if turn.run.has_no_process:
+            turn.set(problem=problem)
+            finish(turn, Ended(phase=Phase.FAILED), problem.message)
+        elif turn.run.phase is not Phase.STOPPING:
             turn.set(problem=problem)
             stop_all(turn, Intent.FAIL, problem.message)
         elif turn.run.intent in (Intent.RESTART, Intent.RESCHEDULE):

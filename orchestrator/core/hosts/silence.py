@@ -20,7 +20,7 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
-from orchestrator.core.state.phase_states import Backoff, Running, Stopping
+from orchestrator.core.state.phase_states import Backoff, Pending, Running, Stopping
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task
 from orchestrator.core.strategy import STRATEGIES
@@ -43,7 +43,7 @@ def _lost_at(run: Run, host: Host) -> Deadline | None:
     match run.phase_state:
         case Running() as running:
             return _lost_while_training(run, running, host)
-        case Backoff():
+        case Backoff() | Pending() if run.has_begun:
             return _lost_afterwards(run, host) if run.tasks_on(host.name) else None
         case Stopping(proof=None):
             return _lost_afterwards(run, host) if living(run, host) else None

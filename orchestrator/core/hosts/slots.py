@@ -58,7 +58,7 @@ def next_assignment(run: Run) -> Assignment:
     for slot in slots:
         name = assignee(run, slot)
         host = run.host(name) if name is not None else None
-        if host is None or host.state is not HostState.OPEN or _is_refused(run, host):
+        if host is None or host.state is not HostState.OPEN or is_refused(run, host):
             vacant.append(slot)
             continue
         chosen[slot] = host.name
@@ -84,9 +84,9 @@ def chosen_hosts(run: Run, assignment: Assignment) -> list[Host]:
     return [host for host in run.hosts if host.name in names]
 
 
-def _is_refused(run: Run, host: Host) -> bool:
+def is_refused(run: Run, host: Host) -> bool:
     """Until a person acts; while it is asked again, and before the run has begun, that is not yet known."""
-    return host.facts is None and host.retry_at is not None and run.phase is not Phase.PENDING
+    return host.facts is None and host.retry_at is not None and run.has_begun
 
 
 def _fill(run: Run, vacant: Iterable[str], chosen: dict[str, str | None]) -> None:

@@ -15,20 +15,21 @@ RETRY_S = 30.0
 """About how long a run that has returned to the queue stays there."""
 
 
-def wait_again(turn: Turn, waited: Queued, others: str) -> None:
-    """Let a run return to the queue, since somebody else holds what it needs.
+def wait_again(turn: Turn, waited: Queued, *, others: str = "", why: str = "") -> None:
+    """Let a run return to the queue whose turn has come in vain: somebody else holds what it needs, or `why`.
 
     Two that want the same GPUs of several hosts, and hold some of them each, let go and come back at different times.
     """
     differs = crc32(f"{turn.run.run_id}/{turn.at}".encode()) / 2**32
     retry_at = turn.at + RETRY_S * (0.75 + 0.5 * differs)
-    waits = replace(waited, others=others, others_at=turn.at, retry_at=retry_at)
-    _return(turn, waits, others if others != waited.others else "")
+    is_known = (others, why) == (waited.others, waited.why)
+    waits = replace(waited, others=others, why=why, in_vain_at=turn.at, retry_at=retry_at)
+    _return(turn, waits, "" if is_known else others or why)
 
 
-def has_made_way(turn: Turn, waited: Queued, sentence: str) -> None:
+def has_made_way(turn: Turn, waited: Queued, why: str) -> None:
     """Let a run return to the queue for one of a higher priority, which is before it there."""
-    _return(turn, replace(waited, made_way=sentence), sentence)
+    _return(turn, replace(waited, others="", why=why), why)
 
 
 def _return(turn: Turn, waits: Queued, said: str) -> None:

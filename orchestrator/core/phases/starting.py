@@ -15,6 +15,7 @@ from orchestrator.core.launching.generations import next_generation
 from orchestrator.core.launching.wiring import Addresses
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import leaving, planned_end, room, standby
+from orchestrator.core.phases.queueing import wait_again
 from orchestrator.core.phases.running import next_verification, react_to_end
 from orchestrator.core.phases.stopping import finish, stop_all, stop_for
 from orchestrator.core.state.host import Host, HostState, Link
@@ -68,7 +69,7 @@ def _prepare(turn: Turn) -> None:
     spares = len(turn.run.hosts) - len(turn.run.assignees)
     beside = f", and {counted(spares, 'spare')}" if spares else ""
     waited = turn.run.within(Pending).waited
-    if waited is None or not (waited.others or waited.made_way):
+    if waited is None or not (waited.others or waited.why):
         turn.note(NoteKind.SUBMITTED, f"{turn.run.run_id}: {_size(turn.run)}{beside}")
     turn.do(*(PrepareHost(host=host.name) for host in turn.run.hosts))
 
@@ -79,7 +80,9 @@ def _size(run: Run) -> str:
 
 def advance_pending(turn: Turn) -> None:
     """Begin the first generation once every host that it needs is ready; give up at the deadline."""
+    silence.judge(turn)
     run = turn.run
+    waited = run.within(Pending).waited
     is_over = is_due(run.within(Pending).deadline_at, turn.at)
     if not is_over and _is_waiting(run):
         return
@@ -87,7 +90,12 @@ def advance_pending(turn: Turn) -> None:
     if assignment.waits_for:
         missing = [run.host(name) for name in assignment.waits_for]
         stuck = [host for host in missing if host.state is HostState.STUCK]
-        if stuck and (is_over or not _may_replace(run)):
+        if waited is not None and run.generation and is_over:
+            told = "; ".join(
+                f"{host.name}: {host.problem or host.state_why or 'no answer'}" for host in missing
+            )
+            wait_again(turn, waited, why=f"not all hosts are ready: {told}")
+        elif stuck and not run.generation and (is_over or not _may_replace(run)):
             fail_now(turn, host_state.stuck(stuck[0].name, stuck[0].state_why))
         elif leaving.waits_in_vain(run, turn.at) and (is_over or not _may_replace(run)):
             leaving.end(turn)
@@ -126,7 +134,7 @@ def advance_pending(turn: Turn) -> None:
 
 def _is_waiting(run: Run) -> bool:
     """Whether a host that keeps its slot is not prepared yet, and none is stuck: the usual case, told at once."""
-    if any(host.state is not HostState.OPEN for host in run.hosts):
+    if any(host.state is not HostState.OPEN or slots.is_refused(run, host) for host in run.hosts):
         return False
     return any(host.facts is None and not host.untouched for host in run.hosts)
 
@@ -146,7 +154,7 @@ def say_unfit(turn: Turn, hosts: list[Host]) -> None:
 
 
 def fail_now(turn: Turn, problem: Problem) -> None:
-    """End a run of which no process was ever started."""
+    """End a run of which no process is anywhere."""
     turn.set(problem=problem)
     finish(turn, Ended(phase=Phase.FAILED), problem.message)
 

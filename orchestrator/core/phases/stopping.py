@@ -401,9 +401,8 @@ def _requeued(turn: Turn) -> bool:
         turn.set_phase(intent=Intent.KILL)
         return False
     _count_free(turn)
-    give_up_at = turn.at + asked.max_wait_s if asked.max_wait_s is not None else None
     priority = PRIORITIES.index(asked.priority)
-    waits = Queued(priority=priority, since_at=turn.at, give_up_at=give_up_at, proof=stopping.proof)
+    waits = Queued(priority=priority, since_at=turn.at, proof=stopping.proof)
     has_made_way(turn, waits, f"{run.reason}; {final_verification.saved(run)}")
     return True
 

@@ -79,10 +79,10 @@ class Queued:
     """When it has waited for too long; None: never."""
     others: str = ""
     """What somebody else held of what it needs when a host was last asked; empty where nobody did."""
-    others_at: Instant | None = None
-    """When that was."""
-    made_way: str = ""
-    """For whom it has made way, and what is saved; empty where it has not."""
+    why: str = ""
+    """Why it has returned to the queue otherwise: it has made way, or a host that it needs was not ready."""
+    in_vain_at: Instant | None = None
+    """When its turn has last come in vain."""
     retry_at: Deadline | None = None
     """When that is asked again; None: when its turn comes."""
     proof: Mapping[str, Swept] | None = None

@@ -147,6 +147,11 @@ class Run:
         return state.proof if isinstance(state, Stopping | Ended | Queued) else None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its first generation has: a host that refuses, or is away, does not end it any more."""
+        return self.phase is not Phase.PENDING or self.generation > 0
+
+    @property
     def has_no_process(self) -> bool:
         """Whether it waits, or is being prepared: nothing of it is anywhere."""
         return self.phase in (Phase.QUEUED, Phase.PENDING)

@@ -181,7 +181,7 @@ def test_a_run_that_stops_to_start_again_is_none_that_ends(intent: Intent) -> No
 def test_what_others_hold_is_no_reason_to_leave_gpus_idle_nor_to_make_way_again_and_again() -> None:
     high, low = preempting("high", 0, 1, priority="high"), run("low", 0, priority="low")
     assert isinstance(high.phase_state, Queued)
-    refused = replace(high.phase_state, others="GPU 1 is held by bob", others_at=10.0, retry_at=40.0)
+    refused = replace(high.phase_state, others="GPU 1 is held by bob", in_vain_at=10.0, retry_at=40.0)
     high = replace(high, phase_state=refused)
     assert [turn.ask.run_id for turn in turns([high, low], 11.0) if turn.has_come] == ["low"]
     high, low = replace(high, phase_state=replace(refused, retry_at=None)), begun("low", 0, rank=0)

@@ -64,6 +64,7 @@ class Wheels:
         self._told(f"collecting wheels for Python {version} on {host['machine']} ({host['libc']}) …")
         with tempfile.TemporaryDirectory(dir=self._directory, prefix=".") as fresh:
             whole = os.path.join(fresh, "whole")
+            os.mkdir(whole)
             argv = [*_pip(), "download", "--dest", whole, "-r", self._environment.file, "--no-input"]
             argv += ["--disable-pip-version-check", "--progress-bar", "off", "--only-binary", ":all:"]
             argv += ["--implementation", "cp", "--python-version", version]

@@ -156,6 +156,26 @@ def test_who_holds_a_gpu_ends_no_agent_whatever_he_sends_and_his_name_is_known(
         os.close(fd)
 
 
+def test_a_stranger_gives_nobody_his_lease_whatever_run_he_names(
+    tmp_path: Path, loop: Loop, gpu: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = gpu_lease.take(gpu)
+    assert held is not None
+    agent = Agent(tmp_path, loop)
+    agent.leases.want("a-1", [gpu], "lab-1", 1)
+
+    def answer(_events: int) -> None:
+        asker, _ = held.accept()
+        with asker:
+            socket.send_fds(asker, [b'{"run": "a-1"}'], [held.fileno()])
+
+    loop.watch(held.fileno(), 1, answer)
+    monkeypatch.setattr(gpu_lease, "_user", lambda _connection: 4_000_000)
+    assert [one["user"] for one in asked(agent, "a-1", loop)] == ["4000000"]
+    assert not agent.leases._held
+    held.close()
+
+
 def test_who_takes_no_connection_holds_the_gpu_and_nobody_knows_who_it_is(
     tmp_path: Path, loop: Loop, gpu: int
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.client.choice import find_or_newest, is_active, runs_of, status_of
 from orchestrator.client.environment import Environment, is_not_running
-from orchestrator.core.errors import CoordinatorUnreachable, UsageError
+from orchestrator.client.known_run import known_runs
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.head.api.client import Client
 
 _EVENTS_WAIT_S = 10.0
@@ -48,7 +50,10 @@ def events(
 
 
 def why(environment: Environment, name: str | None) -> dict[str, Any]:
-    """Return the document of `orch why --all --json`. Without a coordinator: what is on the disk, with no phase."""
+    """Return the document of `orch why --all --json`.
+
+    Without a coordinator: what is on the disk; phase and reason only of a run that has ended.
+    """
     try:
         client = environment.client()
         chosen = find_or_newest(runs_of(client), name)
@@ -62,12 +67,15 @@ def why(environment: Environment, name: str | None) -> dict[str, Any]:
         away = "Coordinator not running" if is_not_running(e) else e.message[:1].upper() + e.message[1:]
         environment.say(f"{away}; last recorded state")
         environment.hint(e.hint)
+    ended = None
+    with contextlib.suppress(OrchestratorError):
+        ended = next((r for r in known_runs(environment) if r.run_id == run_id and r.phase.is_terminal), None)
     return {
         "schema": 1,
         "name": run_name(run_id),
         "run_id": run_id,
-        "phase": None,
-        "reason": None,
+        "phase": ended and ended.phase.value,
+        "reason": ended and ended.reason,
         "first_causes": logs.first_causes(run_id),
     }
 

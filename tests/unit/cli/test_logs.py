@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.client.waiting import LAST_LINES_MAX_S
+from orchestrator.core.events import Ticked
+from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.run import new_run
+from orchestrator.head.journal.journal import Journal
 from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, WHY, Desk
+from tests.unit.core.phases import in_phase
+from tests.unit.core.transcript import make_plan
 
 
 def test_logs_need_no_coordinator(orch: Desk, logs: RunLogs) -> None:
@@ -134,6 +142,18 @@ def test_why_works_without_a_coordinator(orch: Desk, logs: RunLogs) -> None:
     assert orch.put_out.count("worker:1 was killed") == 1
     assert "alike    2 times in a row, the first time in generation 1" in orch.put_out
     assert "Coordinator not running; last recorded state" in orch.said
+
+
+def test_why_says_without_a_coordinator_how_a_run_has_ended_of_which_nothing_failed(
+    orch: Desk, logs: RunLogs
+) -> None:
+    assert logs.runs()
+    sentence = "leave: the time limit of job 7 is near; saved at step 40"
+    run = new_run(RUN, replace(make_plan(["a", "b"], checkpoint=True), name="mnist"), epoch=1, at=0.0)
+    with closing(Journal(orch.paths.journal)) as journal:
+        journal.commit(replace(in_phase(run, Phase.KILLED), reason=sentence), Ticked(1.0), [])
+    assert orch("why") == 0
+    assert f"KILLED\n  {sentence}\n" in orch.put_out
 
 
 def test_logs_follow_ends_with_the_run(orch: Desk, logs: RunLogs, api: FakeApi) -> None:

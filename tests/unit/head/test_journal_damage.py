@@ -129,7 +129,7 @@ def test_no_damage_of_the_files_of_a_killed_coordinator_goes_unseen(
     killed: Path, tmp_path: Path, suffix: str, damage: object
 ) -> None:
     undamaged = all_of_it(copied(killed, tmp_path, 0))
-    chance = random.Random(f"{suffix} {damage}")
+    chance = random.Random(f"{suffix} {damage.__name__}")  # type: ignore[attr-defined]
     unseen: list[int] = []
     refused, unhelpful = 0, list[str]()
     for number in range(1, 101):

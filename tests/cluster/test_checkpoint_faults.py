@@ -108,7 +108,7 @@ def test_row_44_the_chief_saves_into_a_directory_that_hangs(
         "lost_after": "8s",
         "stall_after": f"{stall_s}s",
     }
-    cluster.ok("up", cluster.spec("--patient", timing=timing))
+    cluster.ok("up", cluster.spec("--patient", "--steps", "20000", timing=timing))
     before = cluster.wait(lambda run: run["checkpoint"] is not None)
     fault_times.inject(before["generation"])
     with hanging(cluster.directory / "ckpt"):

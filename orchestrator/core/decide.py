@@ -310,9 +310,8 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
         standby.order_failed(turn, waiting, event)
     elif event.order == "start" and event.task is not None:
         task = turn.run.task(event.task)
-        if (
-            event.problem.code == GPU_LEASED
-        ):  # taken while nothing of the run was there: no generation before it is free
+        if event.problem.code == GPU_LEASED:
+            # Somebody took it while nothing of the run was there: the host is asked again before it gets a task.
             retry_at = turn.at + lifecycle.PREPARE_RETRY_S
             turn.set_host(
                 turn.run.host(event.host), facts=None, problem=event.problem.message, retry_at=retry_at

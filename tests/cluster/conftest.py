@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.head.reach.ssh.transport import SshTransport
-from tests.cluster.cluster import Cluster, wait_until
+from tests.cluster.cluster import Cluster, lab_of, wait_until
 from tests.cluster.lab import Lab, LabHost
 
 MakeLab = Callable[..., Lab]
@@ -59,6 +59,17 @@ def local_cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def second(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+    """Another head node over the same hosts, which has its own state and knows nothing of the first."""
+    made = Cluster(tmp_path / "second", lab_of(cluster))
+    made.directory.mkdir()
+    yield made
+    made.orch("kill", "--all", "--force")
+    made.orch("coordinator", "stop")
+    made._short.cleanup()
 
 
 @pytest.fixture

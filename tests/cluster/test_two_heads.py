@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,6 @@ import pytest
 from tests.cluster.cluster import Cluster, digests, lab_of, wait_until
 
 pytestmark = pytest.mark.lab
-
-
-@pytest.fixture
-def second(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
-    """Another head node, which has its own state and knows nothing of the first."""
-    made = Cluster(tmp_path / "second", lab_of(cluster))
-    made.directory.mkdir()
-    yield made
-    made.orch("kill", "--all", "--force")
-    made.orch("coordinator", "stop")
-    made._short.cleanup()
 
 
 def pids(run: dict[str, Any]) -> list[int]:

@@ -64,14 +64,13 @@ def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
         and one["global_step"] < before_step
     ]
     problem = f"there is no checkpoint from before step {before_step}"
-    # What the host refuses leads to an older one; that it is not reached says nothing of any checkpoint.
     for step in sorted({one["global_step"] for one in older}, reverse=True):
         try:
             # By its step: a script that keeps one file may write another step over it meanwhile.
             return ask(run, "rollback", str(step), lease, lambda: run)
-        except Unreached:
-            raise
         except OrchestratorError as e:
+            if not isinstance(e.__cause__, OrderRefused):
+                raise  # the host has refused none: it may have done it, so an older one is not tried
             problem = str(e)
     raise OrchestratorError(problem)
 

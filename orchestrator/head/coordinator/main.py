@@ -50,9 +50,8 @@ def kept_alive(notifier: Notifier, call: Call) -> Iterator[None]:
 
     def ask() -> None:
         while not ended.is_set():
-            with contextlib.suppress(
-                TimeoutError
-            ):  # the loop is busy, or stuck: then systemd restarts the coordinator
+            # A timeout: the loop is busy, or stuck. Then systemd restarts the coordinator.
+            with contextlib.suppress(TimeoutError):
                 call(notifier.alive, timeout_s=every_s)
             ended.wait(every_s)
 

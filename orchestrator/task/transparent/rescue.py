@@ -212,9 +212,8 @@ class Rescue:
         building = os.path.join(folder, f"{name}.tmp")
         os.makedirs(building, exist_ok=True)
         manager.checkpoint.write(os.path.join(building, name))
-        for each in sorted(
-            os.listdir(building)
-        ):  # the data before the index, without which it is no checkpoint
+        # In this order the data come before the index, without which they are no checkpoint.
+        for each in sorted(os.listdir(building)):
             backup.sync(os.path.join(building, each))
             os.replace(os.path.join(building, each), os.path.join(folder, each))
         os.rmdir(building)

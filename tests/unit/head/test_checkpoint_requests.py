@@ -15,7 +15,7 @@ from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.coordinator import checkpoint_requests
 from orchestrator.head.coordinator.checkpoint_requests import Leases
-from orchestrator.head.links.conversation import Answer, Asks, LinkDown, OrderRefused
+from orchestrator.head.links.conversation import Answer, Asks, LinkDown, NoAnswer, OrderRefused
 from orchestrator.protocol.orders import CheckpointsAnswer
 from orchestrator.protocol.table import Order
 from tests.unit.checkpoints.test_checkpoints import flip, truncate
@@ -104,6 +104,10 @@ def test_to_go_back_an_older_one_is_taken_where_the_host_refuses_and_none_where_
     with pytest.raises(checkpoint_requests.Unreached):
         checkpoint_requests.go_back(a_run(), 50, away.lease)
     assert len(away.asked) == 2, "that it is away says nothing of step 40"
+    slow = FakeHosts(listed, NoAnswer("it did not answer in time"))
+    with pytest.raises(HostError, match="in time"):
+        checkpoint_requests.go_back(a_run(), 50, slow.lease)
+    assert len(slow.asked) == 2, "it may do it still"
     with pytest.raises(OrchestratorError, match="no checkpoint from before step 20"):
         checkpoint_requests.go_back(a_run(), 20, FakeHosts(listed).lease)
 

@@ -48,9 +48,8 @@ def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_
             ours = " and ".join(KEYWORDS[keyword] for keyword in hop.algorithms)
             hint = f"update its sshd{f', or allow more by {ours} of ssh_config' if ours else ''}"
             return HostUnfit(host.name, f"{hop} shares no algorithm with us: {said(error)}", hint=hint)
-        case UnicodeError() if not isinstance(
-            error, UnicodeDecodeError
-        ):  # Python's: it asks no resolver for it
+        case UnicodeError() if not isinstance(error, UnicodeDecodeError):
+            # Python's own: it asks no resolver for such a name.
             return HostUnfit(
                 host.name,
                 f"{hop.address} is no host name: a part of it between two dots is empty or too long",

@@ -1,0 +1,45 @@
+"""Tests that failed beside others run once more: what that lets pass, and what it does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import alone
+
+TESTS = """
+def test_good():
+    pass
+
+
+def test_bad():
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("failed", "code", "said"),
+    [
+        (["test_x.py::test_good"], 0, "PASSES ALONE ONLY, to be mended: test_x.py::test_good"),
+        (["test_x.py::test_good", "test_x.py::test_bad"], 1, "FAILED TWICE: test_x.py::test_bad"),
+        (["test_x.py"], 1, ""),  # it could not be collected: what it holds did not run
+        ([f"test_x.py::test_good[{number}]" for number in range(alone.MOST + 1)], 1, ""),
+        ([], 1, ""),  # nothing is known of what was wrong
+    ],
+)
+def test_what_runs_once_more(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failed: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("test_x.py").write_text(TESTS)
+    alone.LASTFAILED.parent.mkdir(parents=True)
+    alone.LASTFAILED.write_text(json.dumps(dict.fromkeys(failed, True)))
+    assert alone.main() == code
+    assert said in capsys.readouterr().out

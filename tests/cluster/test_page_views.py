@@ -17,7 +17,7 @@ from tests.cluster.browsing import Ui, is_wrong, visit
 from tests.cluster.cluster import Cluster
 from tests.contract.fake_api import run_document, task_document
 from tests.contract.test_page import Served
-from tests.patience import comes
+from tests.patience import comes, patient
 
 pytestmark = pytest.mark.browser
 
@@ -333,6 +333,27 @@ def test_a_checkpoint_that_was_removed_is_not_offered_again(browser: Any, tmp_pa
         assert buttons.count() == 1
         ((path, body),) = served.api.posted
         assert (path, body["checkpoint"]) == (f"/v1/runs/{RUN}/checkpoints/rollback", "ckpt-40")
+        looked.context.close()
+
+
+def test_the_table_of_checkpoints_follows_what_is_verified_and_says_what_is_only_written(
+    browser: Any, tmp_path: Path
+) -> None:
+    looked = Looked(browser, tmp_path)
+    with looked.served as served:
+        served.api.checkpoints = {"checkpoints": [checkpoint(40)]}
+        told = {"reason": "step 90", "reason_begins_with": "global_step", "reason_rest": None}
+        known = {"global_step": 40, "path": "ckpt-40"}
+        page = looked.open(f"/r/{RUN}", phase="RUNNING", checkpoint=known, **told)
+        table = page.get_by_role("region", name="Checkpoints, a table")
+        table.get_by_text("✓ verified").wait_for()
+        written = checkpoint(120, verified_at=None, whole=None)
+        served.api.checkpoints = {"checkpoints": [checkpoint(40), checkpoint(80), written]}
+        served.api.runs[0]["checkpoint"] = {"global_step": 80, "path": "ckpt-80"}
+        verified = table.get_by_role("row").filter(has_text="80").filter(has_text="✓ verified")
+        verified.wait_for(timeout=patient(4) * 1000)
+        page.get_by_text("Verified is step 80").wait_for()
+        page.get_by_text("Step 120 is written, and not verified yet.").wait_for()
         looked.context.close()
 
 

@@ -11,7 +11,16 @@ export class Checkpoints {
     this.element = h("div");
   }
 
-  // Ask for the list of the directory, since a checkpoint that was verified may have been removed.
+  // The newest step that is written and that nobody has verified, as the directory was listed last; or null.
+  get written() {
+    const steps = (this.inventory?.checkpoints || [])
+      .filter((one) => !one.writing && one.whole !== false && !one.verified_at && !one.set_aside)
+      .map((one) => one.global_step);
+    return steps.length ? Math.max(...steps) : null;
+  }
+
+  // Ask for the list of the directory: at once where another checkpoint was verified, so that the table says what the
+  // events do; else again and again while the run saves, since what was verified may be gone, and more be written.
   async look(again) {
     const run = this.view.run,
       key = JSON.stringify([
@@ -21,7 +30,8 @@ export class Checkpoints {
         run?.phase,
       ]);
     const writes = (this.inventory?.checkpoints || []).some((one) => one.writing);
-    if (!again && ((key === this.lookedAt && !writes) || Date.now() - (this.lookedTime || 0) < 10000)) return;
+    const pauseMs = key !== this.lookedAt ? 500 : writes ? 10000 : ENDED.includes(run?.phase) ? Infinity : 30000;
+    if (!again && Date.now() - (this.lookedTime || 0) < pauseMs) return;
     [this.lookedAt, this.lookedTime] = [key, Date.now()];
     try {
       const found = await getDocument(this.view.id, "checkpoints");

@@ -74,7 +74,8 @@ export const progressParts = (run) => {
 };
 
 // Why a run is as it is, and what comes next. Where all is well the server says no more than its step.
-export const runSentence = (run) => {
+// `listed`: the newest step in the directory that nobody has verified.
+export const runSentence = (run, listed) => {
   if (isStale() && !ENDED.includes(run.phase))
     return `This was known at ${timeText(now(), { date: true })}; whether it is still so is not known.`;
   if (run.reason_rest) return run.reason_rest;
@@ -86,8 +87,8 @@ export const runSentence = (run) => {
     ? ` and should end at ${timeText(now() + run.eta_s, { date: run.eta_s > 43200 }).replace(/:\d\d$/, "")}`
     : "";
   const saved = run.checkpoint?.global_step;
-  const written = run.saving?.saved_step > (saved || 0) ? run.saving.saved_step : null;
-  const newer = written ? ` Step ${countText(written)} is written, and not verified yet.` : "";
+  const written = Math.max(run.saving?.saved_step || 0, listed || 0);
+  const newer = written > (saved || 0) ? ` Step ${countText(written)} is written, and not verified yet.` : "";
   const after = saved
     ? `Verified is step ${countText(saved)}: after a failure it resumes from there or later.`
     : "No checkpoint is verified yet: after a failure it may start again.";

@@ -204,7 +204,8 @@ export class RunView {
         ),
     );
     const limit = ENDED.includes(run.phase) || isStale() ? null : run.bottleneck;
-    setText(this.sentence, runSentence(run));
+    setText(this.sentence, runSentence(run, this.checkpoints.written));
+    if (this.told) this.checkpoints.look();
     setText(this.odd, nonfiniteWords(run));
     setText(this.limit, limit ? `Limited by ${limit.sentence} (${limit.remedy}).` : "");
     const isOver =

@@ -23,7 +23,7 @@ class Arrivals:
         asked = safe.arrival(root, manifest)
         coming = self._by_directory.setdefault(asked.building, asked)
         answer = safe.receive(root, coming)
-        coming.lacks(answer["missing"])
+        coming.note_missing(answer["missing"])
         if not answer["missing"]:
             del self._by_directory[asked.building]
         return {**answer}
@@ -36,7 +36,7 @@ class Arrivals:
             raise HostFault("offset", "this agent knows of no such chunk", "ask it to receive the snapshot")
         coming, place = found[-1]
         room, needed = memoryview(data), coming.manifest["bytes"]
-        came = self._writer.take(room, len(data), place, needed, chunk, order["offset"], order["last"])
+        came = self._writer.add(room, len(data), place, needed, chunk, order["offset"], order["last"])
         if came == arrival.WHOLE:
-            coming.has(chunk)
+            coming.note_written(chunk)
         return {"damaged": True} if came == arrival.DAMAGED else {}

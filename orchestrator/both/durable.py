@@ -46,12 +46,12 @@ def read_json(*path: str) -> Any:
 
 def read_object(*path: str) -> dict[str, Any] | None:
     """Return the JSON object in a file. None: the file is missing, damaged, or holds another value."""
-    found = read_json(*path)
-    return found if isinstance(found, dict) else None
+    value = read_json(*path)
+    return value if isinstance(value, dict) else None
 
 
 def fill(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Write a file where nobody looks for it yet. Raises OSError where the disk refuses."""
+    """Write a file that nobody reads yet, so not atomically. Raises OSError where the disk refuses."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with open(handle, "wb") as file:
         file.write(data)

@@ -132,16 +132,16 @@ def _epoch_in(content: bytes) -> int | None:
 
 
 def _epoch_of_files(host_dir: str, run: str) -> int:
-    """Return the highest epoch that the run's other files tell of; 0 where nothing was started or recorded."""
+    """Return the highest epoch in the run's other files; 0 where nothing was started or recorded."""
     directories = [directory for _, _, directory in generations(host_dir, run)]
-    told = [durable.read_object(run_dir(host_dir, run), RECORD)]
-    told += [durable.read_object(directory, "start.json") for directory in directories]
-    epochs = [found.get("epoch") for found in told if found]
+    files = [durable.read_object(run_dir(host_dir, run), RECORD)]
+    files += [durable.read_object(directory, "start.json") for directory in directories]
+    epochs = [content.get("epoch") for content in files if content]
     return max((epoch for epoch in epochs if isinstance(epoch, int)), default=0)
 
 
 def limit_of(number: int | None) -> str | None:
-    """Return the limit of a user by which the operating system refuses something with this error; None of others."""
+    """Return the user limit that was reached where the operating system gives this error; None for other errors."""
     import errno
 
     return {
@@ -152,7 +152,7 @@ def limit_of(number: int | None) -> str | None:
 
 
 def fault_of(error: Exception) -> HostFault:
-    """Return an error as the HostFault for a reply: what is not the operating system's is a fault of orch."""
+    """Return an exception as the HostFault of a reply. One that is neither that nor an OSError is a fault of orch."""
     import errno
 
     if isinstance(error, HostFault):

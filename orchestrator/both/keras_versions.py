@@ -15,7 +15,7 @@ INSTALL = 'pip install "keras>=3.12,<3.16"'
 
 def numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version: (3, 15, 1) for `3.15.1`, (3, 13, 0) for `3.13.0rc1`."""
-    found = []
+    leading = []
     for part in version.split("."):
         digits = ""
         for letter in part:
@@ -24,10 +24,10 @@ def numbers(version: str) -> tuple[int, ...]:
             digits += letter
         if not digits:
             break
-        found.append(int(digits))
+        leading.append(int(digits))
         if digits != part:
             break
-    return tuple(found)
+    return tuple(leading)
 
 
 def patched(keras: str) -> bool:

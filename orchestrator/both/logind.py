@@ -54,7 +54,7 @@ def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) ->
 
 
 def user_name(uid: int | None = None) -> str:
-    """Return the name of a user, without `uid` of ours; or its number where it has no name."""
+    """Return the name of a user, or its number where it has no name. Without `uid`, it is our own user."""
     import pwd
 
     uid = os.geteuid() if uid is None else uid

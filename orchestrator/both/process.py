@@ -127,11 +127,11 @@ def wait_channel(pid: int) -> str | None:
         if thread.state == "D":
             try:
                 with open(f"/proc/{pid}/task/{thread.pid}/wchan") as file:
-                    found = file.read().strip()
+                    channel = file.read().strip()
             except OSError:
                 continue
-            if found not in ("", "0"):
-                return found
+            if channel not in ("", "0"):
+                return channel
     return None
 
 
@@ -149,7 +149,7 @@ def marked(
 ) -> list[Identity]:
     """Return our user's processes whose environment says that they belong to these generations of the run.
 
-    A generation's number alone says nothing of the others: below a standby's lives the generation that trains.
+    The generations are given one by one: a standby has a higher number than the generation that trains.
 
     With `host_dir`, ORCH_HOST_DIR must match too, since two hosts of a test may share a kernel. With `task`, only
     that task's processes are returned. This process itself is never among them.
@@ -159,7 +159,7 @@ def marked(
         wanted[b"ORCH_HOST_DIR"] = os.fsencode(host_dir)
     if task is not None:
         wanted[b"ORCH_TASK"] = task.encode()
-    found = []
+    processes = []
     me, my_uid = os.getpid(), os.getuid()
     for pid in _pids():
         if pid == me:
@@ -171,21 +171,21 @@ def marked(
         if generation.isdigit() and int(generation) in generations:
             who = identity(pid)
             if who is not None:
-                found.append(who)
-    return found
+                processes.append(who)
+    return processes
 
 
 def marked_runs(host_dir: str) -> list[tuple[Identity, str]]:
     """Return our user's processes that were started from that host directory, each with the run of its marker."""
-    found = []
+    processes = []
     me, my_uid, wanted = os.getpid(), os.getuid(), os.fsencode(host_dir)
     for pid in _pids():
         environ = _environ(pid, my_uid, having=wanted) if pid != me else {}
         if environ.get(b"ORCH_HOST_DIR") == wanted and environ.get(b"ORCH_RUN"):
             who = identity(pid)
             if who is not None:
-                found.append((who, os.fsdecode(environ[b"ORCH_RUN"])))
-    return found
+                processes.append((who, os.fsdecode(environ[b"ORCH_RUN"])))
+    return processes
 
 
 def descendants(pid: int) -> list[Identity]:
@@ -196,14 +196,14 @@ def descendants(pid: int) -> list[Identity]:
         stat = stat_of(other)
         if stat is not None:
             children.setdefault(stat.parent, []).append(stat)
-    found = []
+    processes = []
     below = list(children.get(pid, ()))
     while below:
         stat = below.pop()
         if not stat.is_gone:
-            found.append(Identity(boot, stat.pid, stat.start_time))
+            processes.append(Identity(boot, stat.pid, stat.start_time))
         below += children.get(stat.pid, ())
-    return found
+    return processes
 
 
 def catches(pid: int, number: int) -> bool:
@@ -296,12 +296,12 @@ def _threads(pid: int) -> list[Stat]:
         names = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    found = [stat_of(int(name), f"/proc/{pid}/task/{name}/stat") for name in names]
-    return [stat for stat in found if stat is not None]
+    threads = [stat_of(int(name), f"/proc/{pid}/task/{name}/stat") for name in names]
+    return [stat for stat in threads if stat is not None]
 
 
 def stat_of(pid: int, path: str | None = None) -> Stat | None:
-    """Return what the kernel tells of a process; of a thread with the `path` of its file. None where it is gone."""
+    """Return /proc's `stat` of a process, or of the thread whose file is `path`. None where it is gone."""
     try:
         with open(path or f"/proc/{pid}/stat", "rb", buffering=0) as file:
             # The process chooses the name in parentheses, which may itself hold spaces and parentheses.

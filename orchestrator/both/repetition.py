@@ -1,6 +1,6 @@
-"""What gRPC and TensorFlow print that tells a person nothing: the same error hundreds of times, and their banners.
+"""Lines of gRPC and TensorFlow that tell a person nothing: the same error hundreds of times, and banners.
 
-Hosts leave the former out of a task's last lines, and the command line folds it.
+Hosts leave the repeated errors out of a task's last lines, and the command line folds them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _BANNERS = (
 )
 """Texts of the lines that TensorFlow prints when it is imported."""
 
-LOOKED_AT = 400
-"""Characters of a line that are looked at. gRPC's lines have thousands."""
+HEAD_CHARS = 400
+"""How many characters of a line are searched for these texts. gRPC's lines have thousands."""
 
 
 def repeated(text: str) -> str | None:
-    """Return what kind of a repeated line of gRPC a line is; None of any other."""
-    head = text[:LOOKED_AT]
+    """Return which of the repeated texts of gRPC a line has; None for any other line."""
+    head = text[:HEAD_CHARS]
     return next((kind for kind in _REPEATED if kind in head), None)
 
 

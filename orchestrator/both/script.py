@@ -28,10 +28,10 @@ class Script:
 
     def imports(self) -> Imports:
         """Return which frameworks it imports, by itself or through modules in its folder."""
-        found = Imports()
-        _collect(self.tree, self.folder, found, seen=set(), sure=True)
-        found.environment, found.environment_unclear = _environment_before(self.tree)
-        return found
+        imports = Imports()
+        _collect(self.tree, self.folder, imports, seen=set(), sure=True)
+        imports.environment, imports.environment_unclear = _environment_before(self.tree)
+        return imports
 
     def run(self, argv: list[str]) -> None:
         """Run it as `__main__`. Its exceptions pass through, with our frames at the start of the traceback."""
@@ -70,9 +70,9 @@ def sources(path: str) -> list[str]:
         tree = ast.parse(source, path)
     except (SyntaxError, ValueError):
         return [_text(source)]  # the host's Python may parse it; if not, it shows its own traceback
-    found = Imports()
-    _collect(tree, os.path.dirname(os.path.realpath(path)), found, seen=set(), sure=True)
-    return [_text(source), *found.beside]
+    imports = Imports()
+    _collect(tree, os.path.dirname(os.path.realpath(path)), imports, seen=set(), sure=True)
+    return [_text(source), *imports.beside]
 
 
 def surely_imported(path: str) -> set[str]:
@@ -86,7 +86,7 @@ def surely_imported(path: str) -> set[str]:
 def is_of_script(file: str, folder: str) -> bool:
     """Return whether a file of a traceback lies in the script's folder.
 
-    Relative is the script's own name, where it was given so, and the names of what lies in our zip file.
+    A relative path is either the script's own, where it was given so, or lies in our zip file.
     """
     if not os.path.isabs(file) and file.startswith("orchestrator" + os.sep):
         return False
@@ -97,13 +97,13 @@ def _text(source: bytes) -> str:
     return source.decode("utf-8", "replace")
 
 
-def _collect(tree: ast.AST, folder: str, found: Imports, seen: set[str], sure: bool) -> None:
+def _collect(tree: ast.AST, folder: str, imports: Imports, seen: set[str], sure: bool) -> None:
     for name, is_sure in _imported(tree, sure):
         top = name.partition(".")[0]
         if top in FRAMEWORKS:
-            found.named.add(top)
+            imports.named.add(top)
             if is_sure:
-                found.sure.add(top)
+                imports.sure.add(top)
             continue
         path = _beside(folder, name)
         if path and path not in seen:
@@ -114,8 +114,8 @@ def _collect(tree: ast.AST, folder: str, found: Imports, seen: set[str], sure: b
                 inner = ast.parse(source, path)
             except (OSError, SyntaxError, ValueError):
                 continue  # the script will fail with its own traceback when it imports this
-            found.beside.append(_text(source))
-            _collect(inner, folder, found, seen, is_sure)
+            imports.beside.append(_text(source))
+            _collect(inner, folder, imports, seen, is_sure)
 
 
 def _imported(node: ast.AST, sure: bool) -> Iterator[tuple[str, bool]]:

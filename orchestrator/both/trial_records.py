@@ -1,7 +1,7 @@
 """What a task of `orch scale` and `orch prove` leaves for the command, by name."""
 
 MEASURED_PREFIX = "measured/"
-"""What the names of the measured figures begin with, among the metrics of the last report."""
+"""The prefix of the measured figures' names, among the metrics of the last report."""
 
 RECORD = "orch-record.json"
 LAST_WEIGHTS = "orch-record.f32"

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.checkpoints.units import Unit
-    from orchestrator.protocol.orders import Manifest
 
 USAGE = (
     "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
@@ -45,7 +44,7 @@ def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[
     """
     waits = _Waits(pause)
     for _ in range(LOOKS_MAX):
-        answer, changed = _look(directory, waits)
+        answer, changed = _inspect(directory, waits)
         if not changed:
             break
         waits.pause(LOOK_AGAIN_S)
@@ -53,13 +52,13 @@ def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[
 
 
 class _Waits:
-    """How long one `verify` has waited for those who write: that is no cost of reading, by which the next is timed."""
+    """How long one `verify` has waited for writers: the interval to the next follows the time spent reading alone."""
 
     def __init__(self, pause: Callable[[float], None]) -> None:
         self._pause = pause
         self.waited_s = 0.0
         self.waited_for: set[str] = set()
-        """The torn checkpoints that were waited for: once each, so that a busy writer does not hold up an older one."""
+        """Torn checkpoints already waited for: once each, so that a busy writer does not delay an older checkpoint."""
 
     def pause(self, seconds: float) -> None:
         self.waited_s += seconds
@@ -72,18 +71,18 @@ class _Waits:
         return unit.settle(own, self.pause if is_first else lambda _: None, torn=True)
 
 
-def _look(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
+def _inspect(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
     """Look once. Return the answer, and whether a checkpoint changed while it was read."""
     from orchestrator.checkpoints import discovery, places
     from orchestrator.checkpoints.records import Records
     from orchestrator.checkpoints.torn import Torn
 
     records, own = Records(os.path.dirname(directory)), places.own_dir(os.path.dirname(directory))
-    found = discovery.find(directory)
-    rejected = [{"path": path, "why": why} for path, why in found.passed]
-    rank = max((unit.rank for unit in found.units), default=None)
+    contents = discovery.find(directory)
+    rejected = [{"path": path, "why": why} for path, why in contents.skipped]
+    rank = max((unit.rank for unit in contents.units), default=None)
     changed = False
-    for unit in found.units:
+    for unit in contents.units:
         if unit.rank != rank:
             break
         unit.settle(own, waits.pause)
@@ -167,11 +166,14 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
             host_dir=options.get("--host-dir", ""),
         )
     if verb == "snapshot" and len(rest) in (2, 3):
-        return lambda: _snapshot(*map(os.path.abspath, rest))
+        from orchestrator.checkpoints import safe
+
+        paths = [*map(os.path.abspath, rest), None]
+        return lambda: safe.snapshot(str(paths[0]), str(paths[1]), paths[2])
     counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1}
     counts |= {"pin": 2, "unpin": 2, "rollback": 2, "rm": 2}
     if verb not in counts or len(rest) != counts[verb]:
-        raise ValueError(f"{verb} with {len(rest)} arguments is nothing known")
+        raise ValueError(f"there is no verb {verb} with {len(rest)} arguments")
     path = os.path.abspath(rest[0])
     if verb in ABOUT:
         return lambda: _about(verb, path, rest[1:])
@@ -180,12 +182,6 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
     if verb == "highest":
         return lambda: {"generation": max(places.generations(path), default=0)}
     return lambda: copying.copy(path, os.path.abspath(rest[1]))
-
-
-def _snapshot(root: str, directory: str, path: str | None = None) -> Manifest:
-    from orchestrator.checkpoints import safe
-
-    return safe.snapshot(root, directory, path)
 
 
 def _about(verb: str, root: str, rest: list[str]) -> dict[str, Any]:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders import Manifest
 
 TAKEN, WHOLE, DAMAGED = 0, 1, 2
-"""What came of a part: it is kept, the chunk that ends with it is in its place, or that chunk was dropped."""
+"""The outcome of a part: it is kept, the chunk that ends with it is in its place, or that chunk was dropped."""
 
 ABANDONED_S = 86400.0
-"""What has come of a snapshot is removed where nobody went on with it for this long."""
+"""An unfinished snapshot is removed once its transfer has not continued for this long."""
 
 _WRITE_BYTES = 512 << 10
 """For more at once, file systems take large pieces of memory, which a virtual machine often has to ask its host for."""
@@ -46,7 +46,7 @@ class Arrival:
         self.manifest = manifest
         self.building = building
         self._token = os.urandom(8).hex()
-        """It is in the directory that we wrote to. Without it, another directory has come in its place."""
+        """We write it into the directory that we make. A directory without it is another one in its place."""
         self._places: dict[str, Place] = {}
         """Where each chunk belongs; of one that occurs more than once, the first place."""
         for chunk, place in self._all_places():
@@ -57,16 +57,16 @@ class Arrival:
         """Return where a chunk belongs. None: the snapshot has no such chunk."""
         return self._places.get(chunk)
 
-    def lacks(self, chunks: Sequence[str]) -> None:
+    def note_missing(self, chunks: Sequence[str]) -> None:
         """Take note that these chunks are missing, and no others."""
         self._whole = self._places.keys() - set(chunks)
 
-    def has(self, chunk: str) -> None:
+    def note_written(self, chunk: str) -> None:
         """Take note that a chunk has been written."""
         self._whole.add(chunk)
 
     def missing(self) -> list[str]:
-        """Return the chunks that are not in their places. Those that are not known to be are read."""
+        """Return the chunks that are not in their places. A chunk of which that is not known is read and compared."""
         known = self._whole if self._is_ours() else set()
         return [
             chunk for chunk, place in self._places.items() if chunk not in known and not _is_at(place, chunk)
@@ -107,7 +107,7 @@ class Writer:
         self._spare = memoryview(b"")
         """The memory of the last chunk that was written: new memory costs more than the copy."""
 
-    def take(
+    def add(
         self,
         room: memoryview,
         length: int,
@@ -117,7 +117,7 @@ class Writer:
         offset: int,
         last: bool,
     ) -> int:
-        """Take a part, and return what came of it.
+        """Add a part to its chunk, and return the outcome: TAKEN, WHOLE or DAMAGED.
 
         Args:
             room: begins with the part.
@@ -129,7 +129,7 @@ class Writer:
             last: whether the chunk ends with it.
 
         Raises:
-            SeedError: `no-space`. What had come of the snapshot is removed, since others need the disk.
+            SeedError: `no-space`. The unfinished snapshot is removed, since others need the disk.
             HostFault: `offset`, where the part does not follow the one before, or the directory has gone.
         """
         directory, name, position, whole = place
@@ -137,19 +137,19 @@ class Writer:
         if offset == 0:
             spare, self._spare = self._spare, memoryview(b"")
             self._under_way[key] = _Chunk(spare if len(spare) >= whole else memoryview(bytearray(whole)))
-        found = self._under_way.get(key)
-        if found is None or found.bytes != offset:
+        pending = self._under_way.get(key)
+        if pending is None or pending.bytes != offset:
             raise HostFault("offset", f"a part at {offset} does not follow what is here", "begin again at 0")
-        found.add(room[:length])
-        if not last and found.bytes < whole:
+        pending.add(room[:length])
+        if not last and pending.bytes < whole:
             return TAKEN
         del self._under_way[key]
         try:
-            if found.bytes != whole or found.sha256.hexdigest() != chunk:
+            if pending.bytes != whole or pending.sha256.hexdigest() != chunk:
                 return DAMAGED
-            self._write((directory, name, position, whole), found.memory, needed)
+            self._write((directory, name, position, whole), pending.memory, needed)
         finally:
-            self._spare = found.memory
+            self._spare = pending.memory
         return WHOLE
 
     def _write(self, place: Place, data: memoryview, needed: int) -> None:
@@ -167,14 +167,14 @@ class Writer:
 
 
 class _Chunk:
-    """What has come of a chunk, in memory of at least its size."""
+    """The received part of a chunk, in memory of at least the chunk's size."""
 
     def __init__(self, memory: memoryview) -> None:
         from hashlib import sha256
 
         self.memory = memory
         self.bytes = 0
-        """How many have come. If they are more than there is memory for, the chunk is damaged."""
+        """How many were received. If they are more than there is memory for, the chunk is damaged."""
         self.sha256 = sha256()
 
     def add(self, data: memoryview) -> None:
@@ -185,7 +185,7 @@ class _Chunk:
 
 
 def remove_abandoned(home: str) -> None:
-    """Remove what has come of snapshots whose transfer was given up."""
+    """Remove unfinished snapshots whose transfer was given up."""
     for name in places.names_in(home):
         path = os.path.join(home, name)
         if name.endswith(".tmp") and time.time() - os.stat(path).st_mtime > ABANDONED_S:
@@ -241,5 +241,5 @@ def _opened(directory: str, name: str) -> int:
     except OSError as e:
         if e.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        said = f"a link lies on the way to it, or a file; remove {directory}, and it is sent again"
-        raise OSError(errno.ELOOP, said, os.path.join(directory, name)) from e
+        problem = f"a link or a file is in its path; remove {directory}, and it is sent again"
+        raise OSError(errno.ELOOP, problem, os.path.join(directory, name)) from e

@@ -3,11 +3,11 @@
     runs/<run_id>/owner.json          on a host, in the directory of each run
     <checkpoint dir>/.orch/owner.json   in a checkpoint directory, of the run that saves into it
 
-In a run's directory, `agent` is the process that last began to watch the run, and `looked_at` is when it last did, by
-the host's clock since its boot: so it is known whether somebody drives the run, without locks, which not every file
-system has.
-`released`: its coordinator has no more to do with it, because the run has ended. Of a checkpoint directory, the time of
-the file and of the newest checkpoint tell how long ago somebody saved there, by the clock of its file system.
+In a run's directory, `agent` is the agent process that watches the run for its coordinator, and `looked_at` is when it
+last marked that, in seconds since the host's boot. So it is known whether somebody drives the run, without locks,
+which not every file system has. `released` means that the run has ended, and its coordinator needs it no more.
+For a checkpoint directory, the times of the file and of the newest checkpoint tell how long ago somebody saved there,
+by the clock of its file system.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 FILE = "owner.json"
 
 DRIVEN_S = 900.0
-"""What a coordinator has looked after so lately is still its own: it is being restarted, or cut off."""
+"""A coordinator that watched a run this recently still owns it: it may be restarting, or cut off."""
 
 LOOK_EVERY_S = 60.0
-"""Between two marks of the last look: a shared directory is not written at every heartbeat."""
+"""How often the mark is renewed at most: a shared directory is not written at every heartbeat."""
 
 _TEXTS = ("id", "head", "user", "run", "name")
 
 
-def claimed_of(found: Mapping[str, Any] | None) -> Claimed | None:
-    """Return the claim in the content of such a file. None: it is missing, damaged, or of another kind."""
-    if found is None or not all(isinstance(found.get(key), str) for key in _TEXTS):
+def claimed_of(content: Mapping[str, Any] | None) -> Claimed | None:
+    """Return the claim in the content of an `owner.json`. None: the file is missing, damaged, or of another kind."""
+    if content is None or not all(isinstance(content.get(key), str) for key in _TEXTS):
         return None
-    directory, since = found.get("checkpoint_dir"), found.get("since")
+    directory, since = content.get("checkpoint_dir"), content.get("since")
     if isinstance(since, bool) or not isinstance(since, int | float):
         return None
     return {
-        "id": found["id"],
-        "head": found["head"],
-        "user": found["user"],
-        "run": found["run"],
-        "name": found["name"],
+        "id": content["id"],
+        "head": content["head"],
+        "user": content["user"],
+        "run": content["run"],
+        "name": content["name"],
         "checkpoint_dir": directory if isinstance(directory, str) else None,
         "since": since,
     }
@@ -63,46 +63,46 @@ def _entry(path: str, claim: Claim) -> dict[str, Any]:
 # ---------------------------------------------------------------- a run's directory on a host
 
 
-def take(run_dir: str, claim: Claim) -> None:
-    """Write down who drives the run, through this process. Raises OSError where there is no directory, or no room."""
+def write(run_dir: str, claim: Claim) -> None:
+    """Write that this agent watches the run for the coordinator in `claim`. OSError: no directory, or a full disk."""
     path = os.path.join(run_dir, FILE)
-    durable.write_json(path, {**_entry(path, claim), **_looked()})
+    durable.write_json(path, {**_entry(path, claim), **_mark()})
 
 
-def look_after(run_dir: str) -> None:
-    """Mark that this process still watches the run, unless another one has taken it. Raises OSError."""
+def renew(run_dir: str) -> None:
+    """Mark that this agent still watches the run, unless another agent has taken it over. Raises OSError."""
     path = os.path.join(run_dir, FILE)
-    found, looked = durable.read_object(path), _looked()
-    if found is not None and found.get("agent") == looked["agent"]:
-        durable.write_json(path, {**found, **looked}, durable=False)  # after a power cut, nobody watches it
+    content, mark = durable.read_object(path), _mark()
+    if content is not None and content.get("agent") == mark["agent"]:
+        durable.write_json(path, {**content, **mark}, durable=False)  # after a power cut, nobody watches it
 
 
 def release(run_dir: str) -> None:
-    """Write down that nobody drives the run any more. What it was, and whose, stays readable. Raises OSError."""
+    """Write that nobody drives the run any more. Whose it was stays readable. Raises OSError."""
     path = os.path.join(run_dir, FILE)
-    found = durable.read_object(path)
-    if found is not None:
-        durable.write_json(path, {**found, "agent": None, "released": True})
+    content = durable.read_object(path)
+    if content is not None:
+        durable.write_json(path, {**content, "agent": None, "released": True})
 
 
-def look(run_dir: str) -> tuple[Claimed | None, bool, float | None]:
+def read(run_dir: str) -> tuple[Claimed | None, bool, float | None]:
     """Return (the claim, whether an agent watches the run now, seconds since one did; None: nobody drives it)."""
-    found = durable.read_object(run_dir, FILE)
-    if found is None or found.get("released"):
-        return claimed_of(found), False, None
+    content = durable.read_object(run_dir, FILE)
+    if content is None or content.get("released"):
+        return claimed_of(content), False, None
     try:
-        agent = process.Identity.from_json(found["agent"])
-        looked_at = float(found["looked_at"])
+        agent = process.Identity.from_json(content["agent"])
+        looked_at = float(content["looked_at"])
     except (KeyError, TypeError, ValueError):
-        return claimed_of(found), False, None
+        return claimed_of(content), False, None
     if process.alive(agent):
-        return claimed_of(found), True, 0.0
+        return claimed_of(content), True, 0.0
     # Before a reboot the clock was another one: then it was at least as long ago as the host has been up.
     ago_s = _up_s() - (looked_at if agent.boot_id == process.boot_id() else 0.0)
-    return claimed_of(found), False, max(0.0, ago_s)
+    return claimed_of(content), False, max(0.0, ago_s)
 
 
-def _looked() -> dict[str, Any]:
+def _mark() -> dict[str, Any]:
     agent = process.identity(os.getpid())
     return {"agent": agent.to_json() if agent is not None else None, "looked_at": _up_s()}
 
@@ -131,12 +131,12 @@ def stamp(root: str, claim: Claim, host_dir: str) -> None:
 def stamped(root: str) -> Stamp | None:
     """Return whose the directory is, and how long ago that was last true; None where no run saves into it."""
     path = stamp_path(root)
-    found = durable.read_object(path)
-    claimed = claimed_of(found)
-    if found is None or claimed is None:
+    content = durable.read_object(path)
+    claimed = claimed_of(content)
+    if content is None or claimed is None:
         return None
     ago_s = max(0.0, _now(path) - max(os.stat(path).st_mtime, _newest_save(root)))
-    host = str(found.get("host") or "")
+    host = str(content.get("host") or "")
     return {"claim": claimed, "host": host, "ago_s": ago_s, "driven": ago_s < DRIVEN_S}
 
 
@@ -155,12 +155,12 @@ def release_stamp(root: str, run: str, host_dir: str) -> None:
 
 
 def _is_of(path: str, run: str, host_dir: str) -> bool:
-    found = durable.read_object(path)
-    return found is not None and found.get("run") == run and found.get("place") == _place(host_dir)
+    content = durable.read_object(path)
+    return content is not None and content.get("run") == run and content.get("place") == _place(host_dir)
 
 
 def _place(host_dir: str) -> list[str]:
-    """Return what tells this host, since its boot, from all others that see the same directory."""
+    """Return what distinguishes this host, since its boot, from all others that see the same directory."""
     return [process.boot_id(), os.path.realpath(host_dir)]
 
 

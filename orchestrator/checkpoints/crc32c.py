@@ -44,8 +44,8 @@ def is_fast() -> bool:
 def _extend() -> Callable[[int, bytes, int], int] | None:
     if "library" not in _tables:
         _tables["library"] = library()
-    found: Callable[[int, bytes, int], int] | None = _tables["library"]
-    return found
+    extend: Callable[[int, bytes, int], int] | None = _tables["library"]
+    return extend
 
 
 def library() -> Callable[[int, bytes, int], int] | None:
@@ -72,8 +72,8 @@ def library() -> Callable[[int, bytes, int], int] | None:
         return None
     extend.argtypes = (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t)
     extend.restype = ctypes.c_uint32
-    found: Callable[[int, bytes, int], int] = extend
-    return found
+    function: Callable[[int, bytes, int], int] = extend
+    return function
 
 
 def by_table(data: bytes | memoryview, crc: int = 0) -> int:
@@ -94,5 +94,5 @@ def _table() -> list[int]:
                 value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
             table.append(value)
         _tables["table"] = table
-    found: list[int] = _tables["table"]
-    return found
+    cached: list[int] = _tables["table"]
+    return cached

@@ -21,7 +21,7 @@ _ENDINGS = {HDF5: (".h5", ".hdf5"), ARCHIVE: (".keras",), NPZ: (".npz",)}
 _POINTER_START = b"model_checkpoint_path"
 
 
-class Found:
+class Contents:
     """What lies below a directory. Paths are absolute where the directory's is."""
 
     def __init__(self, top: str) -> None:
@@ -30,48 +30,48 @@ class Found:
         """Newest first."""
         self.others: list[str] = []
         """Files that belong to no unit."""
-        self.passed: list[tuple[str, str]] = []
-        """(path, why) of what was passed over."""
+        self.skipped: list[tuple[str, str]] = []
+        """(path, why) of what was skipped."""
         self.links: list[str] = []
         """Symbolic links that lead from somewhere below the directory to somewhere below it: `latest.pth`."""
         self.unfinished: list[tuple[str, str]] = []
         """The same of what has a temporary name: normal while a training saves, and all that is left where it died."""
 
-    def take_over(self, other: Found) -> None:
-        """Add what was passed over elsewhere."""
-        self.passed += other.passed
+    def take_over(self, other: Contents) -> None:
+        """Add what was skipped elsewhere."""
+        self.skipped += other.skipped
         self.links += other.links
         self.unfinished += other.unfinished
 
 
-def find(directory: str, *, is_root: bool = False) -> Found:
+def find(directory: str, *, is_root: bool = False) -> Contents:
     """Return what lies below a directory.
 
     Args:
         directory: a generation's, or one like it.
-        is_root: it is the checkpoint directory itself, which may hold anything, a data set too: what is ours in it is
-            left out, and of formats that data sets have, only what tells its step by its name counts.
+        is_root: it is the checkpoint directory itself, which may hold anything, even a data set. Our own directories in
+            it are left out; a file of a format that data sets also have counts only if its name tells a step.
     """
-    found = Found(directory)
+    contents = Contents(directory)
     stamped: dict[tuple[str, str, str], list[tuple[Unit, str | None]]] = {}
     for folder, folders, files in os.walk(directory, onerror=_forgive if is_root else _complain):
         folders.sort()
         if is_root:
             folders[:] = [name for name in folders if not _is_of_a_run(os.path.join(folder, name))]
-        here = Found(directory)
+        here = Contents(directory)
         _prune(folder, folders, here)
         there = _regular(folder, sorted(files), here)
         if orbax.is_one(folder, folders, there):
-            unit: Unit | None = Unit(ORBAX, folder, _all_below(folder, found), in_series=True)
+            unit: Unit | None = Unit(ORBAX, folder, _all_below(folder, contents), in_series=True)
         elif folder != directory and names.is_step_folder(os.path.basename(folder)):
-            unit = _of_step_folder(folder, found, is_root=is_root)
+            unit = _of_step_folder(folder, contents, is_root=is_root)
         else:
             unit = None
         if unit is None:
-            found.take_over(here)
-            _sort_out(folder, there, found, is_root=is_root)
+            contents.take_over(here)
+            _sort_out(folder, there, contents, is_root=is_root)
             continue
-        found.units.append(unit)
+        contents.units.append(unit)
         folders.clear()
         if unit.kind != ORBAX:
             stamp = next((name for name in there if names.is_stamp(name)), None)
@@ -82,20 +82,22 @@ def find(directory: str, *, is_root: bool = False) -> Found:
         for unit, stamp in siblings if mark else ():
             if mark and not stamp:
                 unit.problem = f"it has no {mark[1]}, which {mark[0].name} has: the save was not finished"
-    _demand_parts(found.units)
-    if not found.units and not is_root:
+    _demand_parts(contents.units)
+    if not contents.units and not is_root:
         # Make one unit of all files that may be a checkpoint; logs are none
         mine = [
-            path for path in found.others if _has_content(path) and not names.is_log(os.path.basename(path))
+            path
+            for path in contents.others
+            if _has_content(path) and not names.is_log(os.path.basename(path))
         ]
         if mine:
             taken = set(mine)
             steps = [names.step_in(os.path.basename(path)) for path in mine]
             step = max((step for step in steps if step is not None), default=None)
-            found.units.append(Unit(UNKNOWN, directory, mine, step=step))
-            found.others = [path for path in found.others if path not in taken]
-    found.units.sort(key=Unit.order, reverse=True)
-    return found
+            contents.units.append(Unit(UNKNOWN, directory, mine, step=step))
+            contents.others = [path for path in contents.others if path not in taken]
+    contents.units.sort(key=Unit.order, reverse=True)
+    return contents
 
 
 def _is_of_a_run(folder: str) -> bool:
@@ -107,20 +109,20 @@ def _is_of_a_run(folder: str) -> bool:
     return is_ours or os.path.isdir(places.own_dir(folder))
 
 
-def _prune(folder: str, folders: list[str], found: Found) -> None:
-    """Leave out of the walk what is not followed."""
+def _prune(folder: str, folders: list[str], contents: Contents) -> None:
+    """Remove from the walk the folders that are not entered: links and temporary ones."""
     for name in list(folders):
         path = os.path.join(folder, name)
         if os.path.islink(path):
-            _link(path, found)
+            _link(path, contents)
         elif names.is_temporary(name):
-            found.unfinished.append((path, "it has a temporary name: the save was not finished"))
+            contents.unfinished.append((path, "it has a temporary name: the save was not finished"))
         elif not name.endswith("_temp") and name != ".tempstate":
             continue
         folders.remove(name)
 
 
-def _regular(folder: str, files: list[str], found: Found) -> list[str]:
+def _regular(folder: str, files: list[str], contents: Contents) -> list[str]:
     """Return the names of the regular files whose save was finished."""
     there = []
     for name in files:
@@ -132,31 +134,31 @@ def _regular(folder: str, files: list[str], found: Found) -> list[str]:
                 raise
             continue  # a training that lives removes its older checkpoints
         if stat.S_ISLNK(mode):
-            _link(path, found)
+            _link(path, contents)
         elif not stat.S_ISREG(mode):
-            found.passed.append((path, "it is no regular file"))
+            contents.skipped.append((path, "it is no regular file"))
         elif names.is_temporary(name):
-            found.unfinished.append((path, "it has a temporary name: the save was not finished"))
+            contents.unfinished.append((path, "it has a temporary name: the save was not finished"))
         else:
             there.append(name)
     return there
 
 
-def _link(path: str, found: Found) -> None:
-    """Take note of a link, or pass over one that leads elsewhere."""
+def _link(path: str, contents: Contents) -> None:
+    """Take note of a link, or skip one that leads out of the directory."""
     try:
         target = os.readlink(path)
     except OSError:
         return
     leads_to = os.path.normpath(os.path.join(os.path.dirname(path), target))
-    if not os.path.isabs(target) and leads_to.startswith(found.top + os.sep):
-        found.links.append(path)
+    if not os.path.isabs(target) and leads_to.startswith(contents.top + os.sep):
+        contents.links.append(path)
     else:
-        found.passed.append((path, "a symbolic link is not followed"))
+        contents.skipped.append((path, "a symbolic link is not followed"))
 
 
 def _complain(error: OSError) -> None:
-    """Raise what `os.walk` would keep to itself: a directory that cannot be read is not an empty one."""
+    """Raise an error that `os.walk` would ignore: a directory that cannot be read is not an empty one."""
     if error.errno not in GONE:
         raise error
 
@@ -167,21 +169,21 @@ def _forgive(error: OSError) -> None:
         _complain(error)
 
 
-def _all_below(directory: str, found: Found) -> list[str]:
+def _all_below(directory: str, contents: Contents) -> list[str]:
     paths = []
     for folder, folders, files in os.walk(directory, onerror=_complain):
         folders.sort()
-        _prune(folder, folders, found)
-        paths += [os.path.join(folder, name) for name in _regular(folder, sorted(files), found)]
+        _prune(folder, folders, contents)
+        paths += [os.path.join(folder, name) for name in _regular(folder, sorted(files), contents)]
     return paths
 
 
 # -- a directory that is named after its step ------------------------------------------------------------------
 
 
-def _of_step_folder(folder: str, found: Found, *, is_root: bool) -> Unit | None:
+def _of_step_folder(folder: str, contents: Contents, *, is_root: bool) -> Unit | None:
     """All that lies in it, as one unit; None where it is empty, or where TensorFlow or Keras wrote what is in it."""
-    inside = Found(found.top)
+    inside = Contents(contents.top)
     paths = _all_below(folder, inside)
     arrays: list[str] = []
     for below in dict.fromkeys(os.path.dirname(path) for path in paths):
@@ -191,7 +193,7 @@ def _of_step_folder(folder: str, found: Found, *, is_root: bool) -> Unit | None:
         arrays += [os.path.join(below, name) for name, kind in kinds.items() if kind == NPZ]
     if not arrays and (is_root or not any(map(_has_content, paths))):
         return None
-    found.take_over(inside)
+    contents.take_over(inside)
     # Arrays beside more that nothing here reads, such as rng.npz beside a model of torch, prove nothing.
     if _bytes(arrays) < _bytes([path for path in paths if path not in arrays]):
         arrays = []
@@ -203,7 +205,7 @@ def _bytes(paths: list[str]) -> int:
 
 
 def _demand_parts(units: list[Unit]) -> None:
-    """Mark what lacks a part that all others have, of the same script: it was not saved to its end."""
+    """Mark each unit that lacks a part which all others of its series have: its save was not finished."""
     series: dict[tuple[str, str], list[tuple[Unit, set[str]]]] = {}
     for unit in units:
         if unit.in_series and unit.kind != ORBAX:
@@ -226,21 +228,21 @@ def _demand_parts(units: list[Unit]) -> None:
 # -- files -----------------------------------------------------------------------------------------------------
 
 
-def _sort_out(folder: str, files: list[str], found: Found, *, is_root: bool) -> None:
+def _sort_out(folder: str, files: list[str], contents: Contents, *, is_root: bool) -> None:
     prefixes = [name[: -len(".index")] for name in files if name.endswith(".index")]
     for prefix in prefixes:
         mine = [name for name in files if name == f"{prefix}.index" or name.startswith(f"{prefix}.data-")]
         path = os.path.join(folder, prefix)
-        found.units.append(Unit(TENSORFLOW, path, [os.path.join(folder, name) for name in mine]))
+        contents.units.append(Unit(TENSORFLOW, path, [os.path.join(folder, name) for name in mine]))
     kinds = _kinds(files)
     for place, group in _by_place([name for name, kind in kinds.items() if kind == NPZ]).items():
         paths = [os.path.join(folder, name) for name in group]
         if place is None and is_root:
-            found.others += paths
+            contents.others += paths
         else:
             # What was saved together, or all that has no number: none of these files is of use without the others
             step = next((step for step in map(names.step_in, group) if step is not None), None)
-            found.units.append(Unit(NPZ, paths[0], paths, paths, step=step, in_series=place is not None))
+            contents.units.append(Unit(NPZ, paths[0], paths, paths, step=step, in_series=place is not None))
     for name, of in kinds.items():
         path = os.path.join(folder, name)
         if of == HDF5:
@@ -248,17 +250,17 @@ def _sort_out(folder: str, files: list[str], found: Found, *, is_root: bool) -> 
             bare = name.removesuffix(".bkp")
             metadata = os.path.join(folder, hdf5.METADATA + name[len(bare) :])
             is_backup = bare == hdf5.WEIGHTS and os.path.isfile(metadata)
-            found.units.append(Unit(HDF5, path, [path, metadata] if is_backup else [path]))
+            contents.units.append(Unit(HDF5, path, [path, metadata] if is_backup else [path]))
         elif of == ARCHIVE:
-            found.units.append(Unit(ARCHIVE, path, [path]))
+            contents.units.append(Unit(ARCHIVE, path, [path]))
         elif of is None and ".data-" in name and "-of-" in name:
-            found.passed.append((path, "its index is missing: the save was not finished"))
+            contents.skipped.append((path, "its index is missing: the save was not finished"))
         elif (
             of is None
             and name.removesuffix(".bkp") != hdf5.METADATA
             and not _is_pointer(path, bool(prefixes))
         ):
-            found.others.append(path)
+            contents.others.append(path)
 
 
 def _kinds(files: list[str]) -> dict[str, str | None]:

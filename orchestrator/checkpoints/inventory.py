@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from orchestrator.checkpoints import copying, lineage, places, seed
-from orchestrator.checkpoints.lineage import Chapter
+from orchestrator.checkpoints.lineage import SAME_S, Chapter
 from orchestrator.checkpoints.places import SeedError, room_for
 from orchestrator.checkpoints.records import Records
 from orchestrator.checkpoints.torn import Torn
@@ -24,10 +24,9 @@ PIN_ATTEMPTS = 5
 """How often another checkpoint is chosen because the training wrote over the chosen one meanwhile."""
 
 WRITES_S = 10.0
-"""Who writes a checkpoint writes to it at least this often: buffers are full, and file systems show it, by then."""
+"""A file that was not written for this long is not being written: buffers fill, and file systems show it, sooner."""
 
 _NAMED_MAX = 12
-_SAME_S = 1e-3
 
 
 class Entry:
@@ -47,10 +46,8 @@ class Entry:
         self.pins: list[str] = []
         marker = places.marker_of(chapter.source) or {}
         self.by: dict[str, Any] = marker.get("by") or {}
-        self.is_given = not (chapter.is_pin or chapter.is_snapshot) and unit.saved_at <= _made_at(
-            chapter.source
-        )
-        """Whether the generation was given it at its start: then it is a copy."""
+        self.is_given = not chapter.is_copy and unit.saved_at <= _made_at(chapter.source)
+        """Whether the generation was seeded with it: then it is a copy."""
 
     @property
     def counts(self) -> bool:
@@ -61,8 +58,8 @@ class Entry:
         """The name that people type: the path within the checkpoint directory."""
         return os.path.relpath(self.unit.path, self.chapter.root)
 
-    def look(self, records: Records, *, read: bool) -> None:
-        """Find out whether it is whole: from its structure and the records, or with `read` by reading all of it."""
+    def inspect(self, records: Records, *, read: bool) -> None:
+        """Find out whether it is whole: from its structure and the records; with `read`, by reading all of it."""
         record = None if read else records.find(self.unit)
         try:
             self.unit.peek()
@@ -85,10 +82,10 @@ class Entry:
 
     def _changes(self) -> bool:
         """Return whether somebody is writing it. Copies of ours take their names once they are whole."""
-        if self.chapter.is_pin or self.chapter.is_snapshot:
+        if self.chapter.is_copy:
             return False
         age_s = self.unit.age_s(places.own_dir(self.chapter.root))
-        # A time far ahead is not of a writer: a clock was set back, or the file was copied with its time.
+        # A time far in the future shows no writer: a clock was set back, or the file was copied with its time.
         return (age_s is not None and -WRITES_S <= age_s < WRITES_S) or not self.unit.is_unchanged()
 
     def to_json(self) -> dict[str, Any]:
@@ -129,15 +126,17 @@ def listed(root: str, *, read: bool = False) -> dict[str, Any]:
 
 def _entries(root: str, *, read: bool = False) -> list[Entry]:
     records = Records(root)
-    found = [Entry(chapter, unit) for chapter in lineage.chapters(root) for unit in chapter.contents().units]
-    for entry in found:
-        entry.look(records, read=read)
+    entries = [
+        Entry(chapter, unit) for chapter in lineage.chapters(root) for unit in chapter.contents().units
+    ]
+    for entry in entries:
+        entry.inspect(records, read=read)
     records.save()
     # Merge each copy into its original. A copy has an entry of its own only where the original is gone or
     # changed.
-    found = [entry for entry in found if not entry.is_gone]
-    shown = [entry for entry in found if not _is_copied(entry)]
-    for pin in filter(_is_copied, found):
+    entries = [entry for entry in entries if not entry.is_gone]
+    shown = [entry for entry in entries if not entry.chapter.is_copy]
+    for pin in (entry for entry in entries if entry.chapter.is_copy):
         pin.pins = [pin.chapter.source] if pin.chapter.is_pin else []
         twin = next((entry for entry in shown if _is_copy(pin, entry)), None)
         if twin is not None:
@@ -148,16 +147,12 @@ def _entries(root: str, *, read: bool = False) -> list[Entry]:
     return shown
 
 
-def _is_copied(entry: Entry) -> bool:
-    return entry.chapter.is_pin or entry.chapter.is_snapshot
-
-
 def _is_copy(pin: Entry, entry: Entry) -> bool:
     return (
         pin.chapter.generation == entry.chapter.generation
         and os.path.relpath(pin.unit.path, pin.chapter.source)
         == os.path.relpath(entry.unit.path, entry.chapter.source)
-        and abs(pin.unit.saved_at - entry.unit.saved_at) < _SAME_S
+        and abs(pin.unit.saved_at - entry.unit.saved_at) < SAME_S
     )
 
 
@@ -185,7 +180,7 @@ def unpin(root: str, what: str) -> dict[str, Any]:
 
 
 SET_ASIDE = "set-aside"
-"""What `rm` calls all that is set aside."""
+"""The word by which `rm` removes all generations that are set aside."""
 
 
 def rm(root: str, what: str) -> dict[str, Any]:
@@ -196,7 +191,7 @@ def rm(root: str, what: str) -> dict[str, Any]:
     """
     digits = what.removeprefix(places.PREFIX)
     with places.locked(root):
-        entries = [entry for entry in _entries(root) if not _is_copied(entry)]
+        entries = [entry for entry in _entries(root) if not entry.chapter.is_copy]
         newest = next((entry for entry in entries if entry.counts and entry.unit.rank == IS_CHECKPOINT), None)
         there = places.generations(root)
         if what == SET_ASIDE:
@@ -227,50 +222,50 @@ def rm(root: str, what: str) -> dict[str, Any]:
 def rollback(root: str, what: str) -> dict[str, Any]:
     """Make the next generation start from that checkpoint: pin it, and set aside everything newer."""
     with places.locked(root):
-        entry, _, _ = _pinned(root, what, may_be=_may_be_gone_back_to)
+        entry, _, _ = _pinned(root, what, check=_check_can_be_target)
         generation = entry.chapter.generation
         assert generation is not None
-        newer = lineage.go_back(root, generation, entry.unit.saved_at)
+        newer = lineage.roll_back(root, generation, entry.unit.saved_at)
     entry.pins = entry.pins or [entry.chapter.source]
     return {"checkpoint": entry.to_json() | {"set_aside": False}, "set_aside": newer}
 
 
-def _may_be_gone_back_to(root: str, entry: Entry) -> None:
-    """Raise SeedError where the mark of a rollback could not name the checkpoint."""
+def _check_can_be_target(root: str, entry: Entry) -> None:
+    """Raise SeedError where the mark of a rollback could not identify the checkpoint."""
     if entry.chapter.generation is None:
         raise SeedError(
             "no-generation",
-            f"{entry.name} lies beside the generations, and is no generation's",
-            "give a run of its own another checkpoint directory with that file in it",
+            f"{entry.name} lies beside the generations and belongs to none of them, so no rollback can name it",
+            "to resume from it, copy it into an empty directory, and give that to a new run as checkpoint directory",
         )
-    # The mark of a rollback tells checkpoints apart by the time of saving, which `cp` without `-p` loses
+    # The mark of a rollback identifies a checkpoint by its time of saving, which `cp` without `-p` loses
     for other in _entries(root):
         mine, unit = entry.unit, other.unit
         if (
             other.chapter.generation == entry.chapter.generation
             and unit.rank == IS_CHECKPOINT
             and unit.global_step != mine.global_step
-            and abs(unit.saved_at - mine.saved_at) < _SAME_S
+            and abs(unit.saved_at - mine.saved_at) < SAME_S
         ):
             raise SeedError(
                 "same-time",
                 f"{entry.name} and {other.name} were written in the same millisecond: which is newer is not known",
-                f"were they copied? `touch` the files of {other.name} to set it apart",
+                "if they were copied without their times, `touch` the files of the newer of the two",
             )
 
 
 def _pinned(
-    root: str, what: str, *, may_be: Callable[[str, Entry], None] | None = None
+    root: str, what: str, *, check: Callable[[str, Entry], None] | None = None
 ) -> tuple[Entry, str, bool]:
     """Choose a checkpoint and pin it. Return it, the directory of the copy, and whether that existed before.
 
-    A training that goes on may write over what was chosen before it is copied. Then the choice is repeated: `what` may
-    mean a newer one by now. `may_be` raises SeedError for what must not be chosen.
+    A training that goes on may overwrite the chosen checkpoint before it is copied. Then the choice is repeated: `what`
+    may mean a newer one by now. `check` raises SeedError for a checkpoint that must not be chosen.
     """
     for last in (False,) * (PIN_ATTEMPTS - 1) + (True,):
         entry = _whole_one(root, what)
-        if may_be is not None:
-            may_be(root, entry)
+        if check is not None:
+            check(root, entry)
         try:
             directory, again = _pin(root, entry)
         except Torn as e:
@@ -310,7 +305,7 @@ def _whole_one(root: str, what: str) -> Entry:
     records = Records(root)
     meant = _meant(_entries(root), what)
     for entry in meant:
-        entry.look(records, read=True)
+        entry.inspect(records, read=True)
         if entry.whole is not False:
             records.save()
             return entry
@@ -345,10 +340,10 @@ def _meant(entries: list[Entry], what: str) -> list[Entry]:
     """Return the checkpoints that `what` may mean, the likeliest first: those set aside come last."""
     digits = what.removeprefix(places.PREFIX)
     if what.isdecimal():
-        found = [entry for entry in entries if entry.unit.global_step == int(what)]
+        matches = [entry for entry in entries if entry.unit.global_step == int(what)]
     elif digits != what and digits.isdecimal():
-        found = [entry for entry in entries if entry.chapter.generation == int(digits)]
+        matches = [entry for entry in entries if entry.chapter.generation == int(digits)]
     else:
-        found = [entry for entry in entries if what in (entry.name, entry.unit.path)]
-    found.sort(key=lambda entry: (-entry.unit.rank, not entry.counts))
-    return found
+        matches = [entry for entry in entries if what in (entry.name, entry.unit.path)]
+    matches.sort(key=lambda entry: (-entry.unit.rank, not entry.counts))
+    return matches

@@ -12,14 +12,14 @@ import os
 
 from orchestrator.both import durable
 from orchestrator.checkpoints import discovery, places
-from orchestrator.checkpoints.discovery import Found
+from orchestrator.checkpoints.discovery import Contents
 from orchestrator.checkpoints.units import Unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_SAME_S = 1e-3
+SAME_S = 1e-3
 """Two checkpoints whose times differ by less are the same: a copy keeps the time only as exactly as file systems do."""
 
 
@@ -45,41 +45,46 @@ class Chapter:
         self.until: float | None = None
         """Unix time of the newest checkpoint that counts; what was saved later is set aside. None: all count."""
 
-    def contents(self) -> Found:
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is a copy of a checkpoint that a generation saved."""
+        return self.is_pin or self.is_snapshot
+
+    def contents(self) -> Contents:
         """Return what lies in it."""
         return discovery.find(self.source, is_root=self.source == self.root)
 
     def counts(self, unit: Unit) -> bool:
         """Return whether a new generation may resume from `unit`."""
-        return not self.is_aside and (self.until is None or unit.saved_at <= self.until + _SAME_S)
+        return not self.is_aside and (self.until is None or unit.saved_at <= self.until + SAME_S)
 
 
 def chapters(root: str) -> list[Chapter]:
     """Return all chapters, newest first, including those that are set aside."""
     pins, snapshots = places.pinned(root), places.safe(root)
     there = set(places.generations(root))
-    found: list[Chapter] = []
+    listed: list[Chapter] = []
     for generation in sorted(there | {number for number, _ in pins + snapshots}, reverse=True):
         if generation in there:
-            found.append(Chapter(root, places.directory_of(root, generation), generation))
-        found += [Chapter(root, path, number, is_pin=True) for number, path in pins if number == generation]
-        found += [
+            listed.append(Chapter(root, places.directory_of(root, generation), generation))
+        listed += [Chapter(root, path, number, is_pin=True) for number, path in pins if number == generation]
+        listed += [
             Chapter(root, path, number, is_snapshot=True)
             for number, path in snapshots
             if number == generation
         ]
-    found.append(Chapter(root, root, None))
+    listed.append(Chapter(root, root, None))
     aside = _read(root)
     left_behind, until = False, None
-    for chapter in found:
+    for chapter in listed:
         name = str(chapter.generation)
         chapter.is_aside = left_behind or name in aside["generations"]
         cut = aside["cuts"].get(name, {}).get("saved_at")
-        # The limit also holds for all earlier chapters: this one may have got from one of them what is set aside.
+        # The limit also holds for all earlier chapters: what is set aside here may have been seeded from one of them.
         chapter.until = until = cut if until is None or (cut is not None and cut < until) else until
         if not chapter.is_aside and (places.marker_of(chapter.source) or {}).get("from_scratch"):
             left_behind = True  # a start from scratch leaves everything older behind, on purpose
-    return found
+    return listed
 
 
 def history(root: str) -> list[Chapter]:
@@ -95,11 +100,11 @@ def set_aside(root: str) -> list[Chapter]:
     return [
         chapter
         for chapter in chapters(root)
-        if chapter.is_aside and chapter.generation is not None and not (chapter.is_pin or chapter.is_snapshot)
+        if chapter.is_aside and chapter.generation is not None and not chapter.is_copy
     ]
 
 
-def go_back(root: str, generation: int, saved_at: float) -> list[int]:
+def roll_back(root: str, generation: int, saved_at: float) -> list[int]:
     """Set aside all that is newer than the chosen checkpoint. The caller must hold the lock.
 
     Returns:
@@ -130,12 +135,12 @@ def _path(root: str) -> str:
 
 def _read(root: str) -> dict[str, dict[str, Any]]:
     path = _path(root)
-    found = durable.read_object(path)
-    if found is None and os.path.exists(path):
+    marks = durable.read_object(path)
+    if marks is None and os.path.exists(path):
         raise places.SeedError(
             "aside-damaged",
-            f"{path} cannot be read: which checkpoints were gone back from is not known",
-            "remove it, and every generation counts again; or go back again: `orch ckpt rollback`",
+            f"{path} cannot be read: which checkpoints a rollback has set aside is not known",
+            "remove it, and every generation counts again; then `orch ckpt rollback` can set them aside again",
         )
-    found = found or {}
-    return {"generations": found.get("generations") or {}, "cuts": found.get("cuts") or {}}
+    marks = marks or {}
+    return {"generations": marks.get("generations") or {}, "cuts": marks.get("cuts") or {}}

@@ -73,7 +73,7 @@ def step_in(name: str) -> int | None:
 
 
 def place_in_series(name: str, *, has_siblings: bool) -> int | None:
-    """Return the number that tells what a script saves one after the other: the step, or the epoch, or any other.
+    """Return the number by which a script counts what it saves: the step, or the epoch, or any other.
 
     Args:
         name: of the file.
@@ -146,7 +146,7 @@ def _numbers(name: str) -> list[tuple[str, int]]:
     for ending in _ENDINGS:
         name = name.removesuffix(ending)
     runs = _runs(name)
-    found = []
+    numbers = []
     word: str | None = "" if len(runs) == 1 else None
     for at, run in enumerate(runs):
         if run.isalpha():
@@ -154,9 +154,9 @@ def _numbers(name: str) -> list[tuple[str, int]]:
         elif run.isdecimal() and word is not None:
             is_fraction = runs[at + 1 : at + 2] == ["."] and "".join(runs[at + 2 : at + 3]).isdecimal()
             if not is_fraction and len(run) <= _DIGITS_MAX:
-                found.append((word, int(run)))
+                numbers.append((word, int(run)))
             word = None
-    return found
+    return numbers
 
 
 def _runs(name: str) -> list[str]:

@@ -21,15 +21,15 @@ _SCALAR_BYTES_MAX = 8
 
 def peek(path: str) -> int | None:
     """Return the global step, without reading the large arrays. Torn."""
-    return _look(path, whole=False)
+    return _read_step(path, whole=False)
 
 
 def read(path: str) -> int | None:
     """Compare every array with its CRC-32 and the length that its header tells. Return the global step. Torn."""
-    return _look(path, whole=True)
+    return _read_step(path, whole=True)
 
 
-def _look(path: str, *, whole: bool) -> int | None:
+def _read_step(path: str, *, whole: bool) -> int | None:
     steps: dict[str, int] = {}
     with reading("zip"), zipfile.ZipFile(path) as archive:
         for info in archive.infolist():

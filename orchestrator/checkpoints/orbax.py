@@ -60,13 +60,13 @@ def read(directory: str) -> int | None:
 
 
 def _check_commit(directory: str) -> None:
-    there = os.path.join(directory, _STEP_METADATA)
-    if not os.path.exists(there):
+    path = os.path.join(directory, _STEP_METADATA)
+    if not os.path.exists(path):
         return
-    found = _load(there)
-    if "commit_timestamp_nsecs" not in found or os.path.exists(os.path.join(directory, _COMMITTED)):
+    metadata = _load(path)
+    if "commit_timestamp_nsecs" not in metadata or os.path.exists(os.path.join(directory, _COMMITTED)):
         return
-    if found["commit_timestamp_nsecs"] is None:
+    if metadata["commit_timestamp_nsecs"] is None:
         raise Torn(f"Orbax has not committed it: it has no {_COMMITTED}")
 
 
@@ -81,6 +81,6 @@ def _folders(directory: str) -> list[tuple[str, list[str]]]:
 
 def _load(path: str) -> dict[str, Any]:
     with opened(path) as file, reading(f"{os.path.basename(path)} cannot be read"):
-        found: dict[str, Any] = json.load(file)
-        found.keys()
-        return found
+        content: dict[str, Any] = json.load(file)
+        content.keys()
+        return content

@@ -4,7 +4,7 @@ gen-000012/            what one generation saves; its marker says what the gener
 gen-000012.tmp/        a generation's directory that is being made
 .orch/pinned/          pinned copies, which only `unpin` removes; each is a small generation: gen-000005.step-50/
 .orch/safe/            snapshots that are transferred where hosts share no directory (`safe`)
-.orch/removed/         what is being removed: it left its place in one step, for those who look there
+.orch/removed/         what is being removed: it is renamed to here first, so it leaves its place in one step
 .orch/aside.json       what a person rolled back (`lineage`)
 .orch/verified.json    which checkpoints were read to their last byte, and when (`records`)
 .orch/share-<run>      a token: hosts share the directory if all of them read the same one (`share`)
@@ -53,35 +53,35 @@ def own_dir(root: str) -> str:
 
 def generations(root: str) -> list[int]:
     """Return the generations that have a directory under `root`, newest first."""
-    found = []
+    numbers = []
     for name in names_in(root):
         digits = name.removeprefix(PREFIX)
         path = os.path.join(root, name)
         if name != digits and digits.isdecimal() and os.path.isdir(path) and not os.path.islink(path):
-            found.append(int(digits))
-    return sorted(found, reverse=True)
+            numbers.append(int(digits))
+    return sorted(numbers, reverse=True)
 
 
 def pinned(root: str) -> list[tuple[int, str]]:
     """Return (generation, directory) of each pinned copy, newest first."""
     home = os.path.join(own_dir(root), "pinned")
-    found = []
+    pins = []
     for name in names_in(home):
         digits = name.removeprefix(PREFIX).partition(".")[0]
         if name.startswith(PREFIX) and digits.isdecimal() and not name.endswith(".tmp"):
-            found.append((int(digits), os.path.join(home, name)))
-    return sorted(found, reverse=True)
+            pins.append((int(digits), os.path.join(home, name)))
+    return sorted(pins, reverse=True)
 
 
 def safe(root: str) -> list[tuple[int, str]]:
     """Return (generation, directory) of each snapshot, newest first. Hosts that share no directory exchange them."""
     home = os.path.join(own_dir(root), "safe")
-    found = []
+    snapshots = []
     for name in names_in(home):
         marker = None if name.endswith(".tmp") else marker_of(os.path.join(home, name))
         if marker is not None and isinstance(marker.get("generation"), int):
-            found.append((int(marker["generation"]), os.path.join(home, name)))
-    return sorted(found, reverse=True)
+            snapshots.append((int(marker["generation"]), os.path.join(home, name)))
+    return sorted(snapshots, reverse=True)
 
 
 def names_in(directory: str) -> list[str]:
@@ -92,7 +92,7 @@ def names_in(directory: str) -> list[str]:
 
 
 def remove(root: str, directory: str) -> None:
-    """Remove a generation, a pin or a snapshot: for whoever looks at it meanwhile, all of it is gone in one moment.
+    """Remove a generation, a pin or a snapshot: its name vanishes in one step, so nobody sees half of it.
 
     The caller holds the lock.
     """
@@ -169,10 +169,10 @@ class Need:
 
 @contextmanager
 def room_for(building: str) -> Iterator[Need]:
-    """Build something in a directory that is renamed in the end. Where it was not, remove it: the disk may be full.
+    """Build something in a directory that is renamed at the end; remove it if it was not renamed.
 
     Raises:
-        SeedError: `no-space`, where it failed of that.
+        SeedError: `no-space`, where the disk was full.
     """
     need = Need()
     try:
@@ -207,7 +207,7 @@ def free_bytes(path: str) -> int:
     while not os.path.exists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     try:
-        found = os.statvfs(path)
+        disk = os.statvfs(path)
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize
+    return disk.f_bavail * disk.f_frsize

@@ -32,9 +32,11 @@ class Records:
 
         Returns None where the unit was never read, or has changed since.
         """
-        found = self._known.get(self._name(unit))
+        record = self._known.get(self._name(unit))
         return (
-            found if found and found["saved_at"] == unit.saved_at and found["bytes"] == unit.bytes else None
+            record
+            if record and record["saved_at"] == unit.saved_at and record["bytes"] == unit.bytes
+            else None
         )
 
     def add(self, unit: Unit, why: str | None) -> None:

@@ -51,9 +51,9 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
     Raises:
         SeedError: the checkpoint was removed or overwritten meanwhile.
     """
-    found = discovery.find(directory)
-    rank = max((unit.rank for unit in found.units), default=None)
-    chosen = [unit for unit in found.units if (unit.path == path if path else unit.rank == rank)]
+    contents = discovery.find(directory)
+    rank = max((unit.rank for unit in contents.units), default=None)
+    chosen = [unit for unit in contents.units if (unit.path == path if path else unit.rank == rank)]
     building = os.path.join(places.own_dir(root), "safe", f"{os.path.basename(directory)}.tmp")
     marker = places.marker_of(directory) or {}
     with places.locked(root), places.room_for(building) as need:
@@ -62,8 +62,8 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
             need.bytes = unit.bytes
             try:
                 copy = copying.copied(unit, directory, building)
-                copying.copy_others(directory, found.others, building, [])
-                for link in found.links:
+                copying.copy_others(directory, contents.others, building, [])
+                for link in contents.links:
                     copying.copy_link(link, directory, building)
                 seed.complete(building)
                 with _meanwhile(lambda: durable.sync_tree(building)), _meanwhile(copy.read):
@@ -208,16 +208,16 @@ def _files(directory: str) -> list[FileEntry]:
         # New memory for each reading costs more than the reading.
         rooms.put(memoryview(bytearray(_READ_BYTES)))
     with ThreadPoolExecutor(count) as hashers:
-        found = []
+        entries = []
         for path in _paths(directory):
             about = os.stat(path)
             sums = [
                 hashers.submit(_sum, path, offset, min(CHUNK_BYTES, about.st_size - offset), rooms)
                 for offset in range(0, about.st_size, CHUNK_BYTES)
             ]
-            found.append((os.path.relpath(path, directory), about.st_size, about.st_mtime_ns, sums))
+            entries.append((os.path.relpath(path, directory), about.st_size, about.st_mtime_ns, sums))
         return sorted(
-            (name, size, at, [summed.result() for summed in sums]) for name, size, at, sums in found
+            (name, size, at, [summed.result() for summed in sums]) for name, size, at, sums in entries
         )
 
 

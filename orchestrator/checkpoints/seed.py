@@ -24,7 +24,7 @@ from orchestrator.checkpoints.copying import (
     size,
     within,
 )
-from orchestrator.checkpoints.discovery import Found
+from orchestrator.checkpoints.discovery import Contents
 from orchestrator.checkpoints.lineage import Chapter
 from orchestrator.checkpoints.places import (
     MARKER,
@@ -102,16 +102,16 @@ def seed(
 
 
 def _refuse_anothers(root: str, claim: Claim) -> None:
-    """Refuse where another coordinator's run was here a moment ago, which began since the hosts were asked."""
-    found = claims.stamped(root)
-    if found is None or not found["driven"]:
+    """Refuse where another coordinator's run uses the directory: it may have begun after the hosts were asked."""
+    stamp = claims.stamped(root)
+    if stamp is None or not stamp["driven"]:
         return
-    theirs = found["claim"]
+    theirs = stamp["claim"]
     if theirs["run"] != claim["run"] and theirs["id"] != claim["id"]:
         raise SeedError(
             "driven",
-            f"{theirs['run']} of {theirs['user']}@{theirs['head']} saves into {root}, on {found['host']}, "
-            f"and was seen there {found['ago_s']:.0f} s ago",
+            f"{theirs['run']} of {theirs['user']}@{theirs['head']} saves into {root}, on {stamp['host']}, "
+            f"and was seen there {stamp['ago_s']:.0f} s ago",
             "give each run its own checkpoint directory, or end that one first",
         )
 
@@ -119,13 +119,13 @@ def _refuse_anothers(root: str, claim: Claim) -> None:
 def _refuse_taken(
     root: str, generation: int, theirs: dict[str, Any] | None, ours: dict[str, Any] | None
 ) -> None:
-    """Refuse a generation that was seeded for a chief elsewhere: its coordinator does not know of this one."""
+    """Refuse a generation that another coordinator has seeded, for a chief elsewhere."""
     if theirs and ours and theirs != ours:
         raise SeedError(
             "taken",
             f"generation {generation} in {root} was begun by another coordinator, for {theirs.get('task')} of "
             f"{theirs.get('run')} on {theirs.get('host')}",
-            "a higher generation is tried; see that one coordinator only drives this run",
+            "a higher generation is tried; make sure that only one coordinator drives this run",
         )
 
 
@@ -162,29 +162,29 @@ def _build(
     """
     history = []
     for chapter in chapters:
-        found = chapter.contents()
-        found.units = [unit for unit in found.units if chapter.counts(unit)]
-        history.append((chapter, found))
+        contents = chapter.contents()
+        contents.units = [unit for unit in contents.units if chapter.counts(unit)]
+        history.append((chapter, contents))
     # A model that was exported at the end of `fit`, when Keras has already deleted its backup, resumes nothing. So
     # where any generation has a checkpoint that scripts resume from by themselves, only such checkpoints count.
-    rank = max((unit.rank for _, found in history for unit in found.units), default=0)
+    rank = max((unit.rank for _, contents in history for unit in contents.units), default=0)
     torn: list[dict[str, str]] = []
     records = Records(root)
-    for chapter, found in history:
-        passed = (*found.passed, *found.unfinished[:_UNFINISHED_NAMED])
-        rejected += [{"path": path, "why": why} for path, why in passed]
+    for chapter, contents in history:
+        skipped = (*contents.skipped, *contents.unfinished[:_UNFINISHED_NAMED])
+        rejected += [{"path": path, "why": why} for path, why in skipped]
         # The root may hold anything, even a data set, so only checkpoints are copied from it.
-        found.others = [] if chapter.source == root else found.others
+        contents.others = [] if chapter.source == root else contents.others
         emptied(building)
         # How much room the copy needs: a file that gets a second name needs none
         count = 0
         families = set()
-        for unit in found.units:
+        for unit in contents.units:
             if unit.family not in families or not unit.in_series:
                 count += sum(size(path) for path in unit.paths if not is_linked(path, unit.kind))
             families.add(unit.family)
-        need.bytes = count + sum(map(size, found.others))
-        chosen = _take(chapter.source, found, building, torn, rank)
+        need.bytes = count + sum(map(size, contents.others))
+        chosen = _copy_whole(chapter.source, contents, building, torn, rank)
         if chosen is not None:
             rejected += torn
             records.add(chosen, None)
@@ -199,7 +199,9 @@ def _build(
     return None
 
 
-def _take(source: str, found: Found, building: str, torn: list[dict[str, str]], rank: int) -> Unit | None:
+def _copy_whole(
+    source: str, contents: Contents, building: str, torn: list[dict[str, str]], rank: int
+) -> Unit | None:
     """Copy what reads whole, and the files beside it. Return the newest unit of that rank, or None.
 
     Of what a script saves one after the other, only the newest is read to its last byte. Of older ones only structure
@@ -208,7 +210,7 @@ def _take(source: str, found: Found, building: str, torn: list[dict[str, str]], 
     chosen: Unit | None = None
     read: set[tuple[str, str, str]] = set()
     kept: list[Unit] = []
-    for unit in found.units:
+    for unit in contents.units:
         is_older = unit.family in read
         try:
             unit.glance()
@@ -225,9 +227,9 @@ def _take(source: str, found: Found, building: str, torn: list[dict[str, str]], 
         else:
             kept.append(unit)
     if chosen is not None:
-        copy_others(source, found.others, building, torn)
+        copy_others(source, contents.others, building, torn)
         complete(building)
-        _point_to_kept(source, found, building, kept)
+        _point_to_kept(source, contents, building, kept)
     return chosen
 
 
@@ -250,31 +252,31 @@ def _write_pointers(building: str) -> None:
         prefixes = [name[: -len(".index")] for name in names if name.endswith(".index")]
         if not prefixes:
             continue
-        found = sorted(
+        units = sorted(
             (
                 Unit(TENSORFLOW, os.path.join(folder, p), [os.path.join(folder, f"{p}.index")])
                 for p in prefixes
             ),
             key=Unit.order,
         )
-        lines = [f'model_checkpoint_path: "{_quoted(found[-1].name)}"']
-        lines += [f'all_model_checkpoint_paths: "{_quoted(unit.name)}"' for unit in found]
-        lines += [f"all_model_checkpoint_timestamps: {unit.saved_at!r}" for unit in found]
-        lines.append(f"last_preserved_timestamp: {found[0].saved_at!r}")
+        lines = [f'model_checkpoint_path: "{_quoted(units[-1].name)}"']
+        lines += [f'all_model_checkpoint_paths: "{_quoted(unit.name)}"' for unit in units]
+        lines += [f"all_model_checkpoint_timestamps: {unit.saved_at!r}" for unit in units]
+        lines.append(f"last_preserved_timestamp: {units[0].saved_at!r}")
         with open(os.path.join(folder, discovery.POINTER), "w", encoding="utf-8") as f:
             f.write("\n".join(lines) + "\n")
 
 
-def _point_to_kept(source: str, found: Found, building: str, kept: list[Unit]) -> None:
+def _point_to_kept(source: str, contents: Contents, building: str, kept: list[Unit]) -> None:
     """Make the links again.
 
     A file that names a dropped checkpoint, such as DeepSpeed's `latest`, then names the newest kept one.
     """
-    dropped = {(os.path.dirname(unit.path), unit.name) for unit in found.units if unit not in kept}
+    dropped = {(os.path.dirname(unit.path), unit.name) for unit in contents.units if unit not in kept}
     newest: dict[str, str] = {}
     for unit in kept:
         newest.setdefault(os.path.dirname(unit.path), unit.name)
-    for path in found.others if dropped else ():
+    for path in contents.others if dropped else ():
         folder, copy = os.path.dirname(path), within(path, source, building)
         if not 0 < size(copy) <= _POINTER_BYTES_MAX:
             continue
@@ -283,7 +285,7 @@ def _point_to_kept(source: str, found: Found, building: str, kept: list[Unit]) -
         if (folder, name) in dropped and folder in newest:
             with open(copy, "w", encoding="utf-8") as file:
                 file.write(newest[folder])
-    for path in found.links:
+    for path in contents.links:
         folder = os.path.dirname(path)
         if (folder, os.readlink(path)) in dropped and folder in newest:
             os.symlink(newest[folder], within(path, source, building))

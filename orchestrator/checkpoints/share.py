@@ -28,9 +28,9 @@ def token(root: str, run: str) -> str:
     home = places.own_dir(root)
     os.makedirs(home, exist_ok=True)
     path = os.path.join(home, f"share-{os.path.basename(run)}")
-    found = _read(path)
-    if found:
-        return found
+    existing = _read(path)
+    if existing:
+        return existing
     mine = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
     try:
         # Other hosts' users may read it.

@@ -20,11 +20,11 @@ def choose_step(integers: dict[str, int]) -> int | None:
         (_OTHER_NAMES, ""),
     )
     for names, within in choices:
-        found = [
+        matches = [
             value
             for name, value in integers.items()
             if within in name.lower() and any(name == n or name.endswith("/" + n) for n in names)
         ]
-        if found:
-            return max(found)
+        if matches:
+            return max(matches)
     return None

@@ -1,4 +1,4 @@
-"""What every reader of checkpoint files says where a file is not whole, or not one that it can read."""
+"""The exceptions of all readers of checkpoint files: a file that is not whole, or that a reader cannot judge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DAMAGE = (
     *(ValueError, KeyError, IndexError, AttributeError, TypeError, EOFError, OverflowError, SyntaxError),
     *(RuntimeError, MemoryError, struct.error, zlib.error, BadZipFile),
 )
-"""What the standard library's readers raise of bytes that are not what they should be."""
+"""What the standard library's readers raise for damaged bytes."""
 
 
 class Torn(Exception):

@@ -1,9 +1,9 @@
-"""What training scripts leave behind: units of a checkpoint, and whether each reads whole.
+"""The checkpoints that training scripts write, as units, and whether each unit reads whole.
 
 A unit is the smallest thing that can be restored: a TensorFlow prefix with its shards, an HDF5 file, a `.keras`
 archive, Keras 3's BackupAndRestore pair of weights and epoch, all `.npz` files of one step, a directory that is named
-after its step, or an Orbax directory. Two looks at each: `glance` costs milliseconds and
-needs only the standard library; `read` reads every tensor. `discovery` finds them.
+after its step, or an Orbax directory. `glance` checks sizes and structure in milliseconds, with the standard library
+alone; `read` reads every tensor. `discovery` finds the units.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ IS_CHECKPOINT, MAY_BE_EXPORT, NO_FORMAT = 2, 1, 0
 Where a history has something of a higher rank, nothing of a lower one is resumed from."""
 
 _STEP_MAX = (1 << 63) - 1
-"""Others are no steps, and no journal takes them."""
+"""A larger number is no step, and does not fit into the journal."""
 
 _CLOCK_S = 1.0
-"""So far ahead may be the time of a file that is written now: file systems stamp by a coarse clock."""
+"""How far in the future the time of a file that is written now may be: file systems use a coarse clock."""
 
 SETTLE_S = 2.0
 """A file that was written more recently may not have been written to its end."""
 
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
-"""What is said of a file that a script, or `keep`, has removed meanwhile."""
+"""The error numbers for a file that a script, or `keep`, has removed meanwhile."""
 
 
 class Unit:
@@ -80,8 +80,8 @@ class Unit:
             path: what names it.
             paths: all its files.
             parts: the paths of all that can be read; None: it is one of its kind.
-            step: what its name tells, where that is not the name's own affair.
-            in_series: its name tells its place among what is saved one after the other; no script writes it again.
+            step: its step, where the name of `path` alone does not tell it.
+            in_series: its name tells its place in a series of saves; no script writes it again.
             problem: why it cannot be whole, where its files' names say so.
         """
         self.kind = kind
@@ -111,7 +111,7 @@ class Unit:
 
     @property
     def is_verified(self) -> bool:
-        """Whether `read` compares what is there with its format. Of Orbax it reads only that the save was finished."""
+        """Whether `read` checks the content against the format. For Orbax it checks only that the save was finished."""
         return self.kind not in (ORBAX, UNKNOWN)
 
     @property
@@ -137,7 +137,8 @@ class Unit:
     def settle(self, beside: str, pause: Callable[[float], None] = time.sleep, *, torn: bool = False) -> bool:
         """Wait until nobody has written it for `SETTLE_S`. Return whether there was anything to wait for.
 
-        Where nothing can be verified that is all that shows it is whole; of a torn one, that nobody is writing it.
+        For a format that cannot be verified, this alone shows that the unit is whole; for a torn unit, it shows that
+        nobody is still writing it.
 
         Args:
             beside: a directory of ours on the same file system, whose clock is asked: another may be wrong.
@@ -168,7 +169,7 @@ class Unit:
         return not self.paths or not all(number for _, _, number in map(_state, self.paths))
 
     def order(self) -> tuple[int, bool, float, int]:
-        """Newest last; before them Keras's second copies, and before all what has a lower rank."""
+        """Return the sort key: lower ranks first, then Keras's second copies, then the others; newest last."""
         step = self.named_step if self.named_step is not None else -1
         return self.rank, not self.name.endswith(".bkp"), self.saved_at, step
 
@@ -188,10 +189,10 @@ class Unit:
         self.glance()
         self._know_step(self._each(lambda reader: reader.peek))
 
-    def _each(self, look: Callable[[Format], Callable[[str], int | None]]) -> list[int | None]:
+    def _each(self, method: Callable[[Format], Callable[[str], int | None]]) -> list[int | None]:
         try:
-            return [look(FORMATS[self.kind])(path) for path in self.parts]
-        except OSError as e:  # a training that lives replaces and removes its checkpoints under our eyes
+            return [method(FORMATS[self.kind])(path) for path in self.parts]
+        except OSError as e:  # a running training replaces and removes its checkpoints while we read them
             raise Torn(f"it cannot be read: {e.strerror or e}") from e
 
     def _know_step(self, steps: list[int | None]) -> None:
@@ -222,9 +223,9 @@ class Unit:
 def _state(path: str) -> tuple[float, int, int]:
     """When it was written, its size, and which file it is; zeros where it is gone."""
     try:
-        found = os.lstat(path)
+        info = os.lstat(path)
     except OSError as e:
         if e.errno not in GONE:
             raise
         return 0.0, 0, 0
-    return found.st_mtime, found.st_size, found.st_ino
+    return info.st_mtime, info.st_size, info.st_ino

@@ -33,7 +33,7 @@ def other(local_cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
 def unwatched_for_long(cluster: Cluster, run_id: str) -> None:
     """No agent is there, and the last one was long ago."""
     path = cluster.directory / "host" / "runs" / run_id / claims.FILE
-    wait_until(lambda: not claims.look(str(path.parent))[1], "the agent has ended")
+    wait_until(lambda: not claims.read(str(path.parent))[1], "the agent has ended")
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "looked_at": content["looked_at"] - 3600}))
 

@@ -88,7 +88,7 @@ class Share:
         return generation not in self._aside and saved.nth <= cut
 
     def go_back(self, generation: int, saved: Saved) -> list[int]:
-        """Mark everything newer as set aside, as `lineage.go_back` does."""
+        """Mark everything newer as set aside, as `lineage.roll_back` does."""
         newer = [number for number in self.generations if number > generation]
         self._aside = {number for number in self._aside if number < generation} | set(newer)
         self._cuts = {number: nth for number, nth in self._cuts.items() if number < generation}

@@ -51,7 +51,7 @@ class Arrivals:
 
     def _answer(self, run: str, coming: Arrival, result: Result) -> orders.Received:
         answer: orders.Received = {"missing": answer_of(result, "putting the checkpoint in place")["missing"]}
-        coming.lacks(answer["missing"])
+        coming.note_missing(answer["missing"])
         if not answer["missing"] and self._by_run.get(run) is coming:
             self.forget(run)
         return answer
@@ -70,10 +70,10 @@ class Arrivals:
                 reply.fault(fault)
                 return
             if came == arrival.WHOLE:
-                coming.has(chunk)
+                coming.note_written(chunk)
             reply.ok({"damaged": True} if came == arrival.DAMAGED else {})
 
         if self._parts is None:
-            self._parts = Parts(self._context.loop, arrival.Writer().take, WRITE_S, "writing")
+            self._parts = Parts(self._context.loop, arrival.Writer().add, WRITE_S, "writing")
         where = place, coming.manifest["bytes"], chunk, order["offset"], order["last"]
         self._parts.write(where, data, written)

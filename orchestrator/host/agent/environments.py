@@ -359,7 +359,7 @@ def _used(host_dir: str) -> Iterator[str]:
         for run in os.listdir(runs) if os.path.isdir(runs) else []:
             if not hostdir.is_run_id(run):
                 continue
-            wanted = claims.look(hostdir.run_dir(directory, run))[2] is not None
+            wanted = claims.read(hostdir.run_dir(directory, run))[2] is not None
             for _, _, generation in hostdir.generations(directory, run):
                 start = durable.read_object(generation, "start.json") or {}
                 python = os.path.expanduser(str(start.get("python")))

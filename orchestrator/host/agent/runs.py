@@ -60,9 +60,9 @@ class Watched:
             directory = hostdir.run_dir(self._host_dir, run)
             try:
                 if looked_at is None:
-                    claims.take(directory, claim)
+                    claims.write(directory, claim)
                 else:
-                    claims.look_after(directory)
+                    claims.renew(directory)
             except OSError:
                 continue  # the run has no directory yet, or its disk is full: the next scan tries again
             self._looked_at[run] = now
@@ -155,7 +155,7 @@ def _known(host_dir: str, run: str, processes: list[int], *, brief: bool) -> Kno
     tasks = [] if brief and not lives else _tasks(host_dir, run)
     if not lives:  # one answer lists many ended runs, so each of them is cut to a line on how it ended
         tasks = [{**cut(task, CUTS), "alive": False} for task in tasks]
-    claim, is_watched, ago_s = claims.look(directory)
+    claim, is_watched, ago_s = claims.read(directory)
     size, newest = (0, None) if brief else _measure(directory)
     return {
         "run": run,
@@ -242,7 +242,7 @@ def remove(host_dir: str, run: str, *, owner: str, even_alive: bool) -> Nothing:
     HostFault `driven` for a run of another owner that lives or is driven, unless a person has named it; of the own
     one, only while an agent watches it. HostFault `left` for what will not die.
     """
-    claim, is_watched, ago_s = claims.look(hostdir.run_dir(host_dir, run))
+    claim, is_watched, ago_s = claims.read(hostdir.run_dir(host_dir, run))
     is_own = claim is not None and claim["id"] == owner
     lives = _lives(host_dir, run) or run in _marked(host_dir)
     is_driven = ago_s is not None and ago_s < claims.DRIVEN_S

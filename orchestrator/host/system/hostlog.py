@@ -121,7 +121,7 @@ class LogWriter:
 
     def _remember(self, line: bytes) -> None:
         """Keep a line as one of the last, in the place of one that says the same."""
-        kind = repetition.repeated(line[: repetition.LOOKED_AT].decode("utf-8", "replace"))
+        kind = repetition.repeated(line[: repetition.HEAD_CHARS].decode("utf-8", "replace"))
         if kind is not None:
             told = kind.encode()
             self._last = deque((old for old in self._last if told not in old), maxlen=LAST_LINES)

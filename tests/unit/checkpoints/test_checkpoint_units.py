@@ -260,7 +260,7 @@ def test_links_that_stay_inside_are_made_anew_and_none_leads_to_what_was_dropped
         "absolute.npz": str(secret),
     }.items():
         (gen(tmp_path, 1) / name).symlink_to(leads_to)
-    assert {Path(path).name for path, _ in discovery.find(str(gen(tmp_path, 1))).passed} == {
+    assert {Path(path).name for path, _ in discovery.find(str(gen(tmp_path, 1))).skipped} == {
         "out.npz",
         "absolute.npz",
     }
@@ -484,7 +484,7 @@ def test_what_vanishes_between_two_looks_is_not_listed(tmp_path: Path) -> None:
     saved.npz(gen(tmp_path, 1) / "model-100.npz", 100)
     (entry,) = inventory._entries(str(tmp_path))
     shutil.rmtree(gen(tmp_path, 1))
-    entry.look(records.Records(str(tmp_path)), read=True)
+    entry.inspect(records.Records(str(tmp_path)), read=True)
     assert entry.is_gone
     assert inventory.listed(str(tmp_path))["checkpoints"] == []
     assert not (tmp_path / ".orch" / "verified.json").exists()

@@ -80,7 +80,7 @@ def test_nothing_is_written_through_a_link_where_a_checkpoint_arrives(
     others.write_bytes(b"of another")
     (building / name).unlink(missing_ok=True)
     (building / name).symlink_to(others)
-    with pytest.raises(OSError, match="a link lies on the way to it"):
+    with pytest.raises(OSError, match="a link or a file is in its path"):
         lab.seed(run, 2)
     assert others.read_bytes() == b"of another"
 
@@ -93,8 +93,8 @@ def test_nothing_is_written_through_a_link_of_a_directory(tmp_path: Path) -> Non
     (others / "words").write_bytes(b"of another")
     (building / "deep").symlink_to(others)
     chunk = hashlib.sha256(b"ours").hexdigest()
-    with pytest.raises(OSError, match=r"a link lies on the way to it, or a file; remove .*building"):
-        arrival.Writer().take(
+    with pytest.raises(OSError, match=r"a link or a file is in its path; remove .*building"):
+        arrival.Writer().add(
             memoryview(b"ours"), 4, (str(building), "deep/words", 0, 4), 4, chunk, 0, last=True
         )
     assert (others / "words").read_bytes() == b"of another"
@@ -105,7 +105,7 @@ def test_only_a_chunk_of_its_own_digest_whose_parts_follow_each_other_is_written
     chunk = hashlib.sha256(b"part one").hexdigest()
 
     def take(data: bytes, offset: int, *, last: bool) -> int:
-        return writer.take(memoryview(data), len(data), place, 8, chunk, offset, last)
+        return writer.add(memoryview(data), len(data), place, 8, chunk, offset, last)
 
     assert take(b"part", 0, last=False) == arrival.TAKEN
     with pytest.raises(HostFault, match="a part at 5 does not follow"):
@@ -170,7 +170,7 @@ def test_memory_that_is_used_again_holds_nothing_of_the_chunk_before(tmp_path: P
     def take(data: bytes, at: int, part: bytes, offset: int = 0, *, last: bool = True) -> int:
         place = (str(tmp_path), "model", at, len(data))
         digest = hashlib.sha256(data).hexdigest()
-        return writer.take(memoryview(part), len(part), place, 0, digest, offset, last)
+        return writer.add(memoryview(part), len(part), place, 0, digest, offset, last)
 
     assert take(long, 0, long) == arrival.WHOLE
     assert take(short, 4000, short + b"more than it has, in memory that holds it") == arrival.DAMAGED

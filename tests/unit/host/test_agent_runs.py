@@ -126,7 +126,7 @@ def test_a_run_was_driven_a_moment_ago_by_the_clock_of_its_host(
     (tmp_path / claims.FILE).write_text(
         json.dumps({**CLAIM, "since": 1.0, "agent": agent, "looked_at": 5000 - ago_s})
     )
-    claim, watched, told_s = claims.look(str(tmp_path))
+    claim, watched, told_s = claims.read(str(tmp_path))
     assert claim is not None
     assert not watched
     assert told_s is not None
@@ -136,18 +136,18 @@ def test_a_run_was_driven_a_moment_ago_by_the_clock_of_its_host(
 @pytest.mark.parametrize("content", ["", "\0" * 300, "[]", '{"id": 5}', '{"agent": {"pid": "x"}}'])
 def test_a_damaged_claim_is_no_claim_and_hides_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / claims.FILE).write_text(content)
-    assert claims.look(str(tmp_path)) == (None, False, None)
+    assert claims.read(str(tmp_path)) == (None, False, None)
 
 
 def test_what_another_agent_has_taken_is_not_marked_any_more(tmp_path: Path) -> None:
-    claims.take(str(tmp_path), CLAIM)
+    claims.write(str(tmp_path), CLAIM)
     path = tmp_path / claims.FILE
     theirs = {**json.loads(path.read_text()), "agent": DEAD, "looked_at": 1.0}
     path.write_text(json.dumps(theirs))
-    claims.look_after(str(tmp_path))
+    claims.renew(str(tmp_path))
     assert json.loads(path.read_text()) == theirs
-    claims.take(str(tmp_path), CLAIM)
-    assert claims.look(str(tmp_path))[1]
+    claims.write(str(tmp_path), CLAIM)
+    assert claims.read(str(tmp_path))[1]
 
 
 def test_the_end_of_what_trained_is_told_whatever_its_standbys_have_become(tmp_path: Path) -> None:

@@ -171,14 +171,14 @@ def test_a_run_gives_up_its_claim_only_where_nothing_of_it_is_left(
 ) -> None:
     directory = tmp_path / "runs" / RUN
     directory.mkdir(parents=True)
-    claims.take(
+    claims.write(
         str(directory),
         {"id": "1", "head": "h", "user": "ml", "run": RUN, "name": "old", "checkpoint_dir": None},
     )
     found = [{"pid": 7, "why": "D state"}] if left else []
     monkeypatch.setattr(sweep, "sweep", lambda *_args, **_more: found)
     assert agent_sweep.sweep(str(tmp_path), RUN, 1, [], ends=True)["left"] == found
-    assert claims.look(str(directory))[1] == left, "who begins in its directory is told"
+    assert claims.read(str(directory))[1] == left, "who begins in its directory is told"
 
 
 def test_a_bundle_from_which_a_shim_still_imports_is_not_removed(tmp_path: Path) -> None:

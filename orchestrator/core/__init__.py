@@ -1,1 +1,1 @@
-"""Decides. Standard library only: no clock, I/O, thread, randomness or log."""
+"""The pure core: decides what happens to a run. Standard library only: no clock, I/O, thread, randomness or log."""

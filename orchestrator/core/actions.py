@@ -1,7 +1,7 @@
-"""What to do. Each ends as an event; each may be repeated without harm, since a generation is started once.
+"""What `step` orders. Each action leads to an event. Repeating one does no harm: a generation is started only once.
 
-An order to a host that is not connected is dropped: when the host is up again, `group.step` asks anew for all
-that is outstanding there.
+An order to a host that is not connected is dropped. When the host is up again, `lifecycle.outstanding` repeats every
+order that it has not carried out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class GoBack:
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Start the process, up to its wait for the release. Ends as a report, or OrderFailed."""
+    """Start the process up to its gate, where it waits to be released. Ends as a report, or OrderFailed."""
 
     host: str
     task: TaskId
@@ -61,7 +61,7 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTask:
-    """Let it go, with the addresses of all."""
+    """Open the task's gate, and give it the addresses of all tasks."""
 
     host: str
     task: TaskId
@@ -74,7 +74,7 @@ class ReleaseTask:
 
 @dataclass(frozen=True, slots=True)
 class StopTask:
-    """Ask, wait `grace_s` seconds, kill. 0 kills at once. Ends as a report."""
+    """Ask the task to end, wait `grace_s` seconds, then kill it. 0 kills at once. Ends as a report."""
 
     host: str
     task: TaskId
@@ -93,7 +93,7 @@ class CollectStacks:
 
 @dataclass(frozen=True, slots=True)
 class SweepHost:
-    """Look that nothing of the run is left, and kill what is. Ends as HostSwept."""
+    """Search the host for processes of the run, and kill those that are left. Ends as HostSwept."""
 
     host: str
     generation: int
@@ -108,7 +108,7 @@ class CloseHost:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something for `orch events`: what happened, in one sentence."""
+    """An entry for `orch events`: what happened, in one sentence."""
 
     kind: NoteKind
     message: str

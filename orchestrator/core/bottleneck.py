@@ -4,8 +4,8 @@ What the processors of hosts do is read beside the training. How long a step wai
 is known within TensorFlow's graph only, and is not measured: a clock in it changes what is trained (TensorFlow refuses
 it where a script asks for determinism).
 
-A finding must last before it is told, and must be gone for as long before it is taken back. The threshold for telling
-it is higher than the one for taking it back, so that what is told does not flicker.
+A bottleneck is reported once it has lasted for `HOLD_S`, and withdrawn once it has been gone for as long. The
+threshold for reporting is higher than the one for withdrawing, so that the report does not flicker.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is told, and what may be told next."""
+    """The bottleneck that is reported (`told`), and the candidate that may be reported next."""
 
     told: Bottleneck | None = None
     candidate: Bottleneck | None = None
@@ -73,36 +73,38 @@ class Watched:
 
 
 def judge(before: Watched, hosts: Sequence[HostReading], at: Instant) -> Watched:
-    """Return what limits the run after another look."""
-    found = _found(hosts, before.told, at)
-    told = before.told
+    """Return what limits the run, given new readings of its hosts."""
+    limit = _first_above_limit(hosts, before.told, at)
+    shown = before.told
     looked = replace(before, looked_at=at)
-    if (found and found.key) == (told and told.key):
-        kept = replace(found, since_at=told.since_at) if found and told else None
+    if (limit and limit.key) == (shown and shown.key):
+        kept = replace(limit, since_at=shown.since_at) if limit and shown else None
         return replace(looked, told=kept, candidate=None, candidate_at=None)
-    if before.candidate_at is None or (found and found.key) != (before.candidate and before.candidate.key):
-        return replace(looked, candidate=found, candidate_at=at)
+    if before.candidate_at is None or (limit and limit.key) != (before.candidate and before.candidate.key):
+        return replace(looked, candidate=limit, candidate_at=at)
     since_at = before.candidate_at
-    candidate = replace(found, since_at=since_at) if found else None
+    candidate = replace(limit, since_at=since_at) if limit else None
     if at - since_at < HOLD_S:
         return replace(looked, candidate=candidate)
     return replace(looked, told=candidate, candidate=None, candidate_at=None)
 
 
-def _found(hosts: Sequence[HostReading], told: Bottleneck | None, at: Instant) -> Bottleneck | None:
-    """Return the first kind that is above its limit. For the kind that is told already, that is the lower limit."""
-    # The share of each kind that can be told
-    found = []
+def _first_above_limit(
+    hosts: Sequence[HostReading], shown: Bottleneck | None, at: Instant
+) -> Bottleneck | None:
+    """Return the first kind that is above its limit. The lower limit holds for the kind that is shown already."""
+    # The share of each kind that was measured
+    readings = []
     busy = [(host.cpu_percent, host.host) for host in hosts if host.cpu_percent is not None]
     gpus = [host.gpu_percent for host in hosts if host.gpu_percent is not None]
     if busy:
         cpu_percent, name = max(busy)
-        found.append(Bottleneck("cpu", cpu_percent / 100, at, host=name))
+        readings.append(Bottleneck("cpu", cpu_percent / 100, at, host=name))
     if gpus:
-        found.append(Bottleneck("gpu-idle", 1 - median(gpus) / 100, at))
-    for one in found:
+        readings.append(Bottleneck("gpu-idle", 1 - median(gpus) / 100, at))
+    for one in readings:
         limits = LIMITS[one.kind]
-        same = told is not None and told.key == one.key
+        same = shown is not None and shown.key == one.key
         if one.share >= (limits.off if same else limits.on):
             return one
     return None

@@ -95,26 +95,26 @@ def of_others(
     plan: Plan,
     run_id: str | None,
     owner: Owner | None,
-    told: Iterable[Driven],
+    driven: Iterable[Driven],
     is_known: Callable[[str], bool],
 ) -> list[Driven]:
     """Return the runs of other owners that this plan would run beside: of its name, or in its checkpoint directory.
 
-    What the own journal knows is judged by `refuse_start`. A run of an unknown owner is another's: if the journal was
-    lost, it may have been the own one. So is an own run that the journal does not have: it came back from an old copy.
+    Runs in this head node's own journal are judged by `refuse_start`. A run of an unknown owner counts as another's,
+    and so does a run of this owner that the journal lacks: the journal was lost, or restored from an old copy.
 
     Args:
         plan: what is to begin.
         run_id: its id; None where it has none yet.
         owner: who asks.
-        told: what goes on, as the hosts tell.
+        driven: the runs that the hosts report.
         is_known: whether the own journal has the run of this id.
     """
     mine = owner.id if owner is not None else None
     directory = plan.checkpoint.dir if plan.checkpoint is not None else None
     return [
         one
-        for one in told
+        for one in driven
         if one.evidence
         and one.run_id != run_id
         and (one.owner is None or one.owner.id != mine or not is_known(one.run_id))
@@ -123,7 +123,7 @@ def of_others(
 
 
 def driven(plan: Plan, others: Sequence[Driven], owner: Owner | None) -> Problem | None:
-    """Return why a run must not begin beside those; None where there are none."""
+    """Return why a run must not begin beside those runs of others; None where there are none."""
     if not others:
         return None
     first = others[0]
@@ -168,8 +168,8 @@ def refuse_rollback(run: Run, others: Iterable[Run], *, restart: bool) -> None:
 
 def _shared_checkpoints(one: Plan, other: Plan) -> str | None:
     """Return the directory into which both save; None where they do not."""
-    found = saves_where(one)
-    return found[1] if found is not None and found == saves_where(other) else None
+    place = saves_where(one)
+    return place[1] if place is not None and place == saves_where(other) else None
 
 
 def saves_where(plan: Plan) -> tuple[str, str] | None:
@@ -178,33 +178,34 @@ def saves_where(plan: Plan) -> tuple[str, str] | None:
 
 
 def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dict[object, str]:
-    """Return what a run has for itself alone, with words: GPUs, its spares' too, and its checkpoint directory.
+    """Return what a run needs for itself alone, each with its name for people: GPUs (its spares' too) and directory.
 
-    With `hosts` only its GPUs there.
+    With `hosts`, return only its GPUs on those hosts.
     """
-    found: dict[object, str] = {
+    needed: dict[object, str] = {
         (address, gpu): f"GPU {gpu} of {host}"
         for (address, gpu), (host, _) in _gpus_of(plan, placed).items()
         if hosts is None or host in hosts
     }
     if plan.checkpoint is not None and hosts is None:
-        found[saves_where(plan)] = plan.checkpoint.dir
-    return found
+        needed[saves_where(plan)] = plan.checkpoint.dir
+    return needed
 
 
 def leased_gpus(run: Run, name: str) -> list[int]:
-    """Return the GPUs that a run has for itself on a host, of which it takes the leases there.
+    """Return the GPUs that a run has for itself on a host: it takes their leases there.
 
-    None of a host that an engine lends: it lends the GPUs too. None of an ended run: what lives of it holds its own.
+    There are none on a host that an engine lends, which lends the GPUs too, and none for an ended run, whose remaining
+    processes hold the leases themselves.
     """
     if run.phase.is_terminal or run.plan.host(name).transport not in ("ssh", "local"):
         return []
-    found = _gpus_of(run.plan, run.placed)
-    return sorted(gpu for (_, gpu), (host, _) in found.items() if host == name)
+    gpus = _gpus_of(run.plan, run.placed)
+    return sorted(gpu for (_, gpu), (host, _) in gpus.items() if host == name)
 
 
 def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, int], tuple[str, str]]:
-    """By address and number of a GPU: its host, and the task that holds it, or is to; or that it is a spare's."""
+    """Return, by address and number of a GPU, its host and the task that holds it or will; None: a spare's."""
     spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}
     # Tasks that were left out of this generation may come back in the next one
     tasks = (*plan.tasks, *placed.tasks)

@@ -1,8 +1,8 @@
 """When the state of a run changes by itself: one table of all that may come due.
 
-A deadline is a field of the state whose type says so (`instants.Deadline`), or follows from what was heard last. What
-happens then is decided by whoever owns it, when `Ticked` says that it has come. A test sets every field of that type,
-one by one, and demands that it is found here.
+A deadline is a field of the state with the type `instants.Deadline`, or follows from when a host was last heard. The
+module that owns a deadline decides what happens when it passes, on the event `Ticked`. A test sets each field of that
+type in turn, and checks that it is found here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _Due = Iterable[Deadline | None]
 
 
 def _of_the_phase(run: Run) -> _Due:
-    """All that the phase itself waits for."""
+    """Yield the deadlines that belong to the phase itself."""
     kinds = instants_of(type(run.phase_state))
     return [getattr(run.phase_state, name) for name, kind in kinds.items() if kind is Kind.DUE]
 
 
 def _individual_starts(run: Run) -> _Due:
-    """Of a task that waits for its host too, the host's return is an event."""
+    """Yield when tasks that are restarted alone start. One that waits for its host starts by an event instead."""
     if not isinstance(run.phase_state, Running):
         return []
     waiting = [task for task in run.tasks if task.start_at is not None]

@@ -116,15 +116,15 @@ SEED_REFUSALS = ("no-readable-checkpoint", "superseded", conflicts.DRIVEN)
 
 
 def step(run: Run, event: Event) -> Decision:
-    """Decide: the next state, what the world must do, in order, and what is owed to that before it is done.
+    """Return the next state, the actions to carry out, in order, and what must be written before they are carried out.
 
-    Raises InvariantViolated where that state would be one that cannot be. Whatever it raises is a fault of ours, and
-    nothing is changed: the loop leaves the run as it was.
+    Raises InvariantViolated where that state would break an invariant. Any exception is a bug in orch, and changes
+    nothing: the loop leaves the run as it was.
     """
     if _is_stale(run, event):
         return Decision(run, [], Weight.NOTHING)
     turn = Turn(run, event.at)
-    _take(turn, event)
+    _apply(turn, event)
     if not turn.actions and is_quiet(run, turn.run, event):
         return Decision(turn.run, [], Weight.NUMBERS)
     for _ in range(_TURNS_MAX):
@@ -137,7 +137,7 @@ def step(run: Run, event: Event) -> Decision:
 
 
 def _is_stale(run: Run, event: Event) -> bool:
-    """Apply the whole fencing rule: an event of an older generation changes nothing."""
+    """Return whether an event is of an older generation, and so changes nothing. This is the whole fencing rule."""
     match event:
         case Submitted():
             return run.phase is not Phase.QUEUED and (
@@ -184,13 +184,13 @@ def _is_stale(run: Run, event: Event) -> bool:
 
 
 def _generations(run: Run, task: TaskId, host: str) -> list[int]:
-    """Return the generations that the task has there now, its standby's too; none where a gang goes on without it."""
+    """Return the generations that the task has now, its standby's too; none where the gang trains without the task."""
     known = (run.find_task(task), run.standby.find(task, host))
     return [one.generation for one in known if one is not None and one.host == host]
 
 
-def _take(turn: Turn, event: Event) -> None:
-    """Change what the event itself changes. What follows from it is decided in `_advance`."""
+def _apply(turn: Turn, event: Event) -> None:
+    """Apply the changes that the event itself makes. `_advance` decides what follows from them."""
     match event:
         case Submitted() | TurnCame():
             begin(turn, event)
@@ -212,7 +212,7 @@ def _take(turn: Turn, event: Event) -> None:
         case NoticeFailed(recipient=recipient, problem=problem):
             turn.note(NoteKind.NOTICE_FAILED, f"{recipient}: {problem}", recipient=recipient)
         case CheckpointSeeded() | SeedProgressed() | CheckpointVerified() | RolledBack() | NotGoneBack():
-            checkpoints.take(turn, event)
+            checkpoints.apply(turn, event)
         case OrderFailed():
             _order_failed(turn, event)
         case HostSwept():
@@ -241,7 +241,7 @@ def _injected(turn: Turn, fault: Fault) -> None:
 
 
 def _advance(turn: Turn) -> None:
-    """Go on as far as the state allows."""
+    """Move the run on as far as its state allows."""
     if turn.run.phase is Phase.QUEUED:
         advance_queued(turn)
         return
@@ -279,7 +279,7 @@ def _advance(turn: Turn) -> None:
 def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
     """Begin an epoch: another coordinator has taken the journal.
 
-    It knows what was decided, and nothing of the hosts.
+    The new coordinator knows what was decided, and nothing about the hosts.
     """
     forgotten = tuple(
         replace(host, link=Link.CONNECTING, since_at=turn.at, heard_at=None, retry_at=None)
@@ -344,8 +344,8 @@ def _seed_failed(turn: Turn, host: str, problem: Problem) -> None:
         return
     what = f"the checkpoint was not made ready: {problem.message}"
     is_full = problem.code == room.NO_SPACE
-    found = Cause.DISK if is_full else Cause.START
-    stop_for(turn, FirstCause(None, turn.run.generation, found, what, host=host if is_full else None))
+    failed_by = Cause.DISK if is_full else Cause.START
+    stop_for(turn, FirstCause(None, turn.run.generation, failed_by, what, host=host if is_full else None))
 
 
 def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
@@ -360,7 +360,7 @@ def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
 
 
 def _asked_to_end(turn: Turn, event: KillRequested | WayAsked) -> None:
-    """Kill the run for the user, or let it make way. A second call changes nothing, except that `force` ends the grace.
+    """Kill the run for the user, or let it make way. A second request changes nothing, but `force` ends the grace.
 
     A run that has succeeded, or failed, and only waits for its last processes, keeps its outcome.
     """

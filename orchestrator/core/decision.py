@@ -1,6 +1,6 @@
-"""What `step` answers: the state, what to do, and how much the decision weighs.
+"""What `step` returns: the state, the actions, and the weight of the decision.
 
-The weight says what the loop owes to the decision before it acts: nothing; to show it; or to journal it first.
+The weight says what the loop must do before it carries out the actions: nothing, show the state, or journal it first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.core.state.run import Run
 
 
 class Weight(Enum):
-    """What is owed to a decision. A heavier one is owed all that the lighter ones are."""
+    """What must be done about a decision. Each weight includes what the lighter ones ask for."""
 
     NOTHING = 0
     """Nothing has changed."""
@@ -45,7 +45,7 @@ of a task that a report leaves out."""
 
 
 def is_quiet(before: Run, after: Run, event: Event) -> bool:
-    """Return whether `event` is a report and has changed numbers only. Then nothing is decided, checked or kept for it.
+    """Return whether `event` is a report that changed numbers only. Then nothing is decided, checked or kept.
 
     That is nearly every heartbeat, of nearly every host, so what is done for one must not grow with the number of
     hosts. The chief's position is what a stall is judged by, so the report of its host is never quiet. A deadline that
@@ -63,11 +63,11 @@ def is_quiet(before: Run, after: Run, event: Event) -> bool:
 
 
 def weigh(before: Run, after: Run, event: Event, actions: Sequence[Action]) -> Weight:
-    """Return what is owed to a decision that was not quiet.
+    """Return the weight of a decision that was not quiet.
 
-    Of a heartbeat only the beliefs must be kept that the next one does not bring anyway. Nor need a look at the newest
-    checkpoint that finds nothing new: the next coordinator looks by itself. Whatever else is ordered or noted, and
-    whatever a person or another host said, must be.
+    Of a heartbeat, only beliefs that the next heartbeat does not bring again must be kept. A check of the newest
+    checkpoint that finds nothing new need not be kept either: the next coordinator makes its own. Every other order or
+    note must be kept, and whatever a person or another host said.
     """
     if after == before and not actions:
         return Weight.NOTHING
@@ -80,7 +80,7 @@ def weigh(before: Run, after: Run, event: Event, actions: Sequence[Action]) -> W
 
 
 def _only_looks(before: Run, after: Run, actions: Sequence[Action]) -> bool:
-    """Return whether nothing has changed but when the newest checkpoint is looked at."""
+    """Return whether nothing has changed but the time of the next check of the newest checkpoint."""
     old, new = before.phase_state, after.phase_state
     if not isinstance(old, Running) or not isinstance(new, Running):
         return False

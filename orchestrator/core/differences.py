@@ -1,4 +1,4 @@
-"""In what two plans differ, in the words of the cluster spec. Pure."""
+"""How two plans differ, in the keys of the cluster spec. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.core.words import duration, listed
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key of the spec; None where it is not there, or says nothing."""
+    """The old and the new value of one key of the spec; None where the key is missing or empty."""
 
     key: str
     old: str | None
@@ -22,7 +22,7 @@ class Change:
 
     @property
     def sentence(self) -> str:
-        """Such as `args --lr: 0.1 -> 0.01`."""
+        """Return a sentence such as `args --lr: 0.1 -> 0.01`."""
         if self.old is None:
             return f"{self.key}: {self.new} is new"
         return (

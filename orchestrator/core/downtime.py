@@ -16,7 +16,7 @@ from orchestrator.core.words import counted, duration
 
 @dataclass(frozen=True, slots=True)
 class Downtime:
-    """When what happened since training ended."""
+    """When each thing happened since training ended."""
 
     failed_at: Instant
     """Where a task has ended: when, by the host's clock, converted to ours. Else when its host was last heard."""
@@ -33,7 +33,7 @@ class Downtime:
     """When all its tasks had joined, and the checkpoint was in place."""
 
     def entering(self, phase: Phase, at: Instant) -> Downtime | None:
-        """Return it as it is once the run enters that phase; None where the run ends."""
+        """Return the downtime after the run enters that phase; None where the run ends."""
         match phase:
             case Phase.BACKOFF:
                 return replace(self, ended_at=self.ended_at if self.ended_at is not None else at)
@@ -46,7 +46,7 @@ class Downtime:
         return None
 
     def cost(self, stepped_at: Instant, resumed_from: int | None, restored_at: Instant | None = None) -> Cost:
-        """Return what it has cost, with the first new step. The parts add up to the whole.
+        """Return the cost, which is known once the first new step is made. Its parts add up to the whole.
 
         Args:
             stepped_at: when that step was made.
@@ -106,18 +106,18 @@ class Cost:
 
     @property
     def decided_s(self) -> float:
-        """From when the coordinator knew until it ordered the next start."""
+        """Return the time from when the coordinator knew of the failure until it ordered the next start."""
         return round(self.ended_s + self.waited_s, 3)
 
     @property
     def total_s(self) -> float:
-        """Without training."""
+        """Return the time without training."""
         spans = (self.detected_s, self.decided_s, self.started_s, self.restored_s or 0.0, self.first_step_s)
         return round(sum(spans), 3)
 
     @property
     def training_s(self) -> float:
-        """All of it, in seconds of training."""
+        """Return the whole cost in seconds of training: the downtime, and the steps that are trained again."""
         return round(self.total_s + (self.lost_s or 0.0), 3)
 
     def as_data(self) -> dict[str, float | int | None]:
@@ -126,7 +126,7 @@ class Cost:
         return {"total_s": self.total_s, **asdict(self), **sums}
 
     def sentence(self) -> str:
-        """Say where the time went.
+        """Return a sentence that says where the time went.
 
         >>> text = Cost(0.5, 0.5, 5.0, 4.0, 1.0, 2.0, 20, 10.0).sentence()
         >>> text[:73]

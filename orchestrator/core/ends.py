@@ -11,7 +11,7 @@ from orchestrator.core.state.instants import Instant, ToldInstant
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """What `orch chaos` last did to a task."""
+    """The fault that `orch chaos` last injected into a task."""
 
     fault: str
     """As the user asked for it: `kill worker:1`."""
@@ -43,7 +43,7 @@ class Exit:
 
     @property
     def last_line(self) -> str:
-        """The line that says most: the exception, else the last that was printed."""
+        """Return the line that says most: the exception, else the last line that was printed."""
         return self.error or next((line for line in reversed(self.last_lines) if line.strip()), "")
 
 
@@ -93,5 +93,5 @@ class FirstCause:
 
     @property
     def is_failure(self) -> bool:
-        """Whether something failed: not where the tasks were only moved, or their host is taken away as was told."""
+        """Return whether something failed: not where tasks were only moved, or their host left as announced."""
         return self.cause.row.blame is not Blame.NOBODY

@@ -1,4 +1,4 @@
-"""Errors, split by who must act. Each is one sentence and, where there is one, the way out.
+"""Errors, split by who must act. Each is one sentence and, where there is one, a hint with the way out.
 
 Expected failures of the world (a host refused) are events inside the loop, not exceptions; these are what
 reaches a person. `exit_code` is the contract of the command line.
@@ -41,7 +41,7 @@ class CoordinatorUnreachable(OrchestratorError):
 
 
 class CoordinatorBusy(OrchestratorError):
-    """The coordinator did not get to the request in time. It has changed nothing for it."""
+    """The coordinator did not handle the request in time, and has changed nothing."""
 
     code = "busy"
 
@@ -73,7 +73,7 @@ class ConnectFailed(HostError):
 
 
 class AllocationGone(HostError):
-    """The engine that lent the host has taken it back: whatever ran there is not ours to reach any more."""
+    """The engine that lent the host has taken it back: orch can no longer reach what ran there."""
 
     code = "allocation-gone"
 
@@ -113,7 +113,7 @@ class Refused(OrchestratorError):
 
 
 class DecisionsStopped(Refused):
-    """A fault of ours has stopped all decisions about that run; its tasks train on."""
+    """A bug in orch has stopped all decisions about that run; its tasks train on."""
 
     code = "decisions-stopped"
 
@@ -132,7 +132,7 @@ class JournalError(OrchestratorError):
 
 
 class InvariantViolated(AssertionError):
-    """A fault of ours. Caught by the loop alone, which decides nothing about that run any more."""
+    """A bug in orch. Only the loop catches it, and decides nothing about that run any more."""
 
 
 class TransitionNotAllowed(InvariantViolated):

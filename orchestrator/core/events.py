@@ -74,7 +74,7 @@ class HostPrepared:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """All that a host knows of one task: a level, not an edge."""
+    """All that a host knows of one task: its present state (a level), not what has changed (an edge)."""
 
     task: TaskId
     generation: int
@@ -111,7 +111,7 @@ class HostReported:
 
 @dataclass(frozen=True, slots=True)
 class LimitReached:
-    """A host sends more than is taken or kept, and the rest is left out or read more slowly."""
+    """A host sends more than is accepted: the rest is dropped, or read more slowly."""
 
     at: Instant
     host: str
@@ -148,7 +148,7 @@ class CheckpointSeeded:
 
 @dataclass(frozen=True, slots=True)
 class SeedProgressed:
-    """The checkpoint is on its way between hosts that share no directory, and has got further."""
+    """The copy of a checkpoint between hosts that share no directory has progressed."""
 
     at: Instant
     generation: int
@@ -173,7 +173,7 @@ class CheckpointVerified:
 
 @dataclass(frozen=True, slots=True)
 class OrderFailed:
-    """A host could not do what it was told. `order` is the verb."""
+    """A host could not carry out an order. `order` is its verb."""
 
     at: Instant
     host: str
@@ -185,7 +185,7 @@ class OrderFailed:
 
 @dataclass(frozen=True, slots=True)
 class HostSwept:
-    """No marked process of the run is left on the host, or it is named."""
+    """The host was searched for processes of the run: none is left, or those that are left are named."""
 
     at: Instant
     host: str
@@ -196,7 +196,7 @@ class HostSwept:
 
 @dataclass(frozen=True, slots=True)
 class StacksCollected:
-    """Where every task of a stalled run is; or why that cannot be told."""
+    """Where in its code every task of a stalled run is; or why that is not known."""
 
     at: Instant
     generation: int
@@ -223,7 +223,7 @@ class WayAsked:
 
 @dataclass(frozen=True, slots=True)
 class KillRequested:
-    """The user's verb."""
+    """The user wants the run to end."""
 
     at: Instant
     force: bool = False
@@ -279,7 +279,7 @@ class NotGoneBack:
 
 @dataclass(frozen=True, slots=True)
 class FaultInjected:
-    """`orch chaos` is about to hurt the run; so says the journal before it happens."""
+    """`orch chaos` is about to inject a fault. The journal records this before it happens."""
 
     at: Instant
     fault: Fault

@@ -1,4 +1,4 @@
-"""The faults that `orch chaos` injects: what each is done to, and whether it lasts."""
+"""The faults that `orch chaos` injects: the kind of target of each, and whether it lasts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Fault:
 
     @property
     def target(self) -> str:
-        """The task, or the host."""
+        """Return the name of the task or host."""
         return str(self.task) if self.task is not None else self.host
 
     @property

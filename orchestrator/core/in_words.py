@@ -1,7 +1,7 @@
-"""What was decided, in words.
+"""Events and decisions as lines of text.
 
-They are those of the transcripts in the tests, of the story of a run whose decisions have stopped, and of `orch
-replay`, which compares them with what was recorded.
+The transcripts in the tests, the account of a run whose decisions have stopped, and `orch replay`, which compares them
+with what was recorded, are written in these lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORD_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class InWords:
-    """What followed from one event."""
+    """The decision on one event."""
 
     phase: str
     """`RUNNING`, or `RUNNING -> STOPPING` where it was changed."""
@@ -38,7 +38,7 @@ class InWords:
     notes: tuple[str, ...] = ()
 
     def is_like(self, other: InWords) -> bool:
-        """Return whether the same was decided. How a note is worded decides nothing."""
+        """Return whether both decisions are the same, apart from the wording of notes."""
         return (self.phase, self.orders, _kinds(self.notes)) == (
             other.phase,
             other.orders,
@@ -51,7 +51,7 @@ def _kinds(notes: Sequence[str]) -> list[str]:
 
 
 def decided(before: Run, after: Run, actions: Sequence[Action]) -> InWords:
-    """Put the answer of `step` into words."""
+    """Return the decision of `step` in words."""
     changed = after.phase_state.phase is not before.phase_state.phase
     return InWords(
         phase=f"{before.phase.value} -> {after.phase.value}" if changed else after.phase.value,
@@ -61,7 +61,7 @@ def decided(before: Run, after: Run, actions: Sequence[Action]) -> InWords:
 
 
 def in_words(action: Action) -> str:
-    """Put one action into a line: who is to do what."""
+    """Return one action as a line: who is to do what."""
     name = type(action).__name__
     match action:
         case Note(kind=kind, message=message):
@@ -84,12 +84,12 @@ def in_words(action: Action) -> str:
 
 
 def event_in_words(event: Event) -> str:
-    """Put one event into a line: what happened, and where."""
+    """Return one event as a line: what happened, and where."""
     words = [type(event).__name__]
     for field in fields(event):
         value = getattr(event, field.name)
         if field.name != "at" and isinstance(value, str | bool | int | TaskId):
             words.append(f"{field.name}={str(value)[:_WORD_MAX]}")
     if isinstance(event, HostReported):
-        words += [f"{told.task}={told.phase}" for told in event.tasks]
+        words += [f"{report.task}={report.phase}" for report in event.tasks]
     return " ".join(words)

@@ -1,6 +1,6 @@
 """What is true in every state.
 
-It is checked at the end of every step, in production too; of the tasks, those that the step changed.
+It is checked at the end of every step, in production too. Of the tasks, only those that the step changed are checked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def check(run: Run, before: Run | None = None) -> None:
 
     Args:
         run: the state.
-        before: one in which all held, if any is known: what both share is not checked again.
+        before: a state in which all held, if one is known: what both states share is not checked again.
     """
     if run.phase.is_terminal:
-        # Hold an ended run to its end alone: it can be ended whatever else was wrong with it
+        # Of an ended run only its end is checked: a run can be ended whatever else was wrong with it
         _demand(next_deadline(run) is None, "a terminal phase is for ever")
         _demand(not any(task.phase.may_live for task in run.tasks), "a run ends after its tasks")
         _demand(not standby.is_living(run), "a run ends after its standby")
@@ -69,7 +69,7 @@ def check(run: Run, before: Run | None = None) -> None:
 
 
 def _changed(run: Run, before: Run | None) -> Sequence[Task]:
-    """Return the tasks to check: those that have changed, or all after a change of what they are compared with."""
+    """Return the tasks to check: those that changed, or all where what they are compared with has changed."""
     if before is None or _compared(run) != _compared(before):
         return run.tasks
     return [task for old, task in zip(before.tasks, run.tasks, strict=True) if task is not old]

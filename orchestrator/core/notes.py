@@ -1,4 +1,4 @@
-"""The kinds of notes: what `orch events` tells of, each with its meaning. docs/events.md is made of this table.
+"""The kinds of events that `orch events` shows, each with its meaning. docs/events.md is made of this table.
 
 To add a kind, add its row here, and note it where it happens.
 """
@@ -276,11 +276,11 @@ _BY_NAME = {kind.value: kind for kind in NoteKind}
 
 
 def kind_of(name: object) -> NoteKind | None:
-    """Return the kind of that name; None for one that this orch does not know."""
+    """Return the kind of that name; None where this version of orch does not know it."""
     return _BY_NAME.get(name) if isinstance(name, str) else None
 
 
 def said_by_task(name: str) -> NoteKind:
-    """Return the kind of a sentence that a task says. A kind that only the coordinator may use counts as unknown."""
+    """Return the kind of a message from a task. A kind that only the coordinator may use counts as unknown."""
     kind = _BY_NAME.get(name)
     return kind if kind is not None and kind.row.by_task else NoteKind.SAID

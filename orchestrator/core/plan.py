@@ -96,12 +96,12 @@ class HostPlan:
 
     @property
     def is_pod(self) -> bool:
-        """Whether it is a pod of Kubernetes: what becomes of it is told by others than of a machine."""
+        """Return whether it is a pod of Kubernetes: Kubernetes decides when it ends, and says why."""
         return self.transport == "k8s"
 
     @property
     def peer_address(self) -> str:
-        """Return what its peers connect to. Hosts with the same one are one machine, where ports are concerned."""
+        """Return the address that its peers connect to. Hosts with the same address share one machine's ports."""
         return self.seen_address or self.data_address or self.address or self.name
 
 
@@ -152,10 +152,10 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long the run waits for things. All in seconds.
+    """How long the run waits for each thing, in seconds.
 
-    Law: unreachable_after_s >= 3 * heartbeat_s, and lost_after_s > unreachable_after_s: two heartbeats
-    may be lost on the way; a third means that the link is gone, and still says nothing of the task.
+    It holds that unreachable_after_s >= 3 * heartbeat_s, and lost_after_s > unreachable_after_s: two heartbeats may be
+    lost on the way; a third means that the link is gone, and still says nothing about the task.
     """
 
     heartbeat_s: float = 2.0
@@ -170,7 +170,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What `orch scale` asks of a training: so many steps are measured, after so many, and then it ends."""
+    """How `orch scale` has a training measured: the steps to skip, then the steps to measure; then it ends."""
 
     steps: int
     warmup: int
@@ -178,14 +178,14 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Prove:
-    """What `orch prove` asks of a training: the record of so many steps, and then it ends."""
+    """How many steps `orch prove` has a training record before it ends."""
 
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the runtime does for the script, beyond watching it. Travels as ORCH_RUNTIME."""
+    """What the runtime does for the script, besides watching it. The task gets it in ORCH_RUNTIME."""
 
     transparent: bool = False
     """The script knows nothing of any strategy: it is run within the scope of one."""
@@ -217,7 +217,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class NotifyPlan:
-    """Which messages are sent. The recipients' addresses hold tokens and passwords, and are not here."""
+    """Which messages are sent. The recipients' addresses are kept elsewhere, since they hold tokens and passwords."""
 
     on: tuple[str, ...]
     to: tuple[str, ...]
@@ -231,7 +231,7 @@ PRIORITIES = ("low", "normal", "high")
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """That a run may wait for what it needs, and does not fail at once where others hold it."""
+    """How a run waits for what others hold; without it, the run fails at once."""
 
     priority: str = "normal"
     """One of PRIORITIES."""
@@ -242,7 +242,7 @@ class QueuePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a run needs to know, and nothing that changes while it runs."""
+    """Everything that a run is started from, and nothing that changes while it runs."""
 
     name: str
     strategy: str
@@ -305,11 +305,11 @@ class Plan:
 
     @property
     def chief(self) -> TaskId:
-        """The task whose checkpoints and exit code stand for the run: the chief, else worker:0."""
+        """Return the task whose checkpoints and exit code stand for the run: the chief, else worker:0."""
         return cast("Roster[TaskId, TaskPlan]", self.tasks).first
 
     @property
     def hosts_used(self) -> tuple[str, ...]:
-        """Names of the hosts that hold a task, in the order of the hosts."""
+        """Return the names of the hosts that hold a task, in the order of the plan."""
         placed = {task.host for task in self.tasks}
         return tuple(host.name for host in self.hosts if host.name in placed)

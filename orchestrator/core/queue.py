@@ -1,15 +1,15 @@
-"""Which of the runs that wait begin now: a pure function of all runs of one head node.
+"""Chooses which of the runs that wait begin now: a pure function of all runs of one head node.
 
-First come, first served, within a priority. A run needs its GPUs and its checkpoint directory for itself. It begins
-when nobody holds any of that, and nobody who is before it waits for any of that. A later one goes first only where it
-holds up nobody: by its own `time_limit` it ends before the earlier one is reckoned to begin (backfill). When that is
-not known, since whoever holds the GPUs has no limit, nobody passes. A day of waiting counts as a step of priority, so
-no stream of urgent runs keeps another one out for ever. What an ended run may have left on a host without its proof is
-held until that host is swept.
+Within a priority, the first run to come is the first to begin. A run needs its GPUs and its checkpoint directory for
+itself. It begins when no run holds any of them, and no earlier run waits for any of them. A later run goes first only
+where it delays nobody: by its own `time_limit` it ends before the earlier one is expected to begin (backfill). Where
+that is not known, since the run that holds the GPUs has no limit, no run goes first. A day of waiting counts as one
+step of priority, so no stream of urgent runs keeps another one out for ever. An ended run holds its GPUs on a host that
+gave no proof until that host is swept.
 
-The decision is made and carried out by the thread that decides about all runs, so that two of them never read the same
-state. What other users and head nodes hold, a run is told by its hosts when its turn has come: then it waits again, and
-its turn does not come for a while, and meanwhile later ones go first.
+The thread that decides about all runs makes this decision and carries it out, so two decisions never read the same
+state. What other users and head nodes hold is learned from the hosts once a run's turn has come. Then the run waits
+again, has no turn for a while, and meanwhile later runs go first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEP_OF_PRIORITY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a run needs, or holds, for itself alone; and for how long, `inf` where it may last for ever."""
+    """What a run needs or holds for itself alone, and for how long; `inf` where it has no limit."""
 
     run_id: str
     needs: Mapping[object, str]
@@ -55,11 +55,11 @@ class Turn:
 
     @property
     def has_come(self) -> bool:
-        """Return whether it begins now."""
+        """Return whether the run begins now."""
         return not self.waits_for and not self.ask.others
 
     def sentence(self, now: Instant) -> str:
-        """Say what it waits for, and for how long."""
+        """Return a sentence that says what the run waits for, and for how long."""
         if self.has_come:
             return "begins"
         what = listed([f"{run_id} ({listed(needs)})" for run_id, needs in self.waits_for])
@@ -84,42 +84,42 @@ def turns(runs: Iterable[Run], now: Instant) -> list[Turn]:
 
 
 def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Instant) -> list[Turn]:
-    """Return the turns of those who wait, in their order. `held`: what is held, and until when at the latest."""
+    """Return the turns of the runs that wait, in their order. `held`: what is held, and until when at the latest."""
     taken = list(held)
     ahead: list[Turn] = []
-    found: list[Turn] = []
+    turns: list[Turn] = []
     for ask in waiting:
         holding = [(one, until) for one, until in taken if _shared(one, ask)]
         before = [turn for turn in ahead if _shared(turn.ask, ask) and not turn.ask.others]
         is_free = not holding and not ask.others
         if is_free and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
-            found.append(Turn(ask, now))
+            turns.append(Turn(ask, now))
             taken.append((ask, now + ask.lasts_s))
             continue
-        # Whoever holds it longer than it said may end at any moment, and no moment is promised.
+        # A run that is over its limit may end at any moment, so no moment is promised.
         frees = [until if until > now else inf for _, until in holding] + [inf] * bool(ask.others)
         frees += [turn.begins_at + turn.ask.lasts_s for turn in before]
         blockers = [one for one, _ in holding] + [turn.ask for turn in before]
         waits_for = tuple((one.run_id, _shared(one, ask)) for one in blockers)
         ahead.append(Turn(ask, max(frees), waits_for))
-        found.append(ahead[-1])
-    return found
+        turns.append(ahead[-1])
+    return turns
 
 
 WAY_AGAIN_S = 3600.0
 """How long nobody makes way for a run whose turn has come in vain."""
 
 
-def ways(found: Sequence[Turn], runs: Mapping[str, Run], now: Instant) -> dict[str, str]:
-    """Return which runs are to make way, each with the run for which: `preempt` of one that waits wants that.
+def ways(turns: Sequence[Turn], runs: Mapping[str, Run], now: Instant) -> dict[str, str]:
+    """Return which runs are to make way, each with the run that it makes way for, which has set `preempt`.
 
-    Only a run that came from the queue and saves can return to it, and only where it began with a lower priority than
-    the other has by now: so whoever has waited for long is not driven out again. Where another one holds a part of
-    what is needed and does not make way, all stay. What others hold is not known before they are asked: so it can be
-    in vain once, and not again for a while.
+    Only a run that came from the queue and saves checkpoints can return to it, and only if it began with a lower
+    priority than the other run has by now: a run that has waited for long is not driven out again. If another run holds
+    a part of what is needed and does not make way, all stay. What other head nodes hold is not known before the hosts
+    are asked, so making way may be in vain once, and then not again for a while.
     """
     asked: dict[str, str] = {}
-    for turn in found:
+    for turn in turns:
         waiting = runs[turn.ask.run_id]
         queued, plan = waiting.phase_state, waiting.plan.queue
         if not isinstance(queued, Queued) or plan is None or not plan.preempt:
@@ -147,7 +147,7 @@ def _makes_way(run: Run, rank: int) -> bool:
 
 
 def rank(run: Run, now: Instant) -> int:
-    """Return the priority that a run which waits has by now."""
+    """Return the present priority of a run that waits."""
     return _priority(run.within(Queued), now)
 
 
@@ -170,6 +170,6 @@ def _ask(run: Run) -> Ask:
 
 
 def _ends_at(run: Run) -> Instant:
-    """Return by when a run has ended that goes on, as far as it is planned."""
+    """Return by when a run that trains will have ended; `inf` where that is not planned."""
     planned = run.planned_end
     return planned.at + run.plan.timing.kill_grace_s + END_S if planned is not None else inf

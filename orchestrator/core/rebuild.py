@@ -1,17 +1,16 @@
 """A run rebuilt from what its hosts know, when the journal is lost.
 
-A record is the run as its coordinator saw it when the generation was started, or released, or the run had ended:
-plan, budget, checkpoint, what the hosts are. What has changed since, the tasks' reports tell: who lives, where, on
-which port, in which generation. The rebuilt run is adopted as any run of a journal is; what its tasks have become
-meanwhile is learned then.
+A record is the run as its coordinator saw it when the generation was started or released, or when the run had ended:
+plan, budget, checkpoint, facts about the hosts. The tasks' reports show what has changed since: which tasks live, on
+which host and port, in which generation. The rebuilt run is then adopted like any run of a journal.
 
-A record comes from a host, which may speak of itself and of what runs there, and of nothing else. So hosts, routes,
-working directory, script, environment and whatever else a plan says come from a person's spec, or from the head's own
-copy of the plan: `vouched_for` puts that plan in the place of the record's, or says what does not fit.
+A record comes from a host, and a host is believed only about itself and what runs on it. So hosts, routes, working
+directory, script, environment and the rest of the plan come from a person's spec, or from the head's own copy of the
+plan: `vouched_for` replaces the record's plan with that one, or says what does not fit.
 
-The newest record may be of an older generation than the shims: its coordinator died before it had given the next one.
-The newest generation that any shim of the gang proves is the run's. What is older is a remainder, which is stopped when
-its host reports it; a task of which that generation shows nothing is taken for lost, and the gang begins again.
+The newest record may be older than the generation that the shims show: its coordinator died before it wrote the next
+record. The run's generation is the newest that any shim of the gang proves. Older tasks are leftovers, and are stopped
+when their host reports them. A task that no host shows in that generation counts as lost, and the gang begins again.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Standby, Task, TaskPhase
 from orchestrator.core.strategy import STRATEGIES
 
-Told = Mapping[str, Sequence[TaskReport]]
+ReportsByHost = Mapping[str, Sequence[TaskReport]]
 """By host that answered: what it reports."""
 
 
 def newest(records: Iterable[tuple[tuple[int, int], Run]]) -> Run | None:
-    """Of the records that hosts hold of one run, the one that knows most. Each with its epoch and its number in it.
+    """Return the newest of the records that hosts hold of one run, each given with its epoch and its number there.
 
-    Those of an older orch have no numbers.
+    Records of an older version of orch have no numbers.
     """
     ranked = [
         (version, run.generation_last, run.phase.is_terminal, run.phase is Phase.RUNNING, number, run)
@@ -52,14 +51,14 @@ def newest(records: Iterable[tuple[tuple[int, int], Run]]) -> Run | None:
 
 
 class NotVouched(ValueError):
-    """A record does not fit the plan that a person gave: in a sentence, what."""
+    """A record does not fit the plan that a person gave, as the message says."""
 
 
 def vouched_for(record: Run, plan: Plan) -> Run:
-    """Return the record's run under a plan that does not come from a host.
+    """Return the record's run with a plan that does not come from a host.
 
-    Of the record remain the run's id, generations, budgets and positions, and which task is on which host. What its
-    hosts were found to have is asked of them again, and so is the code, which is that of the plan's working directory.
+    The run's id, generations, budgets, positions and places of tasks are kept from the record. The facts about hosts
+    are probed again, and the code is taken again from the plan's working directory.
 
     Raises:
         NotVouched: the record has tasks or hosts that the plan does not have.
@@ -102,14 +101,19 @@ def _is_inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in path.split("/")
 
 
-def of_their_own(record: Run, told: Told) -> dict[str, list[TaskReport]]:
-    """Return what hosts report of tasks that are theirs.
+def of_their_own(record: Run, reports_by_host: ReportsByHost) -> dict[str, list[TaskReport]]:
+    """Return the reports of each host on its own tasks.
 
-    Of a task that has moved since the record, its new host knows it alone. So another than the record's host is heard,
-    but not where that one has the task alive and no host shows the generation among its own tasks.
+    Only its new host knows a task that has moved since the record. So a host other than the record's is believed,
+    unless the record's host has the task alive and no host shows the other generation among its own tasks.
     """
     homes = {task.id: task.host for task in record.tasks}
-    own = [report for host in told for report in told[host] if homes.get(report.task) == host]
+    own = [
+        report
+        for host in reports_by_host
+        for report in reports_by_host[host]
+        if homes.get(report.task) == host
+    ]
     living = {report.task for report in own if report.phase != "exited"}
     shown = {report.generation for report in own}
     return {
@@ -118,16 +122,16 @@ def of_their_own(record: Run, told: Told) -> dict[str, list[TaskReport]]:
             for report in reports
             if homes.get(report.task) == host or report.task not in living or report.generation in shown
         ]
-        for host, reports in told.items()
+        for host, reports in reports_by_host.items()
     }
 
 
-def proven(record: Run, told: Told) -> int:
-    """Return the gang's generation: the newest that the record or any shim knows of, but for a standby."""
+def proven(record: Run, reports_by_host: ReportsByHost) -> int:
+    """Return the gang's generation: the newest that the record or any shim shows, leaving out a standby's."""
     alone = STRATEGIES[record.plan.strategy].alone
     shown = [
         report.generation
-        for reports in _without_standby(record, told).values()
+        for reports in _without_standby(record, reports_by_host).values()
         for report in reports
         if report.task.type not in alone
     ]
@@ -138,14 +142,19 @@ _AT_THE_GATE = ("starting", "ready", "unknown")
 _NOT_RELEASED = (*_AT_THE_GATE, "exited")
 
 
-def _without_standby(record: Run, told: Told) -> Told:
-    """Return the reports without those of a standby: of tasks at their gates, beside an older generation that trains.
+def _without_standby(record: Run, reports_by_host: ReportsByHost) -> ReportsByHost:
+    """Return the reports without those of a standby: tasks at their gates while an older generation trains.
 
-    A generation begins only after the older one has ended. Where a host that was given up has some of that left, it
-    costs one start to take it for what trains.
+    A generation begins only after the older one has ended. A host that was given up may still run tasks of the older
+    one; to mistake those for the gang costs one more start.
     """
     alone = STRATEGIES[record.plan.strategy].alone
-    running = [report for reports in told.values() for report in reports if report.phase not in _NOT_RELEASED]
+    running = [
+        report
+        for reports in reports_by_host.values()
+        for report in reports
+        if report.phase not in _NOT_RELEASED
+    ]
     gang = max((report.generation for report in running if report.task.type not in alone), default=None)
 
     def waits(report: TaskReport) -> bool:
@@ -156,43 +165,47 @@ def _without_standby(record: Run, told: Told) -> Told:
         beside = any(other.task == report.task and other.generation < report.generation for other in running)
         return report.generation == known or of_gang or beside
 
-    return {host: [report for report in reports if not waits(report)] for host, reports in told.items()}
+    return {
+        host: [report for report in reports if not waits(report)] for host, reports in reports_by_host.items()
+    }
 
 
-def unaccounted(record: Run, told: Told) -> list[str]:
-    """Hosts that said nothing and may have tasks of the run of which the record does not even know the process."""
-    silent = sorted(host.name for host in record.hosts if host.name not in told)
-    gang = proven(record, told)
+def unaccounted(record: Run, reports_by_host: ReportsByHost) -> list[str]:
+    """Return the hosts that did not answer and may have tasks of the run whose process the record does not know."""
+    silent = sorted(host.name for host in record.hosts if host.name not in reports_by_host)
+    gang = proven(record, reports_by_host)
     if gang == record.generation:
         unknown = {task.host for task in record.tasks if task.pid is None}
         return [name for name in silent if name in unknown]
-    shown = _places(record, gang, told)
+    shown = _places(record, gang, reports_by_host)
     complete = all(task.id in shown for task in record.tasks) and None not in record.replacements.values()
     return [] if complete else silent
 
 
-def rebuilt(record: Run, told: Told, *, at: Instant, written_at: Instant) -> Run:
-    """Return the run in the phase that its tasks show. `told`: what each host that answered reports.
+def rebuilt(record: Run, reports_by_host: ReportsByHost, *, at: Instant, written_at: Instant) -> Run:
+    """Return the run in the phase that its tasks show.
 
     Args:
-        at: now; `written_at`: when the record was written, by the clock of its writer. Waits go on from there.
+        reports_by_host: the reports of each host that answered.
+        at: now.
+        written_at: when the record was written, by the clock of its writer. Waits go on from there.
     """
     run = replace(rebased(record, at - written_at), standby=Standby())
-    generations = [report.generation for reports in told.values() for report in reports]
-    told = _without_standby(record, told)
-    gang = proven(run, told)
+    generations = [report.generation for reports in reports_by_host.values() for report in reports]
+    reports_by_host = _without_standby(record, reports_by_host)
+    gang = proven(run, reports_by_host)
     is_behind = gang > run.generation
     if is_behind:
-        run = _caught_up(run, gang, told)
-    released = (record.phase is Phase.RUNNING and not is_behind) or _is_released(run, told)
+        run = _caught_up(run, gang, reports_by_host)
+    released = (record.phase is Phase.RUNNING and not is_behind) or _is_released(run, reports_by_host)
     tasks = tuple(
-        _task(run, task, told.get(task.host, ()), at, is_behind=is_behind, released=released)
+        _task(run, task, reports_by_host.get(task.host, ()), at, is_behind=is_behind, released=released)
         for task in run.tasks
     )
     return replace(
         run,
         tasks=tasks,
-        hosts=tuple(_forgotten(host, at, told.get(host.name, ())) for host in run.hosts),
+        hosts=tuple(_forgotten(host, at, reports_by_host.get(host.name, ())) for host in run.hosts),
         generation=gang,
         generation_last=max([run.generation_last, gang, *generations]),
         # The position is learned again, since nobody knows how long it stood still while no coordinator ran.
@@ -206,25 +219,25 @@ def rebuilt(record: Run, told: Told, *, at: Instant, written_at: Instant) -> Run
     )
 
 
-def _places(run: Run, gang: int, told: Told) -> dict[TaskId, str]:
-    """Where the shims show each task in that generation or, restarted individually, a later one."""
+def _places(run: Run, gang: int, reports_by_host: ReportsByHost) -> dict[TaskId, str]:
+    """Return the host on which the shims show each task, in that generation or, restarted individually, a later one."""
     homes = {task.id: task.host for task in run.tasks}
     shown: dict[TaskId, str] = {}
-    for host, reports in told.items():
+    for host, reports in reports_by_host.items():
         for report in reports:
-            # Two names of one machine tell the same; the name that is in the record is used.
+            # Two names of one machine report the same tasks; the name in the record is used.
             if report.generation >= gang and (report.task not in shown or homes.get(report.task) == host):
                 shown[report.task] = host
     return shown
 
 
-def _caught_up(run: Run, gang: int, told: Told) -> Run:
-    """Return the run as it would be at the start of a generation that has no record.
+def _caught_up(run: Run, gang: int, reports_by_host: ReportsByHost) -> Run:
+    """Return the run as it is at the start of a generation that has no record.
 
-    What that generation was seeded from is not known; its tasks are where the shims show them, as far as that fits
-    the plan, else where they were.
+    The checkpoint that this generation was seeded from is not known. Its tasks are where the shims show them, as far as
+    that fits the plan, otherwise where they were.
     """
-    shown = _places(run, gang, told)
+    shown = _places(run, gang, reports_by_host)
     has_grown = not shown.keys() <= {task.id for task in run.tasks}
     replacements = {
         slot: name for slot, name in run.replacements.items() if name is not None or not has_grown
@@ -236,7 +249,7 @@ def _caught_up(run: Run, gang: int, told: Told) -> Run:
             replacements[slot] = name
     assignees = [replacements.get(slot, slot) for slot in run.plan.hosts_used]
     taken = [name for name in assignees if name is not None]
-    if len(set(taken)) < len(taken):  # tasks were renumbered, so it cannot be told which host had which slot
+    if len(set(taken)) < len(taken):  # tasks were renumbered, so it is not known which host had which slot
         replacements = dict(run.replacements)
     run = replace(
         run, replacements={slot: name for slot, name in replacements.items() if name != slot}, seed=None
@@ -256,10 +269,10 @@ _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": 
 def _task(
     run: Run, task: Task, reports: Iterable[TaskReport], at: Instant, *, is_behind: bool, released: bool
 ) -> Task:
-    """One task, as its host tells of it, and what follows for it from its gang's release."""
+    """Return a task as its host reports it, and as its gang's release implies."""
     own = [report for report in reports if report.task == task.id and report.generation >= task.generation]
     report = max(own, key=lambda report: report.generation, default=None)
-    task = _told(run, task, report, at)
+    task = _as_reported(run, task, report, at)
     not_found = report is None and task.pid is None
     if is_behind and not_found:
         return _lost(task, at, "nothing of it was found on any host")
@@ -277,8 +290,8 @@ def _task(
     return task
 
 
-def _told(run: Run, task: Task, report: TaskReport | None, at: Instant) -> Task:
-    """As its host tells of it; as it was known where it does not."""
+def _as_reported(run: Run, task: Task, report: TaskReport | None, at: Instant) -> Task:
+    """Return a task as its host reports it; as the record has it where the host does not report it."""
     if report is None:
         return replace(task, heard_at=None)
     fresh = task
@@ -299,7 +312,7 @@ def _told(run: Run, task: Task, report: TaskReport | None, at: Instant) -> Task:
 
 
 def _phase(known: TaskPhase, report: TaskReport) -> TaskPhase:
-    """One that has ended is told as living: that, and how, it ended is then learned as of any other."""
+    """Return the phase of a reported task. One that has ended counts as living: its end is learned like any other."""
     if report.phase in _PHASES:
         return _PHASES[report.phase]
     if known in (TaskPhase.RELEASED, TaskPhase.RUNNING):
@@ -307,12 +320,12 @@ def _phase(known: TaskPhase, report: TaskReport) -> TaskPhase:
     return TaskPhase.STARTING
 
 
-def _is_released(run: Run, told: Told) -> bool:
+def _is_released(run: Run, reports_by_host: ReportsByHost) -> bool:
     """Return whether the gang has passed its gates, as its tasks show: one runs, or all that is left have ended."""
     gang = {task.id for task in run.tasks if not is_individual(run, task)}
     phases = {
         report.phase
-        for reports in told.values()
+        for reports in reports_by_host.values()
         for report in reports
         if report.task in gang and report.generation == run.generation
     }
@@ -325,7 +338,7 @@ def _lost(task: Task, at: Instant, why: str) -> Task:
 
 
 def _at_its_gate(run: Run, task: Task) -> bool:
-    """One that had joined when the gang was released: its release may be lost, and is repeated."""
+    """Return whether a task had joined when the gang was released: its release may be lost, and is repeated."""
     return task.phase is TaskPhase.READY and task.generation == run.generation
 
 

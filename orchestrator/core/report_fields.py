@@ -1,7 +1,7 @@
-"""The fields of a host's report: one row says what each is for.
+"""The fields of a host's report: one row for each says what the field is used for.
 
-Nearly every report only moves numbers. Such a one is shown, and that is all: nothing is decided, checked or kept for
-it. Which reports are more than that follows from these rows, and from no other list.
+Nearly every report only changes numbers. Such a report is shown, and nothing is decided, checked or kept for it. These
+rows alone determine which reports are more than that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Getter = Callable[[Any], tuple[object, ...]]
 
 
 class Field(NamedTuple):
-    """A field of HostReported or TaskReport. All are shown; a row without more is a number."""
+    """A field of HostReported or TaskReport. All are shown; a row with nothing else set is only a number."""
 
     name: str
     news: Callable[[Any], object] | None = None

@@ -1,4 +1,4 @@
-"""Who shares whose fate: read off the table of strategies."""
+"""Which tasks are restarted together, by the table of strategies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from orchestrator.core.strategy import STRATEGIES
 
 
 def is_individual(run: Run, task: Task) -> bool:
-    """Whether its end leaves the others training."""
+    """Return whether the others train on when this task ends."""
     return task.id.type in STRATEGIES[run.plan.strategy].alone
 
 
 def is_served(run: Run, task: Task) -> bool:
-    """Whether it runs a server, which never ends by itself."""
+    """Return whether the task runs a server, which never ends by itself."""
     return task.id.type in STRATEGIES[run.plan.strategy].served
 
 

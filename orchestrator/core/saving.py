@@ -1,4 +1,4 @@
-"""How often a failure is expected, and how often a run saves, in words.
+"""How often a failure is expected, and how often a run saves, as sentences.
 
 The interval is computed where a save is measured, in the task (`task/cadence.py`); how often failures come only the
 coordinator has seen.
@@ -27,7 +27,7 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
-    """What a task has handed over of its state, or why nothing."""
+    """The state that a task has handed over before it was stopped, or why it handed over none."""
 
     step: int | None = None
     took_s: float = 0.0

@@ -1,7 +1,7 @@
-"""What a strategy means: its task types, who leads, who shares whose fate. One table, no `if` elsewhere.
+"""The table of strategies: task types, which task leads, which are restarted together. No `if` on names elsewhere.
 
 To add a strategy, add its row here and, where its processes need help that no row can say, a module in `task/` that
-the row names. A test runs a made-up row through spec, launch and core, and looks that no other module asks for a name.
+the row names. A test runs a made-up row through spec, launch and core, and checks that no other module names one.
 
 Source: TensorFlow's distribute documentation, and what was seen when processes were killed: a mirrored gang
 never takes a worker back, so one death restarts all.

@@ -17,7 +17,7 @@ from orchestrator.core.state.task import Task
 
 
 class Turn:
-    """Lives within one call of `step`; the values in it are immutable, so a turn that raises changes nothing."""
+    """The state within one call of `step`. Its values are immutable, so a turn that raises changes nothing."""
 
     def __init__(self, run: Run, at: Instant) -> None:
         self.run = run
@@ -25,11 +25,11 @@ class Turn:
         self.actions: list[Action] = []
 
     def do(self, *actions: Action) -> None:
-        """Ask for something, after what was asked for before."""
+        """Append actions."""
         self.actions.extend(actions)
 
     def note(self, kind: NoteKind, message: str, task: TaskId | None = None, **data: object) -> None:
-        """Say what happened."""
+        """Append a note for `orch events`."""
         self.actions.append(Note(kind=kind, message=message, task=task, data=data))
 
     def set(self, **changes: Any) -> None:
@@ -37,13 +37,13 @@ class Turn:
         self.run = replace(self.run, **changes)
 
     def set_task(self, task: Task, **changes: Any) -> Task:
-        """Change fields of one task; the task as it is then."""
+        """Change fields of one task, and return the changed task."""
         changed = replace(task, **changes)
         self.run = self.run.with_task(changed)
         return changed
 
     def set_host(self, host: Host, **changes: Any) -> Host:
-        """Change fields of one host; the host as it is then."""
+        """Change fields of one host, and return the changed host."""
         changed = replace(host, **changes)
         self.run = self.run.with_host(changed)
         return changed
@@ -53,10 +53,10 @@ class Turn:
         self.run = replace(self.run, phase_state=replace(self.run.phase_state, **changes))
 
     def enter(self, phase_state: PhaseState, reason: str, *, rest: str | None = None, **changes: Any) -> None:
-        """Go to another phase. Raises TransitionNotAllowed where it cannot follow the one that the run is in.
+        """Enter another phase. Raises TransitionNotAllowed where it cannot follow the present one.
 
         Args:
-            rest: what `reason` says after the sentence of the first cause, where it begins with that.
+            rest: the part of `reason` after the first cause's sentence, where `reason` begins with that sentence.
         """
         transitions.check(self.run.phase, self.run.intent, phase_state.phase)
         down = self.run.downtime.entering(phase_state.phase, self.at) if self.run.downtime else None
@@ -64,7 +64,7 @@ class Turn:
         self.set(phase_state=phase_state, since_at=self.at, reason=reason, reason_rest=rest, **changes)
 
     def forgive_standstill(self) -> None:
-        """Judge the position of the chief from now on: what it stood still for was not the script's fault."""
+        """Judge the chief's position from now on only: its standstill was not the script's fault."""
         running = self.run.phase_state
         if isinstance(running, Running) and running.position_at is not None:
             self.set_phase(position_at=self.at)

@@ -1,4 +1,4 @@
-"""Small forms of speech that sentences and tables share: times, amounts, counts, and the words of others."""
+"""Formats that sentences and tables share: times, amounts, counts, and text from elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def plain(text: str) -> str:
     >>> plain("a\\x1b[31mb\\x1b[0m\\tc\\n")
     'ab c'
     """
-    return _CONTROL.sub(lambda found: "" if found[0].startswith("\x1b") else " ", text).strip()
+    return _CONTROL.sub(lambda match: "" if match[0].startswith("\x1b") else " ", text).strip()
 
 
 _FIGURES = (
@@ -34,7 +34,7 @@ _FIGURES = (
 
 
 def without_figures(text: str) -> str:
-    """Return what an error is without the numbers, arrays, addresses and temporary names in it, which differ each time.
+    """Return an error's text without numbers, arrays, addresses and temporary names, which differ each time.
 
     >>> without_figures("loss is -3.1e-05 at [[ 1.  2.]\\n [-3. nan]] of <Batch object at 0x7F3a>")
     'loss is # at # of <Batch object at # >'
@@ -124,7 +124,7 @@ _PROOFS = {
 
 
 def proof_by(by: str) -> str:
-    """Say how a sweep looks for processes, and which it cannot see.
+    """Return a sentence on how a sweep finds processes, and which ones it cannot see.
 
     >>> proof_by("cgroup")
     "each task's control group, which holds every process that it has started"

@@ -1,7 +1,7 @@
 """First cause: which task went first, what its end means, who followed, and what a person can do.
 
-When one process of a gang dies, the others die of it within seconds, with errors that look like their own. So:
-the order of the ends, by how long ago each host says that they were, and a table of what followers say (`patterns`).
+When one process of a gang dies, the others die of it within seconds, with errors that look like their own. The first
+is found by the order of the ends, as each host dates them, and by a table of what followers print (`signatures`).
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _CRASHES = frozenset(
 def classify(ended: Exit) -> Exit:
     """Return the same exit with its cause made more exact by exit code, signal and last lines."""
     if ended.cause is Cause.SIGNAL and ended.signal in _CRASHES:
-        found = matching.signature_of(ended)
-        return replace(ended, cause=found[0].cause if found else Cause.CRASH)
+        match = matching.signature_of(ended)
+        return replace(ended, cause=match[0].cause if match else Cause.CRASH)
     if ended.cause is not Cause.SCRIPT:
         return ended
     if ended.code == 0:
         return replace(ended, cause=Cause.FINISHED)
     if ended.code == SAVED_CODE:
         return replace(ended, cause=Cause.PREEMPTED)
-    found = matching.signature_of(ended)
-    return replace(ended, cause=found[0].cause) if found else ended
+    match = matching.signature_of(ended)
+    return replace(ended, cause=match[0].cause) if match else ended
 
 
 def how(ended: Exit, *, in_pod: bool = False) -> str:
-    """How it ended, as the end of a sentence that starts with the task."""
+    """Return how the task ended, as the end of a sentence that starts with the task."""
     if in_pod and ended.cause.row.in_pod is not None and ended.cause.row.in_pod.how:
         return ended.cause.row.in_pod.how
     said = f": {in_short(ended.last_line)}" if ended.last_line else ""
@@ -96,10 +96,10 @@ def first_of(tasks: Sequence[Task]) -> Task | None:
 
 
 def failed_before_its_chief(run: Run, tasks: Sequence[Task]) -> Task | None:
-    """Return the training task that failed before the chief ended with 0, the first of several; None where none did.
+    """Return the training task that failed first, before the chief ended with exit code 0; None where none did.
 
-    Times decide, by the hosts' clocks as carried over, and not whose report came first. One that had reached the
-    chief's last step has trained to the end, and fell as processes sometimes do when they end together.
+    The times at which they ended decide (the hosts' clocks, converted), not the order of the reports. A task that had
+    reached the chief's last step does not count: it trained to the end, and processes may crash as they end together.
     """
     chief = run.task(run.chief)
     if chief.exit is None:
@@ -118,14 +118,14 @@ def failed_before_its_chief(run: Run, tasks: Sequence[Task]) -> Task | None:
 
 
 def first_cause(run: Run) -> FirstCause | None:
-    """Why this generation ended; None where no task ended badly by itself."""
+    """Return why this generation ended; None where no task ended badly by itself."""
     task = first_of(run.tasks)
-    found = of_task(run, task) if task is not None else None
-    if task is None or found is None:
-        return found
+    own = of_task(run, task) if task is not None else None
+    if task is None or own is None:
+        return own
     away = cut_off_from(run, task)
     if away is not None:
-        sentence = f"{away.name} was cut off: {silence_of(away)}; {found.sentence}"
+        sentence = f"{away.name} was cut off: {silence_of(away)}; {own.sentence}"
         means, advice = matching.of_class(Cause.NETWORK, host=away.name)
         cut = FirstCause(
             None, task.generation, Cause.NETWORK, sentence, host=away.name, means=means, advice=advice
@@ -133,15 +133,15 @@ def first_cause(run: Run) -> FirstCause | None:
         return completed(run, cut)
     lost = lost_by(run, task)
     if lost is None:
-        return found
+        return own
     return completed(
         run,
         FirstCause(
             task=lost.id,
             generation=lost.generation,
             cause=Cause.STALLED,
-            sentence=f"{frozen(lost)}; {found.sentence}",
-            last_lines=found.last_lines,
+            sentence=f"{frozen(lost)}; {own.sentence}",
+            last_lines=own.last_lines,
             means="its process is alive but does nothing, not even send heartbeats; its peers gave it up",
             advice=f"check {lost.host} for what stopped it: SIGSTOP, a debugger, swapped-out memory",
         ),
@@ -149,9 +149,9 @@ def first_cause(run: Run) -> FirstCause | None:
 
 
 def cut_off_from(run: Run, follower: Task) -> Host | None:
-    """Return the host that was silent when a task says that it lost its peers; None where all were heard, or most not.
+    """Return the host that was silent when a task lost its peers; None where no host was silent, or most were.
 
-    Whoever notices that first is not what failed.
+    The task that notices the loss first is not the one that failed.
     """
     if follower.exit is None or follower.exit.cause.row.blame is not Blame.PEER:
         return None
@@ -167,7 +167,7 @@ def _was_silent(host: Host, at: Instant) -> bool:
 
 
 def silence_of(host: Host) -> str:
-    """Say how long a host was not heard."""
+    """Return a sentence that says how long a host was not heard."""
     if host.link is Link.UNREACHABLE or host.silent_at is None or host.back_at is None:
         return "nothing is heard of it"
     return f"nothing was heard of it for {duration(host.back_at - host.silent_at)}"
@@ -193,13 +193,13 @@ def lost_by(run: Run, follower: Task) -> Task | None:
 
 
 def frozen(task: Task) -> str:
-    """Say that the task gives no sign of life."""
+    """Return a sentence that says that the task gives no sign of life."""
     silent_s = task.progress.runtime_age_s or 0.0
     return f"{task.id} on {task.host} is frozen: no sign of life for {duration(silent_s)}"
 
 
 def of_task(run: Run, task: Task) -> FirstCause | None:
-    """Why this task ended, and what became of the others; None while it lives."""
+    """Return why this task ended, and what became of the others; None while it lives."""
     ended = task.exit
     if ended is None:
         return None
@@ -211,7 +211,7 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
     too = f"; so did {_named(run, alike)}" if alike else ""
     python = run.plan.host(task.host).python
     means, advice = matching.explained(ended, host=task.host, python=python)
-    found = FirstCause(
+    cause = FirstCause(
         task=task.id,
         generation=task.generation,
         cause=ended.cause,
@@ -226,8 +226,8 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
     )
     if ended.cause.row.blame is Blame.PEER:  # and nobody had gone before it
         means, advice = matching.of_class(Cause.NETWORK, host=task.host)
-        found = replace(found, cause=Cause.NETWORK, means=means, advice=advice)
-    return completed(run, found)
+        cause = replace(cause, cause=Cause.NETWORK, means=means, advice=advice)
+    return completed(run, cause)
 
 
 def _alike(run: Run, first: Task) -> tuple[TaskId, ...]:
@@ -244,29 +244,29 @@ def _named(run: Run, tasks: Sequence[TaskId]) -> str:
     return ", ".join(f"{task} on {run.task(task).host}" for task in tasks)
 
 
-def completed(run: Run, found: FirstCause) -> FirstCause:
-    """Return the first cause, completed.
+def completed(run: Run, cause: FirstCause) -> FirstCause:
+    """Return the first cause with the facts that are known only once the other tasks have ended.
 
-    Some facts can be told only once the other tasks have ended; what its class always means is added too.
+    What its class of causes always means is added too.
     """
-    first = run.task(found.task) if found.task is not None else None
-    host = first.host if first else found.host
+    first = run.task(cause.task) if cause.task is not None else None
+    host = first.host if first else cause.host
     others = [t for t in run.tasks if first is None or t.id != first.id]
     fell = [t for t in others if t.exit and t.exit.cause.row.blame is Blame.PEER]
-    means, advice = matching.of_class(found.cause, host=host or "the host")
-    means, advice = found.means or means, found.advice or advice
-    if (told := _in_pod(run, found.cause, host)) is not None:
-        means, advice = told
-    if first is not None and (told := gpu_faults.of_task(run, first)) is not None:
-        means, advice = told
-    lines = found.last_lines
-    if found.cause is Cause.RESUME_MISMATCH and first is not None and first.exit is not None:
+    means, advice = matching.of_class(cause.cause, host=host or "the host")
+    means, advice = cause.means or means, cause.advice or advice
+    if (explained := _in_pod(run, cause.cause, host)) is not None:
+        means, advice = explained
+    if first is not None and (explained := gpu_faults.of_task(run, first)) is not None:
+        means, advice = explained
+    lines = cause.last_lines
+    if cause.cause is Cause.RESUME_MISMATCH and first is not None and first.exit is not None:
         means, advice = matching.why_not_resumed(first.exit) or (means, advice)
         lines = lines or first.exit.last_lines
-    if first is not None and (injected := _injected(first, found.cause)) is not None:
+    if first is not None and (injected := _injected(first, cause.cause)) is not None:
         means, advice = f"injected by orch chaos: {injected.fault}", "nothing"
     return replace(
-        found,
+        cause,
         host=host,
         last_lines=lines,
         global_step=first.progress.global_step if first else None,
@@ -279,7 +279,7 @@ def completed(run: Run, found: FirstCause) -> FirstCause:
 
 
 def _in_pod(run: Run, cause: Cause, host: str | None) -> tuple[str, str] | None:
-    """Return what a cause means and what can be done where the host is a pod; None where nothing differs."""
+    """Return what a cause means in a pod, and what can be done there; None where that is the same as on any host."""
     words = cause.row.in_pod
     if words is None or not any(known.is_pod for known in run.plan.hosts if known.name == host):
         return None
@@ -289,7 +289,7 @@ def _in_pod(run: Run, cause: Cause, host: str | None) -> tuple[str, str] | None:
 
 
 def _injected(task: Task, ended_by: Cause) -> Injected | None:
-    """Return the fault of which this task ended; a stall is of a fault that lasts, however late it is found."""
+    """Return the injected fault that ended this task. A stall may be found late, while its fault still lasts."""
     injected = task.injected
     if injected is None:
         return None
@@ -317,45 +317,45 @@ def _follower(task: Task, first: Task | None) -> Follower:
     return Follower(task.id, task.host, round(max(0.0, after_s), 3))
 
 
-def as_data(found: FirstCause, downtime: Mapping[str, float | None] | None = None) -> dict[str, object]:
-    """Return it as events, status and files carry it; with `downtime`, the parts of `cost` in seconds."""
+def as_data(cause: FirstCause, downtime: Mapping[str, float | None] | None = None) -> dict[str, object]:
+    """Return the first cause as JSON data for events, status and files; `downtime`: the parts of `cost` in seconds."""
     return {
-        "task": str(found.task) if found.task else None,
-        "host": found.host,
-        "generation": found.generation,
-        "cause": found.cause.value,
-        "exit_code": found.exit_code,
-        "signal": found.signal,
-        "sentence": found.sentence,
-        "global_step": found.global_step,
-        "ended_time": found.ended_time,
-        "means": found.means,
-        "advice": found.advice,
-        "done": found.done,
-        "cost": found.cost,
+        "task": str(cause.task) if cause.task else None,
+        "host": cause.host,
+        "generation": cause.generation,
+        "cause": cause.cause.value,
+        "exit_code": cause.exit_code,
+        "signal": cause.signal,
+        "sentence": cause.sentence,
+        "global_step": cause.global_step,
+        "ended_time": cause.ended_time,
+        "means": cause.means,
+        "advice": cause.advice,
+        "done": cause.done,
+        "cost": cause.cost,
         "downtime": downtime,
-        "last_lines": list(found.last_lines),
-        "followers": found.followers,
-        "followed": [{"task": str(f.task), "host": f.host, "after_s": f.after_s} for f in found.followed],
-        "alike": [str(task) for task in found.alike],
-        "stopped": found.stopped,
+        "last_lines": list(cause.last_lines),
+        "followers": cause.followers,
+        "followed": [{"task": str(f.task), "host": f.host, "after_s": f.after_s} for f in cause.followed],
+        "alike": [str(task) for task in cause.alike],
+        "stopped": cause.stopped,
     }
 
 
 def _common_line(ended: Exit) -> str:
-    """Return its last line without what differs between tasks and between times: figures, and its own paths."""
+    """Return the last line without its numbers and paths, which differ between tasks and between generations."""
     return ended.cause.value if ended.cause.row.in_other_words else without_figures(ended.last_line)
 
 
 def failure(run: Run) -> str | None:
-    """Return how this generation failed, and at which step, as far as it would happen again; None where it need not.
+    """Return how and at which step this generation failed, if that may repeat itself; None if it need not.
 
     A run that fails again at the same step, with no newer checkpoint, will always fail there. A failure of a host
     counts only where all tasks have met it: otherwise another host may do.
     """
-    found = run.first_cause
-    if found is not None and found.generation == run.generation and found.cause is Cause.NOT_CONNECTED:
-        return str(found.cause.value)
+    cause = run.first_cause
+    if cause is not None and cause.generation == run.generation and cause.cause is Cause.NOT_CONNECTED:
+        return str(cause.cause.value)
     first = first_of(run.tasks)
     if first is None or first.exit is None or not first.exit.cause.row.repeats:
         return None

@@ -1,4 +1,4 @@
-"""GPUs that disappear, and what their driver complains of (Xids): what is noted, and where it is why a task ended."""
+"""GPUs that disappear, and errors that their driver reports (Xids): when they are noted, and when they end a task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAULTS_MAX = 64
 
 
 class Xid(NamedTuple):
-    """What a number of the driver's means."""
+    """What an error number of the driver means."""
 
     means: str
     advice: str = ""
@@ -61,12 +61,14 @@ def sentence(host: str, fault: GpuFault) -> str:
     return f"GPU {fault.index} of {host}: {_about(fault).means}{number}"
 
 
-def heard(turn: Turn, host: Host, told: Sequence[tuple[int, int | None]]) -> None:
-    """Take in what the host tells of its GPUs. Each fault is noted once, of the GPUs that the run may use."""
+def heard(turn: Turn, host: Host, reported: Sequence[tuple[int, int | None]]) -> None:
+    """Record the faults that the host reports of GPUs that the run may use. Each is noted once."""
     ours = set(turn.run.plan.host(host.name).gpus)
     known = {(fault.index, fault.xid): fault for fault in host.gpu_faults}
     now = tuple(
-        known.get(one) or GpuFault(*one, turn.run.generation) for one in dict.fromkeys(told) if one[0] in ours
+        known.get(one) or GpuFault(*one, turn.run.generation)
+        for one in dict.fromkeys(reported)
+        if one[0] in ours
     )[:FAULTS_MAX]
     if now == host.gpu_faults:
         return

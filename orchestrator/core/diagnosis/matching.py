@@ -1,4 +1,4 @@
-"""What the end of a process shows by what it printed: the table `signatures`, applied."""
+"""Finds in the table `signatures` what the last lines of a process mean."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _ENDED_ITSELF = (
 
 
 def signature_of(ended: Exit) -> tuple[Signature, dict[str, str]] | None:
-    """Return the row that the end of a process shows, and what its groups hold; None where it shows none.
+    """Return the row that matches the end of a process, and the values of the row's groups; None where none matches.
 
-    An error of our own runtime is known by its kind, any other by its words. The exception's own words come first.
-    The lines around it count only where TensorFlow raised it, which hides its causes above, or where no exception is
-    known: a KeyError is one, whatever was printed before it.
+    An error of orch's own runtime is recognised by its kind, any other by its text. The exception's text is searched
+    first. The lines around it are searched only where TensorFlow raised it, which prints the cause further up, or where
+    no exception is known: a KeyError is a KeyError, whatever was printed before it.
     """
     if ended.error_kind in _BY_KIND:
         return _BY_KIND[ended.error_kind], {}
     error = ended.error or _last_exception(ended.last_lines)
-    found = _search(error, (*OLD_SCRIPTS, *SIGNATURES))
-    if found is not None or (_OWN_WORDS.match(error) and not _TENSORFLOWS.search(error)):
-        return found
+    match = _search(error, (*OLD_SCRIPTS, *SIGNATURES))
+    if match is not None or (_OWN_WORDS.match(error) and not _TENSORFLOWS.search(error)):
+        return match
     return _search("\n".join(ended.last_lines), [sign for sign in SIGNATURES if not sign.in_the_error_only])
 
 
@@ -60,7 +60,7 @@ def _last_exception(lines: Sequence[str]) -> str:
 
 
 def is_error_known(ended: Exit) -> bool:
-    """Whether the last line is an error that ended the process, by what the runtime told or by a traceback.
+    """Return whether the error that ended the process is known, from the runtime or from a traceback.
 
     A process that ends itself (`os._exit`, exit() in a library) leaves none.
     """
@@ -74,10 +74,10 @@ def is_error_known(ended: Exit) -> bool:
 
 def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
     """Return what an exit means and what a person can do about it."""
-    found = signature_of(ended)
+    match = signature_of(ended)
     facts = {"host": host, "python": python}
-    if found is not None and found[0].cause is ended.cause:
-        sign, said = found
+    if match is not None and match[0].cause is ended.cause:
+        sign, said = match
         return _filled(sign.means, sign.advice, {**said, **facts})
     if ended.cause is Cause.SCRIPT and ended.code and not is_error_known(ended):
         return _filled(*_ENDED_ITSELF, facts)
@@ -85,10 +85,10 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
 
 
 def why_not_resumed(ended: Exit) -> tuple[str, str] | None:
-    """Return what the framework printed of a checkpoint that does not fit, as meaning and advice; None if nothing."""
+    """Return meaning and advice where the framework printed that a checkpoint does not fit; None where it did not."""
     rows = [*WARNINGS, *(sign for sign in SIGNATURES if sign.cause is Cause.CHECKPOINT)]
-    found = _search("\n".join(ended.last_lines), rows)
-    return _filled(found[0].means, found[0].advice, found[1]) if found is not None else None
+    match = _search("\n".join(ended.last_lines), rows)
+    return _filled(match[0].means, match[0].advice, match[1]) if match is not None else None
 
 
 def of_class(cause: Cause, *, host: str, python: str = "python") -> tuple[str, str]:

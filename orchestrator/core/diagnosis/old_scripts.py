@@ -1,7 +1,7 @@
-"""Failures of scripts that were written for an older TensorFlow or Keras: each names the line of today.
+"""Failures of scripts that were written for an older TensorFlow or Keras. Each row names what replaces the old line.
 
-The texts are those of TensorFlow 2.21 and Keras 3.15. These rows are looked at before `signatures`, where a missing
-module is a matter of the host: here it is one of the script.
+The texts are those of TensorFlow 2.21 and Keras 3.15. These rows are tried before `signatures`: there, a missing module
+is a problem of the host; here, it is one of the script.
 """
 
 from __future__ import annotations

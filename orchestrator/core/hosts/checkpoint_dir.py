@@ -1,7 +1,7 @@
 """The checkpoint directory as the hosts see it: whether it answers, and whether it has room.
 
-A shared directory may hang for minutes, and everything that touches it with it: the script that saves, the look at the
-newest checkpoint. A restart would not help, so the run waits, and says so.
+A shared directory may hang for minutes, and with it everything that uses it: the script that saves, and the check of
+the newest checkpoint. A restart would not help, so the run waits, and says so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOM_BYTES = ROOM_FACTOR * LOW_BYTES
 
 
 def heard(turn: Turn, host: Host, event: HostReported) -> None:
-    """Take what a report says of the checkpoint directory on that host."""
+    """Record what a report says of the checkpoint directory on that host."""
     before, now = host.dir_silent_s, event.dir_silent_s
     turn.set_host(turn.run.host(host.name), dir_silent_s=now, dir_free_bytes=event.dir_free_bytes)
     if turn.run.phase.is_terminal:
@@ -51,8 +51,7 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
         if turn.run.task(turn.run.chief).host == host.name:
             # The directory caused this pause, so it says nothing of the script's pace
             turn.forgive_standstill()
-            # Look at the newest checkpoint soon. A look that hung with the directory does not show how much a
-            # look costs.
+            # Verify the newest checkpoint soon: the time of a check that hung says nothing of what one costs.
             running = turn.run.phase_state
             if isinstance(running, Running):
                 due_at = running.verify_at
@@ -74,20 +73,20 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
 
 
 def hangs(run: Run) -> bool:
-    """Whether the chief's host waits for the directory: then the run stands still, and it is nobody's fault."""
+    """Return whether the chief's host waits for the directory: then no task is to blame that the run stands still."""
     return run.host(run.task(run.chief).host).dir_silent_s >= SILENT_S
 
 
 def diagnostic(run: Run) -> str:
-    """Return the end of a sentence about the run; empty where the directory is well."""
+    """Return what is wrong with the directory, to be appended to a sentence; empty where nothing is."""
     silent = [host for host in run.hosts if host.dir_silent_s >= SILENT_S]
-    told = [
+    sentences = [
         f"the checkpoint directory on {h.name} has not answered for {duration(h.dir_silent_s)}"
         for h in silent
     ]
-    told += [
+    sentences += [
         f"the disk of the checkpoint directory on {h.name} is full"
         for h in run.hosts
         if h.dir_low_at is not None
     ]
-    return "".join(f"; {what}" for what in told)
+    return "".join(f"; {what}" for what in sentences)

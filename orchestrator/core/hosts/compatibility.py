@@ -14,7 +14,7 @@ MUST_AGREE = ("tensorflow", "keras", "tf_keras")
 
 
 def differences(hosts: Sequence[Host]) -> Problem | None:
-    """Return what differs between the hosts, in a sentence and as a table; else None. Patch levels of Python may."""
+    """Return how the hosts differ, as a sentence and a table; None if they agree. Python's patch level may differ."""
     rows = {"python": [".".join(host.facts.python.split(".")[:2]) if host.facts else "" for host in hosts]}
     for package in MUST_AGREE:
         rows[package] = [(host.facts.versions.get(package) if host.facts else None) or "-" for host in hosts]
@@ -23,10 +23,12 @@ def differences(hosts: Sequence[Host]) -> Problem | None:
     if not differing:
         return None
     names = [host.name for host in hosts]
-    told = "; ".join(f"{what} ({_who_has_what(names, values)})" for what, values in differing.items())
+    differing_words = "; ".join(
+        f"{what} ({_who_has_what(names, values)})" for what, values in differing.items()
+    )
     return Problem(
         code="hosts-differ",
-        message=f"the hosts differ in {told}",
+        message=f"the hosts differ in {differing_words}",
         hint="the working directory changed while it was pushed: `orch up` again"
         if "code" in differing
         else "install the same versions on all hosts, or name another Python per host with `python:`",
@@ -43,7 +45,7 @@ def _who_has_what(names: Sequence[str], values: Sequence[str]) -> str:
 
 
 def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Problem | None:
-    """Where the hosts do not see one and the same checkpoint directory, who sees which; else None.
+    """Return which hosts see which checkpoint directory; None where all see the same one.
 
     Each host was asked what the run has written there; the first of them wrote it.
     """
@@ -74,7 +76,7 @@ HELD_BY_OTHERS = (GPU_IN_USE, GPU_LEASED)
 
 
 def leased(holders: Sequence[str]) -> Problem | None:
-    """Why the run cannot have its GPUs on a host: the leases of others, one sentence each; None without any."""
+    """Return why the run cannot have its GPUs on a host: the leases of other runs; None where there are none."""
     if not holders:
         return None
     return Problem(
@@ -92,12 +94,12 @@ def gpus(
     in_use: Sequence[Mapping[str, object]],
     why_none: str | None = None,
 ) -> Problem | None:
-    """Why the run cannot have the GPUs that the spec gives it on this host, or None.
+    """Return why the run cannot have the GPUs that the spec gives it on this host; None where it can.
 
     Args:
         present: What the driver shows; None where there is none.
         in_use: `gpu`, `pid`, `user` and `name` of each process that computes on one, of the probe.
-        why_none: Why there is no GPU; None where that cannot be told, and nothing is judged.
+        why_none: Why there is no GPU; None where that is not known: then no problem is reported.
     """
     if present is None:
         return _no_gpu(plan, name, why_none) if why_none is not None else None
@@ -110,17 +112,17 @@ def gpus(
             hint="correct `gpus` of this host in the cluster spec; `nvidia-smi -L` there lists them",
             exit_code=6,
         )
-    taken = [found for found in in_use if found["gpu"] in wanted]
+    taken = [process for process in in_use if process["gpu"] in wanted]
     if not taken:
         return None
-    told = "; ".join(
-        f"GPU {found['gpu']} by pid {found['pid']} of {found['user'] or 'a user who cannot be seen from there'} "
-        f"({found['name']})"
-        for found in taken
+    processes = "; ".join(
+        f"GPU {process['gpu']} by pid {process['pid']} of {process['user'] or 'a user who cannot be seen from there'} "
+        f"({process['name']})"
+        for process in taken
     )
     return Problem(
         code=GPU_IN_USE,
-        message=f"in use by somebody else: {told}",
+        message=f"in use by somebody else: {processes}",
         hint="nothing of others is ever killed: wait, ask them, or give the run other GPUs "
         "(`gpus: [1, 2]` lists them by number)",
         exit_code=6,
@@ -143,7 +145,7 @@ def _no_gpu(plan: Plan, name: str, why: str) -> Problem | None:
 
 
 def no_tensorflow(plan: Plan, name: str, version: str | None, *, imported: bool) -> Problem | None:
-    """Why the tasks of this host would fail at their first import, or None.
+    """Return why the tasks of this host would fail at their first import; None where they would not.
 
     Args:
         plan: The plan.
@@ -168,7 +170,7 @@ def no_tensorflow(plan: Plan, name: str, version: str | None, *, imported: bool)
 
 
 def own_name(plan: Plan, own: Mapping[str, str | None]) -> Problem | None:
-    """Why gloo would break on this host, or None. It listens where the host's own name resolves to.
+    """Return why gloo would fail on this host; None where it would not. It listens where the host's name resolves to.
 
     Horovod 0.28 obeys HOROVOD_GLOO_IFACE only in part (not for its process sets, of which one is that of all ranks), so
     nothing in the environment helps: with 127.0.1.1, as Debian writes it, the other hosts connect to themselves.

@@ -1,4 +1,4 @@
-"""What becomes of a host's state: lost, quarantined, stuck, and open again. Who takes its tasks: `slots`."""
+"""Changes of a host's state: lost, quarantined, stuck, and open again. `slots` decides who takes its tasks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ FAULTS_MAX = 2
 
 
 def is_cut_off(run: Run) -> bool:
-    """Whether so many hosts are silent that it must be the coordinator: then it stops and starts nothing.
+    """Return whether so many hosts are silent that the coordinator must be cut off: then it stops and starts nothing.
 
-    It is judged by the hosts that hold tasks and by the others that are connected. A host that was given up long ago
-    shows nothing.
+    Hosts that hold tasks count, and others that are connected. A host that was given up long ago does not count.
     """
     holding = {task.host for task in run.tasks}
     judging = [host for host in run.hosts if host.name in holding or host.link is Link.CONNECTED]
@@ -34,7 +33,7 @@ def living(run: Run, host: Host) -> list[Task]:
 
 
 def lose(turn: Turn, task: Task, why: str = "") -> None:
-    """Judge a task dead: its host has been silent for too long, or `why`."""
+    """Count a task as dead: its host has been silent for too long, or as `why` says."""
     ended = replace(task.exit or Exit(cause=Cause.HOST_LOST, at=turn.at), cause=Cause.HOST_LOST)
     turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
     set_lost(turn, turn.run.host(task.host))
@@ -71,17 +70,17 @@ def charge(turn: Turn, *, progressed: bool) -> None:
 
 
 def _at_fault(run: Run) -> str | None:
-    """Return the one host that ended this generation by its own fault, while others were fine."""
+    """Return the one host whose fault ended this generation; None where it was no host's, or several had it."""
     if len(run.assignees) < 2:
         return None
     lost = {task.host for task in run.tasks if task.phase is TaskPhase.LOST}
     failed = {task.host for task in run.tasks if task.exit and task.exit.cause.row.blame is Blame.HOST}
-    found = run.first_cause
-    if not lost and (found is None or found.cause.row.blame is not Blame.HOST):
+    cause = run.first_cause
+    if not lost and (cause is None or cause.cause.row.blame is not Blame.HOST):
         return None
-    # This was the end of a task that never joined, or that could not be released.
-    if not failed and found is not None:
-        return found.host
+    # A task never joined, or could not be released.
+    if not failed and cause is not None:
+        return cause.host
     return failed.pop() if len(failed) == 1 else None
 
 
@@ -98,14 +97,14 @@ STUCK_HINT = (
 )
 
 
-def unkillable(turn: Turn, name: str, found: tuple[Unkillable, ...]) -> None:
+def unkillable(turn: Turn, name: str, processes: tuple[Unkillable, ...]) -> None:
     """Close a host that has processes, of whichever run, that cannot be killed; open it once they are gone."""
     host = turn.run.host(name)
-    if _who(found) == _who(host.unkillable):
+    if _who(processes) == _who(host.unkillable):
         return
-    host = turn.set_host(host, unkillable=found)
-    if found:
-        why = "; ".join(one.sentence for one in found)
+    host = turn.set_host(host, unkillable=processes)
+    if processes:
+        why = "; ".join(one.sentence for one in processes)
         set_stuck(turn, name, why)
         turn.note(NoteKind.UNKILLABLE, f"{name}: {why}; no task is started there until it is gone")
     elif host.state is HostState.STUCK:
@@ -124,8 +123,8 @@ def reopen(turn: Turn, host: Host) -> None:
         turn.set_host(host, state=HostState.OPEN, state_why="")
 
 
-def _who(found: tuple[Unkillable, ...]) -> set[tuple[str, int]]:
-    return {(one.run, one.pid) for one in found}
+def _who(processes: tuple[Unkillable, ...]) -> set[tuple[str, int]]:
+    return {(one.run, one.pid) for one in processes}
 
 
 def stuck(name: str, why: str) -> Problem:

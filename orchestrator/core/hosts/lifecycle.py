@@ -1,4 +1,4 @@
-"""What happens to hosts, and what they are asked: silence, reconnection, preparation, the proof."""
+"""Events about hosts, and orders to them: silence, reconnection, preparation, and the proof that nothing is left."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MUST_NOT_SUFFER = (Phase.RENDEZVOUS, Phase.RUNNING)
 
 
 def silent_at(run: Run) -> Iterator[tuple[Host, Deadline]]:
-    """Yield when each host is displayed as unreachable unless it is heard; none of those that are already."""
+    """Yield when each host will be displayed as unreachable unless it is heard. Those that are already are left out."""
     timing = run.plan.timing
     # A new coordinator has not heard any host yet: a host that never connects to it is as silent as one that stops
     # answering.
@@ -63,7 +63,7 @@ def _last_sign_at(host: Host) -> Instant:
 
 
 def note_silence(turn: Turn) -> None:
-    """Display a host that is silent for too long. Nothing else follows from it here.
+    """Display a host as unreachable that is silent for too long. Nothing else follows from it here.
 
     When more than half of the hosts are silent while tasks train, one sentence says that this machine is probably cut
     off.
@@ -126,7 +126,7 @@ def host_up(turn: Turn, event: HostUp) -> None:
 
 
 def host_prepared(turn: Turn, event: HostPrepared) -> None:
-    """Take a host that is ready, and start the tasks that waited for it after a reboot."""
+    """Record that a host is ready, and start the tasks that waited for it after a reboot."""
     host = turn.run.host(event.host)
     was_ready = host.facts is not None
     host_state.unkillable(turn, host.name, event.facts.unkillable)
@@ -148,7 +148,7 @@ def _unstarted(run: Run, name: str) -> list[Action]:
 
 
 def outstanding(run: Run, name: str, at: Instant) -> list[Action]:
-    """Return the orders to this host that are not known to be done. Each may be repeated without harm."""
+    """Return the orders to this host that are not known to be carried out. Each may be repeated without harm."""
     actions: list[Action] = []
     chief_here = run.task(run.chief).host == name
     if chief_here and final_verification.asked_at(run) is not None:
@@ -161,7 +161,7 @@ def outstanding(run: Run, name: str, at: Instant) -> list[Action]:
         actions.append(PrepareHost(host=name))
     if run.phase is Phase.RENDEZVOUS and not is_seeded(run) and chief_here:
         actions.append(SeedCheckpoint(host=name, generation=run.generation))
-    # Whether the look at the newest checkpoint was asked for, and its answer perhaps lost with a connection
+    # Whether a check of the newest checkpoint was ordered, and its answer may have been lost with a connection
     running = run.phase_state
     if (
         isinstance(running, Running) and running.verify_at is None and run.plan.checkpoint is not None
@@ -192,7 +192,7 @@ def _owes_proof(run: Run, name: str) -> bool:
 
 
 def host_refused(turn: Turn, event: HostRefused) -> None:
-    """Take a refusal that a person must clear: a run that has not begun fails with it, a later one says it once."""
+    """Record a problem that a person must solve. A run that has not begun fails by it; a later one notes it once."""
     host = turn.run.host(event.host)
     if event.problem.code == AllocationGone.code and turn.run.has_begun:
         _taken_back(turn, host, event.problem)
@@ -222,9 +222,9 @@ def _taken_back(turn: Turn, host: Host, problem: Problem) -> None:
     turn.set_host(
         host, state=HostState.DRAINED, state_why=problem.message, gone=problem.code, problem=problem.message
     )
-    told = problem.message.partition(": ")[2]
+    reason = problem.message.partition(": ")[2]
     same = any(
-        told in (other.problem or "") for other in turn.run.hosts if other.gone and other.name != host.name
+        reason in (other.problem or "") for other in turn.run.hosts if other.gone and other.name != host.name
     )
     what = f"{host.name} is gone for the same reason" if same else problem.message
     turn.note(NoteKind.HOST_GONE, f"{what}; no proof is awaited from it")

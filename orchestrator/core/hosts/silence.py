@@ -83,15 +83,15 @@ def _lost_afterwards(run: Run, host: Host) -> Deadline | None:
         for task in run.tasks
         if task.host != host.name and task.exit is not None and task.exit.cause is Cause.FOLLOWER
     ]
-    if any(_names(run, told, follower) for follower in followers for told in here) and _has_somewhere_to_go(
-        run, host
-    ):
+    if any(
+        _names(run, task_here, follower) for follower in followers for task_here in here
+    ) and _has_somewhere_to_go(run, host):
         return host.since_at
     return last_word_at(host) + run.plan.timing.lost_after_s
 
 
 def last_word_at(host: Host) -> Instant:
-    """Return when a host was last heard; by a coordinator that has not heard it, since when it listens."""
+    """Return when a host was last heard; where this coordinator has not heard it yet, since when it listens."""
     return host.heard_at if host.heard_at is not None else host.since_at
 
 
@@ -99,7 +99,7 @@ _TF_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 
 
 def _names(run: Run, gone: Task, follower: Task) -> bool:
-    """Whether a follower's last words name the task, by TensorFlow's name or by its address."""
+    """Return whether a follower's last lines name the task, by TensorFlow's name for it or by its address."""
     ended = follower.exit
     said = "\n".join((*ended.last_lines, ended.error or "")) if ended is not None else ""
     named = {
@@ -110,7 +110,7 @@ def _names(run: Run, gone: Task, follower: Task) -> bool:
 
 
 def _has_somewhere_to_go(run: Run, host: Host) -> bool:
-    """Whether the next generation can begin without this host, now."""
+    """Return whether the next generation can begin without this host, now."""
     without = run.with_host(replace(host, state=HostState.LOST))
     return host.name not in slots.next_assignment(without).waits_for
 
@@ -119,12 +119,12 @@ def judge(turn: Turn) -> list[str]:
     """Give up the hosts that have been silent for too long, with their tasks; return their names."""
     lost = [turn.run.host(name) for name, at in lost_at(turn.run) if is_due(at, turn.at)]
     for host in lost:
-        told = ""
+        by_peer = ""
         if turn.at - last_word_at(host) < turn.run.plan.timing.lost_after_s:
-            told = ", and a peer's TensorFlow says that its task there is gone"
+            by_peer = ", and a peer's TensorFlow says that its task there is gone"
         silent = duration(turn.at - last_word_at(host))
         set_lost(turn, host)
-        turn.note(NoteKind.HOST_LOST, f"{host.name} has been silent for {silent}{told}; it counts as lost")
+        turn.note(NoteKind.HOST_LOST, f"{host.name} has been silent for {silent}{by_peer}; it counts as lost")
         for task in living(turn.run, host):
             lose(turn, task)
     return [host.name for host in lost]

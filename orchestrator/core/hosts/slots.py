@@ -1,4 +1,4 @@
-"""Who holds the tasks of the next generation: the one place that decides it. Pure questions to a run.
+"""Decides which hosts hold the tasks of the next generation. Pure functions of a run; no other module decides it.
 
 A slot is a host of the plan with its tasks. Its assignee is that host or a replacement. The rules:
 - A host that can go on keeps its slot. Tasks are not moved without need, so a host that comes back does not get its
@@ -28,7 +28,7 @@ NO_TASKS = (HostState.LOST, HostState.DRAINED, HostState.STUCK, HostState.LEAVIN
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Holders for the next generation."""
+    """Which host holds each slot in the next generation."""
 
     replacements: Mapping[str, str | None]
     """As `Run.replacements`."""
@@ -39,12 +39,12 @@ class Assignment:
 
 
 def assignee(run: Run, slot: str) -> str | None:
-    """Who holds a slot in this generation; None where its tasks are left out."""
+    """Return the host that holds a slot in this generation; None where its tasks are left out."""
     return run.replacements.get(slot, slot)
 
 
 def is_ready(run: Run, host: Host) -> bool:
-    """Whether tasks can be started on it now. A host that was prepared is there while the first hosts are."""
+    """Return whether tasks can be started on a host now. In PENDING it is enough that the host was prepared."""
     is_there = host.link is Link.CONNECTED and host.problem is None
     return (is_there or run.phase is Phase.PENDING) and host.facts is not None
 
@@ -79,13 +79,13 @@ def next_assignment(run: Run) -> Assignment:
 
 
 def chosen_hosts(run: Run, assignment: Assignment) -> list[Host]:
-    """Those that would hold a slot, in the order of the hosts."""
+    """Return the hosts that would hold a slot, in the order of the plan."""
     names = {assignment.replacements.get(slot, slot) for slot in run.plan.hosts_used}
     return [host for host in run.hosts if host.name in names]
 
 
 def is_refused(run: Run, host: Host) -> bool:
-    """Until a person acts; while it is asked again, and before the run has begun, that is not yet known."""
+    """Return whether a host cannot serve the run until a person acts. It is not known while the host is asked again."""
     return host.facts is None and host.retry_at is not None and run.has_begun
 
 
@@ -96,18 +96,18 @@ def _fill(run: Run, vacant: Iterable[str], chosen: dict[str, str | None]) -> Non
         fitting = [name for name in free if has_room(run.plan, slot, name)]
         gpus = {name: len(run.plan.host(name).gpus) for name in fitting}
         waits = {name: _has_standby(run, slot, name) for name in fitting}
-        found = min(fitting, key=lambda name: (name != slot, gpus[name], not waits[name]), default=None)
-        if found is not None:
-            chosen[slot] = found
+        host_name = min(fitting, key=lambda name: (name != slot, gpus[name], not waits[name]), default=None)
+        if host_name is not None:
+            chosen[slot] = host_name
 
 
 def is_free(run: Run, host: Host) -> bool:
-    """Whether it could be given the tasks of a slot, if it has none."""
+    """Return whether a host that holds no slot could be given one."""
     return host.state is HostState.OPEN and is_ready(run, host) and unfit(run, host) is None
 
 
 def _has_standby(run: Run, slot: str, name: str) -> bool:
-    """Whether the tasks of a slot wait at their gates on a host."""
+    """Return whether the tasks of a slot wait at their gates on a host."""
     if not run.standby.tasks or run.standby.ended:
         return False
     held = [run.standby.find(task.id, name) for task in run.tasks_on(assignee(run, slot) or "")]
@@ -115,7 +115,7 @@ def _has_standby(run: Run, slot: str, name: str) -> bool:
 
 
 def unfit(run: Run, host: Host) -> str | None:
-    """Why a host cannot join those that hold the tasks: other software, other code, another checkpoint directory."""
+    """Return why a host cannot join the assignees: other software, other code, another checkpoint directory."""
     others = [other for other in run.assignees if other.facts is not None and other is not host][:1]
     if host.facts is None:
         return None
@@ -135,7 +135,7 @@ def _fill_against_advice(run: Run, unfilled: Iterable[str], chosen: dict[str, st
 
 
 def _may_leave_out(run: Run, slots: Sequence[str]) -> bool:
-    """Whether the spec allows to go on without the tasks of these slots."""
+    """Return whether the spec allows the run to go on without the tasks of these slots."""
     if not slots:
         return True
     left = [task.id.type for task in run.plan.tasks if task.host not in slots]
@@ -144,7 +144,7 @@ def _may_leave_out(run: Run, slots: Sequence[str]) -> bool:
 
 
 def is_better(run: Run, assignment: Assignment) -> bool:
-    """Whether it is worth a restart: more tasks would train, or a host would be free that is drained or leaves."""
+    """Return whether an assignment is worth a restart: more tasks train, or a drained or leaving host is freed."""
     drained = {host.name for host in run.hosts if host.state in (HostState.DRAINED, HostState.LEAVING)}
     now = {slot: assignee(run, slot) for slot in run.plan.hosts_used}
     then = {slot: assignment.replacements.get(slot, slot) for slot in now}
@@ -159,13 +159,13 @@ def _trains(run: Run, assignees: Mapping[str, str | None]) -> int:
 
 
 def _goes_on(run: Run, host: Host) -> bool:
-    """Whether tasks train on, on a host that only gets no new ones: it leaves, or another run left something there."""
+    """Return whether the tasks on a host train on though it gets no new ones: it leaves, or is stuck by another run."""
     closed = host.state in (HostState.STUCK, HostState.LEAVING)
     return closed and any(task.host == host.name and task.phase.may_live for task in run.tasks)
 
 
 def why_not_drained(run: Run, name: str) -> str | None:
-    """Why the run cannot do without a host; None where it can."""
+    """Return why the run cannot do without a host; None where it can."""
     drained = replace(run.host(name), state=HostState.DRAINED)
     if name not in next_assignment(run.with_host(drained)).waits_for:
         return None
@@ -179,7 +179,7 @@ def why_not_drained(run: Run, name: str) -> str | None:
 
 
 def _means(run: Run, share: str) -> str:
-    """Say what it means for the training that only this share of the tasks is left."""
+    """Return what it means for the training that only this share of the tasks is left."""
     options = run.plan.options
     if options.on_shrink == "hold_batch":
         held = "the global batch is held"
@@ -193,7 +193,7 @@ def _means(run: Run, share: str) -> str:
 
 
 def fewer(run: Run) -> str:
-    """`3 of 4 workers: the global batch is 3/4 of what it was`; empty where none is left out."""
+    """Return such as `3 of 4 workers: the global batch is 3/4 of what it was`; empty where no task is left out."""
     wanted, have = run.plan.tasks, run.placed.tasks
     types = sorted({task.id.type for task in wanted if run.replacements.get(task.host, task.host) is None})
     if not types:

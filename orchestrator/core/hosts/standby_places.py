@@ -1,8 +1,8 @@
-"""Where a standby's tasks are held: each on its own host, and beside that on spares, which may have to take it over.
+"""Where a standby's tasks are held: each on its own host, and also on spares, which may have to take it over.
 
-A process is started as one task, and cannot become another: so a spare holds one for each task that it may be given,
-as far as its memory and its ports go. Where there are more slots than a spare has room for, each spare begins with
-others. Only the tasks of one slot are ever released there; the others are ended then.
+A process is started as one task, and cannot become another. So a spare holds one process for each task that it may be
+given, as far as its memory and ports suffice. Where there are more slots than a spare has room for, each spare begins
+with different ones. Only the tasks of one slot are ever released on a spare; the others are then ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.core.hosts.host_state import is_cut_off
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.launching import environment as launch
-from orchestrator.core.launching.generations import highest_told
+from orchestrator.core.launching.generations import highest_reported
 from orchestrator.core.launching.placement import assigned, has_room
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.host import Host, HostState, Link
@@ -37,7 +37,7 @@ SPARE_LOSSES_MAX = 2
 
 
 def why_no_memory(run: Run) -> str | None:
-    """Return why the hosts that train have no memory to spare; None where they have."""
+    """Return why the hosts that train have no memory left for a standby; None where they have."""
     for host in run.assignees:
         wanted = TASK_BYTES * len(run.tasks_on(host.name))
         if host.memory_available_bytes is None or host.memory_available_bytes < MEMORY_SHARE * wanted:
@@ -78,27 +78,25 @@ def _may_hold(run: Run, spare: Host) -> bool:
 
 
 def is_home(run: Run, task: Task) -> bool:
-    """Whether a task of the standby is where the one is that trains."""
+    """Return whether a task of the standby is on the host of the same task that trains."""
     trains = run.find_task(task.id)
     return trains is not None and trains.host == task.host
 
 
 def living(run: Run) -> list[Task]:
-    """Return its tasks that have, or may have, a process."""
+    """Return the standby's tasks that have, or may have, a process."""
     return [task for task in run.standby.tasks if task.phase.may_live]
 
 
 def is_whole(run: Run) -> bool:
-    """Whether no task was taken out of it, to be restarted alone: only then is its number of use to the gang."""
+    """Return whether the standby has all its tasks, as a gang needs them: none was taken out to be restarted alone."""
     return all(run.standby.find(task.id, task.host) is not None for task in run.tasks)
 
 
 def given_up_at(run: Run) -> dict[str, Deadline]:
     """Return, by silent host, when the run stops waiting for the standby's tasks there to end.
 
-    A later report still has them ended.
-
-    A spare has none of the tasks for which a silent host would count as lost.
+    They are ended when the host reports again. Silence alone does not make a spare lost, since none of its tasks train.
     """
     if not run.standby.ended or is_cut_off(run):
         return {}
@@ -108,26 +106,26 @@ def given_up_at(run: Run) -> dict[str, Deadline]:
 
 
 def why_incomplete(run: Run) -> str | None:
-    """Return what another standby would have that this one lacks; None where it has all."""
+    """Return what a new standby would have and this one lacks; None where it lacks nothing."""
     taken = [str(task.id) for task in run.tasks if run.standby.find(task.id, task.host) is None]
     if taken:
         return f"{', '.join(taken)} was restarted from it"
     if len(run.hosts) == len(run.plan.hosts_used):
         return None
     holding = frozenset(task.host for task in living(run))
-    found = next(on_spares(run, without=holding), None)
-    return f"{found[1]} can hold it too" if found is not None else None
+    spare = next(on_spares(run, without=holding), None)
+    return f"{spare[1]} can hold it too" if spare is not None else None
 
 
 def unfit(host: Host) -> str | None:
-    """Return why what waits on a host cannot be released; None where it can."""
+    """Return why the standby's tasks on a host cannot be released; None where they can."""
     if host.state is not HostState.OPEN:
         return f"{host.name} is {host.state.value}"
     return f"{host.name} is prepared anew" if host.facts is None else None
 
 
 def is_covered(run: Run, task: Task) -> bool:
-    """Return whether a spare holds the task too."""
+    """Return whether a spare also holds the task."""
     return any(
         other.id == task.id
         and other.host != task.host
@@ -138,12 +136,12 @@ def is_covered(run: Run, task: Task) -> bool:
 
 
 def fitting(run: Run, assignment: Assignment) -> list[Task]:
-    """Return those that wait where the next generation's tasks will be; none unless all of them do."""
-    if not is_whole(run) or highest_told(run) >= run.standby.generation:
+    """Return the standby's tasks for this assignment; none unless every task waits where it will be."""
+    if not is_whole(run) or highest_reported(run) >= run.standby.generation:
         return []
     if None in assignment.replacements.values() and assignment.replacements != run.replacements:
         return []  # they were started with another number of tasks
     placed = assigned(run.plan, assignment.replacements)
-    found = [run.standby.find(task.id, task.host) for task in placed]
-    waiting = [task for task in found if task is not None and task.phase.may_live]
+    standby_tasks = [run.standby.find(task.id, task.host) for task in placed]
+    waiting = [task for task in standby_tasks if task is not None and task.phase.may_live]
     return waiting if len(waiting) == len(placed) else []

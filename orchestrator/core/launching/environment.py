@@ -21,7 +21,7 @@ PORT_CANDIDATES_MAX = 16
 """How many ports a task may try. More than a few are never taken by strangers at once."""
 
 
-GENERATION_TOLD_MAX = 10**8
+GENERATION_REPORTED_MAX = 10**8
 """The highest generation that a host is believed to have of somebody else's. One above the wire's limit would make
 every later report of every host unreadable, so a host could end the run, and all that follow in its directory."""
 
@@ -43,7 +43,7 @@ def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[st
     """Return the environment that names a task's peers. It is known only when all tasks have joined.
 
     Args:
-        addresses: `host:port` of every task; as `Addresses`, what all are told alike is made once.
+        addresses: `host:port` of every task. `Addresses` makes what is the same for all tasks only once.
     """
     shared = addresses if isinstance(addresses, Addresses) else Addresses(addresses)
     return STRATEGIES[plan.strategy].wiring(plan, shared, task)
@@ -51,7 +51,7 @@ def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[st
 
 def runtime_options(plan: Plan) -> str:
     """Return ORCH_RUNTIME, the runtime's options as JSON; an option that is missing has its default."""
-    # The number of replicas that was planned is left out: the task is told it by an environment variable.
+    # The planned number of replicas is left out: the task gets it in an environment variable.
     defaults = asdict(replace(Options(), replicas_planned=plan.options.replicas_planned))
     chosen = {name: value for name, value in asdict(plan.options).items() if value != defaults[name]}
     if plan.options.tpu is not None:  # TensorFlow would silently wait for many minutes for a TPU
@@ -62,26 +62,26 @@ def runtime_options(plan: Plan) -> str:
 
 
 def _saving(checkpoint: CheckpointPlan | None) -> dict[str, float]:
-    """Return how often to save, where the spec says it: else the runtime finds it."""
+    """Return how often to save, where the spec says it. Otherwise the runtime computes it."""
     if checkpoint is None:
         return {}
-    told = {"save_every_steps": checkpoint.every_steps, "save_every_s": checkpoint.every_s}
-    return {name: value for name, value in told.items() if value is not None}
+    intervals = {"save_every_steps": checkpoint.every_steps, "save_every_s": checkpoint.every_s}
+    return {name: value for name, value in intervals.items() if value is not None}
 
 
 def _rescue(plan: Plan) -> dict[str, bool]:
-    """Return whether a task is to be able to hand over its state."""
+    """Return whether a task prepares to hand over its state before it is stopped."""
     return {"rescue": True} if plan.restart.rescue_s and STRATEGIES[plan.strategy].rescues else {}
 
 
 def strategy_options(row: Strategy) -> dict[str, Any]:
     """Return the part of ORCH_RUNTIME that is the same in all runs of a strategy."""
-    told = {"module": row.runtime_module, "tf_class": row.tf_class, "served": sorted(row.served)}
-    return {"strategy": row.name, **{name: value for name, value in told.items() if value}}
+    options = {"module": row.runtime_module, "tf_class": row.tf_class, "served": sorted(row.served)}
+    return {"strategy": row.name, **{name: value for name, value in options.items() if value}}
 
 
 def ports_needed(plan: Plan) -> int:
-    """How many ports the range must have: two for each task of the fullest machine.
+    """Return how many ports the range must have: two for each task of the fullest machine.
 
     A generation never uses a port of the one before it, so that a stale process cannot join a new gang.
     """
@@ -90,7 +90,7 @@ def ports_needed(plan: Plan) -> int:
 
 
 def port_candidates(plan: Plan, run_id: str, generation: int, task: TaskId) -> tuple[int, ...]:
-    """Ports that this task may take, the preferred one first.
+    """Return the ports that this task may take, the preferred one first.
 
     The range is cut into blocks of equal width, and a generation takes as many blocks as its machine has
     slots, each time the next ones: tasks may move between generations, slots do not. As there are twice as many
@@ -124,7 +124,7 @@ def _blocks(size: int, tasks: int, slots: int) -> tuple[int, int, int]:
 def ports_in_block(plan: Plan, host: str, tasks: int) -> int:
     """Return how many ports a task may try on a host that has so many tasks.
 
-    So many tasks can wait there in each other's place: those of different slots try the same ports.
+    So many standby tasks can wait on one host: tasks of different slots try the same ports.
     """
     first, last = plan.ports
     machines = _machines(plan)
@@ -135,7 +135,7 @@ def ports_in_block(plan: Plan, host: str, tasks: int) -> int:
 def have_ports_apart(plan: Plan, generation: int, other: int) -> bool:
     """Return whether two generations take different ports on every machine.
 
-    Two in a row always do. Others need not: after as many as there is room for, it begins anew.
+    Two in a row always do. Others need not: once all blocks were used, the first ones are used again.
 
     >>> from orchestrator.core.plan import HostPlan, TaskPlan
     >>> task = TaskPlan(TaskId("worker", 0), "a")
@@ -167,7 +167,7 @@ def replicas(tasks: Iterable[TaskPlan], on_cpu: int | None) -> int:
 
 
 def _machines(plan: Plan) -> dict[str, str]:
-    """Return, by host, what tells machines apart for ports: two hosts of a spec may be one machine."""
+    """Return the key of each host's machine: two hosts of a spec may be one machine, and share its ports."""
     return {host.name: host.peer_address for host in plan.hosts}
 
 
@@ -182,7 +182,7 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of one task, without TF_CONFIG (which waits for the ports) and without secrets.
 
-    Ours goes over the user's. CUDA_VISIBLE_DEVICES is always set: left out, TensorFlow would take every GPU.
+    orch's variables win over the user's. CUDA_VISIBLE_DEVICES is always set: without it TensorFlow takes every GPU.
     """
     placed = plan.task(task)
     ours = {
@@ -195,7 +195,7 @@ def environment(
         "ORCH_GENERATION": str(generation),
         "ORCH_RESTARTS": str(restarts),
         "ORCH_RUNTIME": runtime_options(plan),
-        **_replicas_told(plan),
+        **_replica_variables(plan),
     }
     if plan.options.keras == 2:
         ours["TF_USE_LEGACY_KERAS"] = "1"
@@ -206,15 +206,15 @@ def environment(
     if checkpoint_dir is not None:
         ours["ORCH_CHECKPOINT_DIR"] = checkpoint_dir
     if len(plan.hosts) > 1:
-        # Else gRPC would send to a proxy of the login files what the tasks say to each other. The shim adds the host's.
+        # Otherwise gRPC sends the tasks' traffic to a proxy that the login files name. The shim adds the host's own.
         peers = dict.fromkeys(host.peer_address.strip("[]") for host in plan.hosts)
         ours["no_grpc_proxy"] = plan.env.get("no_grpc_proxy", ",".join(peers))
-    # Python draws it for each process: the order of a set of strings would differ by worker, and after a restart.
+    # Python draws a seed for each process: the order of a set of strings would differ by worker, and after a restart.
     return {"PYTHONHASHSEED": "0", **STRATEGIES[plan.strategy].env, **plan.env, **ours}
 
 
-def _replicas_told(plan: Plan) -> dict[str, str]:
-    """Return what a script is told of the number of replicas, where there may be fewer than planned."""
+def _replica_variables(plan: Plan) -> dict[str, str]:
+    """Return the variables that tell a script its number of replicas, where there may be fewer than planned."""
     planned = plan.options.replicas_planned
     if planned is None:
         return {}
@@ -226,7 +226,7 @@ def _replicas_told(plan: Plan) -> dict[str, str]:
 
 
 def _visible_gpus(plan: Plan, task: TaskPlan) -> tuple[int, ...]:
-    """Its own; or all of the run's on its host, in the order of local ranks, where the script picks by local rank."""
+    """Return a task's own GPUs; all of the run's on its host, by local rank, where the script picks by local rank."""
     row = STRATEGIES[plan.strategy]
     if task.id.type in row.without_gpus:
         return ()
@@ -249,11 +249,11 @@ def checkpoint_dir(plan: Plan, generation: int, task: TaskId) -> str | None:
 
 
 def has_scratch(plan: Plan, task: TaskId) -> bool:
-    """Whether a task saves into a copy of its own that is thrown away: all who train beside the chief do."""
+    """Return whether a task saves into a scratch copy that is thrown away: all who train beside the chief do."""
     served = STRATEGIES[plan.strategy].served
     return plan.checkpoint is not None and task.type not in served and checkpoint_dir(plan, 0, task) is None
 
 
 def hosts_with_scratch(plan: Plan) -> list[str]:
-    """Return the hosts of tasks that start from a copy of their own."""
+    """Return the hosts of tasks that start from a scratch copy of the checkpoint."""
     return list(dict.fromkeys(task.host for task in plan.tasks if has_scratch(plan, task.id)))

@@ -1,4 +1,4 @@
-"""Which task runs on which host, with which GPUs. Pure: the same asks give the same places.
+"""Chooses the host and the GPUs of each task. Pure: the same input gives the same places.
 
 Rules:
 - A host holds as many tasks as it has slots; a spare host holds none.
@@ -25,7 +25,7 @@ COMPUTING_TYPES = ("chief", "worker")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """So many tasks of one type. `gpus` is the count for each; None leaves it to the rules above."""
+    """A request for some tasks of one type. `gpus` is the count for each task; None leaves it to the rules above."""
 
     type: str
     replicas: int
@@ -35,12 +35,12 @@ class Ask:
 
     @property
     def shares(self) -> bool:
-        """Whether its tasks take an equal share of what is left on their host."""
+        """Return whether its tasks take an equal share of the GPUs that are left on their host."""
         return self.gpus is None and self.type in COMPUTING_TYPES
 
     @property
     def needs(self) -> int:
-        """GPUs that each of its tasks cannot do without."""
+        """Return how many GPUs each of its tasks needs at least."""
         return self.gpus or 0
 
 
@@ -55,7 +55,7 @@ class NoPlacement:
 
 @dataclass(slots=True)
 class _Capacity:
-    """One host while it is being filled."""
+    """What is left of one host while tasks are placed on it."""
 
     index: int
     host: HostPlan
@@ -99,7 +99,7 @@ def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPl
 
 
 def has_room(plan: Plan, capacity: str, host: str) -> bool:
-    """Whether a host could take all the tasks that the plan gives to another."""
+    """Return whether a host could take all the tasks that the plan gives to another."""
     tasks, other = [task for task in plan.tasks if task.host == capacity], plan.host(host)
     own = plan.host(capacity).gpus
     gpus = max((own.index(gpu) + 1 for task in tasks for gpu in task.gpus), default=0)
@@ -141,7 +141,7 @@ def _too_hungry(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list
 
 
 def _fill(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[NoPlacement]:
-    """Take a capacity for each task, the hungriest first. Who shares comes next, who needs no GPU last."""
+    """Choose a host for each task: those with the most GPUs first, then those that share, then those without GPUs."""
     problems = []
     for ask in sorted(wanted.values(), key=lambda ask: (-ask.needs, not ask.shares)):
         for number in range(ask.replicas):
@@ -194,7 +194,7 @@ def _hand_out(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> tuple[
 
 
 def _split_instead(tasks: Sequence[TaskPlan], wanted: Mapping[str, Ask]) -> str:
-    """Return how no GPU would be idle; nothing where the spec says how many GPUs a task gets.
+    """Return a change of the spec by which no GPU would be idle; empty where the spec sets the GPUs of a task.
 
     >>> sizes = {"a": 8, "b": 4}
     >>> tasks = [TaskPlan(TaskId("worker", n), host, tuple(range(sizes[host]))) for n, host in enumerate(sizes)]

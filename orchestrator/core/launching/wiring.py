@@ -1,7 +1,7 @@
-"""How the processes of a run learn of each other: environment that each is given once all have joined.
+"""How the processes of a run learn of each other: the environment that each gets once all have joined.
 
 A row of `strategy.STRATEGIES` names one of these functions. Each takes the plan, `host:port` of every task, and the
-task that is told.
+task whose environment it returns.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _T = TypeVar("_T")
 
 
 class Addresses(dict[TaskId, str]):
-    """`host:port` of every task. What all of them are told alike is made once, and not for each."""
+    """`host:port` of every task. What is the same for all tasks is made once, and not for each."""
 
     def __init__(self, addresses: Mapping[TaskId, str]) -> None:
         super().__init__(addresses)
         self._made: dict[object, object] = {}
 
     def once(self, what: object, make: Callable[[], _T]) -> _T:
-        """Return what `make` has returned at the first question for this."""
+        """Return what `make` returned when this key was first asked for."""
         if what not in self._made:
             self._made[what] = make()
         return cast("_T", self._made[what])
@@ -34,12 +34,12 @@ Wiring = Callable[[Plan, Addresses, TaskId], dict[str, str]]
 
 
 def none(_plan: Plan, _addresses: Addresses, _task: TaskId) -> dict[str, str]:
-    """Tell nothing: there is one process."""
+    """Return no variables: there is one process."""
     return {}
 
 
 def tf_config(plan: Plan, addresses: Addresses, task: TaskId) -> dict[str, str]:
-    """Give TF_CONFIG; a sole task gets none.
+    """Return TF_CONFIG; a sole task gets none.
 
     The evaluator is in nobody's cluster, or the others would wait for it, and nobody is in the evaluator's: with
     the workers in it, TensorFlow 2.21 pings them from there and aborts the evaluation when one is away.
@@ -61,7 +61,7 @@ def _cluster(plan: Plan, addresses: Addresses, *, evaluates: bool) -> str:
 
 
 def ranks(plan: Plan, addresses: Addresses, task: TaskId) -> dict[str, str]:
-    """Give ORCH_RANK and its kin, with the names that torch made common beside them.
+    """Return ORCH_RANK and the like, also under the names that PyTorch made common.
 
     Rank 0 is the first task; the coordinator of the processes' own library listens on its address.
     """
@@ -84,7 +84,7 @@ def ranks(plan: Plan, addresses: Addresses, task: TaskId) -> dict[str, str]:
 
 
 def horovod_ranks(plan: Plan, addresses: Addresses, task: TaskId) -> dict[str, str]:
-    """Give the ranks, and HOROVOD_RANK and its kin as `horovodrun` would.
+    """Return the ranks, and HOROVOD_RANK and the like, as `horovodrun` sets them.
 
     Rank 0 is the first task, and its runtime runs Horovod's rendezvous server on its port: so the server lives as long
     as its generation. Beside it nothing is needed: gloo finds the peers there, and NCCL, where it is built in, by gloo.
@@ -117,11 +117,11 @@ def slots(plan: Plan) -> dict[TaskId, Slot]:
     by_host: dict[str, list[TaskId]] = {}
     for task in tasks:
         by_host.setdefault(task.host, []).append(task.id)
-    found = {}
+    by_task = {}
     for rank, task in enumerate(tasks):
         local_rank = by_host[task.host].index(task.id)
         across = [host for host, members in by_host.items() if len(members) > local_rank]
-        found[task.id] = Slot(
+        by_task[task.id] = Slot(
             hostname=task.host,
             rank=rank,
             local_rank=local_rank,
@@ -130,7 +130,7 @@ def slots(plan: Plan) -> dict[TaskId, Slot]:
             local_size=len(by_host[task.host]),
             cross_size=len(across),
         )
-    return found
+    return by_task
 
 
 def horovod_environment(

@@ -1,4 +1,4 @@
-"""What is known of checkpoints: what a generation was given, and what it has saved since."""
+"""Events about checkpoints: what a generation starts from, and what it has saved since."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ UNREAD = "it seems complete, and is not verified: its format cannot be"
 """What is said of a checkpoint that nothing can read."""
 
 
-def take(
+def apply(
     turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack | NotGoneBack
 ) -> None:
-    """Take an event about a checkpoint."""
+    """Apply an event about a checkpoint."""
     match event:
         case CheckpointSeeded():
             seeded(turn, event)
@@ -119,12 +119,12 @@ def _why_step_0(seed: Seed) -> str:
 
 
 def _bytes(run: Run) -> int | None:
-    """Return the size of the checkpoint that is known: the next one is as large."""
+    """Return the size of the known checkpoint: the next one is about as large."""
     return run.checkpoint.bytes if run.checkpoint is not None else None
 
 
 def _steps_lost(run: Run, step: int | None) -> int | None:
-    """Return how many steps are trained again. What an earlier restart went back from was lost by that one."""
+    """Return how many steps are trained again. Steps that an earlier restart lost are not counted a second time."""
     return max(0, run.reached_step - step) if run.reached_step is not None and step is not None else None
 
 
@@ -133,7 +133,7 @@ def _lost(steps: int) -> str:
 
 
 def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str | None, does: str) -> None:
-    """One sentence names both what is torn and what stands in for it: events are read one by one."""
+    """Note which checkpoints are torn and which one is used instead, in one event: events are read one by one."""
     instead = f"; {taken} {does}" if taken else ""
     for path, why in rejected:
         turn.note(
@@ -151,7 +151,7 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
     _passed_over(turn, event.rejected, event.path, newest)
     known = turn.run.checkpoint
     if not event.path:
-        # Warn once where a run trains for long and has never saved where orch looks
+        # Warn once where a run has trained for long and has never saved in the checkpoint directory
         run = turn.run
         is_long = run.phase is Phase.RUNNING and turn.at - run.since_at >= NOTHING_SAVED_AFTER_S
         if is_long and run.checkpoint is None and run.best_step and NOTHING_SAVED not in run.warnings:
@@ -178,10 +178,10 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
 
 
 def rolled_back(turn: Turn, event: RolledBack) -> None:
-    """Go back to an older checkpoint: a person asked, or a metric is no number. Nothing else goes behind the last one.
+    """Go back to an older checkpoint: a person asked for it, or a metric is no number. There is no other reason to.
 
-    The directory has the mark already, so that whatever generation comes next honours it; nothing newer is progress
-    any more, or a failure would soon be counted against a run that does what it was told.
+    The mark in the directory is written already, so every later generation honours it. Newer checkpoints no longer
+    count as progress: otherwise failures would soon be counted against a run that only does as it was asked.
     """
     run = turn.run
     known = Checkpoint(

@@ -1,7 +1,7 @@
-"""Between release and first step: tasks that do not reach their peers, which TensorFlow would wait for in silence.
+"""Between release and first step: tasks that do not reach their peers. TensorFlow would wait for them in silence.
 
-A peer that still imports or loads its data is waited for: only what keeps tasks apart that are both there is a fault.
-What was found comes from the shims, which look at the sockets of their tasks (`host/shim/peers.py`).
+A peer that still imports or loads its data is waited for. It is a fault only if two tasks that are both there do not
+reach each other. The shims find that out: they inspect the sockets of their tasks (`host/shim/peers.py`).
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _ON_ITS_WAY = (None, "importing", "building")
 
 def due_at(run: Run) -> Deadline | None:
     """Return when tasks have waited for each other for `start_after`; None where none does."""
-    found = _kept_apart(run)
+    unreached = _kept_apart(run)
     limit_s = run.plan.timing.start_after_s
-    if found:
-        return min(since_at(task) for task, _, _ in found) + limit_s
+    if unreached:
+        return min(since_at(task) for task, _, _ in unreached) + limit_s
     waiting = waiting_tasks(run)
     if not waiting or any(_is_coming(run, task) for task in gang(run)):
         return None
@@ -78,7 +78,7 @@ def waiting_tasks(run: Run) -> list[Task]:
 
 
 def since_at(task: Task) -> Instant:
-    """Return since when the task is at its stage."""
+    """Return since when the task has been at its stage."""
     return (task.heard_at or 0.0) - task.progress.heartbeat_age_s - task.progress.stage_age_s
 
 
@@ -86,21 +86,21 @@ def advance(turn: Turn) -> None:
     """End the generation whose tasks do not reach each other."""
     if turn.run.phase is not Phase.RUNNING or not is_due(due_at(turn.run), turn.at):
         return
-    run, found = turn.run, _kept_apart(turn.run)
+    run, unreached = turn.run, _kept_apart(turn.run)
     waited = f"after {duration(run.plan.timing.start_after_s)}"
-    if not found:
+    if not unreached:
         named = listed([f"{task.id} on {task.host}" for task in waiting_tasks(run)])
         sentence = f"the strategy is not built {waited}: {named} wait for each other"
         stop_for(turn, FirstCause(None, run.generation, Cause.NOT_CONNECTED, sentence))
         return
-    task, peer, finding = found[0]
+    task, peer, finding = unreached[0]
     row = _FINDINGS[finding]
     facts = _facts(run, task, peer)
     first = FirstCause(
         task.id,
         run.generation,
         Cause.NOT_CONNECTED,
-        f"{waited} {told(run, *found[0])}",
+        f"{waited} {why_unreached(run, *unreached[0])}",
         means=Cause.NOT_CONNECTED.row.means,
         advice=row.advice.format_map(facts),
     )
@@ -108,14 +108,14 @@ def advance(turn: Turn) -> None:
 
 
 def sentence(run: Run, now: Instant) -> str:
-    """Say who waits for whom before the first step; nothing where nobody does."""
-    due, found, waiting = due_at(run), _kept_apart(run), waiting_tasks(run)
-    if not waiting and not found:
+    """Return a sentence on who waits for whom before the first step; empty where nobody does."""
+    due, unreached, waiting = due_at(run), _kept_apart(run), waiting_tasks(run)
+    if not waiting and not unreached:
         return ""
-    since = min(map(since_at, waiting or [task for task, _, _ in found]))
+    since = min(map(since_at, waiting or [task for task, _, _ in unreached]))
     ends = f"; gives up in {duration(max(0.0, due - now))}" if due is not None else ""
-    if found:
-        what = "; ".join(told(run, *one) for one in found[:2])
+    if unreached:
+        what = "; ".join(why_unreached(run, *one) for one in unreached[:2])
     else:
         coming = [f"{task.id} on {task.host}" for task in gang(run) if _is_coming(run, task)]
         what = (
@@ -124,8 +124,8 @@ def sentence(run: Run, now: Instant) -> str:
     return f"connecting for {duration(max(0.0, now - since))}: {what}{ends}"
 
 
-def told(run: Run, task: Task, peer: Task, finding: str) -> str:
-    """Say which peer a task does not reach, and why."""
+def why_unreached(run: Run, task: Task, peer: Task, finding: str) -> str:
+    """Return a sentence that says which peer a task does not reach, and why."""
     facts = _facts(run, task, peer)
     means = _FINDINGS[finding].means.format_map(facts)
     return f"{task.id} on {task.host} does not reach {peer.id} at {facts['address']}: {means}"
@@ -138,8 +138,8 @@ def _facts(run: Run, task: Task, peer: Task) -> dict[str, str]:
 
 
 def _kept_apart(run: Run) -> list[tuple[Task, Task, str]]:
-    """Return who does not reach whom, and what was found, of tasks that are both there."""
-    found = [
+    """Return each task and the peer that it does not reach, with the reason, where both tasks are there."""
+    unreached = [
         (task, peer, finding)
         for task in _before_their_step(run)
         for peer, finding in _of(run, task.progress.unreached)
@@ -147,17 +147,17 @@ def _kept_apart(run: Run) -> list[tuple[Task, Task, str]]:
         or (task.progress.stage in ("building", "compiling") and _FINDINGS[finding].tells_later)
         if finding != "refused" or not _is_coming(run, peer)
     ]
-    # All connect to the one that leads, itself too.
-    return sorted(found, key=lambda one: (one[0].id == one[1].id, one[1].id != run.chief))
+    # Every task connects to the chief, the chief itself too.
+    return sorted(unreached, key=lambda one: (one[0].id == one[1].id, one[1].id != run.chief))
 
 
 def _of(run: Run, unreached: tuple[tuple[TaskId, str], ...]) -> list[tuple[Task, str]]:
-    found = [(run.find_task(peer), finding) for peer, finding in unreached if finding in _FINDINGS]
-    return [(peer, finding) for peer, finding in found if peer is not None]
+    peers = [(run.find_task(peer), finding) for peer, finding in unreached if finding in _FINDINGS]
+    return [(peer, finding) for peer, finding in peers if peer is not None]
 
 
 def _before_their_step(run: Run) -> list[Task]:
-    """Return the tasks that were released and have made no step, as far as they are heard."""
+    """Return the tasks that were released, are heard, and have made no step."""
     if run.phase is not Phase.RUNNING:
         return []
     return [
@@ -171,5 +171,5 @@ def _before_their_step(run: Run) -> list[Task]:
 
 
 def _is_coming(run: Run, task: Task) -> bool:
-    """Whether it has not come to its strategy yet, or may not have."""
+    """Return whether a task has not built its strategy yet, or may not have."""
     return not is_served(run, task) and not task.progress.has_stepped and task.progress.stage in _ON_ITS_WAY

@@ -1,7 +1,7 @@
-"""The last look at the newest checkpoint: a run that ends says what it leaves behind.
+"""The final check of the newest checkpoint: a run that ends says what it leaves behind.
 
-While a run trains its newest checkpoint is read now and then, and what it saved last before its end is newer. So it is
-read once more, beside the proof that nothing is left. The look has a bound; a run that ends without its answer says so.
+While a run trains, its newest checkpoint is read now and then; the last one that it saved may not have been read. So it
+is read once more, while the hosts prove that nothing is left. If the check takes too long, the run ends and says so.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SAME_INSTANT_S = 0.001
 
 
 def is_disowned(run: Run) -> bool:
-    """Whether nobody goes on from what this generation has saved: the user went back, or it restored nothing."""
-    found = run.first_cause
-    return found is not None and found.cause.row.disowns and found.generation == run.generation
+    """Return whether this generation's checkpoints will not be used: the user went back, or it restored nothing."""
+    cause = run.first_cause
+    return cause is not None and cause.cause.row.disowns and cause.generation == run.generation
 
 
 def ask(turn: Turn) -> None:
-    """Where the generation may have saved something."""
+    """Order the check, where the generation may have saved something."""
     run = turn.run
     was_released = run.seed is not None and run.seed.generation == run.generation
     if run.plan.checkpoint is None or not was_released or is_disowned(run):
@@ -45,18 +45,18 @@ def ask(turn: Turn) -> None:
 
 
 def patience_s(run: Run) -> float:
-    """How long it is worth waiting for, from when it was asked for; who kills a run wants its end."""
+    """Return how long to wait for the check. Whoever kills a run wants it to end soon."""
     is_away = run.host(run.task(run.chief).host).link is not Link.CONNECTED
     return 0.0 if asked_at(run) is None or is_away or run.intent is Intent.KILL else LOOK_WAIT_S
 
 
 def asked_at(run: Run) -> Instant | None:
-    """Return since when the last look has no answer; None where it was not asked for, or has been answered."""
+    """Return when the unanswered final check was ordered; None where none was ordered, or it has been answered."""
     return run.phase_state.final_verification_asked_at if isinstance(run.phase_state, Stopping) else None
 
 
 def answered(turn: Turn, event: CheckpointVerified) -> None:
-    """One that was asked for while the tasks trained may come in between: it has not seen the last."""
+    """Return whether an event answers the final check. An earlier check, of tasks that still trained, does not."""
     since_at = asked_at(turn.run)
     if since_at is not None and event.at - event.took_s >= since_at - _SAME_INSTANT_S:
         turn.set_phase(final_verification_asked_at=None)
@@ -65,7 +65,7 @@ def answered(turn: Turn, event: CheckpointVerified) -> None:
 
 
 def _found_nothing(turn: Turn, generation: int) -> None:
-    """Note that nothing was found.
+    """Note that the check has found no checkpoint.
 
     Keras's BackupAndRestore removes its backup at the end of `fit`, so a verified checkpoint may be gone.
     """
@@ -73,14 +73,14 @@ def _found_nothing(turn: Turn, generation: int) -> None:
     if known is None or known.generation != generation or known.removed:
         return
     if seed is not None and seed.source == known.path:
-        return  # it is in an older generation's directory, where this look did not search
+        return  # it is in an older generation's directory, where this check did not search
     turn.set(checkpoint=replace(known, removed=True))
     sentence = f"the checkpoint of step {known.global_step} was removed at the end, as BackupAndRestore does"
     turn.note(NoteKind.CHECKPOINT_REMOVED, sentence, path=known.path)
 
 
 def saved(run: Run) -> str:
-    """Say from where a run can go on."""
+    """Return a sentence that says from where a run can go on."""
     known = run.checkpoint
     if known is None or known.removed:
         return "nothing is saved"

@@ -1,4 +1,4 @@
-"""What a host's report changes: levels in, beliefs out. What comes next is decided in the modules of the phases."""
+"""Updates the state of a run from a host's report. The modules of the phases decide what follows from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.hosts.silence import last_word_at
-from orchestrator.core.launching.environment import GENERATION_TOLD_MAX
+from orchestrator.core.launching.environment import GENERATION_REPORTED_MAX
 from orchestrator.core.notes import NoteKind, said_by_task
 from orchestrator.core.phases import leaving, own_place, restart, standby
 from orchestrator.core.phases.stopping import prove_again
@@ -50,11 +50,11 @@ _ORDER = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RELE
 
 
 def absorb(turn: Turn, event: HostReported) -> None:
-    """Believe what the host says of the current generation; end what it holds of others."""
+    """Update the state from a host's report on the current generation; end tasks of other generations there."""
     host = turn.run.host(event.host)
     _hear(turn, host, event)
     host_state.unkillable(turn, host.name, event.unkillable)
-    leaving.told(turn, host.name, event.leaving)
+    leaving.absorb(turn, host.name, event.leaving)
     here = {task.id: task.generation for task in turn.run.tasks_on(host.name)}
     current = {r.task: r for r in event.tasks if r.generation == here.get(r.task)}
     last = turn.run.generation_last
@@ -86,8 +86,8 @@ def absorb(turn: Turn, event: HostReported) -> None:
 
 
 def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
-    """Never use a generation's number that an earlier coordinator gave out without this one knowing it."""
-    believed = [report for report in newer if report.generation <= GENERATION_TOLD_MAX]
+    """Skip generation numbers that an earlier coordinator gave out, and of which this one has no record."""
+    believed = [report for report in newer if report.generation <= GENERATION_REPORTED_MAX]
     if not believed:
         return
     newest = max(believed, key=lambda report: report.generation)
@@ -133,7 +133,7 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
 
 
 def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
-    """One task, as its host sees it now."""
+    """Update one task from its host's report."""
     # The task is known from the journal and was not heard in this epoch.
     adopting = task.heard_at is None and task.pid is not None
     # Do not count the task's silence as a pause of the training: while it was not heard, its position is not
@@ -185,16 +185,20 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
 
 
 def _rescued(turn: Turn, before: Rescued | None, task: Task) -> None:
-    """Say, once, what the task has handed over of its state."""
-    told = task.progress.rescued
-    if told is None or before is not None:
+    """Note, once, which state the task has handed over."""
+    rescued = task.progress.rescued
+    if rescued is None or before is not None:
         return
-    data = {"why": told.why} if told.step is None else {"global_step": told.step, "took_s": told.took_s}
-    turn.note(NoteKind.RESCUED, told.sentence(str(task.id)), task.id, **data)
+    data = (
+        {"why": rescued.why}
+        if rescued.step is None
+        else {"global_step": rescued.step, "took_s": rescued.took_s}
+    )
+    turn.note(NoteKind.RESCUED, rescued.sentence(str(task.id)), task.id, **data)
 
 
 def _is_there_after_all(turn: Turn, task: Task) -> Task:
-    """Take back a loss: the task may have a process, and no new generation starts beside it."""
+    """Withdraw the loss of a task: it may have a process, so no new generation may start beside it."""
     unkillable = task.exit is not None and bool(task.exit.left)
     if task.phase is not TaskPhase.LOST or unkillable or turn.run.phase.is_terminal:
         return task
@@ -203,11 +207,10 @@ def _is_there_after_all(turn: Turn, task: Task) -> Task:
 
 
 def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
-    """Remember the generation's first step, and when the run last got further than ever."""
+    """Record the generation's first step, and when the run last got further than ever before."""
     now = task.progress.global_step
     if now is None:
-        # Warn once where the chief trains for long, as far as one can see, and has never said at which step
-        # it is
+        # Warn once where the chief seems to have trained for long and has never reported its step
         run = turn.run
         is_untold = run.phase is Phase.RUNNING and task.progress.stage in (None, "building")
         is_long = is_untold and turn.at - run.since_at >= NO_STEPS_AFTER_S
@@ -247,7 +250,7 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
 
 
 def _recovered(turn: Turn, chief: Task, step: int) -> None:
-    """Say what the failure has cost, once the run makes its first step beyond the checkpoint."""
+    """Note what the failure has cost, once the run makes its first step beyond the checkpoint."""
     run = turn.run
     resumed_from = own_place.went_on_at(run, chief)
     if run.downtime is None or run.phase is not Phase.RUNNING or step <= (resumed_from or 0):
@@ -256,17 +259,17 @@ def _recovered(turn: Turn, chief: Task, step: int) -> None:
     began_age_s = chief.progress.began_age_s
     restored_at = None if began_age_s is None else turn.at - began_age_s - chief.progress.heartbeat_age_s
     cost = run.downtime.cost(stepped_at, resumed_from, restored_at)
-    told, found = cost.as_data(), run.first_cause
-    if found is not None:
-        found = replace(found, cost=cost.sentence())
-    turn.set(downtime=None, first_cause=found, cost=cost)
-    why = {"first_cause": cause.as_data(found, told)} if found else {}
+    downtime, first_cause = cost.as_data(), run.first_cause
+    if first_cause is not None:
+        first_cause = replace(first_cause, cost=cost.sentence())
+    turn.set(downtime=None, first_cause=first_cause, cost=cost)
+    why = {"first_cause": cause.as_data(first_cause, downtime)} if first_cause else {}
     sentence = f"trains again after {cost.sentence()}"
-    turn.note(NoteKind.TRAINS_AGAIN, sentence, None, downtime=told, **why)
+    turn.note(NoteKind.TRAINS_AGAIN, sentence, None, downtime=downtime, **why)
 
 
 def _follow_pace(turn: Turn, step: int) -> None:
-    """Learn from a move of the chief's position, however far."""
+    """Update the run's pace when the chief's position has moved, however far."""
     running = turn.run.phase_state
     if not isinstance(running, Running) or step == running.position:
         return
@@ -276,7 +279,7 @@ def _follow_pace(turn: Turn, step: int) -> None:
 
 
 def _say(turn: Turn, task: Task, report: TaskReport) -> None:
-    """Pass on what the runtime said, each sentence once."""
+    """Note the messages of a task's runtime, each once."""
     said, said_chars = task.said, turn.run.said_chars
     for kind, message in report.said:
         if message in said:

@@ -1,9 +1,9 @@
 """Tasks that are restarted by themselves while the others train on: a worker of parameter servers, an evaluator.
 
 Such a task keeps its port, by which its peers know it, and gets a generation of its own, higher than the gang's, so
-that what is left of its old process cannot be taken for the new one. It has a budget of its own, and a bound for each
-of its waits: to join, and to be gone once it is being ended. On a host that is drained it is not started again: it
-waits until the gang leaves that host, which is at once where nothing would train until then.
+that its old process cannot be mistaken for the new one. It has a budget of its own, and each of its waits has a bound:
+to join, and to be gone once it is being ended. On a drained host it is not started again: it waits until the gang
+leaves that host, which happens at once where nothing would train until then.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def advance_individual(turn: Turn) -> None:
 
 
 def may_start_individually(run: Run, task: Task) -> bool:
-    """Whether it waits for its time only, and not for its host. On one that was lost, the old process may live."""
+    """Return whether a task waits for its time only, not for its host. On a lost host the old process may live."""
     if task.phase is not TaskPhase.WAITING or task.start_at is None:
         return False
     host = run.host(task.host)
@@ -87,13 +87,13 @@ def may_start_individually(run: Run, task: Task) -> bool:
 
 
 def overdue_at(task: Task) -> Deadline | None:
-    """Return when it must have joined, or be gone; None where it waits for neither."""
+    """Return when a task must have joined, or be gone; None where neither is waited for."""
     waits = task.phase is TaskPhase.STARTING or (task.ending is not None and task.phase.may_live)
     return task.deadline_at if waits else None
 
 
 def is_recovering(run: Run) -> bool:
-    """Whether a task that serves is on its way back. Until then the chief may stand still, and that has a bound."""
+    """Return whether a serving task is being restarted. Until it is back the chief may stand still, within a bound."""
     return any(
         is_served(run, task)
         and (task.ending is not None or task.phase in _BEFORE_ITS_RELEASE)
@@ -104,13 +104,13 @@ def is_recovering(run: Run) -> bool:
 
 
 def waits_to_leave(run: Run, task: Task) -> bool:
-    """Whether it is not started because its host is drained or stuck, or leaves: it comes back when the gang moves."""
+    """Return whether a task waits until the gang moves, since its host is drained or stuck, or leaves."""
     waits = run.phase is Phase.RUNNING and task.phase is TaskPhase.WAITING and is_individual(run, task)
     return waits and run.host(task.host).state in _IS_LEFT
 
 
 def end_individually(turn: Turn, task: Task, blamed: Cause, sentence: str) -> None:
-    """Kill it, and it alone: once it is gone it is restarted."""
+    """Kill this task alone. It is restarted once it is gone."""
     ending = FirstCause(task.id, task.generation, blamed, sentence)
     turn.set_task(task, ending=ending, deadline_at=turn.at + end_patience_s(turn.run))
     turn.note(NoteKind.STOPPING_INDIVIDUALLY, f"{sentence}; it is stopped, the other tasks continue", task.id)
@@ -144,12 +144,12 @@ def _restart(turn: Turn, task: Task) -> None:
     if waits_to_leave(turn.run, fresh):
         state = run.host(task.host).state.value
         done = f"not restarted on {task.host}, which is {state}: it waits until the gang moves"
-    found = cause.completed(run, task.ending) if task.ending is not None else cause.of_task(run, task)
+    first_cause = cause.completed(run, task.ending) if task.ending is not None else cause.of_task(run, task)
     turn.note(
         NoteKind.RESTART_INDIVIDUALLY,
         f"{task.id} is {done}: {sentence}",
         task.id,
-        **({"first_cause": cause.as_data(replace(found, done=done))} if found else {}),
+        **({"first_cause": cause.as_data(replace(first_cause, done=done))} if first_cause else {}),
     )
 
 
@@ -158,7 +158,7 @@ def _fresh(turn: Turn, task: Task, decided: restart.Restart) -> Task:
 
     It begins here, so that the record of the old one, which its host goes on reporting, is not taken for another end.
     """
-    waiting = standby.take_one(turn, task.id) if decided.delay_s == 0.0 else None
+    waiting = standby.claim_task(turn, task.id) if decided.delay_s == 0.0 else None
     if waiting is not None:
         deadline_at = turn.at + turn.run.plan.timing.start_after_s
         fresh = replace(waiting, port=task.port, budget=decided.budget, deadline_at=deadline_at)

@@ -1,9 +1,9 @@
-"""A host that leaves: whoever lends it has said that it will be taken away.
+"""A host that leaves: its provider has announced that it will be taken away.
 
 Nothing has failed yet, and there is a little time. Its tasks train on until the next checkpoint is verified, and at the
 latest until they need the rest of the time to end in order. Then the gang moves, where another host can take the tasks.
-Where none can, the run ends, saved: such a host does not come back by itself, so nobody waits for it. A host reports
-this for as long as it is true, as with everything that hosts report, so another coordinator learns it too.
+Where none can, the run ends with its checkpoint saved: such a host does not come back by itself, so nobody waits for
+it. A host repeats the announcement in every report, so another coordinator learns of it too.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _WARNED = (HostState.OPEN, HostState.QUARANTINED)
 """States that it replaces. Who is drained or stuck gets no tasks anyway, and stays so if it stays."""
 
 
-def told(turn: Turn, name: str, said: Leaving | None) -> None:
-    """Take what a host says of its leaving: for the first time, sooner than before, or no more."""
+def absorb(turn: Turn, name: str, said: Leaving | None) -> None:
+    """Record what a host reports of its leaving: a first announcement, an earlier time, or that it stays."""
     host = turn.run.host(name)
     if turn.run.phase.is_terminal:
         return
@@ -56,7 +56,7 @@ def told(turn: Turn, name: str, said: Leaving | None) -> None:
 
 
 def _then(turn: Turn, name: str) -> str:
-    """Say what becomes of its tasks."""
+    """Return what becomes of the host's tasks, as the end of a sentence."""
     run = turn.run
     if not run.tasks_on(name) or run.phase not in (Phase.RENDEZVOUS, Phase.RUNNING):
         return ""
@@ -73,13 +73,13 @@ def _stays(turn: Turn, host: Host) -> None:
 
 
 def leaving(run: Run) -> list[Host]:
-    """Return the hosts that hold tasks, and leave."""
-    told = [host for host in run.hosts if host.leave_at is not None]
-    return [host for host in told if run.tasks_on(host.name)] if told else []
+    """Return the hosts that hold tasks and leave."""
+    warned = [host for host in run.hosts if host.leave_at is not None]
+    return [host for host in warned if run.tasks_on(host.name)] if warned else []
 
 
 def due(run: Run) -> Sequence[Deadline | None]:
-    """Return when the tasks on such hosts are asked to end, or nobody is left who may still take them.
+    """Return when the tasks on hosts that leave are asked to end, or when no host is left that may take them.
 
     A coordinator that is cut off stops nothing, and starts nothing.
     """
@@ -99,7 +99,7 @@ def advance(turn: Turn) -> None:
 
 
 def leave(turn: Turn, occasion: str) -> None:
-    """Have all tasks end in order, to go on elsewhere where that can be; else the run ends.
+    """Let all tasks end in order and go on elsewhere; end the run where no other host can take them.
 
     Hosts that are not ready at this moment are waited for once the tasks are saved.
     """
@@ -114,12 +114,12 @@ def leave(turn: Turn, occasion: str) -> None:
 
 
 def waits_in_vain(run: Run, now: Instant) -> bool:
-    """Whether what the next generation waits for is a host that leaves, or has left, and nobody can stand in."""
+    """Return whether the next generation waits for a host that leaves or has left, and no host can replace it."""
     return not host_state.is_cut_off(run) and is_due(_in_vain_at(run), now)
 
 
 def _in_vain_at(run: Run) -> Deadline | None:
-    """Return since when, or from when on, the next generation would wait in vain; None where it would not.
+    """Return from when on the next generation waits in vain; None where it does not.
 
     A host that is not ready may be back at once, and counts until it has been silent for as long as one that is lost.
     Before the run has begun, the deadline of the start bounds that wait.
@@ -137,7 +137,7 @@ def _in_vain_at(run: Run) -> Deadline | None:
 
 
 def _away(run: Run) -> list[Host]:
-    """Return the hosts that only are not ready; none of those that are refused."""
+    """Return the hosts that are only not ready yet; those that were refused are left out."""
     may_return = [host for host in run.hosts if host.state is HostState.OPEN and host.retry_at is None]
     return [h for h in may_return if run.phase is not Phase.PENDING and not slots.is_ready(run, h)]
 
@@ -147,12 +147,12 @@ def _waits_for_any(run: Run, gone: Sequence[Host]) -> bool:
 
 
 def end(turn: Turn) -> None:
-    """End the run: it can be started again from its last checkpoint, when there are other hosts."""
+    """End the run. It can be started again from its last checkpoint once there are other hosts."""
     run = turn.run
     gone = leaving(run) or [host for host in run.hosts if host.leave_at is not None]
     sentence = f"{_sentence(gone)}; no other host can take the tasks"
-    found = FirstCause(None, run.generation, Cause.HOST_LEAVES, sentence, host=gone[0].name)
-    turn.set(first_cause=found)
+    first_cause = FirstCause(None, run.generation, Cause.HOST_LEAVES, sentence, host=gone[0].name)
+    turn.set(first_cause=first_cause)
     if run.has_no_process:
         finish(turn, Ended(phase=Phase.KILLED), sentence)
         return
@@ -160,14 +160,14 @@ def end(turn: Turn) -> None:
 
 
 def _sentence(hosts: Sequence[Host]) -> str:
-    """Return such as `a, b leave: the time limit is near`."""
+    """Return a sentence such as `a, b leave: the time limit is near`."""
     verb = "leaves" if len(hosts) == 1 else "leave"
     reasons = "; ".join(dict.fromkeys(host.leave_why for host in hosts))
     return f"{listed([host.name for host in hosts])} {verb}: {reasons}"
 
 
 def diagnostic(run: Run, now: Instant) -> str:
-    """Say of a run that trains that it will have to stop, and when."""
+    """Return the end of a sentence that says when a run that trains will have to stop."""
     gone = leaving(run)
     if not gone:
         return ""

@@ -1,4 +1,4 @@
-"""Metrics that are NaN or infinite: it is said once in each generation, and acted on as `on_nonfinite` says.
+"""Metrics that are NaN or infinite: noted once in each generation, and handled as `on_nonfinite` says.
 
 A restart alone does not help: the last checkpoints may hold the same weights, and the same data comes again. So
 `rollback` takes a checkpoint from before that step, and where it happens again by that step, an older one. Chance and
@@ -23,7 +23,7 @@ TIMES_MAX = 3
 
 
 def advance_nonfinite(turn: Turn) -> None:
-    """Say which metric of the chief is no number any more, and since which step."""
+    """Note which metric of the chief is no longer a number, and since which step."""
     run = turn.run
     odd = run.task(run.chief).progress.nonfinite
     if not odd or run.within(Running).nonfinite_said:
@@ -54,7 +54,7 @@ def _go_back(turn: Turn, step: int, sentence: str) -> None:
 
 
 def orders(run: Run) -> list[GoBack]:
-    """Return the order to go back, if it is not known to be done. It may be repeated without harm."""
+    """Return the order to go back, if it is not known to be carried out. It may be repeated without harm."""
     running = run.phase_state
     if not isinstance(running, Running) or running.going_back is None:
         return []
@@ -63,7 +63,7 @@ def orders(run: Run) -> list[GoBack]:
 
 
 def not_gone_back(turn: Turn, problem: str) -> None:
-    """End the run: to train on with such weights is worth nothing."""
+    """End the run: training on with such weights is useless."""
     wanted = turn.run.within(Running).going_back
     if wanted is not None:
         _stop(turn, f"{wanted.why}, and the run could not go back: {problem}")

@@ -1,8 +1,8 @@
-"""A script that goes on from a place of its own: orch gave it an older checkpoint, or none.
+"""A script that resumes from a place of its own, though orch gave it an older checkpoint, or none.
 
-What it restores from is neither verified nor fenced: an old process may still write there, and nobody knows whether it
-reads whole. So this is said once, the cost of the restart is counted from that step, and a start from scratch does not
-allow it.
+That place is neither verified nor fenced: an old process may still write there, and nobody knows whether it can be read
+as a whole. So this is noted once, the cost of the restart is counted from that step, and a start from scratch refuses
+it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from orchestrator.core.words import counted
 
 
 def say_done(turn: Turn, sentence: str) -> dict[str, object]:
-    """Record what was done about it: in the state, and in the data of an event, which are returned."""
-    found = turn.run.first_cause
-    if found is None or found.generation >= turn.run.generation:
+    """Record what was done about the first cause in the state; return it as data for an event."""
+    first_cause = turn.run.first_cause
+    if first_cause is None or first_cause.generation >= turn.run.generation:
         return {}
-    found = replace(found, done="; ".join(filter(None, (found.rescued, sentence))))
-    turn.set(first_cause=found)
-    return {"first_cause": cause.as_data(found)}
+    first_cause = replace(first_cause, done="; ".join(filter(None, (first_cause.rescued, sentence))))
+    turn.set(first_cause=first_cause)
+    return {"first_cause": cause.as_data(first_cause)}
 
 
 _STRIDES = 5
@@ -35,13 +35,13 @@ _STRIDES = 5
 
 
 def went_on_at(run: Run, chief: Task) -> int | None:
-    """Return the step that this generation goes on from: that of its checkpoint, or of a place of its own."""
-    found = _own_step(run, chief)
-    return found if found is not None else _given(run)
+    """Return the step that this generation resumed from: its checkpoint's, or that of the script's own place."""
+    step = _own_step(run, chief)
+    return step if step is not None else _given(run)
 
 
 def say(turn: Turn, chief: Task) -> None:
-    """Say once in a generation that the script went on from a place of its own."""
+    """Note once in a generation that the script resumed from a place of its own."""
     run = turn.run
     step = _own_step(run, chief)
     if step is None or run.phase is not Phase.RUNNING or why_refused(run) is not None:
@@ -67,7 +67,7 @@ def say(turn: Turn, chief: Task) -> None:
 
 
 def why_refused(run: Run) -> str | None:
-    """Return why a start from scratch that did not begin there is ended. None of any other, and of a guess."""
+    """Return why a start from scratch that did not start from scratch is ended; None for other starts and guesses."""
     chief = run.task(run.chief)
     if not _is_from_scratch(run) or chief.progress.began_stride or _own_step(run, chief) is None:
         return None
@@ -78,7 +78,7 @@ def why_refused(run: Run) -> str | None:
 
 
 def _own_step(run: Run, chief: Task) -> int | None:
-    """Return where the script went on, if that is above what it was given; None where that cannot be told."""
+    """Return the step that the script resumed from, if above what it was given; None where that is not known."""
     began, given = chief.progress.began_step, _given(run)
     if began is None or given is None or began <= given + max(1, _STRIDES * chief.progress.began_stride):
         return None

@@ -70,7 +70,7 @@ def make_way(turn: Turn, by: str) -> None:
 
 
 def due(run: Run) -> Sequence[Deadline | None]:
-    """Return when the end is wanted, and when there is no more time. A coordinator that is cut off ends nothing."""
+    """Return when the run is to end, and when there is no more time. A coordinator that is cut off ends nothing."""
     planned = run.planned_end
     if planned is None or run.phase not in _ENDS or host_state.is_cut_off(run):
         return ()
@@ -116,7 +116,7 @@ def _end(turn: Turn, sentence: str) -> None:
 
 
 def diagnostic(run: Run, now: Instant) -> str:
-    """Say of a run that trains that it ends soon."""
+    """Return the end of a sentence that says when a run that trains ends."""
     planned = run.planned_end
     if planned is None or planned.wanted_at is not None:
         return ""

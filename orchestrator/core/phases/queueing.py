@@ -1,4 +1,4 @@
-"""How a run returns to the queue: with nothing of it on any host, and what it has saved."""
+"""How a run returns to the queue: no process of it is left on any host, and it keeps its checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRY_S = 30.0
 
 
 def wait_again(turn: Turn, waited: Queued, *, others: str = "", why: str = "") -> None:
-    """Let a run return to the queue whose turn has come in vain: somebody else holds what it needs, or `why`.
+    """Return a run to the queue whose turn came in vain: somebody else holds what it needs, or as `why` says.
 
     Two that want the same GPUs of several hosts, and hold some of them each, let go and come back at different times.
     """
@@ -28,7 +28,7 @@ def wait_again(turn: Turn, waited: Queued, *, others: str = "", why: str = "") -
 
 
 def has_made_way(turn: Turn, waited: Queued, why: str) -> None:
-    """Let a run return to the queue for one of a higher priority, which is before it there."""
+    """Return a run to the queue that made way for one of a higher priority, which is before it there."""
     _return(turn, replace(waited, others="", why=why), why)
 
 

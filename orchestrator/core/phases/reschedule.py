@@ -1,4 +1,4 @@
-"""Moving a gang that runs: growing back, taking a spare for a task that trains no more, and emptying a drained host.
+"""Moving a running gang: to grow back, to replace a task that trains no more by a spare, to empty a drained host.
 
 It costs a restart, so it is done at a checkpoint that was just verified, when hardly a step is lost by it, and only
 where it is worth it (`slots.is_better`). Nothing has failed: the tasks are asked to end, and no budget is charged.
@@ -70,7 +70,7 @@ def handle(turn: Turn, event: DrainRequested | UndrainRequested) -> None:
 
 
 def _drain(turn: Turn, event: DrainRequested) -> None:
-    """No task of a later generation goes there. Asked twice it changes nothing, but that `now` ends the patience."""
+    """Let no later generation use the host. A second request changes nothing, except that `now` ends the wait."""
     host = turn.run.host(event.host)
     why_not = slots.why_not_drained(turn.run, host.name) if event.why else None
     if why_not is not None:
@@ -99,10 +99,10 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
 
 
 def stranded(run: Run) -> str:
-    """Say of a run that trains which hosts are taken away while no other has room for their tasks."""
-    told = [host for host in run.assignees if host.state is HostState.OPEN and host.state_why]
+    """Return the end of a sentence that says which hosts leave while no other has room for their tasks."""
+    hosts = [host for host in run.assignees if host.state is HostState.OPEN and host.state_why]
     return "".join(
-        f"; {host.name} leaves: {host.state_why}, and no other has room for its tasks" for host in told
+        f"; {host.name} leaves: {host.state_why}, and no other has room for its tasks" for host in hosts
     )
 
 

@@ -20,7 +20,7 @@ BOUND_MIN_S = 5.0
 
 
 def wanted(run: Run, intent: Intent, at: Instant) -> tuple[Task, Deadline] | None:
-    """Return who is to hand over its state, and by when; None where nobody is asked."""
+    """Return the task that is to hand over its state, and by when; None where none is asked."""
     policy, plan = run.plan.restart, run.plan
     if (
         not policy.rescue_s
@@ -57,7 +57,7 @@ def _can(run: Run, task: Task) -> bool:
 
 
 def grace_s(run: Run, task: Task, at: Instant) -> float | None:
-    """Return how long a task has that hands over its state; None for every other."""
+    """Return how long a task has to hand over its state; None for a task that is not asked."""
     stopping = run.phase_state
     if not isinstance(stopping, Stopping) or stopping.rescue_ends_at is None or task.id != stopping.rescuer:
         return None
@@ -69,8 +69,8 @@ def kept_step(run: Run) -> int | None:
     state, saved = run.phase_state, run.verified_step
     if not isinstance(state, Stopping) or state.rescuer is None:
         return saved
-    told = run.task(state.rescuer).progress.rescued
-    return saved if told is None or told.step is None else max(saved or 0, told.step)
+    rescued = run.task(state.rescuer).progress.rescued
+    return saved if rescued is None or rescued.step is None else max(saved or 0, rescued.step)
 
 
 def outcome(run: Run) -> str:
@@ -78,7 +78,9 @@ def outcome(run: Run) -> str:
     state = run.phase_state
     if not isinstance(state, Stopping) or state.rescuer is None:
         return ""
-    told = run.task(state.rescuer).progress.rescued
+    rescued = run.task(state.rescuer).progress.rescued
     return (
-        told.sentence(str(state.rescuer)) if told else f"nothing was rescued: {state.rescuer} gave no answer"
+        rescued.sentence(str(state.rescuer))
+        if rescued
+        else f"nothing was rescued: {state.rescuer} gave no answer"
     )

@@ -1,4 +1,4 @@
-"""Whether to restart, and after how long. All of the policy is here; each verdict has its reason.
+"""Decides whether to restart, and after how long. The whole policy is here; each verdict carries its reason.
 
 Budgets count progress, not time: a newer verified checkpoint clears the counts. The wait doubles from
 `backoff_s` to `backoff_max_s`, ± 20 %; the first restart after progress has none.
@@ -39,7 +39,7 @@ class GiveUp:
 
 
 def is_progress(budget: Budget, verified_step: int | None) -> bool:
-    """Whether a checkpoint that was verified at that step is newer than the last restart's."""
+    """Return whether a checkpoint verified at that step is newer than the one at the last restart."""
     return verified_step is not None and (budget.step is None or verified_step > budget.step)
 
 

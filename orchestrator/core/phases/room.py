@@ -2,9 +2,9 @@
 
 A generation that ended because of it does not count as a failure, and the run waits for room.
 
-A person must make room, and nothing else has to be done: the run resumes by itself when a report shows enough. What is
-free is reported with some delay, so a script that says that a disk is full is judged only when a newer look is known.
-Where the checkpoint directory has room, another disk is full, and the ordinary rules hold.
+A person must make room, and needs to do nothing else: the run resumes by itself when a report shows enough. Free space
+is reported with some delay, so a script that says that a disk is full is judged only by a newer report. Where the
+checkpoint directory has room, it is another disk that is full, and the ordinary rules hold.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COPIES = 2
 
 
 def room_bytes(run: Run) -> int:
-    """Return what must be free for a generation that ended of a full disk to start again.
+    """Return how many bytes must be free before a generation that ended because of a full disk starts again.
 
     It is never less than what counts as full, and a guess where no checkpoint's size is known.
     """
@@ -47,13 +47,13 @@ def _free_bytes(host: Host) -> int | None:
 
 
 def lacking(run: Run, blamed: Cause) -> Host | None:
-    """Return the host in whose checkpoint directory there was no room, if this generation ended of that."""
-    found = run.first_cause
-    if run.plan.checkpoint is None or found is None or not blamed.row.may_want_room:
+    """Return the host whose checkpoint directory was full, if this generation ended because of that."""
+    first_cause = run.first_cause
+    if run.plan.checkpoint is None or first_cause is None or not blamed.row.may_want_room:
         return None
-    if blamed is Cause.DISK and found.task is None and found.host is not None:
-        return run.host(found.host)  # the seeding said so itself
-    # The assignee that sees the least room in the checkpoint directory; None where nobody says
+    if blamed is Cause.DISK and first_cause.task is None and first_cause.host is not None:
+        return run.host(first_cause.host)  # the seeding said so itself
+    # The assignee that reports the least room in the checkpoint directory; None where none reports it
     known = [(free, host.name) for host in run.assignees if (free := _free_bytes(host)) is not None]
     host = run.host(min(known)[1]) if known else None
     enough = room_bytes(run) if blamed is Cause.DISK else LOW_BYTES
@@ -61,9 +61,9 @@ def lacking(run: Run, blamed: Cause) -> Host | None:
 
 
 def known_at(run: Run) -> Deadline | None:
-    """Return by when it is known whether the end was of a full checkpoint directory; None where nobody waits for it."""
-    found = run.first_cause
-    if run.intent is not Intent.RESTART or found is None or found.cause is not Cause.DISK:
+    """Return by when it is known whether a full checkpoint directory was the cause; None where that is not awaited."""
+    first_cause = run.first_cause
+    if run.intent is not Intent.RESTART or first_cause is None or first_cause.cause is not Cause.DISK:
         return None
     if run.plan.checkpoint is None or any(task.phase.may_live for task in run.tasks):
         return None
@@ -71,12 +71,12 @@ def known_at(run: Run) -> Deadline | None:
 
 
 def wait(run: Run, host: Host, at: Instant) -> Backoff:
-    """Return the phase in which room on that host is waited for."""
+    """Return the state of the phase in which the run waits for room on that host."""
     return Backoff(start_at=at + RETRY_S, full_host=host.name, needed_bytes=_needed_bytes(run, host))
 
 
 def _needed_bytes(run: Run, host: Host) -> int | None:
-    """Return how much room to wait for; None where it cannot be told, since more is free and was not enough."""
+    """Return how much room to wait for; None where that is unknown: more than the known need is free already."""
     free, enough = _free_bytes(host), room_bytes(run)
     return enough if free is not None and free < enough else None
 
@@ -106,7 +106,7 @@ def _free(free: int | None) -> str:
 
 
 def sentence(run: Run, waiting: Backoff, now: Instant) -> str:
-    """Say what the run waits for, what is free and needed, and what ends the wait."""
+    """Return a sentence on the wait: how much is free and needed, and what ends it."""
     host = run.host(waiting.full_host)
     free, needed = _free_bytes(host), waiting.needed_bytes
     since_at = min(run.since_at, host.dir_low_at if host.dir_low_at is not None else run.since_at)

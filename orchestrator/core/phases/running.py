@@ -1,4 +1,4 @@
-"""RUNNING: what ends it, and what is looked after meanwhile."""
+"""RUNNING: what ends this phase, and what is watched meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VERIFY_FAILED_WAIT_S = 60.0
 
 
 def advance_running(turn: Turn) -> None:
-    """End the generation where one of its tasks has ended or is lost; look at checkpoints meanwhile."""
+    """End the generation where one of its tasks has ended or is lost; have checkpoints verified meanwhile."""
     run = turn.run
     if _resumed_wrongly(turn) or _went_on_elsewhere(turn):
         return
@@ -56,7 +56,7 @@ def advance_running(turn: Turn) -> None:
 
 
 def next_verification(run: Run, at: Instant, took_s: float) -> Deadline | None:
-    """Return when the newest checkpoint is next looked at, after a look that took so long."""
+    """Return when the newest checkpoint is next verified, after a verification that took so long."""
     if run.plan.checkpoint is None:
         return None
     if _waits_for_checkpoint(run):
@@ -65,14 +65,14 @@ def next_verification(run: Run, at: Instant, took_s: float) -> Deadline | None:
 
 
 def verify_soon(turn: Turn) -> None:
-    """Look at the newest checkpoint at once, where something was just asked for that waits for one."""
+    """Verify the newest checkpoint at once, where a move or an end waits for a verified checkpoint."""
     running = turn.run.phase_state
     if isinstance(running, Running) and running.verify_at is not None and _waits_for_checkpoint(turn.run):
         turn.set_phase(verify_at=min(running.verify_at, turn.at))
 
 
 def _waits_for_checkpoint(run: Run) -> bool:
-    """Whether the gang moves or ends once a checkpoint is verified; not where no other host can take its tasks."""
+    """Return whether the gang moves or ends once a checkpoint is verified; not where no other host can take tasks."""
     planned = run.planned_end
     if planned is not None and planned.wanted_at is None:
         return True
@@ -86,7 +86,7 @@ def _waits_for_checkpoint(run: Run) -> bool:
 
 
 def verification_ended(turn: Turn, took_s: float) -> None:
-    """Set when the newest checkpoint is next looked at. Where the directory hung meanwhile, the look cost nothing."""
+    """Schedule the next verification. One during which the directory hung does not count as costly."""
     running = turn.run.phase_state
     if not isinstance(running, Running):
         return
@@ -103,7 +103,7 @@ def verification_failed(turn: Turn) -> None:
 
 
 def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
-    """React to the end of a task while others may live: decide for all in its restart scope."""
+    """Decide what follows from the end of a task for all tasks that are restarted with it."""
     run = turn.run
     chief = run.task(run.chief)
     first = cause.first_of(sharing)
@@ -131,7 +131,7 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
 
 
 def _reap(turn: Turn, chief: Task) -> None:
-    """End the run after its chief: training tasks may end by themselves, serving tasks are stopped."""
+    """End the run, since its chief has ended: training tasks may end by themselves, serving tasks are stopped."""
     run = turn.run
     wait_until = turn.at + run.plan.timing.kill_grace_s
     stop_all(turn, Intent.SUCCEED, f"{chief.id} has finished; the others may end by themselves", wait_until)
@@ -141,7 +141,7 @@ def _reap(turn: Turn, chief: Task) -> None:
 
 
 def _resumed_wrongly(turn: Turn) -> bool:
-    """FAULTS: the script restores nothing although a checkpoint was given. Going on would lose those steps."""
+    """End a run whose script restored nothing although it was given a checkpoint: it would lose those steps."""
     run = turn.run
     chief = run.task(run.chief)
     given = run.seed.global_step if run.seed else None
@@ -161,7 +161,7 @@ def _resumed_wrongly(turn: Turn) -> bool:
 
 
 def _went_on_elsewhere(turn: Turn) -> bool:
-    """End a run that was to start from scratch, and whose script went on from a place of its own."""
+    """End a run that was to start from scratch, but whose script resumed from a place of its own."""
     sentence = own_place.why_refused(turn.run)
     if sentence is None:
         return False
@@ -171,7 +171,7 @@ def _went_on_elsewhere(turn: Turn) -> bool:
 
 
 def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
-    """Where nobody could read what was given, the script may have had a reason to take an older one: say it once."""
+    """Warn once that the script took an older checkpoint than it was given, where orch cannot read the given one."""
     run = turn.run
     sentence = (
         f"generation {run.generation} was given the checkpoint of step {given}, whose format is not known, and "
@@ -215,7 +215,7 @@ def judge_pace(turn: Turn) -> None:
 
 
 def _hosts(run: Run) -> list[HostReading]:
-    """Return what the hosts measure on which tasks train. Of a host that is not heard nothing is known."""
+    """Return what the hosts with tasks measure. A host that is not heard has no values."""
     if run.phase is not Phase.RUNNING or run.global_step is None:
         return []
     return [

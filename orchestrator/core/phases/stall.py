@@ -1,6 +1,6 @@
-"""Stalls: a run whose position stands still although its tasks live.
+"""Stalls: the position of a run stands still although its tasks live.
 
-The evidence is kept, and the task that differs is named.
+The stacks of all tasks are kept as evidence, and the task whose stack differs is named.
 
 TensorFlow notices a dead peer within seconds, but never one that is stuck in its own Python: all others then wait in a
 collective for ever. A standstill is judged by the pauses that this run has made before, such as for evaluation, saving
@@ -57,9 +57,9 @@ SILENT_SHARE = 0.5
 
 
 def limit_s(run: Run) -> float:
-    """How long the position may stand still.
+    """Return how long the position may stand still.
 
-    Keras tells from which step it goes on before it compiles the first one, which may take minutes.
+    Keras reports the step that it resumes from before it compiles the first step, which may take minutes.
     """
     timing = run.plan.timing
     if timing.stall_after_s is not None:
@@ -69,7 +69,7 @@ def limit_s(run: Run) -> float:
 
 
 def stalled_at(run: Run) -> Deadline | None:
-    """Return when the run counts as stalled; None where that cannot be judged.
+    """Return when the run counts as stalled; None where that is not known.
 
     It cannot be judged before the first step, when no pace is known, nor while the chief is not heard, when its
     position is not known. Where the checkpoint directory hangs, a task that saves hangs too, and a restart would not
@@ -85,13 +85,13 @@ def stalled_at(run: Run) -> Deadline | None:
 
 
 def _is_heard(run: Run) -> bool:
-    """Whether the chief's position is known."""
+    """Return whether the chief's position is known."""
     chief = run.task(run.chief)
     return run.host(chief.host).link is Link.CONNECTED and chief.heard_at is not None
 
 
 def advance_stall(turn: Turn) -> None:
-    """Collect the evidence first; then restart, or only say it."""
+    """Collect the stacks of a stalled run; then restart it, or only report the stall, as the spec says."""
     for task in _frozen(turn.run, turn.at):
         _thaw(turn, task)
     running = turn.run.phase_state
@@ -113,7 +113,7 @@ def advance_stall(turn: Turn) -> None:
 def _frozen(run: Run, at: Instant) -> list[Task]:
     """Return the serving tasks that are silent while the position stands still.
 
-    Before the first step, it stands still since the release.
+    Before the first step, the position has stood still since the release.
     """
     running = run.within(Running)
     since_at = running.position_at if running.position_at is not None else run.since_at
@@ -143,13 +143,13 @@ def _silent(run: Run) -> list[Task]:
 
 
 def may_be_frozen(run: Run, task: Task) -> bool:
-    """Whether a process that serves has given no sign of life for so long that a standstill may be its fault."""
+    """Return whether a serving process has given no sign of life for so long that it may cause the standstill."""
     silent_s = task.progress.runtime_age_s or 0.0
     return is_served(run, task) and silent_s >= SILENT_SHARE * _frozen_standstill_s(run)
 
 
 def _thaw(turn: Turn, task: Task) -> None:
-    """End the frozen task: alone where the others can train on without it, else with all."""
+    """End the frozen task: alone, where the others can train on without it; otherwise all tasks."""
     if turn.run.phase is not Phase.RUNNING:
         return  # all tasks are being ended already, because of another frozen one
     sentence = f"{cause.frozen(task)}, and {_stands_still(turn)}"
@@ -195,7 +195,7 @@ def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
 
 
 def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:
-    """Return the task that says nothing, or does not wait in TensorFlow, or differs from all others; None where none.
+    """Return the task that has no stack, or does not wait in TensorFlow, or differs from all others; None if none does.
 
     The order matters: of two tasks, each differs from the other, but only the frozen one cannot say where it is.
     """
@@ -212,7 +212,7 @@ def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:
 
 
 def innermost(text: str) -> str:
-    """Return the innermost frame of the main thread, which faulthandler prints last; else what the kernel says."""
+    """Return the innermost frame of the main thread, which faulthandler prints last; else the kernel's information."""
     frames = _frames(text)
     if frames:
         _, path, where = frames[0].split('"', 2)  # hosts may have their Python in different places
@@ -225,7 +225,7 @@ def innermost(text: str) -> str:
 
 
 def _frames(text: str) -> list[str]:
-    """Of the main thread, innermost first; none where it was not Python that answered."""
+    """Return the main thread's frames, innermost first; none where Python did not answer."""
     frames: list[str] = []
     for line in text.splitlines():
         if "most recent call first" in line:

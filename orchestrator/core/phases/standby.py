@@ -1,9 +1,9 @@
 """The standby: the next generation's tasks, started up to their gates while the present generation trains.
 
-Most of a restart is the import of TensorFlow. A standby has done that before anything fails, so that its tasks only
-need their release. It has a generation's number of its own, with that generation's directory and ports, and nothing of
-it may train before `starting.begin_generation` has taken it. It is of use only while the next generation would have the
-same tasks where they wait, and no higher number was given out. A standby that fails is never a failure of the run: it
+Importing TensorFlow takes most of a restart. A standby has done that before anything fails, so its tasks only need to
+be released. It has a generation number of its own, with that generation's directory and ports, and none of its tasks
+trains before `starting.begin_generation` has claimed it. It is useful only while the next generation would have the
+same tasks on the same hosts, and no higher number was given out. A standby that fails is not a failure of the run: it
 is started again a few times, and then no more. A run that ends waits until its standby is gone, as for its tasks.
 
 Spares hold the tasks that they may have to take over (`hosts/standby_places.py`), so that a host that is lost costs no
@@ -22,7 +22,7 @@ from orchestrator.core.events import HostReported, OrderFailed, TaskReport
 from orchestrator.core.hosts import slots, standby_places
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.hosts.standby_places import fitting, is_covered, is_home, living, unfit, why_incomplete
-from orchestrator.core.launching.generations import highest_told, next_generation
+from orchestrator.core.launching.generations import highest_reported, next_generation
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import Plan, TaskId
 from orchestrator.core.restart_scope import is_individual
@@ -51,7 +51,7 @@ def is_wanted(plan: Plan) -> bool:
 
 
 def why_none(run: Run) -> str:
-    """Return why a run that trains has no standby now."""
+    """Return why a run that trains has no standby now, for people."""
     if run.standby.failures >= FAILURES_MAX:
         return f"{counted(FAILURES_MAX, 'standby')} were lost in this generation"
     return why_not(run) or "it is started once the run has trained for a while"
@@ -106,14 +106,14 @@ def _steady_s(run: Run) -> float:
 
 
 def due(run: Run) -> list[Deadline | None]:
-    """Return when something happens by itself: the start, the renewal, or the end of the wait for its tasks to join."""
+    """Return the next deadline of the standby: its start, its renewal, or the end of the wait for tasks to join."""
     standby = run.standby
     starts = isinstance(run.phase_state, Running) and not (standby.tasks and standby.ended)
     return [standby.join_at, standby.start_at if starts else None, *standby_places.given_up_at(run).values()]
 
 
 def advance(turn: Turn) -> None:
-    """Start a standby when it is time for it, and end one that is of no use any more."""
+    """Start a standby when it is due, and end one that has become useless."""
     if not turn.run.standby.tasks:
         if is_due(turn.run.standby.start_at, turn.at) and isinstance(turn.run.phase_state, Running):
             _start(turn)
@@ -139,13 +139,13 @@ def advance(turn: Turn) -> None:
         return
     elif standby.join_at is not None and all(task.phase is TaskPhase.READY for task in living(turn.run)):
         _set(turn, join_at=None)
-        told = counted(len(living(turn.run)), "task")
-        turn.note(NoteKind.STANDBY_READY, f"{_named(standby)} is ready: {told} have imported and wait")
+        tasks = counted(len(living(turn.run)), "task")
+        turn.note(NoteKind.STANDBY_READY, f"{_named(standby)} is ready: {tasks} have imported and wait")
     elif is_due(standby.join_at, turn.at):
         _late(turn)
     elif isinstance(turn.run.phase_state, Running):
-        # Have another started where this one lacks a task that was taken out, or a spare that can hold it
-        # now. What still is of use is not given up before another can be started.
+        # Start another standby where this one lacks a task that was claimed, or a spare that can hold it now.
+        # One that is still of use is not given up before another can be started.
         run, standby = turn.run, turn.run.standby
         why = why_incomplete(run)
         if standby.start_at is None:
@@ -160,7 +160,7 @@ def advance(turn: Turn) -> None:
 
 
 def _late(turn: Turn) -> None:
-    """Give up on tasks that have not joined in time: on the whole standby, unless all of these are on spares."""
+    """Give up tasks that have not joined in time: the whole standby, unless all of them are on spares."""
     late = [task for task in living(turn.run) if task.phase is not TaskPhase.READY]
     why = f"did not join within {duration(turn.run.plan.timing.start_after_s)}"
     if any(is_home(turn.run, task) for task in late):
@@ -171,14 +171,14 @@ def _late(turn: Turn) -> None:
 
 
 def is_living(run: Run) -> bool:
-    """Return whether there are, or may be, processes of it."""
+    """Return whether the standby has, or may have, processes."""
     return any(task.phase.may_live for task in run.standby.tasks)
 
 
-def take(turn: Turn, assignment: Assignment) -> tuple[Task, ...]:
-    """Return the standby's tasks for the generation that begins; none where they do not fit, and they are ended.
+def claim_tasks(turn: Turn, assignment: Assignment) -> tuple[Task, ...]:
+    """Remove the standby's tasks for the generation that begins, and return them; end a standby that does not fit.
 
-    What spares hold in place of others is ended, and watched until it is gone.
+    Tasks on spares that are not needed are ended, and watched until they are gone.
     """
     standby = turn.run.standby
     if standby.tasks and not standby.ended:
@@ -197,21 +197,21 @@ def take(turn: Turn, assignment: Assignment) -> tuple[Task, ...]:
 
 
 def _heard(turn: Turn, task: Task) -> Task:
-    """Return a task that is taken. It has been heard: one that this coordinator has not heard is adopted."""
+    """Return a claimed task as one that was heard: one that this coordinator has not heard would be adopted."""
     return replace(task, heard_at=turn.at) if task.pid is not None else task
 
 
-def take_one(turn: Turn, id: TaskId) -> Task | None:
-    """Return the standby's task for one that is restarted alone, on its host; None where it cannot be used.
+def claim_task(turn: Turn, id: TaskId) -> Task | None:
+    """Remove the standby's task for one that is restarted alone, on its host, and return it; None where there is none.
 
-    The others stay at their gates, for more that are restarted alone, until another standby is started.
+    The others stay at their gates, for other tasks that are restarted alone, until another standby is started.
     """
     run, standby = turn.run, turn.run.standby
     host = run.host(run.task(id).host)
     waiting = standby.find(id, host.name)
     if waiting is None or not waiting.phase.may_live or standby.ended:
         return None
-    is_newest = standby.generation == run.generation_last and highest_told(run) < standby.generation
+    is_newest = standby.generation == run.generation_last and highest_reported(run) < standby.generation
     if not is_newest or unfit(host) is not None or host.link is not Link.CONNECTED:
         return None
     rest = tuple(task for task in standby.tasks if task is not waiting)
@@ -220,13 +220,13 @@ def take_one(turn: Turn, id: TaskId) -> Task | None:
 
 
 def end(turn: Turn, why: str) -> None:
-    """End its tasks. They are waited for only where the run ends."""
+    """End the standby's tasks. The run waits for them only where it ends itself."""
     _set(turn, ended=why, start_at=None, join_at=None)
     turn.do(*(_stop(task) for task in turn.run.standby.tasks if task.phase.may_live))
 
 
 def lose(turn: Turn) -> None:
-    """Give up on those that have not ended in time. The proof names what is left of them."""
+    """Give up standby tasks that have not ended in time. The proof will name their processes that are left."""
     for task in turn.run.standby.tasks:
         if task.phase.may_live:
             _set_task(turn, task, phase=TaskPhase.LOST)
@@ -240,14 +240,14 @@ def holds(run: Run, host: str, report: TaskReport) -> bool:
 
 
 def absorb(turn: Turn, event: HostReported) -> None:
-    """Believe what a host says of the standby's tasks there."""
+    """Update the standby's tasks on a host from its report."""
     here = turn.run.standby.tasks_on(event.host)
     if not here:
         return
-    told = {report.task: report for report in event.tasks if report.generation == here[0].generation}
+    reports = {report.task: report for report in event.tasks if report.generation == here[0].generation}
     for task in here:
         if task.phase.may_live:
-            _absorb(turn, task, told.get(task.id))
+            _absorb(turn, task, reports.get(task.id))
     is_full = event.memory_percent is not None and event.memory_percent >= MEMORY_FULL_PERCENT
     holds_any = any(task.phase.may_live for task in turn.run.standby.tasks_on(event.host))
     if is_full and holds_any and turn.run.plan.restart.standby == "auto" and not turn.run.standby.ended:
@@ -255,27 +255,27 @@ def absorb(turn: Turn, event: HostReported) -> None:
         _lose_on(turn, here[0], why)
 
 
-def _absorb(turn: Turn, task: Task, told: TaskReport | None) -> None:
-    if told is None:
+def _absorb(turn: Turn, task: Task, report: TaskReport | None) -> None:
+    if report is None:
         if task.pid is not None:
             _gone(turn, task, f"{task.host} has no record of {task.id} any more")
-    elif told.phase == "exited":
-        is_oom = told.exit is not None and told.exit.cause is Cause.OOM
+    elif report.phase == "exited":
+        is_oom = report.exit is not None and report.exit.cause is Cause.OOM
         _gone(turn, task, f"{task.id} on {task.host} " + ("ran out of memory" if is_oom else "ended"))
-    elif told.phase == "running":
+    elif report.phase == "running":
         if not turn.run.standby.ended:
             _fail(turn, f"was released by somebody else: {task.id} on {task.host} runs")
-    elif told.phase in _PHASES:
-        phase = TaskPhase.READY if task.phase is TaskPhase.READY else _PHASES[told.phase]
-        rss_bytes = told.progress.rss_bytes or task.progress.rss_bytes
+    elif report.phase in _PHASES:
+        phase = TaskPhase.READY if task.phase is TaskPhase.READY else _PHASES[report.phase]
+        rss_bytes = report.progress.rss_bytes or task.progress.rss_bytes
         known = (task.phase, task.pid, task.port, task.progress.rss_bytes)
-        if known != (phase, told.pid, told.port, rss_bytes):
+        if known != (phase, report.pid, report.port, rss_bytes):
             progress = replace(task.progress, rss_bytes=rss_bytes)
-            _set_task(turn, task, phase=phase, pid=told.pid, port=told.port, progress=progress)
+            _set_task(turn, task, phase=phase, pid=report.pid, port=report.port, progress=progress)
 
 
 def outstanding(run: Run, name: str) -> list[Action]:
-    """Return the orders to a host about the standby that are not known to be done."""
+    """Return the orders to a host about the standby that are not known to be carried out."""
     if run.standby.ended:
         return [_stop(task) for task in run.standby.tasks_on(name) if task.phase.may_live]
     return [
@@ -294,7 +294,7 @@ def order_failed(turn: Turn, task: Task, event: OrderFailed) -> None:
 
 
 def _start(turn: Turn) -> None:
-    """Order all tasks of the next generation, as the present one is placed, and those that spares may take over."""
+    """Order the start of the next generation's tasks, placed as now, and of those that spares may take over."""
     run = turn.run
     if why_not(run) is not None:
         _set(turn, start_at=turn.at + _steady_s(run))
@@ -326,7 +326,7 @@ def _gone(turn: Turn, task: Task, why: str) -> None:
 
 
 def _lose_on(turn: Turn, task: Task, why: str) -> None:
-    """Count a loss: against the whole standby where the task is on its own host, else against the spare."""
+    """Count a lost task: against the whole standby where it was on its own host, else against the spare."""
     if is_home(turn.run, task):
         _fail(turn, why)
     else:
@@ -334,7 +334,7 @@ def _lose_on(turn: Turn, task: Task, why: str) -> None:
 
 
 def _lose_spare(turn: Turn, name: str, why: str) -> None:
-    """Count what a spare has lost, and end the rest of it there. What waits elsewhere is still of use."""
+    """Count a loss against a spare, and end the standby's other tasks there. Those elsewhere stay useful."""
     lost_on = (*turn.run.standby.lost_on, name)
     is_last = lost_on.count(name) >= standby_places.SPARE_LOSSES_MAX
     then = (
@@ -349,7 +349,7 @@ def _lose_spare(turn: Turn, name: str, why: str) -> None:
 
 
 def _fail(turn: Turn, why: str) -> None:
-    """Count a standby that was lost, and end what is left of it."""
+    """Count the loss of a standby, and end its remaining tasks."""
     standby = turn.run.standby
     _set(turn, failures=standby.failures + 1)
     is_last = standby.failures + 1 >= FAILURES_MAX
@@ -359,7 +359,7 @@ def _fail(turn: Turn, why: str) -> None:
 
 
 def _forget(turn: Turn) -> None:
-    """Have the next one started, after longer and longer waits where they are lost again and again."""
+    """Schedule the next standby, with a longer wait each time that one was lost."""
     run, standby = turn.run, turn.run.standby
     turn.set(standby=Standby(start_at=standby.start_at, failures=standby.failures, lost_on=standby.lost_on))
     is_over = standby.start_at is not None or standby.failures >= FAILURES_MAX

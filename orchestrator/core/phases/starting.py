@@ -1,4 +1,4 @@
-"""From PENDING through RENDEZVOUS, and from BACKOFF into it again: how a generation comes to run."""
+"""How a generation starts: from PENDING through RENDEZVOUS, and again from BACKOFF."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def begin(turn: Turn, event: Submitted | TurnCame) -> None:
 
 
 def advance_queued(turn: Turn) -> None:
-    """Give up a run that has waited for too long. Whose turn it is, `queue` says."""
+    """Give up a run that has waited for too long. `queue` decides whose turn it is."""
     waiting = turn.run.within(Queued)
     if is_due(waiting.retry_at, turn.at):
         turn.set_phase(retry_at=None)
@@ -91,21 +91,21 @@ def advance_pending(turn: Turn) -> None:
         missing = [run.host(name) for name in assignment.waits_for]
         stuck = [host for host in missing if host.state is HostState.STUCK]
         if waited is not None and run.generation and is_over:
-            told = "; ".join(
+            problems = "; ".join(
                 f"{host.name}: {host.problem or host.state_why or 'no answer'}" for host in missing
             )
-            wait_again(turn, waited, why=f"not all hosts are ready: {told}")
+            wait_again(turn, waited, why=f"not all hosts are ready: {problems}")
         elif stuck and not run.generation and (is_over or not _may_replace(run)):
             fail_now(turn, host_state.stuck(stuck[0].name, stuck[0].state_why))
         elif leaving.waits_in_vain(run, turn.at) and (is_over or not _may_replace(run)):
             leaving.end(turn)
         elif is_over:
-            told = "; ".join(f"{host.name}: {host.problem or 'no answer'}" for host in missing)
+            problems = "; ".join(f"{host.name}: {host.problem or 'no answer'}" for host in missing)
             fail_now(
                 turn,
                 Problem(
                     code="host-missing",
-                    message=f"not all hosts could be prepared within {duration(turn.at - run.since_at)}: {told}",
+                    message=f"not all hosts could be prepared within {duration(turn.at - run.since_at)}: {problems}",
                     hint="check with `ssh HOST true` from this machine, then `orch up` again",
                     exit_code=4,
                 ),
@@ -116,7 +116,7 @@ def advance_pending(turn: Turn) -> None:
     if problem is not None:
         fail_now(turn, problem)
         return
-    # Name the hosts that could not be asked who drives what. The checkpoint directory has told the others.
+    # Name the hosts that could not be asked who drives which run. The checkpoint directory says it for the others.
     unheard = [host.name for host in turn.run.hosts if host.boot_id is None and host.problem is not None]
     if unheard:
         named = ", ".join(unheard)
@@ -133,19 +133,19 @@ def advance_pending(turn: Turn) -> None:
 
 
 def _is_waiting(run: Run) -> bool:
-    """Whether a host that keeps its slot is not prepared yet, and none is stuck: the usual case, told at once."""
+    """Return whether a host that keeps its slot is not prepared yet, and none is stuck. Decides the usual case fast."""
     if any(host.state is not HostState.OPEN or slots.is_refused(run, host) for host in run.hosts):
         return False
     return any(host.facts is None and not host.untouched for host in run.hosts)
 
 
 def _may_replace(run: Run) -> bool:
-    """Whether a spare that is not ready yet may still take the place of another host."""
+    """Return whether a spare that is not ready yet may still replace another host."""
     return any(host.facts is None for host in run.hosts if host not in run.assignees)
 
 
 def say_unfit(turn: Turn, hosts: list[Host]) -> None:
-    """Of spares that are prepared, which cannot be used. The run goes on without them."""
+    """Note which prepared spares cannot be used. The run goes on without them."""
     holding = {host.name for host in turn.run.assignees}
     for host in hosts:
         why = slots.unfit(turn.run, host) if host.name not in holding else None
@@ -160,12 +160,12 @@ def fail_now(turn: Turn, problem: Problem) -> None:
 
 
 def begin_generation(turn: Turn, assignment: Assignment) -> None:
-    """Start all tasks up to their gates, and beside them make ready the checkpoint that they start from.
+    """Start all tasks up to their gates, and meanwhile prepare the checkpoint that they start from.
 
-    Those that wait there already, as a standby, are started no second time: the order is the same, and is repeated.
+    A task that waits as a standby is not started a second time: its order is the same, and repeating it does no harm.
     """
     before = turn.run
-    waiting = standby.take(turn, assignment)
+    waiting = standby.claim_tasks(turn, assignment)
     turn.set(replacements=assignment.replacements)
     generation = waiting[0].generation if waiting else next_generation(before)
     fresh = waiting or tuple(
@@ -183,9 +183,9 @@ def begin_generation(turn: Turn, assignment: Assignment) -> None:
     for host in turn.run.assignees:
         turn.set_host(host, untouched=False)
     run = turn.run
-    told = f"{_size(run)}, which have waited as a standby" if waiting else _size(run)
+    size = f"{_size(run)}, which have waited as a standby" if waiting else _size(run)
     gpus = sum(len(task.gpus) for task in run.placed.tasks)
-    turn.note(NoteKind.GENERATION, f"generation {generation} starts: {told}", gpus=gpus)
+    turn.note(NoteKind.GENERATION, f"generation {generation} starts: {size}", gpus=gpus)
     _say_assignment(turn, before, assignment)
     if run.plan.checkpoint is not None:
         turn.do(SeedCheckpoint(host=run.task(run.chief).host, generation=generation))
@@ -194,7 +194,7 @@ def begin_generation(turn: Turn, assignment: Assignment) -> None:
 
 
 def _say_assignment(turn: Turn, before: Run, assignment: Assignment) -> None:
-    """Say what differs from the generation before, and why."""
+    """Note which hosts hold other tasks than in the generation before, and why."""
     run, new = turn.run, f"generation {turn.run.generation}"
     for slot in run.plan.hosts_used:
         was, now = slots.assignee(before, slot), slots.assignee(run, slot)
@@ -224,7 +224,7 @@ def _state(run: Run, name: str) -> str:
 
 
 def start(turn: Turn, task: Task) -> None:
-    """Order one task."""
+    """Order the start of one task."""
     if task.phase is TaskPhase.WAITING:
         turn.set_task(task, phase=TaskPhase.STARTING)
     turn.do(StartTask(host=task.host, task=task.id, generation=task.generation))
@@ -251,20 +251,22 @@ def advance_rendezvous(turn: Turn) -> None:
         turn.do(*(release(turn.run, task, all_addresses) for task in turn.run.tasks))
         running = Running(progress_at=turn.at, verify_at=next_verification(run, turn.at, 0.0))
         turn.enter(running, "all tasks have joined")
-        told = f"{len(run.tasks)}/{len(run.tasks)} tasks joined and released; no step yet"
+        sentence = f"{len(run.tasks)}/{len(run.tasks)} tasks joined and released; no step yet"
         turn.note(
-            NoteKind.RUNNING, told, seeding_s=round(turn.at - joined_at, 3) if joined_at is not None else 0.0
+            NoteKind.RUNNING,
+            sentence,
+            seeding_s=round(turn.at - joined_at, 3) if joined_at is not None else 0.0,
         )
 
 
 def _left_early(turn: Turn, task: Task) -> None:
-    """Restart because a worker ended with 0 before all had joined: the gang can never be complete."""
+    """Restart, since a worker ended with 0 before all had joined: the gang can never be complete."""
     sentence = f"{task.id} on {task.host} ended with exit code 0 before all tasks had joined"
     stop_for(turn, FirstCause(task.id, task.generation, Cause.SCRIPT, sentence, exit_code=0))
 
 
 def is_seeded(run: Run) -> bool:
-    """Whether the generation's checkpoint directory is as it must be before a script may look at it."""
+    """Return whether the generation's checkpoint directory is ready for a script to read."""
     return run.plan.checkpoint is None or (run.seed is not None and run.seed.generation == run.generation)
 
 
@@ -302,7 +304,7 @@ def _start_deadline(turn: Turn) -> None:
 
 
 def _is_seeding(run: Run, at: Instant) -> bool:
-    """Whether the checkpoint is on its way and gets further: its size is nobody's fault."""
+    """Return whether the checkpoint is being copied and progresses: a large one may take long."""
     seeding_at = run.within(Rendezvous).seeding_at
     return seeding_at is not None and at - seeding_at < run.plan.timing.start_after_s
 
@@ -315,7 +317,7 @@ def _silence(run: Run, task: Task) -> str:
 
 
 def advance_backoff(turn: Turn) -> None:
-    """Start again when the wait is over, every slot is taken, and no task of the old generation is left.
+    """Start the next generation when the wait is over, every slot has a host, and no old task is left.
 
     A host that was rebooted meanwhile was prepared anew, and may have come back with other software.
     """

@@ -1,4 +1,4 @@
-"""STOPPING: how a generation ends, what follows it, and how a run ends for ever."""
+"""STOPPING: how a generation ends, what follows, and how a run ends for good."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SWEEP_WAIT_S = 10.0
 
 
 def intent_after(blamed: Cause) -> Intent:
-    """Return the intent with which a generation stops that ended by this cause."""
+    """Return the intent of the STOPPING that follows an end by this cause."""
     return Intent.FAIL if blamed.row.ends_the_run else Intent.RESTART
 
 
-def stop_for(turn: Turn, found: FirstCause) -> None:
-    """End the generation for what was found while its tasks live."""
-    turn.set(first_cause=found)
-    stop_all(turn, intent_after(found.cause), found.sentence, rest="")
+def stop_for(turn: Turn, first_cause: FirstCause) -> None:
+    """End the generation for a cause that was found while its tasks live."""
+    turn.set(first_cause=first_cause)
+    stop_all(turn, intent_after(first_cause.cause), first_cause.sentence, rest="")
 
 
 def stop_all(
@@ -53,14 +53,14 @@ def stop_all(
     """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now.
 
     Args:
-        rest: what `reason` says after the sentence of the first cause, where it begins with that.
-        ended: the task whose end is the whole reason.
+        rest: the part of `reason` after the first cause's sentence, where `reason` begins with that sentence.
+        ended: the task whose end is the only reason.
     """
-    found = turn.run.first_cause
+    first_cause = turn.run.first_cause
     if intent is Intent.RESCHEDULE:
-        found = FirstCause(None, turn.run.generation, Cause.RESCHEDULED, reason)
-    elif found is None or found.generation != turn.run.generation:
-        found = cause.first_cause(turn.run)
+        first_cause = FirstCause(None, turn.run.generation, Cause.RESCHEDULED, reason)
+    elif first_cause is None or first_cause.generation != turn.run.generation:
+        first_cause = cause.first_cause(turn.run)
     grace = _grace_s(turn.run, intent)
     patience_s = SWEEP_WAIT_S if intent is Intent.KILL else end_patience_s(turn.run)
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
@@ -73,19 +73,19 @@ def stop_all(
         rescue_ends_at=asked[1] if asked else None,
     )
     down = turn.run.downtime or _downtime(turn)
-    seen = _seen(turn, found)
-    turn.enter(stopping, reason, rest=rest, first_cause=found, downtime=down, **seen)
+    seen = _seen(turn, first_cause)
+    turn.enter(stopping, reason, rest=rest, first_cause=first_cause, downtime=down, **seen)
     turn.note(NoteKind.STOPPING, reason, ended, **(_why(turn.run) if intent is Intent.RESCHEDULE else {}))
     if force_at is None:
         order_stop(turn, grace)
 
 
-def _seen(turn: Turn, found: FirstCause | None) -> dict[str, Any]:
-    """Return what the run has seen of failures, with this end: how often to save follows from it."""
+def _seen(turn: Turn, first_cause: FirstCause | None) -> dict[str, Any]:
+    """Return the run's failures and training time including this end: how often to save follows from them."""
     run = turn.run
     if run.phase is not Phase.RUNNING:
         return {}
-    is_failure = found is not None and found.cause.row.blame is not Blame.NOBODY
+    is_failure = first_cause is not None and first_cause.cause.row.blame is not Blame.NOBODY
     return {"trained_s": run.trained_s + turn.at - run.since_at, "failures": run.failures + is_failure}
 
 
@@ -108,7 +108,7 @@ def _downtime(turn: Turn) -> Downtime | None:
 
 
 def end_patience_s(run: Run) -> float:
-    """Return how long a task may take to be gone, after its kill, before it is judged without its report.
+    """Return how long after its kill a task may take to be gone, before it is given up without a report.
 
     A task on a silent host is given up together with its host, so not before the host itself would count as lost. A
     kill of the whole run does not wait for that.
@@ -121,7 +121,7 @@ _GENTLE = (Intent.KILL, Intent.RESCHEDULE, Intent.REQUEUE)
 
 
 def grace_s(run: Run) -> float:
-    """Return how long the tasks of a run that stops have between the asking and the killing."""
+    """Return how long the tasks of a run that stops have between the request to end and the kill."""
     return _grace_s(run, run.intent)
 
 
@@ -130,7 +130,7 @@ def _grace_s(run: Run, intent: Intent | None) -> float:
 
 
 def hurry(turn: Turn) -> None:
-    """Stop waiting for the tasks of a run that stops and whose outcome is decided."""
+    """Stop waiting for the tasks of a run that stops and whose outcome is decided already."""
     if turn.run.within(Stopping).force_at is not None:
         turn.set_phase(force_at=turn.at)
 
@@ -163,7 +163,7 @@ def advance_stopping(turn: Turn) -> None:
         order_stop(turn, 0.0)
     silence.judge(turn)
     if is_due(stopping.deadline_at, turn.at):
-        # Give up on tasks that have not ended in time: lost with their host, or impossible to kill
+        # Give up tasks that have not ended in time: they were lost with their host, or cannot be killed
         run = turn.run
         for task in run.tasks:
             if task.phase.may_live and run.host(task.host).link is Link.CONNECTED:
@@ -193,7 +193,7 @@ def advance_stopping(turn: Turn) -> None:
 
 
 def _settle_intent(turn: Turn) -> None:
-    """Let the chief's exit 0 decide, unless a training task had failed before it, whoever was heard first."""
+    """Let the chief's exit code 0 decide, unless a training task failed before it, in whichever order they report."""
     run = turn.run
     chief = run.task(run.chief)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
@@ -213,16 +213,16 @@ def _settle_intent(turn: Turn) -> None:
         elif run.first_cause is not None:
             turn.set(first_cause=cause.completed(run, run.first_cause))
         return
-    found, known = cause.first_cause(turn.run), run.first_cause
-    if known is not None and (found is None or known.cause.row.is_found_first):
+    first_cause, known = cause.first_cause(turn.run), run.first_cause
+    if known is not None and (first_cause is None or known.cause.row.is_found_first):
         turn.set(first_cause=cause.completed(turn.run, known))
-    elif found is not None:
-        done = known.done if known and known.generation == found.generation else ""
-        turn.set(first_cause=replace(found, done=done))
+    elif first_cause is not None:
+        done = known.done if known and known.generation == first_cause.generation else ""
+        turn.set(first_cause=replace(first_cause, done=done))
 
 
 def _count_free(turn: Turn) -> None:
-    """Count a restart of which no failure is counted."""
+    """Count a restart that is not counted as a failure."""
     run = turn.run
     budget = restart.cleared(run.budget, run.verified_step)
     turn.set(budget=replace(budget, restarts=budget.restarts + 1))
@@ -231,14 +231,14 @@ def _count_free(turn: Turn) -> None:
 def _wait_for_room(turn: Turn, full: Host) -> None:
     """Wait for room in the checkpoint directory. A full disk is not the script's fault: no failure is counted."""
     _count_free(turn)
-    found = turn.run.first_cause
-    turn.enter(room.wait(turn.run, full, turn.at), found.sentence if found else turn.run.reason)
+    first_cause = turn.run.first_cause
+    turn.enter(room.wait(turn.run, full, turn.at), first_cause.sentence if first_cause else turn.run.reason)
     what = f"waits for room in the checkpoint directory on {full.name}"
     _say_done(turn, f"{what}; the restart budget is untouched")
     turn.note(
         NoteKind.WAITING_FOR_ROOM,
         f"{turn.run.run_id} {what}: {turn.run.reason}",
-        found.task if found else None,
+        first_cause.task if first_cause else None,
         free_bytes=full.dir_free_bytes,
         **_why(turn.run),
     )
@@ -246,7 +246,7 @@ def _wait_for_room(turn: Turn, full: Host) -> None:
 
 def _restart_or_give_up(turn: Turn) -> None:
     run = turn.run
-    found, blamed = run.first_cause, _blamed(run)
+    first_cause, blamed = run.first_cause, _blamed(run)
     step = rescue.kept_step(run)
     host_state.charge(turn, progressed=restart.is_progress(run.budget, step))
     if (full := room.lacking(run, blamed)) is not None:
@@ -262,20 +262,25 @@ def _restart_or_give_up(turn: Turn) -> None:
     )
     turn.set(budget=decided.budget)
     handed_over = rescue.outcome(run)
-    what = found.sentence if found else run.reason
+    what = first_cause.sentence if first_cause else run.reason
     if isinstance(decided, restart.GiveUp):
         given_up = f"given up: {decided.reason}"
-        turn.set(reason=f"{what}; {given_up}", reason_rest=given_up if found else None)
+        turn.set(reason=f"{what}; {given_up}", reason_rest=given_up if first_cause else None)
         turn.set_phase(intent=Intent.FAIL)
         _say_done(turn, given_up)
         _prove(turn)
         return
-    turn.enter(Backoff(start_at=turn.at + decided.delay_s), what, rest="" if found else None)
+    turn.enter(Backoff(start_at=turn.at + decided.delay_s), what, rest="" if first_cause else None)
     when = f"in {duration(decided.delay_s)} ({decided.reason})" if decided.delay_s else decided.reason
     _say_done(turn, "; ".join(filter(None, (handed_over, f"restart {when}"))))
-    if handed_over and found is not None:
-        turn.set(first_cause=replace(turn.run.first_cause or found, rescued=handed_over))
-    turn.note(NoteKind.BACKOFF, f"restart {when}: {what}", found.task if found else None, **_why(turn.run))
+    if handed_over and first_cause is not None:
+        turn.set(first_cause=replace(turn.run.first_cause or first_cause, rescued=handed_over))
+    turn.note(
+        NoteKind.BACKOFF,
+        f"restart {when}: {what}",
+        first_cause.task if first_cause else None,
+        **_why(turn.run),
+    )
 
 
 def _say_done(turn: Turn, what: str) -> None:
@@ -284,19 +289,19 @@ def _say_done(turn: Turn, what: str) -> None:
 
 
 def _why(run: Run) -> dict[str, object]:
-    """Return the first cause as data for the event, which outlives the state."""
+    """Return the first cause as data for an event, which outlives the state."""
     return {"first_cause": cause.as_data(run.first_cause)} if run.first_cause else {}
 
 
 def _blamed(run: Run) -> Cause:
-    """Return the cause that the budget is charged for. A lost host explains the errors of its peers."""
+    """Return the cause that is charged to the budget. A lost host explains the errors of its peers."""
     if any(task.phase is TaskPhase.LOST and not (task.exit and task.exit.left) for task in run.tasks):
         return Cause.HOST_LOST
     return run.first_cause.cause if run.first_cause else Cause.SCRIPT
 
 
 def _prove(turn: Turn) -> None:
-    """Ask every host for the proof that nothing is left, and for the last checkpoint; then end."""
+    """Order the proof from every host that nothing is left, and the final check of the newest checkpoint; then end."""
     run = turn.run
     stopping = run.within(Stopping)
     if standby.is_living(run):
@@ -314,7 +319,7 @@ def _prove(turn: Turn) -> None:
 
 
 def prove_again(turn: Turn) -> None:
-    """Ask every host anew: another coordinator has started more than was looked for."""
+    """Order the proof from every host again: another coordinator has started tasks that it did not cover."""
     if turn.run.phase is Phase.STOPPING and turn.run.proof:
         # The deadline is not moved, or a host that keeps reporting would keep the run from ending.
         turn.set_phase(proof={})
@@ -322,7 +327,7 @@ def prove_again(turn: Turn) -> None:
 
 
 def to_prove(run: Run) -> list[str]:
-    """Hosts that owe the proof. A spare that was never used owes none, nor does what the user calls gone for good."""
+    """Return the hosts that owe the proof: not unused spares, nor those that the user has declared gone for good."""
     proof = run.proof or {}
     return [
         host.name for host in run.hosts if not host.untouched and not host.gone and host.name not in proof
@@ -361,7 +366,7 @@ def _when(ended: Exit, run: Run) -> str:
 
 
 def _conclude(turn: Turn) -> None:
-    """End the run, with what is to be said of it."""
+    """End the run, and note its outcome."""
     final_verification.without_answer(turn)
     run = turn.run
     stopping = run.within(Stopping)
@@ -393,7 +398,7 @@ def _conclude(turn: Turn) -> None:
 
 
 def _requeued(turn: Turn) -> bool:
-    """Let the run return to the queue, where it is proven that nothing of it is left; else it ends with what it has."""
+    """Return the run to the queue if it is proven that nothing of it is left; otherwise end it."""
     run = turn.run
     stopping = run.within(Stopping)
     asked = run.plan.queue
@@ -408,10 +413,10 @@ def _requeued(turn: Turn) -> bool:
 
 
 def ends_saved(run: Run) -> bool:
-    """Whether the run is being ended, to go on some day: its hosts are taken away, or its end was planned."""
-    found = run.first_cause
+    """Return whether the run ends saved, to go on some day: its hosts are taken away, or its end was planned."""
+    first_cause = run.first_cause
     may_go_on = run.intent in (Intent.KILL, Intent.REQUEUE)
-    return may_go_on and found is not None and found.cause.row.ends_saved
+    return may_go_on and first_cause is not None and first_cause.cause.row.ends_saved
 
 
 _END_NOTES = {
@@ -422,7 +427,7 @@ _END_NOTES = {
 
 
 def finish(turn: Turn, ended: Ended, reason: str, *, rest: str | None = None) -> None:
-    """Enter a terminal phase. A host without its proof is kept, and swept when it is back."""
+    """Enter a terminal phase. A host that gave no proof is remembered, and swept when it is back."""
     if ended.proof is None:
         ended = replace(ended, proof=turn.run.proof)
     turn.enter(ended, reason, rest=rest)
@@ -439,7 +444,7 @@ def finish(turn: Turn, ended: Ended, reason: str, *, rest: str | None = None) ->
 
 
 def unproven(run: Run) -> list[str]:
-    """Hosts of an ended run that were not reached for the proof."""
+    """Return the hosts of an ended run that were not reached for the proof."""
     if not run.phase.is_terminal or run.generation == 0:
         return []
     return to_prove(run)

@@ -9,7 +9,7 @@ from orchestrator.core.state.instants import Instant
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The newest checkpoint: one that was read whole, or that nothing can read and that seems complete."""
+    """The newest checkpoint: one that was read as a whole, or one in an unknown format that seems complete."""
 
     global_step: int | None
     path: str
@@ -24,7 +24,7 @@ class Checkpoint:
     """The last look did not find it any more: scripts remove their backup when they have ended well."""
 
     def is_same(self, path: str, global_step: int | None, saved_time: float | None) -> bool:
-        """Whether that is no newer one. Where no step is told, one that is written again has another time only.
+        """Return whether that is the same checkpoint. Without a step, one that was rewritten differs by its time only.
 
         >>> known = Checkpoint(None, "gen-000001/state.npz", 1, verified_at=0.0, saved_time=5.0)
         >>> [known.is_same("gen-000001/state.npz", None, time) for time in (5.0, 6.0)]
@@ -36,7 +36,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class GoneBack:
-    """The run went back to an older checkpoint because a metric was no number: since which step, and how many times."""
+    """How often the run went back to an older checkpoint because a metric was no number, and since which step."""
 
     step: int
     times: int
@@ -44,7 +44,7 @@ class GoneBack:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """What a start from scratch has set aside: kept until a person removes it."""
+    """The checkpoints that a start from scratch has set aside. They are kept until a person removes them."""
 
     generations: tuple[int, ...]
     global_step: int | None
@@ -53,7 +53,7 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What a generation starts from."""
+    """The checkpoint that a generation starts from."""
 
     generation: int
     global_step: int | None = None

@@ -13,7 +13,7 @@ from orchestrator.core.state.instants import Deadline, Instant
 
 
 class Link(Enum):
-    """The SSH connection to a host. Says nothing of its tasks."""
+    """The state of the connection to a host. It says nothing about the host's tasks."""
 
     CONNECTING = "CONNECTING"
     CONNECTED = "CONNECTED"
@@ -21,7 +21,7 @@ class Link(Enum):
 
 
 class HostState(Enum):
-    """Whether a host may be given tasks. Says nothing of its link."""
+    """Whether a host may be given tasks. It says nothing about the connection."""
 
     OPEN = "open"
     LOST = "lost"
@@ -62,7 +62,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class GpuLoad:
-    """What a GPU did when its host was last heard; None for what it does not tell."""
+    """The load of a GPU when its host was last heard; None for values that the driver does not report."""
 
     index: int
     name: str = ""
@@ -75,7 +75,7 @@ class GpuLoad:
 
 @dataclass(frozen=True, slots=True)
 class GpuFault:
-    """What has gone wrong with a GPU, and in which generation that was first told."""
+    """A fault of a GPU, and the generation in which it was first reported."""
 
     index: int
     xid: int | None
@@ -85,7 +85,7 @@ class GpuFault:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """What a host was told by whoever lends it: that it will be taken away."""
+    """The announcement of a host's provider that the host will be taken away."""
 
     why: str
     in_s: float
@@ -94,7 +94,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What we believe of a host of this run."""
+    """What the coordinator believes about a host of this run."""
 
     name: str
     link: Link = Link.CONNECTING

@@ -1,4 +1,4 @@
-"""Instants of the coordinator's monotonic clock, in seconds, as types: so that each of them can be found in a state.
+"""Types for instants of the coordinator's monotonic clock, in seconds, by which all instants in a state are found.
 
 Every float of the state is an instant, or its name says its unit (`_s`, `_bytes`, `_percent`, `_time` for Unix time).
 Instants never leave the process. Two things happen to all of them at once, whatever they belong to: another coordinator
@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 
 class Kind(Enum):
-    """What an instant is to the run."""
+    """What an instant is used for."""
 
     PAST = "past"
     """Silence, standstills and ages are counted from it."""
@@ -38,8 +38,8 @@ def instants_of(type_: type[Any]) -> dict[str, Kind]:
     """Return which fields of a dataclass are instants, by name."""
     if type_ not in _known:  # cached by type, since all of its type hints have to be read
         hints = get_type_hints(type_, include_extras=True)
-        found = {field.name: _kind(hints[field.name]) for field in fields(type_)}
-        _known[type_] = {name: kind for name, kind in found.items() if kind is not None}
+        kinds = {field.name: _kind(hints[field.name]) for field in fields(type_)}
+        _known[type_] = {name: kind for name, kind in kinds.items() if kind is not None}
     return _known[type_]
 
 
@@ -70,8 +70,8 @@ def rebased(state: _T, delta_s: float) -> _T:
 def stood_still(state: _T, waited_s: float, at: Instant) -> _T:
     """Return the state after nothing could be decided for `waited_s` seconds, up to `at`.
 
-    No deadline came meanwhile, and no silence counts for that time: what was said could not be taken. What was heard
-    within it is not moved beyond now. The order of the tasks' ends stays what the hosts say.
+    Deadlines are moved by that time, and it does not count as silence, since reports could not be handled. The times of
+    reports within it are not moved beyond now. The order of the tasks' ends stays as the hosts report it.
     """
 
     def move(then: float, kind: Kind) -> float:

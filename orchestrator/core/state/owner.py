@@ -1,4 +1,4 @@
-"""The owner of a run: the head node that drives it, and what hosts tell of such claims."""
+"""The owner of a run: the head node that drives it, and the claims of owners that hosts report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A run of any head node, as a host or a checkpoint directory tells of it."""
+    """A run of any head node, as a host or a checkpoint directory shows it."""
 
     run_id: str
     name: str
@@ -39,7 +39,7 @@ class Driven:
 
     @property
     def sentence(self) -> str:
-        """Say who does what, and where."""
+        """Return a sentence that says which head node drives the run, and where."""
         whose = f"{self.owner}" if self.owner is not None else "an unknown owner"
         since = f" since {self.since}" if self.since else ""
         saves = f"; it saves into {self.checkpoint_dir}" if self.checkpoint_dir else ""

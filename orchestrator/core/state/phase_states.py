@@ -1,6 +1,6 @@
-"""The phases of a run, and what belongs to each of them: it comes with its phase and is gone with it.
+"""The phases of a run, and the state that belongs to each: it is made when the phase begins, and gone when it ends.
 
-Which phase may follow which, and after what: `transitions`.
+`transitions` says which phase may follow which.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.core.state.instants import Deadline, Instant
 class Phase(StrEnum):
     """The phase of a group of tasks that share one fate.
 
-    It is a string, so that JSON can tell one phase's state from another's.
+    It is a string, so that JSON shows which phase a state belongs to.
     """
 
     QUEUED = "QUEUED"
@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """A terminal phase is for ever."""
+        """Return whether no other phase can follow."""
         return self in _TERMINAL
 
 
@@ -47,7 +47,7 @@ EndPhase = Literal[Phase.SUCCEEDED, Phase.FAILED, Phase.KILLED]
 
 
 class Intent(Enum):
-    """What STOPPING leads to."""
+    """What follows STOPPING."""
 
     RESTART = "restart"
     SUCCEED = "succeed"
@@ -61,7 +61,7 @@ class Intent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The proof of a host: what is left of the run there."""
+    """The proof of a host: the processes of the run that are left there."""
 
     left: tuple[str, ...] = ()
     ports_busy: tuple[int, ...] = ()
@@ -70,7 +70,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """Before its turn has come."""
+    """The run waits for its turn."""
 
     phase: Literal[Phase.QUEUED] = Phase.QUEUED
     priority: int = 0
@@ -91,7 +91,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """Before the first generation."""
+    """The hosts are prepared for the first generation."""
 
     phase: Literal[Phase.PENDING] = Phase.PENDING
     deadline_at: Deadline | None = None
@@ -117,7 +117,7 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True)
 class GoingBack:
-    """To the newest checkpoint from before that step, and why."""
+    """The run goes back to the newest checkpoint from before that step, and why."""
 
     before_step: int
     why: str
@@ -172,7 +172,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Between two generations."""
+    """The wait between two generations."""
 
     phase: Literal[Phase.BACKOFF] = Phase.BACKOFF
     start_at: Deadline | None
@@ -185,7 +185,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """For ever."""
+    """The run has ended, for ever."""
 
     phase: EndPhase
     proof: Mapping[str, Swept] | None = None

@@ -1,4 +1,4 @@
-"""A tuple of values that each have a name: found by it, and replaced, at a cost that does not grow with their number.
+"""A tuple of values with names, which finds and replaces a value at a cost that does not grow with their number.
 
 >>> from typing import NamedTuple
 >>> class Lamp(NamedTuple):

@@ -1,4 +1,4 @@
-"""The state: what we believe of a run. Immutable values; changed only by `decide.step`.
+"""The state of a run: what the coordinator believes about it. Immutable; only `decide.step` makes a new one.
 
 Fields ending in `_at` are instants (see `instants`). `ended_time` and its kin are Unix time, for people only.
 What belongs to one phase alone is in `phase_states`.
@@ -39,7 +39,7 @@ _PhaseState = TypeVar("_PhaseState", bound=PhaseState)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something a person must know: one sentence, and the way out."""
+    """Something that a person must know: one sentence, and a hint with the way out."""
 
     code: str
     message: str
@@ -53,7 +53,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEnd:
-    """That a run is to end, at a checkpoint if one comes in time."""
+    """When a run is to end: at its next checkpoint, if one comes in time."""
 
     why: str
     at: Deadline
@@ -132,28 +132,28 @@ class Run:
 
     @property
     def phase(self) -> Phase:
-        """Which it is."""
+        """Return the phase that the run is in."""
         return self.phase_state.phase
 
     @property
     def intent(self) -> Intent | None:
-        """What STOPPING leads to; None in other phases."""
+        """Return what follows STOPPING; None in other phases."""
         return self.phase_state.intent if isinstance(self.phase_state, Stopping) else None
 
     @property
     def proof(self) -> Mapping[str, Swept] | None:
-        """By host that was looked at, what is left of the run there; None until they are asked to look."""
+        """Return the proof of each host that gave one; None before the hosts are asked for it."""
         state = self.phase_state.waited if isinstance(self.phase_state, Pending) else self.phase_state
         return state.proof if isinstance(state, Stopping | Ended | Queued) else None
 
     @property
     def has_begun(self) -> bool:
-        """Whether its first generation has: a host that refuses, or is away, does not end it any more."""
+        """Return whether the first generation has begun. From then on, a host that refuses does not end the run."""
         return self.phase is not Phase.PENDING or self.generation > 0
 
     @property
     def has_no_process(self) -> bool:
-        """Whether it waits, or is being prepared: nothing of it is anywhere."""
+        """Return whether the run waits or is being prepared, and so has no process anywhere."""
         return self.phase in (Phase.QUEUED, Phase.PENDING)
 
     def within(self, phase: type[_PhaseState]) -> _PhaseState:
@@ -166,7 +166,7 @@ class Run:
 
     @property
     def placed(self) -> Plan:
-        """The plan with this generation's tasks: where they are now, and without those that are left out."""
+        """Return the plan with this generation's tasks: where they are now, without those that are left out."""
         return (
             replace(self.plan, tasks=assigned(self.plan, self.replacements))
             if self.replacements
@@ -183,17 +183,17 @@ class Run:
 
     @property
     def assignees(self) -> tuple[Host, ...]:
-        """The hosts that hold the tasks of this generation."""
+        """Return the hosts that hold the tasks of this generation."""
         holding = {task.host for task in self.tasks}
         return tuple(host for host in self.hosts if host.name in holding)
 
     @property
     def chief(self) -> TaskId:
-        """The task whose exit code and checkpoints stand for the run."""
+        """Return the task whose exit code and checkpoints stand for the run."""
         return cast("Roster[TaskId, Task]", self.tasks).first
 
     def task(self, id: TaskId) -> Task:
-        """KeyError where there is none."""
+        """Return the task of that id; KeyError where there is none."""
         return cast("Roster[TaskId, Task]", self.tasks).named(id)
 
     def find_task(self, id: TaskId) -> Task | None:
@@ -209,7 +209,7 @@ class Run:
         return cast("Roster[TaskId, Task]", self.tasks).stands_as(cast("Roster[TaskId, Task]", other.tasks))
 
     def host(self, name: str) -> Host:
-        """KeyError where there is none."""
+        """Return the host of that name; KeyError where there is none."""
         return cast("Roster[str, Host]", self.hosts).named(name)
 
     def with_task(self, changed: Task) -> Run:

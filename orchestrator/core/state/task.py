@@ -16,7 +16,7 @@ from orchestrator.core.state.roster import Roster
 
 
 class TaskPhase(Enum):
-    """Of one task in one generation."""
+    """The phase of one task in one generation."""
 
     WAITING = "WAITING"
     """Not ordered yet."""
@@ -33,12 +33,12 @@ class TaskPhase(Enum):
 
     @property
     def is_gone(self) -> bool:
-        """No process of it is left, as far as anybody can know."""
+        """Return whether no process of the task is left, as far as anybody can know."""
         return self in _GONE
 
     @property
     def may_live(self) -> bool:
-        """There is, or may be, a process."""
+        """Return whether the task has, or may have, a process."""
         return self not in _WITHOUT_PROCESS
 
 
@@ -50,7 +50,7 @@ _WITHOUT_PROCESS = (TaskPhase.WAITING, *_GONE)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the last heartbeat said of a task."""
+    """What the last heartbeat said about a task."""
 
     global_step: int | None = None
     epoch: int | None = None
@@ -89,7 +89,7 @@ class Progress:
 
     @property
     def has_stepped(self) -> bool:
-        """Whether a step was made in this generation: Keras also tells at which step its training begins."""
+        """Return whether a step was made in this generation. Keras also reports the step at which training begins."""
         if self.global_step is None:
             return False
         return self.began_step is None or self.began_stride > 0 or self.global_step > self.began_step

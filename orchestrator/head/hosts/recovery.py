@@ -11,7 +11,7 @@ from orchestrator.core import rebuild
 from orchestrator.core.actions import Note
 from orchestrator.core.diagnosis.cause import how
 from orchestrator.core.events import Submitted, TaskReport
-from orchestrator.core.launching.environment import GENERATION_TOLD_MAX
+from orchestrator.core.launching.environment import GENERATION_REPORTED_MAX
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import HostPlan, Plan, TaskId
 from orchestrator.core.state.run import Run
@@ -32,7 +32,7 @@ EPOCH_TOLD_MAX = 1_000_000
 """An epoch counts the starts of a coordinator: this is two years of one a minute. What a host tells beyond that counts
 for this host alone (`Host.fence`). Else one that lies would lift the epoch of all until none could be higher."""
 
-_GENERATION_MAX = 2 * GENERATION_TOLD_MAX
+_GENERATION_MAX = 2 * GENERATION_REPORTED_MAX
 """What is above this was not given out by a coordinator, even if a host lied to it once."""
 
 _NAMED_MAX = 3

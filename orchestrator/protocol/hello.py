@@ -98,6 +98,8 @@ class Greeting(Hello):
     """A hello, with what the head adds to it."""
 
     slow: NotRequired[Slow]
+    printed: NotRequired[Text]
+    """What the rc files of the login shell have printed first, if they print anything."""
 
 
 @final

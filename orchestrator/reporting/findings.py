@@ -60,6 +60,30 @@ CATALOGUE: tuple[Row, ...] = (
         ("host-key-unknown", "host-key-changed", "host-key-revoked", "revoked-keys-unreadable"),
     ),
     Row(
+        "ssh.limits",
+        "error",
+        "sshd of the host takes fewer sessions or logins at once than orch and you open",
+        "connections are dropped at random, or no command starts",
+        "raise `MaxStartups` (10:30:100 is usual) and `MaxSessions` in /etc/ssh/sshd_config there",
+        ("no-session",),
+    ),
+    Row(
+        "ssh.rc-files",
+        "error",
+        "the rc files of the login shell print, are slow, hang, or read from stdin",
+        "they run before each command over SSH, and what they take or delay is missed there",
+        "let `.bashrc`, `.profile` and their like end at once for shells that are not interactive: "
+        "`case $- in *i*) ;; *) return;; esac`",
+        ("rc-files",),
+    ),
+    Row(
+        "ssh.round-trip",
+        "fine",
+        "an order to the host and its answer take this long over SSH",
+        "the training does not wait for it; commands such as `orch logs` do",
+        "nothing is to be done",
+    ),
+    Row(
         "ssh.config",
         "warning",
         "~/.ssh/config says something of the host that orch does not do",
@@ -152,6 +176,13 @@ CATALOGUE: tuple[Row, ...] = (
         "raise `nofile` in /etc/security/limits.conf there",
     ),
     Row(
+        "host.processes",
+        "warning",
+        "few processes are allowed to the user on a host",
+        "each thread counts, and TensorFlow begins hundreds for one task",
+        "raise `nproc` in /etc/security/limits.conf there",
+    ),
+    Row(
         "host.ends-at-logout",
         "warning",
         "a host ends what a user has left when the last session closes",
@@ -208,7 +239,7 @@ CATALOGUE: tuple[Row, ...] = (
     Row(
         "gpu.unwell",
         "warning",
-        "a GPU has had memory errors that were not corrected, or its hardware slows it down",
+        "a GPU has had errors, of its memory or told by the driver (Xid), or its hardware slows it down",
         "it may fail or compute wrong numbers, and the whole gang waits for it",
         "reset or replace it, see to its cooling and power; leave it out of `gpus` until then",
     ),
@@ -341,8 +372,29 @@ CATALOGUE: tuple[Row, ...] = (
         "storage.noexec",
         "warning",
         "a directory where Python puts compiled code lies on a file system without execution",
-        "a library that unpacks its code there fails at its import",
-        "set TMPDIR in `env:` to a directory elsewhere",
+        "a library that has or unpacks its code there fails at its import",
+        "set TMPDIR in `env:` to a directory elsewhere; of a home, mount it with exec, or set ORCH_HOST_DIR there",
+    ),
+    Row(
+        "storage.owner",
+        "error",
+        "the checkpoint directory, or `.orch` in it, belongs to another user and is not open to this one",
+        "another head or user has saved there before, and no checkpoint of this run could be kept",
+        "ask the owner to open it to a group of yours (`chgrp -R`, `chmod -R g+rwX`, `g+s`), or name another directory",
+    ),
+    Row(
+        "storage.users",
+        "warning",
+        "the hosts write into the shared checkpoint directory as different users",
+        "what one host saves may be closed to the others, and is missed after a restart",
+        "connect as one user with one number everywhere, or give the directory a common group with `g+s`",
+    ),
+    Row(
+        "storage.nfs",
+        "warning",
+        "the NFS mount of the checkpoint directory has options that harm checkpoints",
+        "a write fails, a lock does not hold, or what one host saved is seen late by the others",
+        "mount it with `hard`, with locks, and with short `acregmax` and `acdirmax`",
     ),
 )
 

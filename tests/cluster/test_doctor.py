@@ -18,6 +18,7 @@ from orchestrator.head.code import bundle
 from orchestrator.head.hosts.examination import Examined, examine
 from orchestrator.head.reach.ssh.transport import SshTransport
 from tests.cluster.cluster import WORKDIR, Cluster
+from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import Lab, LabHost
 from tests.patience import patient
 
@@ -151,6 +152,26 @@ def test_a_host_that_does_not_answer_holds_up_nobody(lab3: Lab, look: Callable[.
     assert ids(found) == {("net.blocked", "error", "host-1"), ("ssh.no-answer", "error", "host-2")}
     assert first.name in found.findings[1].message
     assert took_s < patient(8.0)
+
+
+def test_rc_files_that_print_read_or_hang_are_named(make_lab: MakeLab, ssh: SshTransport) -> None:
+    """And an sshd that takes one login at a time."""
+    lab = make_lab(4, {0: {"MaxStartups": "1:50:4"}})
+    for host, line in zip(lab.hosts, ("", "echo welcome", "read answer", "sleep 60"), strict=True):
+        (host.home / ".bashrc").write_text(f"{line}\n")
+    found = examine(
+        replace(plan_of(*(host.plan() for host in lab.hosts)), runtime=False),
+        {"ssh": ssh},
+        bundle.load,
+        within_s=5.0,
+    )
+    assert {one for one in ids(found) if one[0].startswith("ssh.")} == {
+        ("ssh.limits", "warning", "host-0"),
+        ("ssh.rc-files", "warning", "host-1"),
+        ("ssh.rc-files", "error", "host-2"),
+        ("ssh.rc-files", "error", "host-3"),
+        ("ssh.round-trip", "fine", None),
+    }
 
 
 def test_doctor_says_it_all_as_json(tmp_path: Path, lab3: Lab) -> None:

@@ -24,9 +24,9 @@ from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.hosts import judgement
 from orchestrator.head.hosts.judgement import Met
 from orchestrator.head.hosts.preparation import look, named
-from orchestrator.head.links import requests
+from orchestrator.head.links import bootstrap, requests
 from orchestrator.head.links.lease import leased
-from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
+from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Pace, Watch
 from orchestrator.head.reach.transport import Transport
 from orchestrator.protocol.orders import Seen, Target
 from orchestrator.protocol.table import REACH
@@ -39,6 +39,9 @@ CHECK_S = 10.0
 """How long each step may take. Who has not answered by then is a finding, and the others go on."""
 
 _LISTEN_S = 60.0
+_SHELL_PART = 0.7
+"""Of the deadline, for the login shell and the agent: who hangs there is found before the deadline, and named."""
+_ROUND_TRIPS = 3
 
 _T = TypeVar("_T")
 
@@ -170,9 +173,12 @@ class _Doctor:
             Watch(self._run.epoch, self._plan.timing.heartbeat_s, 60.0),
         )
         lease = contextlib.ExitStack()
+        pace = Pace(start_s=_SHELL_PART * self._within_s)
         try:
             link = lease.enter_context(
-                leased(host, self._transports[host.transport], self._bundle, self._run.run_id, watch)
+                leased(
+                    host, self._transports[host.transport], self._bundle, self._run.run_id, watch, pace=pace
+                )
             )
             with self._lock:
                 if self._closed:
@@ -197,13 +203,27 @@ class _Doctor:
             hello = link.hello
             if hello is None:
                 raise LinkDown(f"the connection to {name} broke")
-            met = Met(name, hello, health, token, asked_at, time.time())
+            met = Met(name, hello, health, token, asked_at, time.time(), self._round_trip(link))
         except LinkDown as e:
-            return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
+            code = "rc-files" if bootstrap.SHELL_HANGS in str(e) else "unreachable"
+            return of_problem(named(name, Problem(code, str(e), exit_code=4)), name)
         except OrderRefused as e:
             return of_problem(named(name, e.problem), name)
         self._told(f"{name}: connected in {connected_s:.1f} s")
         return met
+
+    def _round_trip(self, link: HostLink) -> float | None:
+        """Return the shortest time of a few orders that a host answers at once."""
+        if not self._whole:
+            return None
+        taken_s = []
+        for _ in range(_ROUND_TRIPS):
+            began_at = time.monotonic()
+            link.ask(
+                requests.watch(self._run.run_id, 1, self._plan.timing.heartbeat_s), timeout_s=self._within_s
+            )
+            taken_s.append(time.monotonic() - began_at)
+        return min(taken_s)
 
     def _reach_all(self, met: Mapping[str, Met]) -> dict[str, list[Seen]]:
         """Return, by host, how it has reached the others."""

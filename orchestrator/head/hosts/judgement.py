@@ -11,13 +11,18 @@ from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted, duration, listed, size
 from orchestrator.head.links.clock import HostClock
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders import GpuState, Health, Seen
+from orchestrator.protocol.orders import Directory, GpuState, Health, Owner, Seen
 from orchestrator.reporting.findings import Finding, Level, found
 
 SLOW_NAME_S = 2.0
 OPEN_FILES_MIN = 4096
 FREE_BYTES_MIN = 1 << 30
 FREE_FILES_MIN = 10_000
+PROCESSES_MIN = 2048
+STARTUPS_MIN = 3
+"""Logins at once: of the coordinator, of a command of yours, and one that begins anew."""
+ATTRIBUTES_MAX_S = 60
+"""What NFS keeps of a file without asking again, unless its mount says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class Met:
     token: str = ""
     asked_at: float = 0.0
     answered_at: float = 0.0
+    round_trip_s: float | None = None
 
     @property
     def machine(self) -> tuple[object, ...]:
@@ -53,10 +59,19 @@ def is_name(address: str) -> bool:
 def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding]:
     """Return what is wrong with single hosts, and which two of them are one. With `whole`, also what will be missed."""
     findings = [*_twice(met.values()), *_gpus_differ(plan, met)]
+    if whole:
+        findings += [*_round_trips(met.values()), *_users(plan, met)]
     for one in met.values():
         findings += _ports(plan, one)
         if whole:
-            findings += [*_clock(one), *_disks(one), *_limits(one), *_proxies(plan, one), *_gpus(plan, one)]
+            findings += [
+                *_clock(one),
+                *_disks(plan, one),
+                *_limits(one),
+                *_proxies(plan, one),
+                *_gpus(plan, one),
+            ]
+            findings += [*_ssh(one), *_checkpoints(plan, one)]
     return findings
 
 
@@ -67,6 +82,85 @@ def _twice(met: Iterable[Met]) -> Iterator[Finding]:
         if other != one.name:
             said = f"{other} and {one.name} are one machine: they have the same boot id and the same host directory"
             yield found("host.twice", said, other, one.name)
+
+
+def _round_trips(met: Iterable[Met]) -> list[Finding]:
+    taken = sorted(
+        ((one.round_trip_s, one.name) for one in met if one.round_trip_s is not None), reverse=True
+    )
+    told = listed([f"{seconds * 1000:.1f} ms to {name} and back" for seconds, name in taken])
+    return [found("ssh.round-trip", f"an order takes {told}")] if taken else []
+
+
+def _ssh(one: Met) -> Iterator[Finding]:
+    startups, slow = one.health["startups"], one.hello.get("slow", {})
+    if startups is not None and startups < STARTUPS_MIN:
+        said = (
+            f"{one.name}: its sshd drops logins once {counted(startups, 'other')} are under way (MaxStartups)"
+        )
+        yield found("ssh.limits", said, one.name, level="warning")
+    if "printed" in one.hello:
+        said = f"{one.name}: the rc files of its login shell print {one.hello['printed']!r}"
+        yield found("ssh.rc-files", said, one.name, level="warning")
+    if "shell_s" in slow:
+        said = f"{one.name}: the rc files of its login shell take {duration(slow['shell_s'])}"
+        yield found("ssh.rc-files", said, one.name, level="warning")
+
+
+def _checkpoint_directory(plan: Plan, one: Met) -> Directory | None:
+    wanted = plan.checkpoint.dir if plan.checkpoint is not None else None
+    return next((each for each in one.health["directories"] if each["path"] == wanted), None)
+
+
+def _checkpoints(plan: Plan, one: Met) -> Iterator[Finding]:
+    directory = _checkpoint_directory(plan, one)
+    if directory is None:
+        return
+    path = directory["path"]
+    for place, owner in ((path, directory["owner"]), (f"{path}/.orch", directory["own"])):
+        if owner is not None and not owner["writable"]:
+            said = f"{one.name}: {place} belongs to {_user(owner)}, and orch is {_me(one)} there"
+            yield found("storage.owner", said, one.name)
+    harm = list(_harm(directory["nfs"]))
+    if harm:
+        yield found("storage.nfs", f"{one.name}: the NFS mount of {path} has {listed(harm)}", one.name)
+
+
+def _user(owner: Owner) -> str:
+    return f"{owner['user']} (uid {owner['uid']}, mode {owner['mode']:04o})"
+
+
+def _me(one: Met) -> str:
+    return f"{one.hello['user']} (uid {one.health['uid']})"
+
+
+def _harm(options: Iterable[str]) -> Iterator[str]:
+    """Yield the options of an NFS mount that harm checkpoints, each with what it does."""
+    for option in dict.fromkeys(options):
+        name, _, value = option.partition("=")
+        if name in ("soft", "softerr"):
+            yield f"`{option}` (a server that is slow makes a write fail)"
+        elif name == "nolock" or (name == "local_lock" and value != "none"):
+            yield f"`{option}` (a lock does not hold for the other hosts)"
+        elif name in ("acregmax", "acdirmax") and value.isdecimal() and int(value) > ATTRIBUTES_MAX_S:
+            yield f"`{option}` (what others save is seen up to {value} s late)"
+
+
+def _users(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
+    """Return whether the hosts write into one checkpoint directory as several users."""
+    if plan.checkpoint is None or not plan.checkpoint.shared:
+        return []
+    hosts: dict[int, list[Met]] = {}
+    for name in plan.hosts_used:
+        if name in met:
+            hosts.setdefault(met[name].health["uid"], []).append(met[name])
+    if len(hosts) < 2:
+        return []
+    told = "; ".join(f"{_me(all_[0])} on {listed([one.name for one in all_])}" for all_ in hosts.values())
+    seen = [_checkpoint_directory(plan, one) for all_ in hosts.values() for one in all_]
+    owner = next((each["owner"] for each in seen if each is not None and each["owner"] is not None), None)
+    whose = f"; it belongs to {_user(owner)}" if owner is not None else ""
+    return [found("storage.users", f"the hosts write {plan.checkpoint.dir} as {told}{whose}")]
 
 
 def _ports(plan: Plan, one: Met) -> Iterator[Finding]:
@@ -109,6 +203,9 @@ def _gpus(plan: Plan, one: Met) -> Iterator[Finding]:
                 f"{one.name}: GPU {number} has had {counted(gpu['ecc_errors'], 'uncorrected memory error')}"
             )
             yield found("gpu.unwell", said, one.name)
+        if gpu["xids"]:
+            said = f"{one.name}: the driver has told of errors of GPU {number} since the boot: Xid "
+            yield found("gpu.unwell", said + ", ".join(map(str, gpu["xids"])), one.name)
         if gpu["slowed"]:
             said = f"{one.name}: the hardware slows GPU {number} down, for {gpu['slowed']}"
             yield found("gpu.unwell", said, one.name)
@@ -120,7 +217,8 @@ def _clock(one: Met) -> list[Finding]:
     return [found("host.clock", f"{one.name}: {clock.sentence}", one.name)] if clock.is_off else []
 
 
-def _disks(one: Met) -> Iterator[Finding]:
+def _disks(plan: Plan, one: Met) -> Iterator[Finding]:
+    data = plan.checkpoint.dir if plan.checkpoint is not None else None
     for directory in one.health["directories"]:
         path, free, files = directory["path"], directory["free_bytes"], directory["free_files"]
         if directory["why"] is not None:
@@ -133,7 +231,7 @@ def _disks(one: Met) -> Iterator[Finding]:
         if files is not None and files < FREE_FILES_MIN:
             said = f"{one.name}: {path} has room for {files} more files only"
             yield found("storage.space", said, one.name)
-        if directory["noexec"] and path.startswith(("/tmp", "/var/tmp")):
+        if directory["noexec"] and path != data:
             said = f"{one.name}: {path} lies on a file system that is mounted with noexec"
             yield found("storage.noexec", said, one.name)
 
@@ -142,6 +240,10 @@ def _limits(one: Met) -> Iterator[Finding]:
     files = one.health["open_files"]
     if files is not None and files < OPEN_FILES_MIN:
         yield found("host.open-files", f"{one.name}: {files} files may be open at once", one.name)
+    processes = one.health["processes"]
+    if processes is not None and processes < PROCESSES_MIN:
+        said = f"{one.name}: {_me(one)} may have {processes} processes, threads included"
+        yield found("host.processes", said, one.name)
     if one.hello["warning"]:
         yield found("host.ends-at-logout", f"{one.name}: {one.hello['warning']}", one.name)
 

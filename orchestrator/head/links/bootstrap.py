@@ -31,7 +31,7 @@ from orchestrator.head.code import compiled, installer
 from orchestrator.head.links import edge
 from orchestrator.head.reach.alarm import ALARMS
 from orchestrator.protocol.channel import Decoder, FrameError
-from orchestrator.protocol.check import check_of
+from orchestrator.protocol.check import check_of, cleaned
 from orchestrator.protocol.hello import BootAnswer, BootRequest, Command, Greeting
 
 if TYPE_CHECKING:
@@ -139,10 +139,14 @@ A home directory may be shared by all hosts (NFS). The first host has the direct
 the remains of its own.
 """
 
+SHELL_HANGS = "its login shell did not get to our command in time"
+"""Or what it waits for: a disk, as a rule. So the connection is tried again, as one that broke."""
+
 SLOW_SHELL_S = 1.0
 """A login shell that takes longer has rc files worth a word: they run for every connection."""
 
 _JUNK_BYTES_MAX = 1 << 20
+_PRINTED_CHARS_MAX = 100
 _READ_BYTES = 1 << 14
 """All that is said before the frames is short, and a thousand hosts are read at once."""
 
@@ -236,6 +240,7 @@ class _Talk:
     clock: Callable[[], float]
     heard: bytearray = field(default_factory=bytearray)
     shell_s: float | None = None
+    printed: str = ""
     timed_out: bool = False
     done: bool = False
 
@@ -281,6 +286,8 @@ class _Talk:
         while True:
             if self.shell_s is None and b"orch-shell\n" in self.heard:
                 self.shell_s = self.clock() - began_at
+                noise = bytes(self.heard).partition(b"orch-shell\n")[0].decode("utf-8", "replace")
+                self.printed = cleaned(noise.strip()).partition("\n")[0][:_PRINTED_CHARS_MAX]
             at = self.heard.find(mark)
             end = self.heard.find(b"\n", at + len(mark)) if at >= 0 else -1
             if end >= 0:
@@ -295,6 +302,7 @@ class _Talk:
                     self.host.name,
                     "its login shell prints without end before our command runs",
                     hint="let .bashrc and its like print nothing for shells that are not interactive",
+                    code="rc-files",
                 )
             self._read()
 
@@ -325,6 +333,8 @@ class _Talk:
         greeting = edge.hello(self.host.name, message)
         if self.shell_s is not None and self.shell_s > SLOW_SHELL_S:
             greeting["slow"] = {"shell_s": round(self.shell_s, 2)}
+        if self.printed:
+            greeting["printed"] = self.printed
         return Started(greeting, rest, decoder, pushed_bytes)
 
     def broken(self) -> HostUnfit | ConnectFailed:
@@ -335,7 +345,7 @@ class _Talk:
         if self.timed_out and not shell:
             return ConnectFailed(
                 name,
-                "its login shell did not get to our command in time",
+                SHELL_HANGS,
                 hint=f"see what the rc files of that account wait for: ssh {name} true",
             )
         if self.timed_out:
@@ -350,6 +360,7 @@ class _Talk:
                 "a file of its login shell reads from stdin, and took what our command was to read",
                 hint="see `.bashrc`, `.profile` and their like for `read`, `cat` or a question; shells that are not "
                 "interactive must not ask",
+                code="rc-files",
             )
         if b"orch-bad-python\n" in self.heard:
             return HostUnfit(

@@ -12,7 +12,7 @@ from orchestrator.core.words import duration
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.links.conversation import LinkDown, OrderRefused
 from orchestrator.head.links.crew import Crew
-from orchestrator.head.links.link import HostLink, Watch
+from orchestrator.head.links.link import PACE, HostLink, Pace, Watch
 from orchestrator.head.reach.transport import Transport
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.reports import Report
@@ -58,6 +58,7 @@ def leased(
     run_id: str,
     watch: Watch,
     fence: int = 0,
+    pace: Pace = PACE,
 ) -> Iterator[HostLink]:
     """Give a connected link for the time of a `with`.
 
@@ -66,7 +67,7 @@ def leased(
         OrderRefused: nor before a person acts: keys, a missing Python.
     """
     awaited = _Awaited()
-    link = HostLink(host, transport, bundle, awaited, crew=_CREW)
+    link = HostLink(host, transport, bundle, awaited, pace, _CREW)
     link.fence(run_id, fence)
     link.attach(run_id, watch)
     try:

@@ -99,6 +99,8 @@ class Pace:
     """Where a person must act first: keys, a missing Python."""
     steady_s: float = 30.0
     """A connection that lived as long was a good one: the next try is made soon again."""
+    start_s: float = 60.0
+    """For an agent to say hello, once sshd has let us in."""
     silence_check_s: float = 1.0
     misbehaving_retry_s: tuple[float, ...] = (60.0, 120.0, 300.0, 600.0)
     """Between tries to connect to an agent that has broken the protocol more than once."""
@@ -265,7 +267,9 @@ class HostLink:
             channel = self._transport.open(self.host, bootstrap.COMMAND)
             connect_s = time.monotonic() - self._began_at
             try:
-                started = bootstrap.start_agent(channel, self.host, self._bundle())
+                started = bootstrap.start_agent(
+                    channel, self.host, self._bundle(), timeout_s=self._pace.start_s
+                )
             except BaseException:
                 channel.close()
                 raise

@@ -39,10 +39,10 @@ _BYTES_MAX = 1 << 16
 _XID = b"NVRM: Xid (PCI:"
 
 
-def xids(log: KernelLog) -> list[tuple[str, int]]:
+def xids(log: KernelLog, records_max: int = 200) -> list[tuple[str, int]]:
     """Return (bus, Xid) of each error that the driver has told since the last call."""
     found: list[tuple[str, int]] = []
-    for line in log.lines():
+    for line in log.lines(records_max):
         _, marker, rest = line.partition(_XID)
         where, _, number = rest.partition(b"): ")
         digits = number.split(b",")[0]

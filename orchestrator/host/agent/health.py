@@ -9,13 +9,16 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.orders import Directory, GpuState, Health
+    from orchestrator.protocol.orders import Directory, GpuState, Health, Owner
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """The variables by which gRPC finds a proxy, in its order. It does not read those in capitals."""
 
 _OUTGOING = "/proc/sys/net/ipv4/ip_local_port_range"
 _DIRECTORY_S = 5.0
+_ANCESTORS_MAX = 8
+_XIDS_MAX = 16
+_RECORDS_MAX = 50_000
 
 _SLOWED = {
     "its temperature": "clocks_throttle_reasons.hw_thermal_slowdown",
@@ -33,7 +36,10 @@ def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
         "ports_busy": busy,
         "outgoing": outgoing(),
         "proxies": proxies(),
-        "open_files": open_files(),
+        "open_files": limit(resource.RLIMIT_NOFILE),
+        "processes": None if os.geteuid() == 0 else limit(resource.RLIMIT_NPROC),
+        "startups": startups(),
+        "uid": os.geteuid(),
         "directories": [],
     }
 
@@ -48,7 +54,8 @@ def _gpus() -> list[GpuState]:
     """Return the GPUs in the driver's order; what this driver does not know is left out."""
     import subprocess
 
-    from orchestrator.host.agent import gpus
+    from orchestrator.host.agent import gpu_load, gpus
+    from orchestrator.host.system.kernel_log import KERNEL_LOG, KernelLog
 
     def column(field: str) -> list[str]:
         try:
@@ -57,9 +64,13 @@ def _gpus() -> list[GpuState]:
             return []
 
     names = column("name")
+    if not names:
+        return []
+    buses = [gpu_load.bus(one) for one in column("pci.bus_id")]
+    xids = dict.fromkeys(gpu_load.xids(KernelLog(KERNEL_LOG, since_boot=True), _RECORDS_MAX))
     errors = column("ecc.errors.uncorrected.volatile.total")
     slowed: list[str | None] = [None] * len(names)
-    for why, field in _SLOWED.items() if names else ():
+    for why, field in _SLOWED.items():
         for index, said in enumerate(column(field)[: len(names)]):
             slowed[index] = why if said == "Active" else slowed[index]
     return [
@@ -67,6 +78,7 @@ def _gpus() -> list[GpuState]:
             "name": name,
             "ecc_errors": int(errors[i]) if i < len(errors) and errors[i].isdecimal() else None,
             "slowed": slowed[i],
+            "xids": [xid for where, xid in xids if buses[i : i + 1] == [where]][:_XIDS_MAX],
         }
         for i, name in enumerate(names)
     ]
@@ -84,10 +96,29 @@ def proxies() -> dict[str, str]:
     return {name: value.rpartition("@")[2] for name, value in found.items() if value}
 
 
-def open_files() -> int | None:
-    """Return how many files a task may have open at once; None without a limit."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return None if limit == resource.RLIM_INFINITY else limit
+def limit(of: int) -> int | None:
+    """Return the hard limit of a resource; None without one."""
+    hard = resource.getrlimit(of)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def startups(pid: int = 0, proc: str = "/proc") -> int | None:
+    """Return how many logins at once the sshd above us takes before it drops some; None where its title says nothing.
+
+    The title of one that listens is `sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups`.
+    """
+    pid = pid or os.getppid()
+    for _ in range(_ANCESTORS_MAX):
+        try:
+            with open(f"{proc}/{pid}/cmdline", "rb") as file:
+                words = file.read().replace(b"\0", b" ").split()
+            with open(f"{proc}/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return None
+        if words[-1:] == [b"startups"] and words[-2].partition(b"-")[0].isdigit():
+            return int(words[-2].partition(b"-")[0])
+    return None
 
 
 def outgoing() -> tuple[int, int] | None:
@@ -118,6 +149,9 @@ def _hangs(path: str) -> Directory:
         "exists": False,
         "read_only": False,
         "noexec": False,
+        "owner": None,
+        "own": None,
+        "nfs": [],
     }
 
 
@@ -137,4 +171,44 @@ def _directory(path: str) -> Directory:
         "exists": there == path,
         "read_only": bool(disk.f_flag & os.ST_RDONLY),
         "noexec": bool(disk.f_flag & os.ST_NOEXEC),
+        "owner": _owner(path),
+        "own": _owner(os.path.join(path, ".orch")),
+        "nfs": nfs_options(os.path.realpath(there)),
     }
+
+
+def _owner(path: str) -> Owner | None:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    try:
+        import pwd
+
+        user = pwd.getpwuid(seen.st_uid).pw_name
+    except (ImportError, KeyError):
+        user = str(seen.st_uid)
+    writable = os.access(path, os.W_OK | os.X_OK)
+    return {"uid": seen.st_uid, "user": user, "mode": seen.st_mode & 0o7777, "writable": writable}
+
+
+def nfs_options(path: str, mounts: str = "/proc/self/mountinfo") -> list[str]:
+    """Return the options of the NFS mount that a real path lies on; none on any other file system."""
+    longest, found = "", list[str]()
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        words, of_system = left.split(" "), right.split(" ")
+        if len(words) < 6 or len(of_system) < 3:
+            continue
+        place = words[4].replace("\\040", " ")
+        inside = path == place or path.startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(longest):  # of two mounts on one place, the later one is seen
+            longest = place
+            options = f"{words[5]},{of_system[2]}".split(",")
+            found = options if of_system[0] in ("nfs", "nfs4") else []
+    return found[:64]

@@ -12,12 +12,13 @@ KERNEL_LOG = "/dev/kmsg"
 
 
 class KernelLog:
-    """Reads what the kernel says from now on; nothing where it is not for us to read."""
+    """Reads what the kernel says from now on, or since the boot; nothing where it is not for us to read."""
 
-    def __init__(self, path: str = KERNEL_LOG) -> None:
+    def __init__(self, path: str = KERNEL_LOG, *, since_boot: bool = False) -> None:
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._file, 0, os.SEEK_END)
+            if not since_boot:
+                os.lseek(self._file, 0, os.SEEK_END)
         except OSError:
             self._file = -1
 

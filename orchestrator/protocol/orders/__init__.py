@@ -35,6 +35,7 @@ from orchestrator.protocol.orders.examining import Examine as Examine
 from orchestrator.protocol.orders.examining import GpuState as GpuState
 from orchestrator.protocol.orders.examining import Health as Health
 from orchestrator.protocol.orders.examining import Outcome as Outcome
+from orchestrator.protocol.orders.examining import Owner as Owner
 from orchestrator.protocol.orders.examining import Reach as Reach
 from orchestrator.protocol.orders.examining import Reached as Reached
 from orchestrator.protocol.orders.examining import Seen as Seen

@@ -2,7 +2,18 @@
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from orchestrator.protocol.bounds import Count, FreeBytes, Length, Name, Path, Port, Seconds, Text, UnixTime
+from orchestrator.protocol.bounds import (
+    Count,
+    FreeBytes,
+    Length,
+    Name,
+    Path,
+    Port,
+    Range,
+    Seconds,
+    Text,
+    UnixTime,
+)
 from orchestrator.protocol.orders.base import Order
 
 TARGETS_MAX = 4096
@@ -24,6 +35,16 @@ class Examine(Order):
     """Whether to ask nvidia-smi, which may take seconds."""
 
 
+class Owner(TypedDict):
+    """Whose a directory is."""
+
+    uid: Count
+    user: Name
+    mode: Annotated[int, Range(0, 0o7777)]
+    writable: bool
+    """By the user of the connection."""
+
+
 class Directory(TypedDict):
     """A directory and its file system. What cannot be told is null."""
 
@@ -36,6 +57,12 @@ class Directory(TypedDict):
     """False: what is told is of the directory in which it would be made."""
     read_only: bool
     noexec: bool
+    owner: Owner | None
+    """null: it does not exist."""
+    own: Owner | None
+    """Of our directory in it, that of a checkpoint directory; null: there is none."""
+    nfs: Annotated[list[Name], Length(64)]
+    """The options of its mount; empty of any other file system."""
 
 
 class GpuState(TypedDict):
@@ -46,6 +73,8 @@ class GpuState(TypedDict):
     """Uncorrected errors of its memory since the driver was loaded; null where it does not count them."""
     slowed: Name | None
     """Why the hardware slows it down now; null if it does not."""
+    xids: Annotated[list[Annotated[int, Range(0, 9999)]], Length(64)]
+    """The errors (Xid) that the driver has told of it since the boot, as far as we may read the kernel's log."""
 
 
 class Health(TypedDict):
@@ -65,6 +94,11 @@ class Health(TypedDict):
     """The variables that gRPC reads, without user and password."""
     open_files: Count | None
     """How many may be open at once; null without a limit."""
+    processes: Count | None
+    """How many the user may have, threads included; null without a limit."""
+    startups: Count | None
+    """How many logins may be under way at sshd before it drops some; null where it does not say so."""
+    uid: Count
     directories: Annotated[list[Directory], Length(64)]
     gpus: NotRequired[Annotated[list[GpuState], Length(1024)]]
     """In the driver's order; not there where they were not asked for."""

@@ -99,7 +99,10 @@ def test_hosts_that_share_a_home_do_not_share_the_directory(login: Open, tmp_pat
 
 
 def test_what_rc_files_print_is_skipped(login: Open, tmp_path: Path) -> None:
-    assert start(login(JUNK, HOME=str(tmp_path))).pushed_bytes > 0
+    started = start(login(JUNK, HOME=str(tmp_path)))
+    assert started.pushed_bytes > 0
+    assert started.hello["printed"]
+    assert "printed" not in start(login(HOME=str(tmp_path))).hello
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh", "csh", "ksh", "busybox"])
@@ -171,6 +174,7 @@ def test_a_login_file_that_reads_our_words_is_named(login: Open, tmp_path: Path,
     error = refusal(login(rc, HOME=str(tmp_path)))
     assert type(error) is HostUnfit
     assert "reads from stdin" in str(error)
+    assert error.code == "rc-files"
     assert ".bashrc" in str(error.hint)
 
 

@@ -7,19 +7,25 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.head.hosts.judgement import Met, of_hosts, of_pairs
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import Health, Seen
 
-DIRECTORY = {
+DIRECTORY: dict[str, Any] = {
     "path": "/tmp",
     "why": None,
     "free_bytes": 1 << 40,
     "free_files": 1 << 20,
     "read_only": False,
     "noexec": False,
+    "owner": None,
+    "own": None,
+    "nfs": [],
 }
+SHARE = {**DIRECTORY, "path": "/shared", "owner": {"uid": 7, "user": "ml", "mode": 0o755, "writable": True}}
+HARDLY = {"uid": 8, "user": "bob", "mode": 0o700, "writable": False}
+NFS = ["rw", "soft", "local_lock=none", "nolock", "acregmax=60", "acdirmax=600"]
 
 
 def plan_of(*addresses: str, tasks: int | None = None) -> Plan:
@@ -30,8 +36,15 @@ def plan_of(*addresses: str, tasks: int | None = None) -> Plan:
     return Plan("t", "multi_worker_mirrored", hosts, placed, "train.py", ports=(20000, 20009))
 
 
-def met(name: str = "a", *, boot: str | None = None, warning: str | None = None, **health: Any) -> Met:
-    hello = {"boot_id": boot or name, "host_dir": "/h", "host_dir_device": 1, "warning": warning}
+def met(
+    name: str = "a",
+    *,
+    boot: str | None = None,
+    warning: str | None = None,
+    hello: dict[str, Any] | None = None,
+    **health: Any,
+) -> Met:
+    said = {"boot_id": boot or name, "host_dir": "/h", "host_dir_device": 1, "warning": warning, "user": "ml"}
     told = {
         "time": 1000.0,
         "reached_at": None,
@@ -41,10 +54,13 @@ def met(name: str = "a", *, boot: str | None = None, warning: str | None = None,
         "outgoing": (32768, 60999),
         "proxies": {},
         "open_files": 1 << 20,
+        "processes": 1 << 16,
+        "startups": 10,
+        "uid": 7,
         "directories": [DIRECTORY],
         **health,
     }
-    return Met(name, cast("Greeting", hello), cast("Health", told), "token", 1000.0, 1000.1)
+    return Met(name, cast("Greeting", said | (hello or {})), cast("Health", told), "token", 1000.0, 1000.1)
 
 
 def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
@@ -62,6 +78,17 @@ def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
         ({"outgoing": (20005, 60999)}, "net.ports-outgoing"),
         ({"proxies": {"http_proxy": "proxy:3128"}}, "net.proxy"),
         ({"open_files": 1024}, "host.open-files"),
+        ({"processes": 1024}, "host.processes"),
+        ({"processes": None, "startups": None}, None),
+        ({"startups": 1}, "ssh.limits"),
+        ({"hello": {"printed": "welcome"}}, "ssh.rc-files"),
+        ({"hello": {"slow": {"shell_s": 3.0}}}, "ssh.rc-files"),
+        ({"directories": [SHARE]}, None),
+        ({"directories": [{**SHARE, "owner": HARDLY}]}, "storage.owner"),
+        ({"directories": [{**SHARE, "own": HARDLY}]}, "storage.owner"),
+        ({"directories": [{**SHARE, "nfs": NFS[:1] + NFS[2:3]}]}, None),
+        ({"directories": [{**SHARE, "nfs": NFS}]}, "storage.nfs"),
+        ({"directories": [{**SHARE, "noexec": True}]}, None),
         ({"warning": "it ends what is left"}, "host.ends-at-logout"),
         ({"directories": [{**DIRECTORY, "free_bytes": 1 << 20}]}, "storage.space"),
         ({"directories": [{**DIRECTORY, "free_files": 3}]}, "storage.space"),
@@ -71,18 +98,44 @@ def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
     ],
 )
 def test_what_is_wrong_with_one_host(health: dict[str, Any], id: str | None) -> None:
-    found = of_hosts(plan_of("10.0.0.1", "10.0.0.2"), {"a": met(**health)}, whole=True)
+    plan = replace(plan_of("10.0.0.1", "10.0.0.2"), checkpoint=CheckpointPlan("/shared"))
+    found = of_hosts(plan, {"a": met(**health)}, whole=True)
     assert [one.id for one in found] == ([id] if id else [])
     assert all("a: " in one.message for one in found)
+
+
+def test_what_is_said_of_a_checkpoint_directory() -> None:
+    plan = replace(plan_of("10.0.0.1", "10.0.0.2"), checkpoint=CheckpointPlan("/shared"))
+    hosts = {"a": met(directories=[{**SHARE, "own": HARDLY, "nfs": NFS}]), "b": met("b", uid=8)}
+    said = {one.id: one.message for one in of_hosts(plan, hosts, whole=True)}
+    assert said == {
+        "storage.owner": "a: /shared/.orch belongs to bob (uid 8, mode 0700), and orch is ml (uid 7) there",
+        "storage.nfs": "a: the NFS mount of /shared has `soft` (a server that is slow makes a write fail), "
+        "`nolock` (a lock does not hold for the other hosts), `acdirmax=600` (what others save is seen up to 600 s "
+        "late)",
+        "storage.users": "the hosts write /shared as ml (uid 7) on a; ml (uid 8) on b; it belongs to ml (uid 7, "
+        "mode 0755)",
+    }
+    hosts["b"] = met("b", directories=[SHARE])
+    assert "storage.users" not in {one.id for one in of_hosts(plan, hosts, whole=True)}
+
+
+def test_the_round_trips_are_shown_the_longest_first() -> None:
+    hosts = {name: replace(met(name), round_trip_s=taken_s) for name, taken_s in (("a", 0.0004), ("b", 0.04))}
+    (told,) = of_hosts(plan_of("10.0.0.1", "10.0.0.2"), hosts, whole=True)
+    assert (told.id, told.level) == ("ssh.round-trip", "fine")
+    assert told.message == "an order takes 40.0 ms to b and back, 0.4 ms to a and back"
 
 
 def test_gpus_that_differ_or_are_unwell() -> None:
     plan = plan_of("10.0.0.1", "10.0.0.2")
     plan = replace(plan, hosts=tuple(replace(host, gpus=(1,)) for host in plan.hosts))
 
-    def gpus(name: str, errors: int | None = 0, slowed: str | None = None) -> list[dict[str, Any]]:
-        other = {"name": "of nobody", "ecc_errors": 9, "slowed": None}
-        return [other, {"name": name, "ecc_errors": errors, "slowed": slowed}]
+    def gpus(
+        name: str, errors: int | None = 0, slowed: str | None = None, *xids: int
+    ) -> list[dict[str, Any]]:
+        other = {"name": "of nobody", "ecc_errors": 9, "slowed": None, "xids": [79]}
+        return [other, {"name": name, "ecc_errors": errors, "slowed": slowed, "xids": list(xids)}]
 
     def look(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
         hosts = {"a": met("a", gpus=one), "b": met("b", gpus=two)}
@@ -90,6 +143,7 @@ def test_gpus_that_differ_or_are_unwell() -> None:
 
     assert look(gpus("A100"), gpus("A100", None)) == []
     assert look(gpus("A100"), gpus("V100")) == [("gpu.differs", None)]
+    assert look(gpus("A100", 0, None, 48, 63), gpus("A100")) == [("gpu.unwell", "a")]
     assert look(gpus("A100", 2), gpus("A100", 0, "its temperature")) == [
         ("gpu.unwell", "a"),
         ("gpu.unwell", "b"),

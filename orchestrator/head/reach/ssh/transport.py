@@ -340,6 +340,7 @@ class SshTransport:
                         route.host.name,
                         f"{route.target} accepts the key of {route.target.user} and starts no command",
                         hint="look for MaxSessions 0, ForceCommand, restrict or nologin in sshd's settings there",
+                        code="no-session",
                     ) from error
                 raise ConnectFailed(
                     route.host.name, f"{route.target} was lost before the command had started"

@@ -82,6 +82,8 @@ class StopTask:
     grace_s: float
     rescue: bool = False
     """Whether it hands over its state meanwhile."""
+    compare: bool = False
+    """Whether it first says what it holds, and waits to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)

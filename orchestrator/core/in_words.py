@@ -71,7 +71,13 @@ def in_words(action: Action) -> str:
         case PrepareHost(host=host) | CloseHost(host=host):
             return f"{name} {host}"
         case StopTask(host=host, task=task, generation=generation, grace_s=grace_s):
-            rescues = ", hands over its state" if action.rescue else ""
+            rescues = (
+                ", says what it holds"
+                if action.compare
+                else ", hands over its state"
+                if action.rescue
+                else ""
+            )
             return f"{name} {task} gen {generation} on {host}, grace {grace_s:g} s{rescues}"
         case GoBack(host=host, generation=generation, before_step=step):
             return f"{name} before step {step} gen {generation} on {host}"

@@ -36,9 +36,11 @@ def check(run: Run, before: Run | None = None) -> None:
     is_verifying = final_verification.asked_at(run) is not None
     _demand(not is_verifying or run.proof is not None, "the last look is beside the proof")
     state = run.phase_state
-    if isinstance(state, Stopping) and state.rescuer is not None:
+    if isinstance(state, Stopping) and (asked := state.survivors or (state.rescuer,)) != (None,):
         _demand(run.plan.restart.rescue_s > 0, "a state is handed over where the spec wants it")
-        _demand(run.task(state.rescuer).first_step is not None, "who hands over its state has trained")
+        trained = [run.task(each).first_step is not None for each in asked if each is not None]
+        _demand(all(trained), "who hands over its state has trained")
+        _demand(state.rescuer in (None, *asked), "who hands over its state was asked")
         _demand(state.intent is not Intent.KILL, "a run that is killed hands nothing over")
     else:
         _demand(

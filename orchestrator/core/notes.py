@@ -197,6 +197,10 @@ class NoteKind(Enum):
         "rescued",
         "What a survivor of a dead task has handed over; in `data` `global_step` and `took_s`, or `why` nothing was.",
     )
+    REPLICAS_DIVERGED = Row(
+        "replicas-diverged",
+        "Workers that should hold the same weights do not, so none was asked to hand them over.",
+    )
     FROM_START = Row("from-start", "A generation starts at step 0: there is no checkpoint.")
     OWN_PLACE = Row(
         "own-place",

@@ -38,7 +38,7 @@ class Field(NamedTuple):
 def _news_of_progress(report: TaskReport) -> object:
     progress = report.progress
     is_first = progress.global_step is None or progress.global_step == progress.began_step
-    return is_first, tuple(progress.nonfinite)
+    return is_first, tuple(progress.nonfinite), progress.holds
 
 
 def _phase(subject: TaskReport | Task) -> object:

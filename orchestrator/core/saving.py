@@ -26,6 +26,15 @@ _WHY = {
 
 
 @dataclass(frozen=True, slots=True)
+class Holds:
+    """What a task holds after its peer's death, which it has not handed over yet."""
+
+    step: int
+    checksum: int
+    """Of its weights: replicas have the same at the same step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rescued:
     """The state that a task has handed over before it was stopped, or why it handed over none."""
 

@@ -131,6 +131,14 @@ class Peer(TypedDict):
     finding: Finding
 
 
+class Holds(TypedDict):
+    """What a task holds after its peer's death: of several survivors, the one that is furthest hands over."""
+
+    step: Step
+    checksum: Annotated[int, Range(0, 0xFFFFFFFF)]
+    """CRC-32 of its weights: replicas have the same at the same step."""
+
+
 class Rescued(TypedDict):
     """What a task has handed over of its state, as it was asked to before its end."""
 
@@ -159,6 +167,7 @@ class Task(TypedDict):
     began_age_s: NotRequired[Seconds | None]
     """Time since training began: what was to be restored is. null: not known, or not exactly."""
     saving: NotRequired[Saving | None]
+    holds: NotRequired[Holds | None]
     rescued: NotRequired[Rescued | None]
     epoch: NotRequired[Step | None]
     """The training epoch."""

@@ -3,7 +3,7 @@
 from typing import NotRequired, TypedDict
 
 from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Stacks, Step
-from orchestrator.protocol.reports import Began, NotFinite, Said, Saving, Stage
+from orchestrator.protocol.reports import Began, Holds, NotFinite, Said, Saving, Stage
 
 
 class Ready(TypedDict):
@@ -65,6 +65,12 @@ class Rescue(TypedDict):
     """Why nothing was."""
 
 
+class HoldsLine(TypedDict):
+    """Runtime to shim: the answer to a stop that asks to compare."""
+
+    holds: Holds
+
+
 class RescuedLine(TypedDict):
     """Runtime to shim: the answer to a stop that asks for a rescue."""
 
@@ -101,6 +107,8 @@ class Stopping(TypedDict):
     grace_s: Seconds
     rescue: NotRequired[bool]
     """Whether to hand over the state of a fit first, whose peer has died."""
+    compare: NotRequired[bool]
+    """Whether to say what is held before that, and to wait for a second stop."""
 
 
 class StopLine(TypedDict):
@@ -115,7 +123,9 @@ class AskStacksLine(TypedDict):
     stacks: dict[str, object]
 
 
-RuntimeLine = ReadyLine | StepLine | SayLine | ErrorLine | StacksLine | RescuedLine | HeartbeatLine
+RuntimeLine = (
+    ReadyLine | StepLine | SayLine | ErrorLine | StacksLine | HoldsLine | RescuedLine | HeartbeatLine
+)
 """What a runtime sends. A script may write to the same socket, so the shim trusts none of it."""
 
 

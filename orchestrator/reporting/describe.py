@@ -216,6 +216,8 @@ def _stopping(run: Run, stopping: Stopping) -> str:
     alive = [t for t in run.tasks if t.phase.may_live]
     following = _AFTERWARDS[stopping.intent]
     if alive:
+        if stopping.compare_ends_at is not None:
+            return f"{listed([str(t) for t in stopping.survivors])} say what they hold, {following}"
         if stopping.rescue_ends_at is not None and stopping.rescuer in [t.id for t in alive]:
             return f"{stopping.rescuer} hands over its state, {following}"
         named = listed([f"{t.id} on {t.host}" for t in alive])

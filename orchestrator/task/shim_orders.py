@@ -85,20 +85,23 @@ class Orders:
         end(STOPPED)
 
     def _stop(self, order: Any) -> None:
+        order = order or {}
+        rescues, rescue = bool(order.get("rescue")), this_task.rescue
         if self._stopping:
+            if rescues and rescue is not None:
+                rescue.chosen.set()
             return
         self._stopping = True
-        grace_s = float((order or {}).get("grace_s", STOP_MAX_S))
-        rescues = bool((order or {}).get("rescue"))
+        grace_s = float(order.get("grace_s", STOP_MAX_S))
         timer = threading.Timer(
             max(0.0, grace_s if rescues else min(grace_s, STOP_MAX_S)), end, args=(STOPPED,)
         )
         timer.daemon = True
         timer.start()
         if rescues:
-            if this_task.rescue is None:
+            if rescue is None:
                 self._link.send({"rescued": {"why": NOTHING}}, wait_s=1.0)
-            if this_task.rescue is None or not this_task.rescue.order():
+            if rescue is None or not rescue.order(compare=bool(order.get("compare"))):
                 end(STOPPED)
             self._hooks_done.set()  # nothing is asked of the script, whose step fails now
             return

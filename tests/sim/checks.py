@@ -8,10 +8,10 @@ from orchestrator.core import actions as do
 from orchestrator.core import events as ev
 from orchestrator.core.causes import Cause
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
-from orchestrator.core.plan import TaskId
+from orchestrator.core.plan import Plan, TaskId
 from orchestrator.core.restart_scope import gang, is_individual
 from orchestrator.core.state.host import Link
-from orchestrator.core.state.phase_states import Intent, Phase
+from orchestrator.core.state.phase_states import Intent, Phase, Stopping
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import TaskPhase
 from orchestrator.head.journal.entries import Entry
@@ -122,11 +122,26 @@ class Checks:
         """Check that of a generation one task hands over its state, and that it can reach the directory."""
         by = self._rescuers.setdefault(survivor.generation, survivor.task)
         self.demand(by == survivor.task, "one-writer", f"{survivor!r} hands over its state after {by}")
-        plan = self.run.scenario.plan
-        can_reach = survivor.task == self.run.chief or (
-            plan.checkpoint is not None and plan.checkpoint.shared
-        )
+        can_reach = _can_reach(self.run.scenario.plan, survivor.task)
         self.demand(can_reach, "rescued-nowhere", f"{survivor!r} hands over its state into a scratch")
+
+    def _chooses(self, before: Run, after: Run) -> None:
+        """Check that of the survivors that are known to hold something the furthest is chosen, and none that differ."""
+        was, now = before.phase_state, after.phase_state
+        if not isinstance(was, Stopping) or not isinstance(now, Stopping) or was.rescuer == now.rescuer:
+            return
+        told = {task: after.task(task).progress.holds for task in now.survivors}
+        chosen = told.get(now.rescuer) if now.rescuer else None
+        self.demand(chosen is not None, "rescued-unknown", f"{now.rescuer} is chosen, and has said nothing")
+        for task, held in told.items():
+            if chosen is None or held is None:
+                continue
+            ahead = held.step > chosen.step and after.task(task).phase.may_live
+            ahead = ahead and after.host(after.task(task).host).link is Link.CONNECTED
+            ahead = ahead and _can_reach(after.plan, task)
+            self.demand(not ahead, "rescued-behind", f"{now.rescuer} is chosen, and {task} is further")
+            differs = held.step == chosen.step and held != chosen
+            self.demand(not differs, "rescued-diverged", f"{now.rescuer} is chosen, and {task} differs")
 
     def handles(self, machine: Machine, order: dict[str, Any]) -> None:
         """Check that a machine obeys no coordinator that is older than one it has obeyed."""
@@ -217,6 +232,7 @@ class Checks:
             phases = f"{before.phase.value} -> {after.phase.value} ({after.generation})"
             self.world.say(f"-- {self.run.name}: {phases}: {after.reason[:90]}")
             self._enters(after)
+        self._chooses(before, after)
         self._losses(before, after)
         self._checkpoints(before, after)
         if self.killed:
@@ -434,3 +450,8 @@ class Checks:
             what = f"{one.entry.seq} {one.entry.type}"
             self.demand(not one.why_not, "replay", f"{what}: {one.why_not}")
             self.demand(not one.differs, "replay", f"{what}: {one.entry.outcome} is now {one.outcome}")
+
+
+def _can_reach(plan: Plan, task: TaskId) -> bool:
+    """Return whether what a task hands over is found by the next generation."""
+    return task == plan.chief or (plan.checkpoint is not None and plan.checkpoint.shared)

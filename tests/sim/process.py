@@ -11,7 +11,7 @@ from orchestrator.core.plan import TaskId
 from orchestrator.host.shim import state as shim_state
 from orchestrator.host.shim.report import blank_task, ended_task
 from orchestrator.host.shim.state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
-from orchestrator.protocol.reports import Left, Rescued, Said, Task
+from orchestrator.protocol.reports import Holds, Left, Rescued, Said, Task
 from tests.sim.apart import Apart
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Process:
         self.released = False
         self.gang: Gang | None = None
         self.error: Said | None = None
+        self.holds: Holds | None = None
         self.rescued: Rescued | None = None
         self._lines: list[str] = []
         self._waits: list[Callable[[], None]] = []
@@ -110,13 +111,16 @@ class Process:
         if not self.stuck and self.world.chance.random() < 0.8:
             self._after(self.world.chance.uniform(0.01, 1.0), lambda: self.end(signal=15))
 
-    def ask_to_rescue(self) -> None:
-        """Hand over the state of its gang and end; or have nothing to hand over, or hang."""
+    def ask_to_rescue(self, *, compare: bool) -> None:
+        """Say what it holds, or hand over the state of its gang and end; or have nothing to hand over, or hang."""
         chance, gang = self.world.chance, self.gang
         if self.stuck or chance.random() < 0.1:
             return
         if gang is None or not gang.began or chance.random() < 0.2:
             self._handed_over(None)
+            return
+        if compare:
+            self._after(chance.uniform(0.05, 3.0), lambda: self._say(gang.holds()))
             return
         step, end = gang.hand_over(self)
 
@@ -125,6 +129,10 @@ class Process:
             self._handed_over(step)
 
         self._after(chance.uniform(0.05, 8.0), written)
+
+    def _say(self, holds: Holds) -> None:
+        self.holds = holds
+        self.machine.changed(self.shim.record)
 
     def _handed_over(self, step: int | None) -> None:
         self.rescued = {"step": step, "took_s": 0.1, "why": "" if step is not None else "no fit is going on"}
@@ -210,10 +218,9 @@ class Shim:
                 answer({"error": {"code": "no-port", "message": f"port {port} is held", "hint": None}})
                 return
             self.record.port = port if refused is None else self.record.port
-        rescue = bool(order.get("rescue"))
-        event = Ordered(
-            at, str(order["order"]), int(order["epoch"]), int(order["generation"]), grace_s, rescue
-        )
+        whose = int(order["epoch"]), int(order["generation"])
+        asked = bool(order.get("rescue")), bool(order.get("compare"))
+        event = Ordered(at, str(order["order"]), *whose, grace_s, *asked)
         self.tell(event, answer, order)
 
     def freeze(self, frozen: bool) -> None:
@@ -283,7 +290,7 @@ class Shim:
         elif action is Do.ASK_TO_STOP and process is not None:
             process.ask_to_stop()
         elif action is Do.ASK_TO_RESCUE and process is not None:
-            process.ask_to_rescue()
+            process.ask_to_rescue(compare=value["compare"])
         elif action is Do.KILL:
             self._kill()
         elif action is Do.RECORD:
@@ -341,6 +348,7 @@ class Shim:
         if process is not None:
             task["pid"] = process.identity.pid
             task["error"] = process.error
+            task["holds"] = process.holds
             task["rescued"] = process.rescued
             if process.gang is not None:
                 task["global_step"] = process.gang.step_of(process)

@@ -9,6 +9,7 @@ from orchestrator.core.plan import TaskId
 from tests.sim.process import UNAVAILABLE
 
 if TYPE_CHECKING:
+    from orchestrator.protocol.reports import Holds
     from tests.sim.machine import Machine
     from tests.sim.process import Process
     from tests.sim.run import SimRun
@@ -198,11 +199,18 @@ class Gang:
         else:
             self._world.heap.after(takes_s, finished)
 
-    def hand_over(self, survivor: Process) -> tuple[int, Callable[[bool], None]]:
-        """Begin to write what a survivor holds: the step that was reached. Return it, and what ends the writing."""
+    def holds(self) -> Holds:
+        """Return what a survivor holds: the step that was reached or the next; few have other weights than the rest."""
         self._settle()
+        chance = self._world.chance
+        return {"step": int(self.position) + chance.choice((0, 1)), "checksum": int(chance.random() < 0.05)}
+
+    def hand_over(self, survivor: Process) -> tuple[int, Callable[[bool], None]]:
+        """Begin to write what a survivor holds. Return the step, and what ends the writing."""
+        self._settle()
+        step = survivor.holds["step"] if survivor.holds else int(self.position)
         self._run.checks.hands_over(survivor)
-        return int(self.position), self._run.share.save(survivor, int(self.position))
+        return step, self._run.share.save(survivor, step)
 
     # -- dying of each other -------------------------------------------------------------------------------
 

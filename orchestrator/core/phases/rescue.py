@@ -1,51 +1,59 @@
 """Whether a survivor hands over its state before it is stopped: which one, and how long that may take.
 
-Of a mirrored gang each task holds the whole state. One writes it, so no two write one file: the
-chief, where it lives; else, where the checkpoint directory is shared, the first of those that train. The others are
-stopped at once, as without a rescue. Whatever goes wrong, the bound ends it, and the last checkpoint is there.
+Of a mirrored gang each task holds the whole state, and one writes it, so no two write one file. Where several live,
+each first says at which step it is, and the checksum of its weights: they may be a step apart. The furthest is chosen,
+and of those the chief; where replicas differ at one step, none is. Without a shared checkpoint directory only the chief
+can write. The others are stopped at once. Whatever goes wrong, the bound ends it, and the last checkpoint is there.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import gang
+from orchestrator.core.saving import Holds
 from orchestrator.core.state.host import Link
-from orchestrator.core.state.instants import Deadline, Instant
+from orchestrator.core.state.instants import Instant, is_due
 from orchestrator.core.state.phase_states import Intent, Phase, Stopping
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.turn import Turn
+from orchestrator.core.words import listed
 
 BOUND_MIN_S = 5.0
 """It may take as long as what would be lost took, but for that it would hardly be asked; and so much at least."""
 
+COMPARE_SHARE = 0.5
+"""The share of the bound in which the survivors are to say what they hold."""
 
-def wanted(run: Run, intent: Intent, at: Instant) -> tuple[Task, Deadline] | None:
-    """Return the task that is to hand over its state, and by when; None where none is asked."""
+
+def wanted(run: Run, stopping: Stopping, at: Instant, patience_s: float) -> Stopping:
+    """Return a phase in which survivors are asked to hand over their state; the same phase where nobody is."""
     policy, plan = run.plan.restart, run.plan
     if (
         not policy.rescue_s
         or plan.checkpoint is None
         or not (STRATEGIES[plan.strategy].rescues and plan.runtime)
     ):
-        return None
-    if run.phase is not Phase.RUNNING or intent is not Intent.RESTART:
-        return None
+        return stopping
+    if run.phase is not Phase.RUNNING or stopping.intent is not Intent.RESTART:
+        return stopping
     if not any(task.phase.is_gone for task in gang(run)):
-        return None  # all live: it is not known which of them stands still
-    writer = _writer(run)
-    if writer is None:
-        return None
+        return stopping  # all live: it is not known which of them stands still
+    survivors = tuple(sorted(task.id for task in gang(run) if _can(run, task)))
+    if not any(_can_write(run, task) for task in survivors):
+        return stopping
     lost = (run.reached_step or 0) - (run.verified_step or 0)  # and what was not reported yet
     pace = run.task(run.chief).progress.steps_per_s
-    worth_s = lost / pace if pace else 0.0
-    return writer, at + min(policy.rescue_s, max(BOUND_MIN_S, worth_s))
-
-
-def _writer(run: Run) -> Task | None:
-    living = [task for task in gang(run) if _can(run, task)]
-    chief = [task for task in living if task.id == run.chief]
-    shared = run.plan.checkpoint is not None and run.plan.checkpoint.shared
-    return next(iter(chief or (sorted(living, key=lambda task: task.id) if shared else [])), None)
+    bound_s = min(policy.rescue_s, max(BOUND_MIN_S, lost / pace if pace else 0.0))
+    stopping = replace(stopping, rescue_ends_at=at + bound_s, deadline_at=at + bound_s + patience_s)
+    if len(survivors) == 1:
+        return replace(stopping, rescuer=survivors[0])
+    return replace(stopping, survivors=survivors, compare_ends_at=at + COMPARE_SHARE * bound_s)
 
 
 def _can(run: Run, task: Task) -> bool:
@@ -56,10 +64,60 @@ def _can(run: Run, task: Task) -> bool:
     )
 
 
+def _can_write(run: Run, task: TaskId) -> bool:
+    return task == run.chief or (run.plan.checkpoint is not None and run.plan.checkpoint.shared)
+
+
+def is_compared(run: Run, at: Instant) -> bool:
+    """Return whether all survivors have said what they hold, or can no more; or there was time enough."""
+    asked = [run.task(each) for each in run.within(Stopping).survivors]
+    return is_due(run.within(Stopping).compare_ends_at, at) or not any(
+        task.phase.may_live and task.progress.holds is None and task.progress.rescued is None
+        for task in asked
+    )
+
+
+def choose(turn: Turn) -> None:
+    """Choose who hands over its state: nobody where replicas differ."""
+    run = turn.run
+    holds = {task: held for task, held in _holds(run).items() if _can(run, run.task(task))}
+    able = [task for task in holds if _can_write(run, task)]
+    best = max(able, key=lambda task: (holds[task].step, task == run.chief), default=None)
+    if differ := _diverged(run):
+        best = None
+        turn.set(warnings=(*run.warnings, f"generation {run.generation}: {differ}"))
+        turn.note(NoteKind.REPLICAS_DIVERGED, differ)
+    turn.set_phase(compare_ends_at=None, rescuer=best)
+    if best is None:
+        turn.set_phase(rescue_ends_at=None)
+
+
+def _holds(run: Run) -> dict[TaskId, Holds]:
+    told = {task: run.task(task).progress.holds for task in run.within(Stopping).survivors}
+    return {task: held for task, held in told.items() if held is not None}
+
+
+def _diverged(run: Run) -> str:
+    """Return which replicas differ from the others at the same step, as a sentence; empty where none is known to."""
+    holds = _holds(run)
+    for step in {held.step for held in holds.values()}:
+        here = {str(task): held.checksum for task, held in holds.items() if held.step == step}
+        ((most, count), *others) = Counter(here.values()).most_common()
+        odd = [task for task, checksum in here.items() if checksum != most or 2 * count <= len(here)]
+        if others:
+            of_rest = "of the other workers" if len(odd) < len(here) else "of each other"
+            return (
+                f"replicas have diverged: at step {step} the weights of {listed(odd)} are not those {of_rest}"
+            )
+    return ""
+
+
 def grace_s(run: Run, task: Task, at: Instant) -> float | None:
     """Return how long a task has to hand over its state; None for a task that is not asked."""
     stopping = run.phase_state
-    if not isinstance(stopping, Stopping) or stopping.rescue_ends_at is None or task.id != stopping.rescuer:
+    if not isinstance(stopping, Stopping) or stopping.rescue_ends_at is None:
+        return None
+    if task.id != stopping.rescuer and (stopping.rescuer is not None or task.id not in stopping.survivors):
         return None
     return min(max(0.0, stopping.rescue_ends_at - at), run.plan.restart.rescue_s)
 
@@ -76,11 +134,13 @@ def kept_step(run: Run) -> int | None:
 def outcome(run: Run) -> str:
     """Return the sentence of what was handed over, or why nothing was; empty where nobody was asked."""
     state = run.phase_state
-    if not isinstance(state, Stopping) or state.rescuer is None:
+    if not isinstance(state, Stopping):
         return ""
-    rescued = run.task(state.rescuer).progress.rescued
-    return (
-        rescued.sentence(str(state.rescuer))
-        if rescued
-        else f"nothing was rescued: {state.rescuer} gave no answer"
-    )
+    asked = [state.rescuer] if state.rescuer is not None else list(state.survivors)
+    if not asked:
+        return ""
+    if state.rescuer is None and (differ := _diverged(run)):
+        return f"nothing was rescued: {differ}"
+    rescued = [(task, run.task(task).progress.rescued) for task in asked]
+    said = next((found.sentence(str(task)) for task, found in rescued if found), "")
+    return said or f"nothing was rescued: {listed([str(task) for task in asked])} gave no answer"

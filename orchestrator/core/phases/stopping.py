@@ -64,14 +64,9 @@ def stop_all(
     grace = _grace_s(turn.run, intent)
     patience_s = SWEEP_WAIT_S if intent is Intent.KILL else end_patience_s(turn.run)
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
-    asked = rescue.wanted(turn.run, intent, turn.at) if force_at is None else None
-    stopping = Stopping(
-        intent=intent,
-        force_at=force_at,
-        deadline_at=(asked[1] if asked else begins_at + grace) + patience_s,
-        rescuer=asked[0].id if asked else None,
-        rescue_ends_at=asked[1] if asked else None,
-    )
+    stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
+    if force_at is None:
+        stopping = rescue.wanted(turn.run, stopping, turn.at, patience_s)
     down = turn.run.downtime or _downtime(turn)
     seen = _seen(turn, first_cause)
     turn.enter(stopping, reason, rest=rest, first_cause=first_cause, downtime=down, **seen)
@@ -149,6 +144,7 @@ def stop_of(run: Run, task: Task, grace_s: float, at: Instant) -> StopTask:
         generation=task.generation,
         grace_s=grace_s if rescue_s is None else rescue_s,
         rescue=rescue_s is not None,
+        compare=rescue_s is not None and run.within(Stopping).rescuer is None,
     )
 
 
@@ -158,7 +154,10 @@ def advance_stopping(turn: Turn) -> None:
     if is_due(stopping.force_at, turn.at):
         turn.set_phase(force_at=None)
         order_stop(turn, 0.0)
-    if is_due(stopping.rescue_ends_at, turn.at):
+    if stopping.compare_ends_at is not None and rescue.is_compared(turn.run, turn.at):
+        rescue.choose(turn)
+        order_stop(turn, 0.0)
+    elif is_due(stopping.rescue_ends_at, turn.at):
         turn.set_phase(rescue_ends_at=None)
         order_stop(turn, 0.0)
     silence.judge(turn)

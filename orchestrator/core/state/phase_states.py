@@ -160,10 +160,14 @@ class Stopping:
     """When a task that has not ended counts as lost, or as one that cannot be killed."""
     force_at: Deadline | None = None
     """When tasks that may end by themselves are killed; None where no task may do so any more."""
+    survivors: tuple[TaskId, ...] = ()
+    """Those that are asked at which step they are, where there are several."""
+    compare_ends_at: Deadline | None = None
+    """When one of those that have answered is chosen; None once that is done."""
     rescuer: TaskId | None = None
     """The task that was asked to hand over its state before it ends."""
     rescue_ends_at: Deadline | None = None
-    """When it is killed; None where nobody was asked, or that has come."""
+    """When all of them are killed; None where nobody was asked, or that has come."""
     proof: Mapping[str, Swept] | None = None
     """By host. None until the hosts are asked to look that nothing is left."""
     final_verification_asked_at: Instant | None = None

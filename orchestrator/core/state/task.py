@@ -9,7 +9,7 @@ from typing import cast
 
 from orchestrator.core.ends import Exit, FirstCause, Injected
 from orchestrator.core.plan import TaskId
-from orchestrator.core.saving import Rescued, Saving
+from orchestrator.core.saving import Holds, Rescued, Saving
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.roster import Roster
@@ -84,6 +84,8 @@ class Progress:
     """Of each metric that was not finite in this generation: the first such step, and `nan`, `inf` or `-inf`."""
     saving: Saving | None = None
     """How often it saves, where its runtime decides that."""
+    holds: Holds | None = None
+    """What it could hand over, once it was asked to compare."""
     rescued: Rescued | None = None
     """What it has handed over, once it was asked to."""
 

@@ -194,6 +194,7 @@ def stop(run: Run, action: StopTask) -> Order[orders.Nothing]:
             "task": str(action.task),
             "grace_s": action.grace_s,
             "rescue": action.rescue,
+            "compare": action.compare,
         }
     )
 

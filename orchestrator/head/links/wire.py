@@ -9,7 +9,7 @@ from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
 from orchestrator.core.plan import TaskId
-from orchestrator.core.saving import Rescued, Saving
+from orchestrator.core.saving import Holds, Rescued, Saving
 from orchestrator.core.state.checkpoint import Aside, Seed
 from orchestrator.core.state.host import GpuLoad, Leaving, Unkillable
 from orchestrator.core.state.phase_states import Swept
@@ -143,6 +143,7 @@ def _progress(told: reports.Task) -> Progress:
         began_stride=began["stride"] if began else 0,
         began_age_s=told.get("began_age_s"),
         saving=_saving(told.get("saving")),
+        holds=_holds(told.get("holds")),
         rescued=_rescued(told.get("rescued")),
         epoch=told.get("epoch"),
         steps_total=told.get("steps_total"),
@@ -160,6 +161,10 @@ def _progress(told: reports.Task) -> Progress:
         stage_age_s=told.get("stage_age_s") or 0.0,
         unreached=tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in told.get("peers", ())),
     )
+
+
+def _holds(told: reports.Holds | None) -> Holds | None:
+    return None if told is None else Holds(told["step"], told["checksum"])
 
 
 def _rescued(told: reports.Rescued | None) -> Rescued | None:

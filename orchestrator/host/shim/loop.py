@@ -201,7 +201,7 @@ class Shim:
             if self._runtime is not None:
                 self._runtime.send({"stop": {"grace_s": value}})
         elif action is Do.ASK_TO_RESCUE:
-            if self._runtime is None or not self._runtime.send({"stop": {"grace_s": value, "rescue": True}}):
+            if self._runtime is None or not self._runtime.send({"stop": value}):
                 self._kill()
         elif action is Do.TERMINATE:
             self._process.terminate(runtime_asked=self._state.hold and self._runtime is not None)
@@ -336,8 +336,8 @@ class Shim:
             why = f"port {port}, which the task before this one had, cannot be taken"
             self._refuse(link, order_id, "no-port", why, "end what listens there")
             return
-        rescue = bool(order.get("rescue", False))
-        self._tell(Ordered(at, str(verb), epoch, generation, grace_s, rescue), link, order)
+        rescue, compare = bool(order.get("rescue")), bool(order.get("compare"))
+        self._tell(Ordered(at, str(verb), epoch, generation, grace_s, rescue, compare), link, order)
 
     def _move(self, port: int) -> bool:
         """Hold another port until the release, which is about to come. Return False if that cannot be had."""

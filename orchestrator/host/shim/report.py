@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import (
         Began,
         ExitCause,
+        Holds,
         Left,
         NonFinite,
         Rescued,
@@ -82,6 +83,7 @@ def blank_task(start: dict[str, Any]) -> Task:
         "began": None,
         "began_age_s": None,
         "saving": None,
+        "holds": None,
         "rescued": None,
         "epoch": None,
         "steps_total": None,
@@ -144,6 +146,7 @@ class Progress:
         self.began: Began | None = None
         self.began_at: float | None = None
         self.saving: Saving | None = None
+        self.holds: Holds | None = None
         self.rescued: Rescued | None = None
         self.epoch: int | None = None
         self.steps_total: int | None = None
@@ -176,6 +179,9 @@ class Progress:
             return self._step(message, at)
         if "error" in message:
             self.error = self.error or _said(message["error"])
+            return "now"
+        if "holds" in message:
+            self.holds = _holds(message["holds"]) or self.holds
             return "now"
         if "rescued" in message:
             self.rescued = self.rescued or _rescued(message["rescued"])
@@ -257,6 +263,7 @@ class Progress:
         task["saving"] = self.saving
         task["stage"] = self.stage
         task["stage_age_s"] = None if self.stage is None else round(at - self.stage_at, 3)
+        task["holds"] = self.holds
         task["rescued"] = self.rescued
         task["epoch"] = self.epoch
         task["steps_total"] = self.steps_total
@@ -367,6 +374,12 @@ def _saving(told: Any) -> Saving | None:
     if _is_step(told.get("saved_step")):
         found["saved_step"] = told["saved_step"]
     return found
+
+
+def _holds(told: Any) -> Holds | None:
+    if not isinstance(told, dict) or not _is_step(told.get("step")) or not _is_step(told.get("checksum")):
+        return None
+    return {"step": told["step"], "checksum": told["checksum"] & 0xFFFFFFFF}
 
 
 def _rescued(told: Any) -> Rescued:

@@ -62,7 +62,7 @@ class Do(Enum):
     SPAWN = "start the process; an event says when that failed"
     GO = "tell the runtime to go"
     ASK_TO_STOP = "tell the runtime to stop; grace in seconds"
-    ASK_TO_RESCUE = "tell the runtime to hand over its state, and to stop; grace in seconds"
+    ASK_TO_RESCUE = "tell the runtime to hand over its state, and to stop; the content of its line"
     TERMINATE = "SIGTERM to the task's main process"
     KILL = "SIGKILL to everything of the task, then look: a Looked event"
     RECORD = "write the exit record, tell the agents, end"
@@ -89,7 +89,7 @@ class Ended:
 class Ordered:
     """An order for this task has arrived: `release` or `stop`."""
 
-    __slots__ = ("at", "epoch", "generation", "grace_s", "rescue", "verb")
+    __slots__ = ("at", "compare", "epoch", "generation", "grace_s", "rescue", "verb")
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Ordered:
         generation: int,
         grace_s: float = 0.0,
         rescue: bool = False,
+        compare: bool = False,
     ) -> None:
         self.at = at
         self.verb = verb
@@ -106,6 +107,7 @@ class Ordered:
         self.generation = generation
         self.grace_s = grace_s
         self.rescue = rescue
+        self.compare = compare
 
 
 class RuntimeReady:
@@ -275,7 +277,8 @@ def _handle(state: State, order: Ordered) -> tuple[State, Actions]:
         return state, [(Do.REFUSE, refused)]
     state = state.replace(epoch=order.epoch)
     if order.verb == "stop":
-        after, actions = _stop(state, order.at, order.grace_s, StopBy.ORDER, rescue=order.rescue)
+        told = {"grace_s": order.grace_s, "rescue": True, "compare": order.compare}
+        after, actions = _stop(state, order.at, order.grace_s, StopBy.ORDER, told if order.rescue else None)
         return after, [(Do.ACCEPT, None), *actions]
     if order.verb != "release":
         return state, [(Do.REFUSE, ("unknown-order", f"a shim does not know the order {order.verb!r}", ""))]
@@ -292,7 +295,7 @@ def _handle(state: State, order: Ordered) -> tuple[State, Actions]:
 
 
 def _stop(
-    state: State, at: float, grace_s: float, by: StopBy, *, rescue: bool = False
+    state: State, at: float, grace_s: float, by: StopBy, rescue: dict[str, Any] | None = None
 ) -> tuple[State, Actions]:
     if state.phase in (Phase.KILLING, Phase.ENDED):
         return state, []
@@ -306,12 +309,14 @@ def _stop(
     if state.phase is Phase.STOPPING:
         # A second order may shorten the grace, but not prolong it.
         sooner = deadline_at if state.deadline_at is None else min(deadline_at, state.deadline_at)
-        return state.replace(deadline_at=sooner), []
+        # Who has said what it holds is told so that it is chosen.
+        chosen = rescue is not None and not rescue["compare"]
+        return state.replace(deadline_at=sooner), [(Do.ASK_TO_RESCUE, rescue)] if chosen else []
     after = state.replace(phase=Phase.STOPPING, deadline_at=deadline_at)
     if (
-        rescue and state.phase is Phase.RUNNING
-    ):  # without SIGTERM, which would end the script before it is done
-        return after, [(Do.ASK_TO_RESCUE, grace_s), (Do.REPORT, None)]
+        rescue is not None and state.phase is Phase.RUNNING
+    ):  # no SIGTERM: the script would end before it is done
+        return after, [(Do.ASK_TO_RESCUE, rescue), (Do.REPORT, None)]
     return after, [(Do.ASK_TO_STOP, grace_s), (Do.TERMINATE, None), (Do.REPORT, None)]
 
 

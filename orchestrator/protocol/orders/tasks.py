@@ -63,6 +63,8 @@ class Stop(OfTask):
     """0 to kill it at once."""
     rescue: NotRequired[bool]
     """Whether it hands over its state first, as a survivor of a peer's death; an older shim ends it gently."""
+    compare: NotRequired[bool]
+    """Whether it first says what it holds, and waits for a second stop; an older shim hands over at once."""
 
 
 class AskStacks(OfTask):

@@ -16,6 +16,7 @@ which share nothing with others. So no circle can come of it, and nothing is com
 from __future__ import annotations
 
 import weakref
+import zlib
 
 from orchestrator.task.transparent import step as steps
 from orchestrator.task.transparent.strategy import workers_of
@@ -154,6 +155,15 @@ class Atomic:
         """Give the variables that a step writes early the values that they had after the last whole step."""
         for outside, copy in self._copies.values():
             _assign(outside, copy.numpy())
+
+    def checksum(self) -> int:
+        """Return the CRC-32 of the weights: all replicas have the same after the same step."""
+        import numpy as np
+
+        found = 0
+        for weight in getattr(self._model(), "trainable_variables", ()):
+            found = zlib.crc32(np.ascontiguousarray(self.value(weight)).view(np.uint8).data, found)
+        return found
 
     def value(self, variable: Any) -> Any:
         """Return the value that a variable had after the last whole step, on this process's replica."""

@@ -2,7 +2,8 @@
 
 The order comes to the thread of orders, which aborts the collectives; the main thread's step then fails, and what the
 fit's failure leads to is written here. A peer's death may also be noticed by the step first: then the order is waited
-for, and where none comes (the coordinator is gone), the first two workers write by themselves.
+for, and where none comes (the coordinator is gone), the first two workers write by themselves. Of several survivors
+each says first what it holds, and only the one that is chosen writes.
 
 Nothing is asked of a peer: each variable is read on this process's replica. Of the figures of the epoch, which are sums
 over all replicas, this one's count for all. The file has a place of its own beside the backup, by the task's name, so
@@ -28,10 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from orchestrator.protocol.reports import Holds
     from orchestrator.protocol.runtime_lines import Rescue as Rescued
     from orchestrator.task.link import Link
 
     Keep = Callable[[], tuple[dict[str, dict[str, Any]], dict[str, Any]]]
+    Held = tuple[int, Callable[[], None]]
+    """A step, and what writes the state after it."""
 
 ORDER_WAIT_S = 1.0
 """How long a step that failed for its peers waits for the order: mostly the coordinator has seen the death too."""
@@ -52,10 +56,13 @@ class Rescue:
         self._task = task
         self._atomics: weakref.WeakKeyDictionary[Any, Atomic] = weakref.WeakKeyDictionary()
         self._ordered = threading.Event()
+        self._compare = False
+        self.chosen = threading.Event()
+        """Set where this one of several survivors is to write."""
         self._began_at = 0.0
-        self._of_fit: Callable[[], int] | None = None
-        self._hand_over: Callable[[], int] | None = None
-        """What writes the state and returns its step; None while there is nothing to hand over."""
+        self._of_fit: Callable[[], Held] | None = None
+        self._hand_over: Callable[[], Held] | None = None
+        """What returns the state that is held; None while there is nothing to hand over."""
         self._newest: Atomic | None = None
         self._tracked: _Tracked | None = None
         self._marks = 0
@@ -100,8 +107,8 @@ class Rescue:
         """Hand over what a CheckpointManager saves. Return what makes a replica's step atomic."""
         tracked = self._tracked = _Tracked(manager.checkpoint)
         atomic = self._newest = Atomic(tracked, counter)
-        write = functools.partial(self._write_checkpoint, manager, atomic, counter, chief=chief)
-        self._marks, self._hand_over = 1, write
+        held = functools.partial(self._held_checkpoint, manager, atomic, counter, chief=chief)
+        self._marks, self._hand_over = 1, held
         return functools.partial(_whole, atomic)
 
     def refusal(self) -> str | None:
@@ -122,7 +129,7 @@ class Rescue:
 
     # --- the order ------------------------------------------------------------------------------------------
 
-    def order(self) -> bool:
+    def order(self, *, compare: bool = False) -> bool:
         """Let the main thread's step fail, which then hands over. Return False where there is nothing to hand over."""
         if why := self._nothing():
             self._tell(why=why)
@@ -130,6 +137,7 @@ class Rescue:
         from tensorflow.python.eager import context
 
         self._began_at = self._began_at or time.monotonic()
+        self._compare = compare
         self._ordered.set()
         context.context().abort_collective_ops(_UNAVAILABLE, "orch: a peer is gone")
         return True
@@ -139,7 +147,7 @@ class Rescue:
 
         After its end it is handed over what it has come to, until the next fit has begun.
         """
-        self._of_fit = functools.partial(self._write, model, setting, setting.fits)
+        self._of_fit = functools.partial(self._held, model, setting, setting.fits)
         try:
             return fit()
         except Exception as e:
@@ -159,7 +167,12 @@ class Rescue:
         try:
             if why := self._nothing():
                 raise NotAtomic(why)
-            step = hand_over()
+            step, write = hand_over()
+            if self._compare and self._link is not None and self._newest is not None:
+                holds: Holds = {"step": step, "checksum": self._newest.checksum()}
+                self._link.send({"holds": holds}, wait_s=1.0)
+                self.chosen.wait()  # the shim ends this process where another one is
+            write()
         except NotAtomic as e:
             self._tell(why=str(e))
         except Exception as e:  # a full disk; whatever it is, the last checkpoint is there
@@ -178,7 +191,7 @@ class Rescue:
         is_first = self._marks == 1 and not self._newest.counted()
         return self._newest.refusal or ("no step has been made since the start" if is_first else "")
 
-    def _write(self, model: Any, setting: Any, fit: int) -> int:
+    def _held(self, model: Any, setting: Any, fit: int) -> Held:
         root = os.environ.get("ORCH_RESCUE_DIR") or (setting.checkpoint_dir if setting.chief else None)
         if root is None:
             raise NotAtomic("only the chief can reach the checkpoint directory")
@@ -191,14 +204,21 @@ class Rescue:
         done = atomic.steps() - counted
         position.batch += done
         position.steps += done
-        position.callbacks, arrays = keep()
-        values = {backup.STEPS: position.steps, **_values(atomic, setting.groups_of(model)), **self._metrics}
-        values.update(arrays)
-        backup.write(backup.rescued(backup.folder(root, fit), self._task), values, position)
-        return position.steps
 
-    def _write_checkpoint(self, manager: Any, atomic: Atomic, counter: Any, *, chief: bool) -> int:
-        """Write what the manager would, beside its own: the next generation's seed takes the newest that is whole."""
+        def write() -> None:
+            position.callbacks, arrays = keep()
+            values = {
+                backup.STEPS: position.steps,
+                **_values(atomic, setting.groups_of(model)),
+                **self._metrics,
+            }
+            values.update(arrays)
+            backup.write(backup.rescued(backup.folder(root, fit), self._task), values, position)
+
+        return position.steps, write
+
+    def _held_checkpoint(self, manager: Any, atomic: Atomic, counter: Any, *, chief: bool) -> Held:
+        """Return what writes what the manager would, beside its own: the next seed takes the newest that is whole."""
         atomic.steps()
         atomic.put_back()
         mine = os.environ.get("ORCH_CHECKPOINT_DIR", "")
@@ -207,18 +227,21 @@ class Rescue:
         if not root or inner.startswith(".."):
             raise NotAtomic("the manager saves where nobody looks: not below runtime.checkpoint_dir()")
         step = int(own(counter).numpy())
-        name = f"rescued-by-{self._task.replace(':', '-')}-{step}"
-        folder = os.path.join(root, inner)
-        building = os.path.join(folder, f"{name}.tmp")
-        os.makedirs(building, exist_ok=True)
-        manager.checkpoint.write(os.path.join(building, name))
-        # In this order the data come before the index, without which they are no checkpoint.
-        for each in sorted(os.listdir(building)):
-            backup.sync(os.path.join(building, each))
-            os.replace(os.path.join(building, each), os.path.join(folder, each))
-        os.rmdir(building)
-        backup.sync(folder)
-        return step
+
+        def write() -> None:
+            name = f"rescued-by-{self._task.replace(':', '-')}-{step}"
+            folder = os.path.join(root, inner)
+            building = os.path.join(folder, f"{name}.tmp")
+            os.makedirs(building, exist_ok=True)
+            manager.checkpoint.write(os.path.join(building, name))
+            # In this order the data come before the index, without which they are no checkpoint.
+            for each in sorted(os.listdir(building)):
+                backup.sync(os.path.join(building, each))
+                os.replace(os.path.join(building, each), os.path.join(folder, each))
+            os.rmdir(building)
+            backup.sync(folder)
+
+        return step, write
 
     def _tell(self, step: int | None = None, why: str = "") -> None:
         took_s = round(time.monotonic() - self._began_at, 3) if self._began_at else 0.0

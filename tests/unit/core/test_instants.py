@@ -196,6 +196,7 @@ def test_while_nothing_could_be_decided_no_deadline_came_and_no_silence_counted(
                 "leave_at",
                 "give_up_at",
                 "rescue_ends_at",
+                "compare_ends_at",
             ),
         ):
             assert after[name] == at + 600.0, name

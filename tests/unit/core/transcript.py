@@ -30,7 +30,7 @@ from orchestrator.core.plan import (
     TaskPlan,
     Timing,
 )
-from orchestrator.core.saving import Rescued
+from orchestrator.core.saving import Holds, Rescued
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, Leaving, Unkillable
 from orchestrator.core.state.instants import rebased
@@ -383,6 +383,7 @@ class Transcript:
                 stage_age_s=float(options.get("staged", 0.0)),
                 unreached=_unreached(options.get("unreached", "")),
                 rescued=_handed_over(options["rescued"]) if "rescued" in options else None,
+                holds=Holds(*map(int, options["holds"].split("/"))) if "holds" in options else None,
             ),
             exit=ended,
         )

@@ -95,6 +95,13 @@ def test_a_stop_that_asks_for_a_rescue_sends_no_signal_and_has_a_bound() -> None
     assert tell(state, order("stop", grace_s=0.0))[1] == [Do.ACCEPT, Do.KILL], (
         "who wants it gone need not wait"
     )
+    state, _ = tell(running(), Ordered(1.0, "stop", 3, 2, 5.0, True, True))
+    assert tell(state, Ordered(2.0, "stop", 3, 2, 4.0, True, True))[1] == [Do.ACCEPT], (
+        "it has been asked what it holds"
+    )
+    assert tell(state, Ordered(2.0, "stop", 3, 2, 4.0, True))[1] == [Do.ACCEPT, Do.ASK_TO_RESCUE], (
+        "it is chosen"
+    )
     ready, _ = tell(begin(2, 3, True)[0], RuntimeReady(0.5))
     assert Do.ASK_TO_STOP in tell(ready, Ordered(1.0, "stop", 3, 2, 5.0, True))[1], "it has trained nothing"
 

@@ -60,7 +60,8 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
                 hint=f"`orch kill {plan.name}` gives them back",
             )
     claim = objects.claim_name(plan, wishes) if hosts.needs_claim(plan) else ""
-    made = lent.new(plan.name, cluster, len(plan.hosts), digest, claim)
+    first = lent.first_free(plan.name, cluster, len(plan.hosts))
+    made = lent.new(plan.name, cluster, len(plan.hosts), digest, claim, first)
     # Refuse now what would fail only when the pods are there
     if not cluster.may("create", "pods", "--subresource=exec"):
         raise KubernetesFailed(
@@ -96,7 +97,10 @@ def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir
     from orchestrator.head.code import bundle
     from orchestrator.spec.kubernetes import hosts
 
-    items = [*_claim(plan, wishes, made), *hosts.pod_manifests(plan, wishes, bundle.packed(), made.id)]
+    items = [
+        *_claim(plan, wishes, made),
+        *hosts.pod_manifests(plan, wishes, bundle.packed(), made.id, made.first),
+    ]
     # Have the server check what is to be made, and a pod of it where we may make one, before anything is there
     # Raises: SpecError: it says no to what the file says; the sentence is its own. KubernetesFailed: it says no for
     # another reason.

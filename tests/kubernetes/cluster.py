@@ -158,8 +158,11 @@ class Cluster:
 
     def _make_pods(self, found: dict[str, Any], pods: dict[str, dict[str, Any]]) -> None:
         name = found["metadata"]["name"]
-        for index in range(found["spec"]["replicas"]):
+        start = found["spec"].get("ordinals", {}).get("start", 0)
+        for index in range(start, start + found["spec"]["replicas"]):
             if f"{name}-{index}" in pods:
+                if pods[f"{name}-{index}"]["owner"] != found["metadata"]["uid"]:
+                    return  # "already exists": the real controller tries no other pod then, and says nothing
                 continue
             quota = self._settings.get("quota")
             if quota:
@@ -188,6 +191,8 @@ class Cluster:
     def _see_to(self, pod: dict[str, Any], *, owned: bool) -> None:
         uid = pod["metadata"]["uid"]
         child = self._running.get(uid)
+        if pod["owner"] == "a node that is gone":
+            return
         if not owned and "deletionTimestamp" not in pod["metadata"]:
             self._end(pod, None)
         elif "deletionTimestamp" in pod["metadata"]:

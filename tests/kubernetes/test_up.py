@@ -212,10 +212,12 @@ def test_what_is_missing_or_forbidden_is_said_and_leaves_nothing(desk: Desk) -> 
 
 def test_pods_that_wait_say_why_and_are_given_back_by_kill(desk: Desk) -> None:
     why = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
-    desk.cluster.set(unschedulable={"t-0": why, "t-1": why})
+    desk.cluster.set(unschedulable={"t-1": why, "t-2": why})
+    kept = {"name": "t-0", "uid": "0", "labels": {"app.kubernetes.io/name": "t"}, "deletionTimestamp": "x"}
+    put(desk.cluster.top, {"kind": "Pod", "metadata": kept, "status": {}, "owner": "a node that is gone"})
     file = desk.spec()
     desk.orch("up", file, "--on", "k8s", "--timeout", "1s", code=7)
-    assert f"waiting for pods: 0 of 2 pods run; t-0: Unschedulable: {why}" in desk.stderr
+    assert f"waiting for pods: 0 of 2 pods run; t-1: Unschedulable: {why}" in desk.stderr
     made = desk.cluster.objects("StatefulSet")[0]["metadata"]["uid"]
     desk.orch("up", file, "--on", "k8s", "--timeout", "1s", code=7)
     assert "are there already" in desk.stderr

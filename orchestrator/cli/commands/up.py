@@ -126,7 +126,10 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
     on_kubernetes.may_be_used(made, session, used=True)
     try:
         submitted = _submit_here(
-            request, session, client, place=lambda plan: in_pods(plan, made.id, hosts, made.volume)
+            request,
+            session,
+            client,
+            place=lambda plan: in_pods(plan, made.id, hosts, made.volume, made.first),
         )
     except BaseException as e:
         if isinstance(e, (Refused, SpecError)):

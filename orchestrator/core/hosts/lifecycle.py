@@ -219,10 +219,10 @@ def _taken_back(turn: Turn, host: Host, problem: Problem) -> None:
     """Count the tasks of a host as dead that its engine has taken back; end a run that has no other host left."""
     if host.gone:
         return
-    turn.set_host(
-        host, state=HostState.DRAINED, state_why=problem.message, gone=problem.code, problem=problem.message
-    )
     reason = problem.message.partition(": ")[2]
+    turn.set_host(
+        host, state=HostState.DRAINED, state_why=f"gone: {reason}", gone=problem.code, problem=problem.message
+    )
     same = any(
         reason in (other.problem or "") for other in turn.run.hosts if other.gone and other.name != host.name
     )

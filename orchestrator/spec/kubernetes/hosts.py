@@ -58,13 +58,13 @@ def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
         yield ("run", "checkpoint", "dir"), "a volume's path in a pod has no colon"
 
 
-def in_pods(plan: Plan, allocation: str, there: Sequence[str] = (), volume: str = "") -> Plan:
-    """Return the plan with its hosts replaced by pods, which are all alike, and which mount this volume.
+def in_pods(plan: Plan, allocation: str, there: Sequence[str] = (), volume: str = "", first: int = 0) -> Plan:
+    """Return the plan with its hosts replaced by pods from this number on, which are alike and mount this volume.
 
     Those that hold tasks come first, and get the pods that are `there`; the rest are spares.
     """
     ordered = sorted(plan.hosts, key=lambda host: host.spare)
-    names = [f"{plan.name}-{i}" for i in range(len(ordered))]
+    names = [f"{plan.name}-{first + i}" for i in range(len(ordered))]
     names.sort(key=lambda name: bool(there) and name not in there)
     made = {host.name: _host(host, name, plan, allocation) for host, name in zip(ordered, names, strict=True)}
     tasks = tuple(
@@ -101,8 +101,10 @@ def claim_manifest(plan: Plan, wishes: PodWishes, allocation: str) -> Manifest:
     return found
 
 
-def pod_manifests(plan: Plan, wishes: PodWishes, bundle: bytes, allocation: str) -> list[Manifest]:
-    """Return all objects of an allocation, in the order in which they are created."""
+def pod_manifests(
+    plan: Plan, wishes: PodWishes, bundle: bytes, allocation: str, first: int = 0
+) -> list[Manifest]:
+    """Return all objects of an allocation, in the order in which they are created. `first`: its first pod's number."""
     labels = {**objects.labels(plan), pod.ALLOCATION_LABEL: allocation}
 
     def head(api: str, kind: str, name: str) -> Manifest:
@@ -116,6 +118,7 @@ def pod_manifests(plan: Plan, wishes: PodWishes, bundle: bytes, allocation: str)
     stateful_set = {
         "serviceName": plan.name,
         "replicas": len(plan.hosts),
+        **({"ordinals": {"start": first}} if first else {}),
         "podManagementPolicy": "Parallel",
         "selector": {"matchLabels": {pod.ALLOCATION_LABEL: allocation}},
         "template": objects.patched(

@@ -35,10 +35,12 @@ class Pods:
         document = {"contexts": ["lab"], "current": "lab", "namespace": "lab", **settings}
         (self._top / "settings.json").write_text(json.dumps(document))
 
-    def lend(self, name: str, *, has_run: bool = False, claim: str = "", count: int = 1) -> lent.Lent:
+    def lend(
+        self, name: str, *, has_run: bool = False, claim: str = "", count: int = 1, first: int = 0
+    ) -> lent.Lent:
         """Lend a StatefulSet."""
         cluster = Cluster(str(self._tool), "lab", "lab")
-        made = replace(lent.new(name, cluster, count, "", claim), has_run=has_run)
+        made = replace(lent.new(name, cluster, count, "", claim, first), has_run=has_run)
         lent.keep(self._state_dir, made)
         labels = {ALLOCATION_LABEL: made.id}
         put(self._top, {"kind": "StatefulSet", "metadata": {"name": name, "uid": "1", "labels": labels}})

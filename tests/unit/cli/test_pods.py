@@ -39,25 +39,29 @@ def test_an_api_server_that_is_away_for_a_moment_is_asked_again(orch: Desk, pods
     assert pods.lent == ["t"]
 
 
-def test_a_spare_that_runs_gets_the_tasks_of_a_pod_whose_name_an_older_one_has(
+def test_names_that_older_pods_keep_are_not_waited_for_and_what_runs_gets_the_tasks(
     orch: Desk, pods: Pods
 ) -> None:
     made = pods.lend("t", count=3)
-    pods.run("t-1", made)
+    assert lent.first_free("t", made.cluster, 3) == 0
+    pods.leaving("t-4", node="node-2")
+    assert [lent.first_free("t", made.cluster, count) for count in (4, 5)] == [0, 5]
     pods.leaving("t-0", node="node-2")
-    with pytest.raises(WaitTimedOut, match="an older pod has its name and is being deleted from node node-2"):
-        wait_for_pods(made, 2, orch, timeout_s=0.0)
-    assert "kubectl delete pod t-0 --force" in orch.said
+    made = pods.lend("t", count=3, first=lent.first_free("t", made.cluster, 3))
     pods.run("t-2", made)
+    with pytest.raises(WaitTimedOut, match="1 of 3 pods run; t-1 is not there yet"):
+        wait_for_pods(made, 2, orch, timeout_s=0.0)
+    pods.run("t-3", made)
     running = wait_for_pods(made, 2, orch)
-    assert running == ["t-1", "t-2"]
+    assert running == ["t-2", "t-3"]
     hosts = place(made, running)
     plan = Plan("t", "single", (HostPlan("a"), HostPlan("b"), HostPlan("s", spare=True)), (), "t.py")
-    placed = in_pods(plan, made.id, hosts).hosts
-    assert [(host.name, host.spare) for host in placed] == [("t-1", False), ("t-2", False), ("t-0", True)]
+    placed = in_pods(plan, made.id, hosts, first=made.first).hosts
+    assert [(host.name, host.spare) for host in placed] == [("t-2", False), ("t-3", False), ("t-1", True)]
     has_run(made, orch, hosts)
-    [again] = lent.all_of(orch.paths.state_dir)
-    assert place(again, ["t-0", "t-1"]) == ("t-1", "t-2"), (
+    again = lent.read(orch.paths.state_dir, made.id)
+    assert again is not None
+    assert place(again, ["t-1", "t-2"]) == ("t-2", "t-3"), (
         "the plan of a run does not change while it goes on"
     )
 

@@ -51,6 +51,8 @@ class Lent:
     """The claim that its pods mount, of the checkpoints; empty where there is none."""
     is_unused: bool = False
     """Whether no run can have written to the claim. One that was made for this allocation is given back then."""
+    first: int = 0
+    """The number of its first pod."""
 
     @property
     def selector(self) -> str:
@@ -65,16 +67,11 @@ class Lent:
     @property
     def pod_names(self) -> list[str]:
         """The names of its pods. They stay, whatever becomes of a pod."""
-        return [f"{self.name}-{index}" for index in range(self.count)]
+        return [f"{self.name}-{self.first + index}" for index in range(self.count)]
 
     def pods(self) -> list[dict[str, Any]]:
         """Return its pods, as Kubernetes knows them. Raises KubernetesFailed."""
         return self.cluster.items("pods", self.selector)
-
-    def older(self) -> list[dict[str, Any]]:
-        """Return pods of an earlier set of this name, which keep their names. Raises KubernetesFailed."""
-        found = self.cluster.items("pods", f"--selector={NAME_LABEL}={self.name}")
-        return [pod for pod in found if documents.label_of(pod, ALLOCATION_LABEL) != self.id]
 
     def events(self) -> list[dict[str, Any]]:
         """Return what the controller of its pods has said. Raises KubernetesFailed."""
@@ -97,14 +94,25 @@ class Lent:
         running = documents.running(found)
         if len(running) >= wanted:
             return running, None
-        few = len(found) < self.count
-        events, older = (self.events(), self.older()) if few else ([], [])
-        return running, documents.summary(self.pod_names, found, events, older)
+        events = self.events() if len(found) < self.count else []
+        return running, documents.summary(self.pod_names, found, events)
 
 
-def new(name: str, cluster: Cluster, count: int, digest: str, claim: str = "") -> Lent:
+def new(name: str, cluster: Cluster, count: int, digest: str, claim: str = "", first: int = 0) -> Lent:
     """Return an allocation of which nothing is made yet."""
-    return Lent(secrets.token_hex(8), name, cluster, count, digest, claim=claim, is_unused=True)
+    return Lent(secrets.token_hex(8), name, cluster, count, digest, claim=claim, is_unused=True, first=first)
+
+
+def first_free(name: str, cluster: Cluster, count: int) -> int:
+    """Return the first number from which so many pods of that name can be made. Raises KubernetesFailed.
+
+    A pod on a node that is gone keeps its name for ever, and the controller of a StatefulSet whose first pod cannot be
+    made makes none of the others.
+    """
+    names = map(documents.name_of, cluster.items("pods", f"--selector={NAME_LABEL}={name}"))
+    numbers = [number for found in names if (number := found.removeprefix(f"{name}-")).isdigit()]
+    held = sorted(map(int, numbers))
+    return next(at for at in (0, *(number + 1 for number in held)) if not {*range(at, at + count)} & {*held})
 
 
 def keep(state_dir: str, lent: Lent) -> None:
@@ -134,6 +142,7 @@ def read(state_dir: str, allocation: str) -> Lent | None:
         return replace(
             lent,
             count=int(lent.count),
+            first=int(lent.first),
             has_run=lent.has_run is True,
             is_unused=lent.is_unused is True,
             hosts=tuple(map(str, lent.hosts)),

@@ -63,11 +63,6 @@ def uid_of(pod: Document) -> str:
     return str(_at(pod, "metadata", "uid") or "")
 
 
-def label_of(pod: Document, label: str) -> str:
-    """Return a label of an object; empty where it has none."""
-    return str(_at(pod, "metadata", "labels", label) or "")
-
-
 def running(pods: Sequence[Document]) -> list[str]:
     """Return the names of the pods that run."""
     return [name_of(pod) for pod in pods if waiting(pod) is None]
@@ -147,29 +142,12 @@ def _of_container(status: Document) -> Waiting | None:
     return Waiting(_sentence(reason or "it waits", message))
 
 
-def missing(
-    wanted: Sequence[str],
-    pods: Sequence[Document],
-    events: Sequence[Document],
-    older: Sequence[Document] = (),
-) -> Waiting | None:
-    """Return why pods are missing, from the events of the StatefulSet that should make them; None if none is.
-
-    `older`: pods of an earlier set, which keep their names. On a node that is gone, one does so for ever.
-    """
+def missing(wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Document]) -> Waiting | None:
+    """Return why pods are missing, from the events of the StatefulSet that should make them; None if none is."""
     known = {name_of(pod) for pod in pods}
     absent = [name for name in wanted if name not in known]
     if not absent:
         return None
-    held = {name_of(pod): pod for pod in older}
-    for name in absent:
-        if name in held:
-            old = held[name]
-            leaves = f" and is being deleted{why_it_leaves(old)}" if is_leaving(old) else ""
-            return Waiting(
-                f"{name} cannot be made: an older pod has its name{leaves}",
-                f"where its node is gone for good, `kubectl delete pod {name} --force` lets the name go",
-            )
     failed = [event for event in events if event.get("type") == "Warning"]
     newest = max(failed, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
     if newest is None:
@@ -180,10 +158,7 @@ def missing(
 
 
 def summary(
-    wanted: Sequence[str],
-    pods: Sequence[Document],
-    events: Sequence[Document] = (),
-    older: Sequence[Document] = (),
+    wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Document] = ()
 ) -> Waiting | None:
     """Return why not all of these pods run; None once they do. What is in vain is told first."""
     told = [
@@ -194,7 +169,7 @@ def summary(
     told.sort(key=lambda one: (not one[1].hopeless, wanted.index(one[0])))
     count = f"{len(set(running(pods)) & set(wanted))} of {len(wanted)} pods run"
     if not told:
-        absent = missing(wanted, pods, events, older)
+        absent = missing(wanted, pods, events)
         return None if absent is None else Waiting(f"{count}; {absent.why}", absent.hint, absent.hopeless)
     name, found = told[0]
     return Waiting(f"{count}; {name}: {found.why}", found.hint, found.hopeless)

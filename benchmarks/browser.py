@@ -28,7 +28,7 @@ from orchestrator.head.records import run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.history import History
 from orchestrator.page import server
-from orchestrator.page.feed import Calm, difference, steady, told
+from orchestrator.page.feed import Calm, difference, steady, viewer_document
 from orchestrator.page.guard import Keys
 from orchestrator.page.source import Source
 from orchestrator.reporting.goodput import Account, Event, account
@@ -240,7 +240,7 @@ def _stream() -> Figure:
         found = source.runs()
         now = calm(steady(found, before), before, found["now"])
         if before is not None:
-            change = difference(told(before, RUN), told(now, RUN))
+            change = difference(viewer_document(before, RUN), viewer_document(now, RUN))
             sent += len(json.dumps(change, separators=(",", ":"))) + len("event: delta\r\ndata: \r\n\r\n")
         before = now
     shutil.rmtree(directory)

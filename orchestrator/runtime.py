@@ -87,8 +87,8 @@ def rescue(manager: Any, step: Any) -> Callable[[Step], Step]:
     from orchestrator.task.keras import loops
     from orchestrator.task.transparent.rescue import Rescue
 
-    found: Any = Rescue.of_this_task()
-    whole: Callable[[Step], Step] = found.loop(manager, step, chief=loops.is_chief())
+    own: Any = Rescue.of_this_task()
+    whole: Callable[[Step], Step] = own.loop(manager, step, chief=loops.is_chief())
     return whole
 
 

@@ -122,14 +122,14 @@ def _measured(seen: Outcome, client: Client, run: Mapping[str, Any], after: int)
     The run's own events say it: what the last status showed before the fault was reported a moment before.
     """
     events = _events(client, run, after)
-    told = [
+    lost_steps = [
         event["data"].get("steps_lost")
         for event in events
         if event["kind"] in (NoteKind.RESUMED.value, NoteKind.FROM_START.value)
     ]
     rescued = [event["message"] for event in events if event["kind"] == NoteKind.RESCUED.value]
     done = "; ".join(filter(None, (seen.done, *rescued)))
-    return replace(seen, lost=None if None in told else sum(told), done=done)
+    return replace(seen, lost=None if None in lost_steps else sum(lost_steps), done=done)
 
 
 def _events(client: Client, run: Mapping[str, Any], after: int) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ def follow(
     wanted = select(level=level).chooser(lambda _task, _generation: None)
 
     def pause() -> bool:
-        going = watch.look()
+        going = watch.poll()
         folder.flush(session.time())
         if live is not None and "phase" in watch.run:
             text = render.run(watch.run, session.paint, width=session.width)

@@ -182,15 +182,15 @@ def start_successor(
     while True:
         code = child.poll()  # before the request: what an ended child did is then visible in the answer
         try:
-            found = session.client().get("/v1/coordinator", timeout_s=5.0)
+            running = session.client().get("/v1/coordinator", timeout_s=5.0)
         except CoordinatorUnreachable:
-            found = None
-        if found is not None and found.get("pid") != pid:
-            return found
-        if code is not None and found is not None and not found.get("ending"):
+            running = None
+        if running is not None and running.get("pid") != pid:
+            return running
+        if code is not None and running is not None and not running.get("ending"):
             still = f"the old coordinator (pid {pid}) keeps running"
             raise did_not_start(session, log_from, f"exited with code {code}", still=still)
-        if code is not None and found is None and not another_runs(session):
+        if code is not None and running is None and not another_runs(session):
             session.say(
                 f"Both coordinators have ended; the new one (pid {child.pid}) exited with code {code}"
             )
@@ -251,14 +251,14 @@ def _through_systemd(session: Session, old: Mapping[str, Any]) -> dict[str, Any]
     unit = restart_unit(session, str(old["service"]))
     deadline = session.now() + START_TIMEOUT_S
     while session.now() < deadline:
-        found = _running(session)
-        if found is not None and found.get("pid") != old.get("pid"):
-            if found.get("version") != __version__:
+        running = _running(session)
+        if running is not None and running.get("pid") != old.get("pid"):
+            if running.get("version") != __version__:
                 session.warn(
-                    f"{unit} started orch {found.get('version')}, and this "
+                    f"{unit} started orch {running.get('version')}, and this "
                     f"command is {__version__}; `orch service install` updates the unit"
                 )
-            return found
+            return running
         session.pause(_LOOK_EVERY_S)
     raise CoordinatorUnreachable(
         f"{unit} did not answer within {duration(START_TIMEOUT_S)}", hint=f"see `journalctl --unit {unit}`"

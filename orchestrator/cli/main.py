@@ -135,10 +135,10 @@ class LazyGroup(Group):
         from click.shell_completion import CompletionItem
 
         table = {name: text for commands in PURPOSES.values() for name, text in commands.items()}
-        found = [
+        items = [
             CompletionItem(name, help=text) for name, text in table.items() if name.startswith(incomplete)
         ]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -176,9 +176,9 @@ def run(argv: Sequence[str], session: Session) -> int:
         if is_there and any(command.about_runs for _, command in called(argv)):
             from orchestrator.client.on_slurm import chosen
 
-            found = chosen(session, list(argv[1:]))
-            if found is not None:
-                session.paths = found
+            paths = chosen(session, list(argv[1:]))
+            if paths is not None:
+                session.paths = paths
         code = cli.main(list(argv), prog_name="orch", standalone_mode=False, obj=session)
     except SpecError as e:
         # One diagnostic per line, `file:line:column: …`, as compilers print them and editors read them.

@@ -102,7 +102,7 @@ def known(session: Session) -> Known:
         raise Refused(f"cannot tell orphans from known runs: {e.message}", hint=e.hint) from e
 
 
-def look_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
+def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
     """Find what the state directory holds of runs that the journal does not know, and checkpoints of ended runs.
 
     The journal is read last: a run that started while the hosts were queried is no orphan.
@@ -116,7 +116,7 @@ def look_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
     ours = known(session)
     if not ours.there:
         return []
-    found = [
+    items = [
         _here(session, run_id, "logs", "dead", session.paths.run_dir(run_id))
         for run_id in logs
         if run_id not in ours.run_ids
@@ -128,8 +128,8 @@ def look_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
         if ours.may_be_of(store.root):
             continue
         if run is None or run.phase.is_terminal:
-            found.append(_of_store(session, store, run, is_named=store.root in named))
-    return found
+            items.append(_of_store(session, store, run, is_named=store.root in named))
+    return items
 
 
 def look_in_jobs(session: Session) -> list[Item]:
@@ -149,12 +149,12 @@ def look_in_jobs(session: Session) -> list[Item]:
 
 def _runs_by_store(state_dir: str, ours: Known) -> dict[str, Run]:
     """Return for each checkpoint store its run: the active one, else the newest."""
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     for one in sorted(ours.contents.kept, key=lambda one: not one.run.phase.is_terminal):
         root = _root(state_dir, one.run.plan)
         if root is not None:
-            found[root] = one.run
-    return found
+            runs[root] = one.run
+    return runs
 
 
 def _root(state_dir: str, plan: Plan) -> str | None:
@@ -187,10 +187,10 @@ def _measure(directory: str) -> tuple[int, float]:
     for place, _, names in os.walk(directory):
         for name in names:
             try:
-                found = os.lstat(os.path.join(place, name))
+                status = os.lstat(os.path.join(place, name))
             except FileNotFoundError:
                 continue
-            size, newest = size + found.st_blocks * 512, max(newest, found.st_mtime)
+            size, newest = size + status.st_blocks * 512, max(newest, status.st_mtime)
     return size, newest
 
 

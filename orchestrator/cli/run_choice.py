@@ -40,9 +40,13 @@ def run_and(last: str, complete: _Complete | None = None) -> Callable[[_Command]
     """Declare `[NAME] LAST`: one word is LAST, two are the run's name and LAST."""
 
     def first_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        found = complete(ctx, param, incomplete) if complete is not None else []
+        candidates = complete(ctx, param, incomplete) if complete is not None else []
         # If there is a word already, click has taken it for LAST, and the word after it is LAST.
-        return found if ctx.params.get(last) is not None else [*complete_run(ctx, param, incomplete), *found]
+        return (
+            candidates
+            if ctx.params.get(last) is not None
+            else [*complete_run(ctx, param, incomplete), *candidates]
+        )
 
     def declare(command: _Command) -> _Command:
         command = click.argument(last, shell_complete=complete)(command)
@@ -154,10 +158,10 @@ def complete_checkpoint(
     try:
         run = find_or_newest(_runs_now(ctx) or [], name)
         path = f"/v1/runs/{run['run_id']}/checkpoints"
-        found = session.client().get(path, timeout_s=_HOST_PATIENCE_S).get("checkpoints") or []
+        checkpoints = session.client().get(path, timeout_s=_HOST_PATIENCE_S).get("checkpoints") or []
     except OrchestratorError:
         return []
-    words = [word for one in found for word in _words_for(one)]
+    words = [word for one in checkpoints for word in _words_for(one)]
     return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 
@@ -173,7 +177,7 @@ def _runs_now(ctx: click.Context) -> list[Mapping[str, Any]] | None:
 
     session = ctx.find_object(Session) or Session.of_process()
     try:
-        found = session.client().get("/v1/status", timeout_s=0.5).get("runs")
+        runs = session.client().get("/v1/status", timeout_s=0.5).get("runs")
     except OrchestratorError:
         return None
-    return found if isinstance(found, list) else []
+    return runs if isinstance(runs, list) else []

@@ -85,7 +85,7 @@ class Session(Environment):
     def put_json(self, document: Mapping[str, Any], *, indent: int | None = 2) -> None:
         """Write a JSON document to stdout; `indent=None` for JSON lines."""
         text = json.dumps(document, indent=indent, ensure_ascii=False)
-        self.put(_UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        self.put(_UNESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
     def say(self, text: str) -> None:
         """Write a message to stderr, folded to its terminal. A stderr that fails does not end the command."""

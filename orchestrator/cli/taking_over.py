@@ -28,15 +28,15 @@ def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
         Refused: it was not confirmed, a process cannot be killed, or a run goes on where this plan cannot reach it.
     """
     ask = asker(session)
-    found = _driven(session, ask, plan, owner)
-    if not found:
+    driven = _driven(session, ask, plan, owner)
+    if not driven:
         session.say(f"Nothing to take over: nobody else drives {plan.name} or its checkpoint directory")
         return
-    for one in dict.fromkeys(one.sentence for _, one in found):
+    for one in dict.fromkeys(one.sentence for _, one in driven):
         session.say(one)
-    here = [(host, one) for host, one in found if not one.is_stamp]
-    _refuse_elsewhere([one for _, one in found if one.run_id not in {known.run_id for _, known in here}])
-    names = ", ".join(dict.fromkeys(one.run_id for _, one in found))
+    here = [(host, one) for host, one in driven if not one.is_stamp]
+    _refuse_elsewhere([one for _, one in driven if one.run_id not in {known.run_id for _, known in here}])
+    names = ", ".join(dict.fromkeys(one.run_id for _, one in driven))
     if not yes:
         question = f"End {names} there, and start {plan.name} from here?"
         must_confirm(session, question, otherwise="nothing has changed")
@@ -76,15 +76,15 @@ def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tupl
     ]
 
 
-def _end(ask: Asker, plan: Plan, owner: Owner, found: Sequence[tuple[HostPlan, Driven]]) -> None:
+def _end(ask: Asker, plan: Plan, owner: Owner, driven: Sequence[tuple[HostPlan, Driven]]) -> None:
     """Fence off these runs and kill them. Raises Refused where that fails."""
     from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD
     from orchestrator.head.links import requests as orders
 
     # Each host is told an epoch above its own: what another tells of its own does not count there.
-    asked = [(host, orders.end_anothers(one, owner, one.epoch + EPOCHS_UNHEARD)) for host, one in found]
+    asked = [(host, orders.end_anothers(one, owner, one.epoch + EPOCHS_UNHEARD)) for host, one in driven]
     problems = []
-    for (host, one), answer in zip(found, ask.ask(asked, timeout_s=TIMEOUT_S), strict=True):
+    for (host, one), answer in zip(driven, ask.ask(asked, timeout_s=TIMEOUT_S), strict=True):
         if answer.unheard is not None:
             problems.append(f"{one.run_id} on {host.name}: {answer.unheard}")
             continue

@@ -56,7 +56,7 @@ def to_its_end(
         timeout_s=timeout_s,
     )
     try:
-        while watch.look():
+        while watch.poll():
             pass
     except (KeyboardInterrupt, OrchestratorError):
         client.post(f"/v1/runs/{plan.name}/kill", {"force": False})

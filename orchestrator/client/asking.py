@@ -38,13 +38,13 @@ def events(
         document = client.get(
             "/v1/events", {**query, "wait_s": 0.0 if ended else wait_s}, timeout_s=_EVENTS_WAIT_S + 30
         )
-        found = document.get("events") or []
+        page = document.get("events") or []
         one = chosen["run_id"] if chosen is not None and by_id else None
-        yield from (event for event in found if one in (None, event.get("run")))
-        if found:
-            query["after"] = found[-1]["seq"]
+        yield from (event for event in page if one in (None, event.get("run")))
+        if page:
+            query["after"] = page[-1]["seq"]
         # An answer is one page: ask until one is empty.
-        if not found and (ended or not follow):
+        if not page and (ended or not follow):
             return
         wait_s = _EVENTS_WAIT_S if follow else 0.0
 
@@ -83,11 +83,11 @@ def why(environment: Environment, name: str | None) -> dict[str, Any]:
 def stacks(client: Client, chosen: Mapping[str, Any], task: str | None) -> dict[str, str]:
     """Return the Python stacks by task; of one task where it is named."""
     answer = client.post(f"/v1/runs/{chosen['name']}/stacks", timeout_s=_STACKS_TIMEOUT_S)
-    found = {str(task): str(text) for task, text in (answer.get("stacks") or {}).items()}
+    by_task = {str(task): str(text) for task, text in (answer.get("stacks") or {}).items()}
     if task is None:
-        return found
-    if task not in found:
+        return by_task
+    if task not in by_task:
         raise UsageError(
-            f"{chosen['run_id']} has no running task {task}", hint=f"its tasks: {', '.join(found)}"
+            f"{chosen['run_id']} has no running task {task}", hint=f"its tasks: {', '.join(by_task)}"
         )
-    return {task: found[task]}
+    return {task: by_task[task]}

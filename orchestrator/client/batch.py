@@ -72,9 +72,9 @@ class Keepers:
                 assert child.stdout is not None
                 for line in child.stdout:
                     with contextlib.suppress(ValueError):
-                        found = json.loads(line)
-                        if isinstance(found, dict):
-                            self._say.put((host.name, found))
+                        message = json.loads(line)
+                        if isinstance(message, dict):
+                            self._say.put((host.name, message))
             time.sleep(_AGAIN_S)
 
     def stop(self) -> None:
@@ -163,22 +163,24 @@ class Batch:
 
     def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[int, ...] | None]:
         """Return the GPUs that the keepers see, by node, of those that are ready in time."""
-        found: dict[str, tuple[int, ...] | None] = {}
+        gpus_by_node: dict[str, tuple[int, ...] | None] = {}
         give_up_at = time.monotonic() + READY_S
-        while len(found) < len(nodes) and (left_s := give_up_at - time.monotonic()) > 0:
+        while len(gpus_by_node) < len(nodes) and (left_s := give_up_at - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 name, said = self.says.get(timeout=left_s)
                 if "ready" in said:
                     # The GPUs of CUDA_VISIBLE_DEVICES; None where they are not told by numbers
                     value = said.get("gpus")
                     words = [word for word in str(value or "").split(",") if word]
-                    found[name] = tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
+                    gpus_by_node[name] = (
+                        tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
+                    )
                 elif "leaving" in said:
                     say(f"{name} leaves: it was sent {said['leaving']}")
         for node in nodes:
-            if node.name not in found:
+            if node.name not in gpus_by_node:
                 say(f"{node.name} has no keeper after {READY_S:.0f} s: it is used last")
-        return found
+        return gpus_by_node
 
     def _ensure_coordinator(self) -> None:
         """Start a coordinator where ours has ended, and wait until it answers."""

@@ -98,5 +98,5 @@ def no_such_run(name: str, known: Iterable[str]) -> UsageError:
 
 def status_of(client: Client, run: Mapping[str, Any]) -> dict[str, Any]:
     """Ask the coordinator for the current status of this very run."""
-    found = client.get("/v1/status", {"name": str(run["run_id"])}).get("runs")
-    return find(found if isinstance(found, list) else [], str(run["run_id"]))
+    runs = client.get("/v1/status", {"name": str(run["run_id"])}).get("runs")
+    return find(runs if isinstance(runs, list) else [], str(run["run_id"]))

@@ -62,7 +62,7 @@ class Client:
         """
         from orchestrator.client.submit import submit
 
-        found = submit(
+        submitted = submit(
             os.fspath(file),
             self._environment,
             self._api,
@@ -71,7 +71,7 @@ class Client:
             queue=queue,
             restart=restart,
         )
-        return Run(self._environment, found.name, found.run_id)
+        return Run(self._environment, submitted.name, submitted.run_id)
 
     def run(self, name: str | None = None) -> Run:
         """Return the run of this name or id; without one the newest active run, else the newest."""
@@ -79,7 +79,7 @@ class Client:
 
     def runs(self) -> list[Run]:
         """Return all runs that the coordinator knows, oldest first."""
-        return [self._run(found) for found in runs_of(self._api)]
+        return [self._run(run) for run in runs_of(self._api)]
 
     def status(self, name: str | None = None) -> Document:
         """Return the document of `orch status --json`, of all runs or of one."""
@@ -114,10 +114,10 @@ class Client:
         """
         from orchestrator.client.hosts import document
 
-        found: list[Document] = document(self._environment, None if file is None else os.fspath(file))[
+        hosts: list[Document] = document(self._environment, None if file is None else os.fspath(file))[
             "hosts"
         ]
-        return found
+        return hosts
 
     @property
     def _api(self) -> Api:
@@ -171,7 +171,7 @@ class Run:
             say=self._environment.warn,
             timeout_s=timeout_s,
         )
-        while wait.look():
+        while wait.poll():
             pass
         return dict(wait.run)
 
@@ -210,8 +210,8 @@ class Run:
 
         at = since.timestamp() if isinstance(since, datetime) else since
         wanted = select(grep, generations, hosts, level)
-        found = read(Request(self.run_id, tasks, follow, at, tail, wanted), self._environment)
-        return (document(line, self.run_id) for line in found.lines)
+        log = read(Request(self.run_id, tasks, follow, at, tail, wanted), self._environment)
+        return (document(line, self.run_id) for line in log.lines)
 
     def metrics(self, *names: str, x: Axis = "step") -> Metrics:
         """Return what was measured, as arrays by name: the pace, the loss, and what else the script reports.
@@ -243,10 +243,10 @@ class Run:
             WaitTimedOut: It has not ended after `timeout_s`. The kill continues.
         """
         api = self._api
-        found = status_of(api, self._chosen)
-        if not is_active(found):
-            return found
-        killing.order(api, found, force=force, at_checkpoint=at_checkpoint)
+        status = status_of(api, self._chosen)
+        if not is_active(status):
+            return status
+        killing.order(api, status, force=force, at_checkpoint=at_checkpoint)
         deadline = self._environment.now() + timeout_s
         ended = killing.wait_end(api, self._environment, self._chosen, deadline)
         problem = killing.verdict([ended])

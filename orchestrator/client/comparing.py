@@ -52,9 +52,9 @@ class Comparison:
         from orchestrator.core.differences import sentence as of_spec
         from orchestrator.reporting.code_changes import sentence as of_code
 
-        told = [of_code(self.code or ()), of_spec(self.spec)]
-        told.append(", ".join(package.sentence for package in self.packages or ()))
-        return "; ".join(part for part in told if part)
+        parts = [of_code(self.code or ()), of_spec(self.spec)]
+        parts.append(", ".join(package.sentence for package in self.packages or ()))
+        return "; ".join(part for part in parts if part)
 
 
 def with_now(paths: Paths, run: Run, plan: Plan) -> Comparison:
@@ -98,21 +98,22 @@ def plan_of_now(run: Run) -> tuple[str, Plan]:
     return file, load_plan(file)[0]
 
 
-def document(found: Comparison) -> Mapping[str, Any]:
+def document(comparison: Comparison) -> Mapping[str, Any]:
     """Return it as JSON."""
     return {
-        "same": found.is_same,
-        "spec": [{"key": one.key, "old": one.old, "new": one.new} for one in found.spec],
+        "same": comparison.is_same,
+        "spec": [{"key": one.key, "old": one.old, "new": one.new} for one in comparison.spec],
         "code": None
-        if found.code is None
+        if comparison.code is None
         else [
             {"path": one.path, "change": one.change, "added": one.added, "removed": one.removed}
-            for one in found.code
+            for one in comparison.code
         ],
         "packages": None
-        if found.packages is None
+        if comparison.packages is None
         else [
-            {"host": one.host, "package": one.name, "old": one.old, "new": one.new} for one in found.packages
+            {"host": one.host, "package": one.name, "old": one.old, "new": one.new}
+            for one in comparison.packages
         ],
     }
 
@@ -133,7 +134,7 @@ def _code(old: Code | None, new: Code | None) -> tuple[FileChange, ...] | None:
 
 def _packages(old: Run, new: Run) -> tuple[Package, ...]:
     """Compare what the probes of both runs have found, on hosts that both have prepared."""
-    found = []
+    packages = []
     for host in new.hosts:
         before = next((other.facts for other in old.hosts if other.name == host.name), None)
         if before is None or host.facts is None:
@@ -142,9 +143,9 @@ def _packages(old: Run, new: Run) -> tuple[Package, ...]:
             {"python": before.python, **before.versions},
             {"python": host.facts.python, **host.facts.versions},
         )
-        found += [
+        packages += [
             Package(host.name, name, known[0].get(name), known[1].get(name))
             for name in dict.fromkeys([*known[0], *known[1]])
             if known[0].get(name) != known[1].get(name)
         ]
-    return tuple(found)
+    return tuple(packages)

@@ -29,10 +29,10 @@ class Environment:
         if ALLOCATION not in self.environ and os.path.exists(self.paths.job):
             from orchestrator.head.reach.slurm import client, job
 
-            found = job.read(self.paths.state_dir)
-            if found is not None:
+            own_job = job.read(self.paths.state_dir)
+            if own_job is not None:
                 if self._job_client is None:
-                    self._job_client = client.JobClient(self.paths, found)
+                    self._job_client = client.JobClient(self.paths, own_job)
                 return self._job_client
         return Client(self.paths.socket, state_dir=self.paths.state_dir)
 

@@ -58,11 +58,11 @@ class _Gauges:
 
 
 def _ratio(key: str) -> Callable[[Document], float | None]:
-    return lambda found: None if found.get(key) is None else found[key] / 100.0
+    return lambda document: None if document.get(key) is None else document[key] / 100.0
 
 
 def _key(key: str) -> Callable[[Document], Any]:
-    return lambda found: found.get(key)
+    return lambda document: document.get(key)
 
 
 def _of_checkpoint(key: str) -> Callable[[Document], Any]:

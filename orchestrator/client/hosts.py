@@ -29,9 +29,9 @@ def document(environment: Environment, file: str | None) -> dict[str, Any]:
     """
     plans = _of_file(file) if file is not None else _of_active_runs(environment)
     answers = ask(environment, plans)
-    told = _by_coordinator(environment)
-    found = [{**_host(answer), **told.get(answer.host.name, _UNTOLD)} for answer in answers]
-    return {"schema": SCHEMA, "hosts": found}
+    by_host = _by_coordinator(environment)
+    hosts = [{**_host(answer), **by_host.get(answer.host.name, _UNTOLD)} for answer in answers]
+    return {"schema": SCHEMA, "hosts": hosts}
 
 
 def _of_file(file: str) -> list[HostPlan]:

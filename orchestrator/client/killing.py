@@ -30,14 +30,12 @@ def wait_end(
     said, since, again_at = "", 0.0, 0.0
     while True:
         began = environment.now()
-        found = status_of(client, chosen)
-        if not is_active(found):
-            return found
-        title, phase = found.get("run_id") or found.get("name"), found.get("phase")
+        run = status_of(client, chosen)
+        if not is_active(run):
+            return run
+        title, phase = run.get("run_id") or run.get("name"), run.get("phase")
         # While it trains, up to its next checkpoint, the reason has its step: that is no other wait.
-        waits = (
-            "trains until its next checkpoint" if phase == "RUNNING" else found.get("reason") or "stopping"
-        )
+        waits = "trains until its next checkpoint" if phase == "RUNNING" else run.get("reason") or "stopping"
         sentence = f"{title}: {phase}: {waits}"
         if sentence != said:
             environment.say(sentence)
@@ -47,7 +45,7 @@ def wait_end(
             again_at += SAY_AGAIN_S
         if environment.now() >= deadline:
             raise WaitTimedOut(
-                f"{title} is still {phase}: {found.get('reason')}",
+                f"{title} is still {phase}: {run.get('reason')}",
                 hint="the kill continues; `orch status` shows what it waits for; `orch kill --force` kills at once",
             )
         environment.pause(max(_LOOK_EVERY_S, environment.now() - began))
@@ -56,8 +54,8 @@ def wait_end(
 def verdict(runs: Sequence[Mapping[str, Any]]) -> OrchestratorError | None:
     """Return the error for processes that could not be killed, or for hosts that did not answer; None without any."""
     unkillable, unreachable = [], []
-    for found in runs:
-        proof = found.get("proof") or {}
+    for run in runs:
+        proof = run.get("proof") or {}
         for host, seen in (proof.get("hosts") or {}).items():
             unkillable += [f"{host} {left_text(item)}" for item in seen.get("left") or []]
             ports = ", ".join(map(str, seen.get("ports_busy") or []))

@@ -23,10 +23,10 @@ def known_runs(environment: Environment) -> list[Run]:
 def known_run(environment: Environment, name: str) -> Run:
     """Return the run of this id, or the newest of this name. UsageError where there is none."""
     runs = known_runs(environment)
-    found = [run for run in runs if name in (run.run_id, run.plan.name)]
-    if not found:
+    matching = [run for run in runs if name in (run.run_id, run.plan.name)]
+    if not matching:
         raise no_such_run(name, [run.plan.name for run in runs])
-    return found[-1]
+    return matching[-1]
 
 
 def host_of(run: Run, name: str) -> HostPlan:

@@ -58,7 +58,7 @@ def known_run(logs: RunLogs, name: str | None) -> str:
     if run_id is None and name is None:
         raise OrchestratorError("there are no runs yet", hint=START_ONE)
     if run_id is None:
-        raise no_such_run(str(name), [run_name(found) for found in logs.runs()])
+        raise no_such_run(str(name), [run_name(known_id) for known_id in logs.runs()])
     return run_id
 
 
@@ -95,9 +95,9 @@ def _lines(request: Request, environment: Environment, logs: RunLogs, run_id: st
     """Yield the lines of `request`. Its `tail` counts the lines that are selected."""
     tasks, since = list(request.tasks) or None, request.since
 
-    def choose(found: Iterator[LogLine]) -> Iterator[LogLine]:
+    def choose(lines: Iterator[LogLine]) -> Iterator[LogLine]:
         chooser = request.selection.chooser(lambda *of: logs.host_of(run_id, *of))
-        return found if chooser is None else filter(chooser, found)
+        return lines if chooser is None else filter(chooser, lines)
 
     is_plain = request.selection == EVERYTHING
     tail = request.tail if is_plain else None

@@ -82,8 +82,8 @@ class _Chooser:
         return self._pattern is None or self._pattern.search(line.text) is not None
 
     def _is_serious(self, line: LogLine, least: Level) -> bool:
-        told = self._levels.level((line.task, line.generation), line.text)
-        return is_serious(LEVEL_OF_STREAM.get(line.stream, told), least)
+        level = self._levels.level((line.task, line.generation), line.text)
+        return is_serious(LEVEL_OF_STREAM.get(line.stream, level), least)
 
     def _host(self, line: LogLine) -> str | None:
         key = (line.task, line.generation)

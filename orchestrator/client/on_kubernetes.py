@@ -79,18 +79,18 @@ def _claim(plan: Plan, wishes: PodWishes, made: lent.Lent) -> list[Manifest]:
 
     if not made.claim:
         return []
-    found = made.cluster.items("persistentvolumeclaims", f"--field-selector=metadata.name={made.claim}")
+    existing = made.cluster.items("persistentvolumeclaims", f"--field-selector=metadata.name={made.claim}")
     where = f"PersistentVolumeClaim {made.claim} in namespace {made.cluster.namespace}"
-    if found and pods.is_leaving(found[0]):
+    if existing and pods.is_leaving(existing[0]):
         raise KubernetesFailed(
             f"the {where} is being deleted",
             hint="again in a moment: it goes with the last pod that mounts it",
         )
-    if not found and wishes.claim is not None:
+    if not existing and wishes.claim is not None:
         raise KubernetesFailed(
             f"there is no {where}", hint="make it, or leave `claim` out: then one is made, and kept"
         )
-    return [] if found else [hosts.claim_manifest(plan, wishes, made.id)]
+    return [] if existing else [hosts.claim_manifest(plan, wishes, made.id)]
 
 
 def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> None:
@@ -149,37 +149,37 @@ def wait_for_pods(
     said = ""
     while True:
         try:
-            running, told = _look(made, wanted, environment.paths.state_dir)
+            running, waiting = _running_pods(made, wanted, environment.paths.state_dir)
         except KubernetesFailed as e:
             if lent.read(environment.paths.state_dir, made.id) is None:
                 raise
             if not e.passes:
                 e.hint = f"{e.hint}; {goes_on(made)}" if e.hint else goes_on(made)
                 raise
-            running, told = [], pods.Waiting(f"{e.message}; it is asked again", e.hint)
-        if told is None:
+            running, waiting = [], pods.Waiting(f"{e.message}; it is asked again", e.hint)
+        if waiting is None:
             return running
-        if told.why != said:
-            environment.say(f"waiting for pods: {told.why}")
-            environment.hint(told.hint)
-            said = told.why
+        if waiting.why != said:
+            environment.say(f"waiting for pods: {waiting.why}")
+            environment.hint(waiting.hint)
+            said = waiting.why
         if deadline is not None and environment.now() >= deadline:
-            raise WaitTimedOut(f"the pods of {made.name} still wait: {told.why}", hint=goes_on(made))
+            raise WaitTimedOut(f"the pods of {made.name} still wait: {waiting.why}", hint=goes_on(made))
         environment.pause(_LOOK_S)
 
 
-def _look(made: lent.Lent, wanted: int, state_dir: str) -> tuple[list[str], pods.Waiting | None]:
-    """Return what `Lent.look` does. Give the pods back where they never will run, and raise that."""
-    running, told = made.look(wanted)
-    if told is None:
+def _running_pods(made: lent.Lent, wanted: int, state_dir: str) -> tuple[list[str], pods.Waiting | None]:
+    """Return the pods that run, and why others wait. Raise, and give the pods back, where they never will run."""
+    running, waiting = made.look(wanted)
+    if waiting is None:
         return running, None
-    if told.hopeless:
+    if waiting.hopeless:
         lent.give_back(state_dir, made)
-        raise KubernetesFailed(f"{told.why}; the pods are given back", hint=told.hint)
+        raise KubernetesFailed(f"{waiting.why}; the pods are given back", hint=waiting.hint)
     if not running and (gone := made.end()) is not None:
         lent.give_back(state_dir, made)
         raise KubernetesFailed(gone)
-    return running, told
+    return running, waiting
 
 
 def goes_on(made: lent.Lent) -> str:

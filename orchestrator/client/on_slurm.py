@@ -78,19 +78,19 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     return made, True
 
 
-def wait_for_nodes(found: job.Job, environment: Environment) -> None:
+def wait_for_nodes(own_job: job.Job, environment: Environment) -> None:
     """Wait until the job's coordinator has the run, and say meanwhile why it is not there yet."""
-    for why in job.watch(found):
-        environment.say(f"job {found.id} waits for its nodes: {why}")
+    for why in job.watch(own_job):
+        environment.say(f"job {own_job.id} waits for its nodes: {why}")
     while True:
         try:
             if environment.client().get("/v1/status").get("runs"):
                 return
         except CoordinatorUnreachable:
-            ended = job.end_of(found)
+            ended = job.end_of(own_job)
             if ended is not None:
                 raise CoordinatorUnreachable(
-                    f"job {found.id} has ended ({ended}) before the run began",
+                    f"job {own_job.id} has ended ({ended}) before the run began",
                     hint=f"its log: {environment.paths.state_dir}/batch.log",
                 ) from None
         environment.pause(_LOOK_S)
@@ -98,25 +98,25 @@ def wait_for_nodes(found: job.Job, environment: Environment) -> None:
 
 def cancel_waiting(environment: Environment) -> bool:
     """Cancel the job of these paths where it has no nodes yet. Return whether that was so."""
-    found = job.read(environment.paths.state_dir)
-    if found is None or job.waiting(found) is None:
+    own_job = job.read(environment.paths.state_dir)
+    if own_job is None or job.waiting(own_job) is None:
         return False
-    commands.call("scancel", found.id)
+    commands.call("scancel", own_job.id)
     job.forget_secrets(environment.paths.state_dir)
-    environment.say(f"job {found.id} had no nodes yet; it is cancelled")
+    environment.say(f"job {own_job.id} had no nodes yet; it is cancelled")
     return True
 
 
 def ended_with_secrets(environment: Environment) -> list[str]:
     """Return the runs on Slurm whose job has ended without removing its secrets, as one does that is killed."""
-    found = []
+    ended = []
     for name in job.names(environment.paths.state_dir):
         state_dir = job.directory(environment.paths.state_dir, name)
         with contextlib.suppress(OrchestratorError):
             known = job.read(state_dir) if job.secrets_in(state_dir) else None
             if known is not None and job.end_of(known) is not None:
-                found.append(name)
-    return found
+                ended.append(name)
+    return ended
 
 
 def forget_secrets(environment: Environment) -> None:
@@ -140,8 +140,8 @@ def chosen(environment: Environment, words: list[str]) -> Paths | None:
 
 
 def _is_active(state_dir: str) -> bool:
-    found = job.read(state_dir)
-    return found is not None and job.end_of(found) is None
+    own_job = job.read(state_dir)
+    return own_job is not None and job.end_of(own_job) is None
 
 
 def of_run(environment: Environment, name: str) -> Environment:

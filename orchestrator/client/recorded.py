@@ -20,7 +20,7 @@ def status(
     *,
     now: float,
     accounts: Accounts | None = None,
-    told: tuple[dict[str, Any], float] | None = None,
+    last_answer: tuple[dict[str, Any], float] | None = None,
 ) -> dict[str, Any] | None:
     """Return the status document as it was recorded, with `recorded_age_s`; None where nothing can be read.
 
@@ -29,8 +29,8 @@ def status(
     Args:
         now: the Unix time.
         accounts: those of the runs, where somebody has them already.
-        told: what the coordinator told last, and when (Unix time). It stays for runs of which the journal says nothing
-            newer; else the chief's step is the last one in the run's history.
+        last_answer: the coordinator's last status, and when it came (Unix time). It is used for runs of which
+            the journal has nothing newer; without it, the step is the last one in the run's history.
     """
     from orchestrator.head.coordinator.status import SCHEMA, run_document
     from orchestrator.head.journal import reading as journal_reading
@@ -49,7 +49,11 @@ def status(
     accounts = accounts or head_accounts.Accounts(paths.journal, paths.run_dir)
     times = accounts.of_each([one.run.run_id for one in kept])
     runs = [run_document(one.run, now=one.written_at + age_s, times=times) for one in kept]
-    live = {run["run_id"]: aged(run, now - told[1]) for run in told[0].get("runs", ())} if told else {}
+    live = (
+        {run["run_id"]: aged(run, now - last_answer[1]) for run in last_answer[0].get("runs", ())}
+        if last_answer
+        else {}
+    )
     for run in runs:
         run.update(steps_per_s=None, tasks=[{**task, **_NOT_KNOWN} for task in run["tasks"]])
         account = times.get(run["run_id"])

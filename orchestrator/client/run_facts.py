@@ -31,9 +31,9 @@ def metrics(run: Mapping[str, Any]) -> list[str]:
     """Return `epoch 2`, `loss 0.1234` and what else the chief reports. Epochs count from 1, as Keras prints them."""
     epoch = run.get("training_epoch")
     shown = [] if epoch is None else [f"epoch {epoch + 1}"]
-    found = run.get("metrics") or {}
+    reported = run.get("metrics") or {}
     return shown + [
         f"{name} {value:.4g}"
-        for name, value in found.items()
+        for name, value in reported.items()
         if isinstance(value, (int, float)) and not name.startswith(_FOR_SCALE)
     ]

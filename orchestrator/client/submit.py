@@ -131,10 +131,10 @@ def _end_older(environment: Environment, client: Client, plan: Plan) -> str | No
     if not active:
         return None
     run_id = str(active[-1]["run_id"])
-    found = with_now(environment.paths, known_run(environment, run_id), plan)
-    if found.is_same:
+    comparison = with_now(environment.paths, known_run(environment, run_id), plan)
+    if comparison.is_same:
         return None
-    environment.say(f"Ending {run_id} at its next checkpoint, to go on with: {found.sentence}")
+    environment.say(f"Ending {run_id} at its next checkpoint, to go on with: {comparison.sentence}")
     killing.order(client, active[-1], force=False, at_checkpoint=True)
     ended = killing.wait_end(client, environment, active[-1], environment.now() + _END_S)
     problem = killing.verdict([ended])
@@ -149,12 +149,12 @@ def _changed_code(environment: Environment, run_id: str, plan: Plan) -> str | No
     from orchestrator.client.known_run import known_run
 
     try:
-        found = with_now(environment.paths, known_run(environment, run_id), plan)
+        comparison = with_now(environment.paths, known_run(environment, run_id), plan)
     except SpecError as e:  # the run has its code already
         return f"{plan.workdir} cannot be pushed any more: {e}"
     except OrchestratorError:
         return None
-    return found.sentence if found.code is not None else None
+    return comparison.sentence if comparison.code is not None else None
 
 
 def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> None:
@@ -165,11 +165,11 @@ def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> 
     try:
         runs = known_runs(environment)
         older = before_it(runs, next(run for run in runs if run.run_id == run_id))
-        told = with_now(environment.paths, older, plan).sentence if older is not None else ""
+        changes = with_now(environment.paths, older, plan).sentence if older is not None else ""
     except (OrchestratorError, StopIteration):
         return
-    if older is not None and told:
-        environment.say(f"Since {older.run_id}, which saved its checkpoint, this has changed: {told}")
+    if older is not None and changes:
+        environment.say(f"Since {older.run_id}, which saved its checkpoint, this has changed: {changes}")
 
 
 def examined(plan: Plan, environment: Environment, client: Client, *, running: bool) -> Plan:

@@ -120,7 +120,7 @@ class Wait:
         """Whether the coordinator did not answer the last poll: `run` is then out of date."""
         return self._away_since is not None
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Poll once, then wait until something happens to the run, or for a moment. Return False once `until` holds.
 
         Raises:
@@ -189,16 +189,16 @@ class Wait:
             "after": self._after,
             "wait_s": round(wait_s, 2),
         }
-        found: list[dict[str, Any]] = self._client.get("/v1/events", query).get("events") or []
-        return found
+        events: list[dict[str, Any]] = self._client.get("/v1/events", query).get("events") or []
+        return events
 
     def _news(self) -> list[dict[str, Any]]:
         """Return all of the run's events since the last look. One answer has a thousand at most."""
-        found: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         while page := self._events():
-            found += page
+            events += page
             self._after = page[-1]["seq"]
-        return found
+        return events
 
     def _say_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Tell what has happened; a subclass may."""

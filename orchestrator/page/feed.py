@@ -90,27 +90,27 @@ class Feed:
                 while self._known is None or self._version == version:
                     await self._changed.wait()
             version = self._version
-            now = told(self._known, run_id)
+            now = viewer_document(self._known, run_id)
             if sent is None:
                 yield {"event": "snapshot", "data": _dump(now)}
-            elif found := difference(sent, now):
-                yield {"event": "delta", "data": _dump(found)}
+            elif changes := difference(sent, now):
+                yield {"event": "delta", "data": _dump(changes)}
             sent = now
             if seq is None:
                 seq = self._seq
             if self._seq > seq and run_id is not None:
-                told_now = await anyio.to_thread.run_sync(self._source.events, run_id, seq)
-                seq = max(self._seq, *(one["seq"] for one in told_now["events"]), seq)
-                for event in told_now["events"][-_EVENTS_MAX:]:
+                answer = await anyio.to_thread.run_sync(self._source.events, run_id, seq)
+                seq = max(self._seq, *(one["seq"] for one in answer["events"]), seq)
+                for event in answer["events"][-_EVENTS_MAX:]:
                     yield {"event": "event", "id": str(event["seq"]), "data": _dump(event)}
 
     async def _go_on(self) -> None:
         while True:
             try:
-                found = await anyio.to_thread.run_sync(self._source.runs)
+                status = await anyio.to_thread.run_sync(self._source.runs)
                 newest = await anyio.to_thread.run_sync(self._newest)
                 async with self._changed:
-                    self._known = self._calm(steady(found, self._known), self._known, found.get("now", 0.0))
+                    self._known = self._calm(steady(status, self._known), self._known, status.get("now", 0.0))
                     self._seq = newest
                     self._version += 1
                     self._changed.notify_all()
@@ -123,15 +123,15 @@ class Feed:
         return int(events[-1]["seq"]) if events else self._seq
 
 
-def steady(found: Document, before: Document | None) -> Document:
+def steady(status: Document, before: Document | None) -> Document:
     """Return the status as it is told: by name in the place of lists, with instants in the place of ages.
 
     >>> steady({"now": 50.0, "runs": [{"run_id": "t", "phase_age_s": 8.0, "tasks": [{"task": "w"}]}]}, None)["runs"]
     {'t': {'run_id': 't', 'phase_time': 42.0, 'tasks': {'w': {'task': 'w'}}}}
     """
-    now = found.get("now", 0.0)
-    runs = {run["run_id"]: run for run in found.get("runs", ())}
-    return {"away_since": found.get("away_since"), "runs": _timed(runs, now, (before or {}).get("runs"))}
+    now = status.get("now", 0.0)
+    runs = {run["run_id"]: run for run in status.get("runs", ())}
+    return {"away_since": status.get("away_since"), "runs": _timed(runs, now, (before or {}).get("runs"))}
 
 
 def _timed(value: Any, now: float, before: Any) -> Any:
@@ -196,7 +196,7 @@ def _is_like(one: Document, before: Document) -> bool:
     )
 
 
-def told(known: Document, run_id: str | None) -> Document:
+def viewer_document(known: Document, run_id: str | None) -> Document:
     """Return the document of a viewer: one run whole, and the others as the list of runs shows them."""
     runs = {name: run if name == run_id else _brief(run) for name, run in known["runs"].items()}
     return {**known, "runs": runs, "hosts": {} if run_id in runs else _hosts(known["runs"])}
@@ -209,16 +209,16 @@ def _brief(run: Document) -> Document:
 
 def _hosts(runs: Document) -> Document:
     """Return the hosts of all runs that go on, by name, each GPU in four numbers: there may be hundreds."""
-    found: Document = {}
+    by_name: Document = {}
     for name, run in runs.items():
         if run.get("phase") in _OVER:
             continue
-        for host, told_of in (run.get("hosts") or {}).items():
-            one = found.setdefault(host, {"runs": [], "gpus": []})
+        for host, reported in (run.get("hosts") or {}).items():
+            one = by_name.setdefault(host, {"runs": [], "gpus": []})
             one["runs"].append(name)
-            one |= {key: told_of.get(key) for key in ("state", "reason", "cpu_percent", "memory_percent")}
-            one["gpus"] = [_gauge(load) for load in told_of.get("gpus") or ()] or one["gpus"]
-    return found
+            one |= {key: reported.get(key) for key in ("state", "reason", "cpu_percent", "memory_percent")}
+            one["gpus"] = [_gauge(load) for load in reported.get("gpus") or ()] or one["gpus"]
+    return by_name
 
 
 def _gauge(load: Document) -> list[float | None]:
@@ -234,15 +234,15 @@ def difference(before: Document, after: Document) -> Document:
     >>> difference({"a": 1, "b": {"c": 1, "d": 2}}, {"b": {"c": 1, "d": 3}})
     {'b': {'d': 3}, '-': ['a']}
     """
-    found: Document = {}
+    changes: Document = {}
     for name, value in after.items():
         if name not in before:
-            found[name] = value
+            changes[name] = value
         elif before[name] != value:
             both = isinstance(value, dict) and isinstance(before[name], dict)
-            found[name] = difference(before[name], value) if both else value
+            changes[name] = difference(before[name], value) if both else value
     gone = [name for name in before if name not in after]
-    return {**found, REMOVED: gone} if gone else found
+    return {**changes, REMOVED: gone} if gone else changes
 
 
 def _dump(document: Document) -> str:

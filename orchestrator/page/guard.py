@@ -62,7 +62,7 @@ class Keys:
         self._token, self._token_ends_at = secrets.token_urlsafe(32), self._now() + TOKEN_LASTS_S
         return self._token
 
-    def take(self, token: str) -> bool:
+    def redeem(self, token: str) -> bool:
         """Return whether that is the token. Then it is no longer valid."""
         fits = _same(token, self._token) and self._now() < self._token_ends_at
         if fits:
@@ -106,7 +106,7 @@ class Tickets:
         self._open[ticket] = self._now() + TICKET_LASTS_S, run_id, dict(query)
         return ticket
 
-    def take(self, ticket: str) -> tuple[str, Mapping[str, str]]:
+    def redeem(self, ticket: str) -> tuple[str, Mapping[str, str]]:
         """Return the run and the query that it was made for. UsageError where it is not valid any more."""
         until, run_id, query = self._open.pop(ticket, (0.0, "", {}))
         if self._now() >= until:
@@ -166,7 +166,7 @@ class Guard:
 
     def _login(self, scope: Scope) -> Response:
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        if not self._keys.take((query.get("token") or [""])[0]):
+        if not self._keys.redeem((query.get("token") or [""])[0]):
             return _refused(401, "this address was used, or is older than ten minutes: start `orch ui` again")
         self._opened()
         return self._keys.welcome()

@@ -55,10 +55,10 @@ def _refusal(request: Request, token: str) -> str | None:
 
 def _is_ours(host: str) -> bool:
     """Return whether a Host header is no name of somebody else's, by which a page could reach us (DNS rebinding)."""
-    found = _HOST.fullmatch(host)
-    if found is None:
+    match = _HOST.fullmatch(host)
+    if match is None:
         return False
-    name = found["name"].removeprefix("[").removesuffix("]").lower()
+    name = match["name"].removeprefix("[").removesuffix("]").lower()
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -36,18 +36,18 @@ def report(paths: Paths, name: str | None, other: str | None = None) -> tuple[st
     source = Source(paths)
     known = source.runs()
     run_ids = [_chosen(known, one) for one in ((name,) if other is None else (name, other))]
-    told = _documents(source, run_ids[0])
+    documents = _documents(source, run_ids[0])
     if other is not None:
-        told |= {"other": _documents(source, run_ids[1]), "compare": source.compare(*run_ids)}
+        documents |= {"other": _documents(source, run_ids[1]), "compare": source.compare(*run_ids)}
     shown = [run for run in known["runs"] if run["run_id"] in run_ids]
-    told |= {"made": known["now"], "state": steady({**known, "runs": shown}, None)}
-    return "-and-".join(run_ids), _page(dumped(told))
+    documents |= {"made": known["now"], "state": steady({**known, "runs": shown}, None)}
+    return "-and-".join(run_ids), _page(dumped(documents))
 
 
 def _chosen(known: dict[str, Any], name: str | None) -> str:
-    found = [run for run in known["runs"] if name in (None, run["run_id"], run["name"])]
-    if found:
-        return str(found[-1]["run_id"])
+    matching = [run for run in known["runs"] if name in (None, run["run_id"], run["name"])]
+    if matching:
+        return str(matching[-1]["run_id"])
     if name is None:
         raise OrchestratorError("there are no runs yet", hint="`orch up FILE` starts one")
     raise UsageError(f"there is no run {name!r}", hint="`orch status` shows all")
@@ -79,12 +79,12 @@ def _documents(source: Source, run_id: str) -> dict[str, Any]:
 
 
 def _series(source: Source, run_id: str, names: Sequence[tuple[str, str]], x: str) -> list[Any]:
-    found: list[Any] = []
+    series: list[Any] = []
     for at in range(0, len(names), 64):
         asked = ",".join(named(*one) for one in names[at : at + 64])
         query = {"names": asked, "x": x, "buckets": str(_SERIES_BUCKETS)}
-        found += source.series(run_id, query)["series"]
-    return found
+        series += source.series(run_id, query)["series"]
+    return series
 
 
 def _checkpoints(source: Source, run_id: str) -> dict[str, Any]:

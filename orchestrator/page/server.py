@@ -128,7 +128,7 @@ class Page:
 
     async def download(self, request: Request) -> Response:
         """Send a whole log. A link that the browser downloads cannot carry the key: it has a ticket, used once."""
-        run_id, query = self._tickets.take(request.path_params["ticket"])
+        run_id, query = self._tickets.redeem(request.path_params["ticket"])
         name = "-".join(
             [run_id, *filter(None, (query.get("task", "").replace(":", "-"), query.get("generation")))]
         )

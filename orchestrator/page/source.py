@@ -48,19 +48,23 @@ class Source:
         self._accounts = Accounts(paths.journal, paths.run_dir)
         self._logs = RunLogs(paths.state_dir)
         self._away_since: float | None = None
-        self._told: tuple[dict[str, Any], float] | None = None
-        """What the coordinator told last, and when."""
+        self._last_answer: tuple[dict[str, Any], float] | None = None
+        """The coordinator's last status, and when it came."""
 
     def runs(self) -> dict[str, Any]:
         """Return the status of all runs, `away_since` (Unix time; None while a coordinator answers), and `now`."""
         now = time.time()
         try:
             document = self.client.get("/v1/status")
-            self._away_since, self._told = None, (document, now)
+            self._away_since, self._last_answer = None, (document, now)
         except CoordinatorUnreachable:
-            found = recorded.status(self.paths, now=now, accounts=self._accounts, told=self._told)
-            document = found or {"schema": 1, "runs": []}
-            known_at = self._told[1] if self._told else now - document.get("recorded_age_s", 0.0)
+            record = recorded.status(
+                self.paths, now=now, accounts=self._accounts, last_answer=self._last_answer
+            )
+            document = record or {"schema": 1, "runs": []}
+            known_at = (
+                self._last_answer[1] if self._last_answer else now - document.get("recorded_age_s", 0.0)
+            )
             self._away_since = self._away_since or known_at
         return {**document, "away_since": self._away_since, "now": now}
 
@@ -73,10 +77,10 @@ class Source:
 
     def run_id(self, name: str) -> str:
         """Return the id of a run by its id or its name: the newest. UsageError where there is none."""
-        found = [run["run_id"] for run in self.runs()["runs"] if name in (run["run_id"], run["name"])]
-        if not found:
+        matching = [run["run_id"] for run in self.runs()["runs"] if name in (run["run_id"], run["name"])]
+        if not matching:
             raise UsageError(f"there is no run {name!r}")
-        return str(found[-1])
+        return str(matching[-1])
 
     def history(self, run_id: str) -> dict[str, Any]:
         """Return the document of `/v1/runs/RUN/history`."""
@@ -133,8 +137,8 @@ class Source:
         missing = [name for name in (run_id, other) if name not in known]
         if missing:
             raise UsageError(f"the journal has no run {missing[0]!r}")
-        found = comparing.with_run(self.paths, known[run_id], known[other])
-        return {"schema": 1, "run_id": run_id, "other": other, **comparing.document(found)}
+        comparison = comparing.with_run(self.paths, known[run_id], known[other])
+        return {"schema": 1, "run_id": run_id, "other": other, **comparing.document(comparison)}
 
     def act(self, run_id: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         """Do what a person has confirmed."""

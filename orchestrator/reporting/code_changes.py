@@ -48,9 +48,9 @@ def changes(old: Files, old_text: Text, new: Files, new_text: Text) -> list[File
     ]
 
 
-def sentence(found: Sequence[FileChange]) -> str:
+def sentence(changes: Sequence[FileChange]) -> str:
     """Return it in one sentence."""
-    return listed([one.sentence for one in found])
+    return listed([one.sentence for one in changes])
 
 
 def _change(

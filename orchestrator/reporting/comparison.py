@@ -182,18 +182,18 @@ def _share(alone: Record, together: Record, step: int) -> float | None:
 
 
 def _loss(alone: Record, together: Record) -> Difference | None:
-    found = [
+    differences = [
         Difference(abs(one.loss - other.loss), number)
         for number, (one, other) in enumerate(zip(alone.steps, together.steps, strict=False), start=1)
         if one.loss is not None and other.loss is not None
     ]
-    return max(found, key=lambda each: each.value, default=None)
+    return max(differences, key=lambda each: each.value, default=None)
 
 
 def _weights(
     alone: Record, together: Record, last: tuple[Sequence[float], Sequence[float]]
 ) -> Difference | None:
-    found = [
+    differences = [
         Difference(abs(a - b), number, weight.name)
         for number, (one, other) in enumerate(zip(alone.steps, together.steps, strict=False), start=1)
         for weight, mine, theirs in zip(alone.weights, one.weights, other.weights, strict=False)
@@ -205,8 +205,8 @@ def _weights(
         place, value = max(
             enumerate(abs(a - b) for a, b in zip(*last, strict=True)), key=lambda pair: pair[1]
         )
-        found.append(Difference(value, steps, _name_at(alone, place * alone.stride)))
-    return max(found, key=lambda each: each.value, default=None)
+        differences.append(Difference(value, steps, _name_at(alone, place * alone.stride)))
+    return max(differences, key=lambda each: each.value, default=None)
 
 
 def _name_at(record: Record, place: int) -> str:
@@ -226,9 +226,9 @@ def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tu
             "the script initializes the weights from what no seed covers, such as the time or a number of its process"
         )
     for number, (one, other) in enumerate(zip(alone.steps[:parted], together.steps, strict=False), start=1):
-        found = _cause_in_data(one, other, number, together)
-        if found is not None:
-            return found
+        cause = _cause_in_data(one, other, number, together)
+        if cause is not None:
+            return cause
     replicas = counted(together.replicas, "replica")
     if together.random:
         return "random", (
@@ -257,10 +257,10 @@ def _draw(layers: Sequence[str]) -> str:
 
 def _cause_in_data(one: Step, other: Step, number: int, together: Record) -> tuple[str, str] | None:
     if one.examples is not None and other.examples is not None and one.examples != other.examples:
-        told = f"step {number} has {one.examples} examples in one process, {other.examples} here"
+        sizes = f"step {number} has {one.examples} examples in one process, {other.examples} here"
         if together.batch == "per_replica":
-            return "batch", f"{told}: with `batch: per_replica` each replica has the script's whole batch"
-        return "batch", f"{told}: each worker makes batches of its own"
+            return "batch", f"{sizes}: with `batch: per_replica` each replica has the script's whole batch"
+        return "batch", f"{sizes}: each worker makes batches of its own"
     if one.fingerprint and other.fingerprint:
         scale = max(1.0, abs(one.fingerprint[-1]))
         if any(

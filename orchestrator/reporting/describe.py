@@ -67,9 +67,9 @@ def add_outputs(shown: dict[str, Any], outputs: Mapping[str, Any] | None) -> Non
     """Let the reason of an ended run that made no step say whether it left files, once that is known."""
     if outputs is None or outputs["pending"] or (outputs["problems"] and not outputs["tasks"]):
         return
-    told = "" if outputs["tasks"] else NOTHING_LEFT
+    sentence = "" if outputs["tasks"] else NOTHING_LEFT
     for key in ("reason", "reason_rest"):
-        shown[key] = shown[key].replace(NOTHING_SEEN, told)
+        shown[key] = shown[key].replace(NOTHING_SEEN, sentence)
 
 
 def sentence(run: Run, *, now: Instant) -> str:
@@ -86,18 +86,18 @@ def _joined(*parts: str) -> str:
 
 
 def _after_the_reason(run: Run, following: str) -> Reason:
-    told = _joined(run.reason, following)
+    sentence = _joined(run.reason, following)
     if run.reason_rest is None or run.first_cause is None or not run.first_cause.is_failure:
-        return _plain(told)
-    return Reason(told, _joined(run.reason_rest, following), "first_cause")
+        return _plain(sentence)
+    return Reason(sentence, _joined(run.reason_rest, following), "first_cause")
 
 
 def _pending(run: Run, pending: Pending, now: Instant) -> str:
     missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
-    told = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
+    hosts = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
     left = f"; gives up in {duration(pending.deadline_at - now)}" if pending.deadline_at is not None else ""
     needed = len(run.assignees)
-    return f"{needed - len(missing)}/{needed} hosts are ready; waiting for {told}{left}"
+    return f"{needed - len(missing)}/{needed} hosts are ready; waiting for {hosts}{left}"
 
 
 def _state(host: Host, now: Instant) -> str:
@@ -150,13 +150,13 @@ def _running(run: Run, running: Running, now: Instant) -> Reason:
         + _in_other_places(run)
         + checkpoint_dir.diagnostic(run)
     )
-    told = _beside_the_step(run, running, now)
+    beside = _beside_the_step(run, running, now)
     if run.task(run.chief).progress.has_stepped:
-        rest = f"{told}{also}".removeprefix("; ")
+        rest = f"{beside}{also}".removeprefix("; ")
         return Reason(_joined(f"step {run.global_step}", rest), rest, "global_step")
     released = f"no step yet, {duration(now - run.since_at)} after the release"
     waits = connecting.sentence(run, now) or f"{released}{_stages(run)}"
-    return _plain(f"{_joined(waits, told)}{also}")
+    return _plain(f"{_joined(waits, beside)}{also}")
 
 
 def _stages(run: Run) -> str:

@@ -436,7 +436,7 @@ class Finding:
         }
 
 
-def found(
+def finding(
     id: str,
     message: str,
     host: str | None = None,

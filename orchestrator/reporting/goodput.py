@@ -164,12 +164,12 @@ def account(
         moved: by generation, when its position moved.
         watched: from when to when a coordinator looked, in order; empty where nobody has kept that.
     """
-    told = [event for event in events if event.kind in KINDS]
-    if not told:
+    relevant = [event for event in events if event.kind in KINDS]
+    if not relevant:
         return None
-    ended = next((event for event in told if event.kind in _ENDS), None)
-    end = ended.at if ended is not None else max(now, told[-1].at)
-    generations = _generations(told, end)
+    ended = next((event for event in relevant if event.kind in _ENDS), None)
+    end = ended.at if ended is not None else max(now, relevant[-1].at)
+    generations = _generations(relevant, end)
     for generation in generations:
         going = ended is None and generation is generations[-1]
         _follow(generation, (moved or {}).get(generation.number), going=going)
@@ -186,11 +186,11 @@ def account(
     # from
     succeeded = ended is not None and ended.kind is Kind.SUCCEEDED
     going = ended is None
-    lost = {e.generation: e.data.get("steps_lost") for e in told if e.kind in _RESUMES}
-    resumed = {e.generation: e.data.get("global_step") or 0 for e in told if e.kind in _RESUMES}
+    lost = {e.generation: e.data.get("steps_lost") for e in relevant if e.kind in _RESUMES}
+    resumed = {e.generation: e.data.get("global_step") or 0 for e in relevant if e.kind in _RESUMES}
     trained = [g for g in generations if any(span.state == "training" for span in g.spans)]
     followers = [g.number for g in generations if g.number in resumed]
-    saves = bool(resumed) or any(e.kind is Kind.CHECKPOINT for e in told)
+    saves = bool(resumed) or any(e.kind is Kind.CHECKPOINT for e in relevant)
     for generation in trained:
         follower = next((number for number in followers if number > generation.number), None)
         if follower is not None:
@@ -204,20 +204,20 @@ def account(
             generation.kept_to = generation.last_step
             continue
         else:
-            saved = [e.data.get("global_step") for e in told if e.kind is Kind.CHECKPOINT]
+            saved = [e.data.get("global_step") for e in relevant if e.kind is Kind.CHECKPOINT]
             known = [step for step in saved if step is not None]
             generation.kept_to = max([generation.resumed_from or 0, *known[-1:]])
             generation.at_risk = going
         generation.kept_fraction = 1.0 if generation.at_risk else _fraction(generation)
-    checkpoints = [(e.at, e.data.get("global_step")) for e in told if e.kind is Kind.CHECKPOINT]
-    return _sum(told[0].at, end, ended is not None, generations, checkpoints)
+    checkpoints = [(e.at, e.data.get("global_step")) for e in relevant if e.kind is Kind.CHECKPOINT]
+    return _sum(relevant[0].at, end, ended is not None, generations, checkpoints)
 
 
-def _generations(told: Sequence[Event], end: float) -> list[Generation]:
+def _generations(events: Sequence[Event], end: float) -> list[Generation]:
     """Cut the run's time at its events. The time before the first generation is in one of number 0."""
     made = [Generation(0, [])]
-    state, since = "connect", told[0].at
-    for event in told:
+    state, since = "connect", events[0].at
+    for event in events:
         at = min(max(event.at, since), end)
         # Take from an event what it tells of its generation
         generation = made[-1]
@@ -286,11 +286,11 @@ def _follow(generation: Generation, moved: Moved | None, *, going: bool) -> None
 
 def _first(generation: Generation, moved: Moved | None, span: Span) -> tuple[float, float]:
     """Return when its script had restored what it starts from, and when the first new step was made."""
-    told, began = generation.told, span.begin
-    first = span.begin + told.get("first", 0.0) if moved is None else moved.first_at
+    known, began = generation.told, span.begin
+    first = span.begin + known.get("first", 0.0) if moved is None else moved.first_at
     first = min(max(first, span.begin), span.end)
     if generation.is_resumed:
-        began = span.begin + told.get("began", 0.0)
+        began = span.begin + known.get("began", 0.0)
         if moved is not None and moved.began_at is not None:
             began = moved.began_at
     return min(max(began, span.begin), first), first

@@ -41,8 +41,13 @@ def of_run(run: Run) -> dict[str, Any]:
         t.id: held.get(t.id) or port_candidates(plan, run.run_id, generation, t.id)[0] for t in plan.tasks
     }
     restarts = {task.id: run.budget.restarts + task.budget.restarts for task in run.tasks}
-    told = _document(plan, run.run_id, generation, ports, restarts)
-    return {**told, "run_id": run.run_id, "generation": generation, "ports_held": held.keys() >= ports.keys()}
+    document = _document(plan, run.run_id, generation, ports, restarts)
+    return {
+        **document,
+        "run_id": run.run_id,
+        "generation": generation,
+        "ports_held": held.keys() >= ports.keys(),
+    }
 
 
 def _document(
@@ -85,13 +90,13 @@ def _env(
 
 
 def _task(plan: Plan, task: TaskPlan, port: int, addresses: Mapping[TaskId, str]) -> dict[str, Any]:
-    told = wiring(plan, addresses, task.id)
+    variables = wiring(plan, addresses, task.id)
     return {
         "task": str(task.id),
         "host": task.host,
         "gpus": list(task.gpus),
         "port": port,
         "address": addresses[task.id],
-        "tf_config": json.loads(told["TF_CONFIG"]) if "TF_CONFIG" in told else None,
+        "tf_config": json.loads(variables["TF_CONFIG"]) if "TF_CONFIG" in variables else None,
         "command": [plan.host(task.host).python, plan.script, *plan.args],
     }

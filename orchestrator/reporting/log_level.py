@@ -105,12 +105,12 @@ def is_within(text: str) -> bool:
 
 def _alone(text: str) -> Level:
     """Return the level of a line that is no part of a traceback."""
-    found = _FORM.match(text)
-    if found is None:
+    match = _FORM.match(text)
+    if match is None:
         return "info"
-    letter = found["tensorflow"] or found["glog"]
+    letter = match["tensorflow"] or match["glog"]
     if letter:
         return _LETTERS[letter]
-    if found["word"]:
-        return _WORDS[found["word"]]
-    return "error" if found["error"] else "warning"
+    if match["word"]:
+        return _WORDS[match["word"]]
+    return "error" if match["error"] else "warning"

@@ -120,8 +120,8 @@ Desk = Mapping[tuple[str, str], Held]
 EMPTY: Desk = MappingProxyType({})
 
 
-def take(desk: Desk, happened: Happened, now: float) -> tuple[Desk, Notice | None]:
-    """Say it now, or hold it back because the same was said less than a minute ago."""
+def throttle(desk: Desk, happened: Happened, now: float) -> tuple[Desk, Notice | None]:
+    """Return the notice to send now; hold it back where one of its kind was sent less than a minute ago."""
     kind = happened.notice
     if not kind:
         return desk, None
@@ -164,36 +164,36 @@ def title(notice: Notice) -> str:
 def body(notice: Notice, *, lines: int, head: str) -> str:
     """Return the text: the sentence, the first cause, `lines` last lines of its task, and the command to look."""
     last, cause = notice.last, notice.last.cause
-    told = [inert(last.message, BODY_MAX // 4)]
+    paragraphs = [inert(last.message, BODY_MAX // 4)]
     if notice.before:
         held = ", ".join(f"{kind} {count} times" for kind, count in notice.before.items())
-        told.append(f"Shortly before: {held}.")
-    told += _of_cause(cause, last.message)
+        paragraphs.append(f"Shortly before: {held}.")
+    paragraphs += _of_cause(cause, last.message)
     shown = [inert(str(line)) for line in cause.get("last_lines") or ()][-lines:] if lines else []
     if shown:
         whose = f" of {cause['task']}" if cause.get("task") else ""
-        told.append("\n".join((f"Last lines{whose}:", *(f"  {line}" for line in shown))))
+        paragraphs.append("\n".join((f"Last lines{whose}:", *(f"  {line}" for line in shown))))
     if last.name:
-        told.append(f"Look, on {head}: {_LOOK[notice.kind].format(name=last.name)}")
+        paragraphs.append(f"Look, on {head}: {_LOOK[notice.kind].format(name=last.name)}")
     generation = f", generation {last.generation}" if last.generation else ""
-    told.append(f"{last.run_id or head}{generation}, {last.time}")
-    whole = "\n\n".join(told)
+    paragraphs.append(f"{last.run_id or head}{generation}, {last.time}")
+    whole = "\n\n".join(paragraphs)
     return whole if len(whole) <= BODY_MAX else f"{whole[: BODY_MAX - 1]}…"
 
 
 def _of_cause(cause: Mapping[str, Any], message: str) -> list[str]:
     """Return what the first cause adds to the sentence."""
-    sentence, told = str(cause.get("sentence") or ""), []
+    sentence, paragraphs = str(cause.get("sentence") or ""), []
     where = " on ".join(str(cause[key]) for key in ("task", "host") if cause.get(key))
     if sentence and sentence not in message:
-        told.append(f"First cause: {inert(sentence)}")
+        paragraphs.append(f"First cause: {inert(sentence)}")
     elif where and str(cause.get("task")) not in message:
-        told.append(f"First cause: {where}")
+        paragraphs.append(f"First cause: {where}")
     if cause.get("means"):
-        told.append(f"It means: {inert(str(cause['means']))}")
+        paragraphs.append(f"It means: {inert(str(cause['means']))}")
     if cause.get("advice"):
-        told.append(f"You can: {inert(str(cause['advice']))}")
-    return told
+        paragraphs.append(f"You can: {inert(str(cause['advice']))}")
+    return paragraphs
 
 
 _CALLS = re.compile(r"(@)(?=\w)|(<)(?=[!@#|])")
@@ -205,7 +205,7 @@ def inert(text: str, most: int = TEXT_MAX) -> str:
     >>> inert("\\x1b[31m@everyone").replace(chr(0x200b), "|"), inert("<!channel>").replace(chr(0x200b), "|")
     ('@|everyone', '<|!channel>')
     """
-    safe = _CALLS.sub(lambda found: f"{found[0]}\u200b", plain(text))
+    safe = _CALLS.sub(lambda match: f"{match[0]}\u200b", plain(text))
     return safe if len(safe) <= most else f"{safe[: most - 1].rstrip()}…"
 
 

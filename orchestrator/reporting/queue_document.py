@@ -24,10 +24,10 @@ def queue_document(runs: Mapping[str, Run], now: float) -> dict[str, Any]:
 
 def add_turns(shown: Sequence[dict[str, Any]], queue: Mapping[str, Any]) -> None:
     """Let the status of runs that wait say for what."""
-    told = {turn["run_id"]: turn for turn in queue["queue"]}
+    turns = {turn["run_id"]: turn for turn in queue["queue"]}
     for run in shown:
-        if run["run_id"] in told:
-            run["reason"] = run["reason_rest"] = told[run["run_id"]]["reason"]
+        if run["run_id"] in turns:
+            run["reason"] = run["reason_rest"] = turns[run["run_id"]]["reason"]
 
 
 def _turn(turn: Turn, run: Run, now: float) -> dict[str, Any]:

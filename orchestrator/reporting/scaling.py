@@ -164,21 +164,23 @@ def verdict(rows: Sequence[Row]) -> str:
     sentences = [_worth(best, rows)]
     above = [row for row in rows if row.replicas > best.replicas]
     limiting = above[0] if above else rows[-1]
-    found = []
+    limits = []
     communication = limiting.communication_share
     if communication is not None and communication > COMMUNICATION_FAIR:
-        told = f"at {limiting.replicas}, {communication:.0%} of a step is communication and waiting for the slowest"
+        share = f"at {limiting.replicas}, {communication:.0%} of a step is communication and waiting for the slowest"
         batch = _larger_batch(limiting, communication)
         more = f": raise the batch from {limiting.batch} to {batch} or more" if batch else ""
-        found.append(
-            told + more + ("" if (not above) or not batch else f", or do with fewer than {limiting.replicas}")
+        limits.append(
+            share
+            + more
+            + ("" if (not above) or not batch else f", or do with fewer than {limiting.replicas}")
         )
     if limiting.input_share is not None and limiting.input_share > INPUT_MANY:
-        found.append(
+        limits.append(
             f"at {limiting.replicas}, {limiting.input_share:.0%} of a step waits for input: cache() after what is slow "
             "to read, map(…, num_parallel_calls=tf.data.AUTOTUNE), and prefetch() last"
         )
-    sentences += found
+    sentences += limits
     return "; ".join(sentences)
 
 

@@ -115,10 +115,10 @@ def between(
 ) -> _N:
     """Return what was written, parsed. Bounds and value are shown in the notation of the file."""
     try:
-        found = parse(value)
+        parsed = parse(value)
     except ValueError as error:
         got = "" if isinstance(value, (dict, list)) else f"; got {shown(value)}"
         raise diagnose(f"{error}{got}") from None
-    if not least <= found <= most:
-        raise diagnose(f"must be between {show(least)} and {show(most)}; got {show(found)}")
-    return found
+    if not least <= parsed <= most:
+        raise diagnose(f"must be between {show(least)} and {show(most)}; got {show(parsed)}")
+    return parsed

@@ -31,11 +31,11 @@ class Diagnostic:
 
 def render(file: str, diagnostics: Iterable[Diagnostic]) -> str:
     """Return one line per diagnostic, in the order of the file."""
-    found = sorted(set(diagnostics))
-    lines = [f"{file}:{c.line}:{c.column}: {c.where}: {c.sentence}" for c in found[:SHOWN_MAX]]
-    if len(found) > SHOWN_MAX:
-        last = found[SHOWN_MAX]
-        lines.append(f"{file}:{last.line}:{last.column}: and {len(found) - SHOWN_MAX} more diagnostics")
+    ordered = sorted(set(diagnostics))
+    lines = [f"{file}:{c.line}:{c.column}: {c.where}: {c.sentence}" for c in ordered[:SHOWN_MAX]]
+    if len(ordered) > SHOWN_MAX:
+        last = ordered[SHOWN_MAX]
+        lines.append(f"{file}:{last.line}:{last.column}: and {len(ordered) - SHOWN_MAX} more diagnostics")
     return "\n".join(lines)
 
 

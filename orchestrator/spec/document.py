@@ -58,8 +58,8 @@ class Node:
         if isinstance(self.value, dict) and isinstance(step, str):
             return self.value.get(step)
         if isinstance(self.value, list) and isinstance(step, int) and step < len(self.value):
-            found: Node = self.value[step]
-            return found
+            child: Node = self.value[step]
+            return child
         return None
 
     def find(self, loc: Loc) -> Node | None:
@@ -96,8 +96,8 @@ PLAIN_KEYS = frozenset({("run", "notify", "on")})
 
 def parse(text: str, *, plain_keys: Collection[Loc] = PLAIN_KEYS) -> tuple[Node | None, list[Diagnostic]]:
     """Return the tree, and what is wrong with it as YAML. There is no tree if the text cannot be read to its end."""
-    if found := list(_forbidden_characters(text)):
-        return None, found
+    if forbidden := list(_forbidden_characters(text)):
+        return None, forbidden
     builder = _Builder(text, plain_keys)
     try:
         return builder.document(), builder.diagnostics

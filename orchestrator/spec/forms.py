@@ -164,8 +164,8 @@ def _every(value: object) -> float | int | str:
     """Parse `auto`, a time (a float, in seconds), or `500 steps` (an integer). A bare number could be either."""
     if value == "auto":
         return "auto"
-    if isinstance(value, str) and (found := _STEPS.fullmatch(value)):
-        return int(found[1])
+    if isinstance(value, str) and (match := _STEPS.fullmatch(value)):
+        return int(match[1])
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise diagnose(f"must have a unit: {value}s or {value} steps")
     try:

@@ -53,8 +53,8 @@ def model_at(loc: Loc) -> type[BaseModel]:
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    found = (_model_in(part) for part in get_args(annotation))
-    return next((model for model in found if model), None)
+    models = (_model_in(part) for part in get_args(annotation))
+    return next((model for model in models if model), None)
 
 
 def _kind(node: Node | None) -> str:
@@ -184,7 +184,7 @@ def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
     try:
         spec = ClusterSpec.model_validate(data)
     except ValidationError as error:
-        diagnostics += _told(error, root)
+        diagnostics += _diagnostics_of(error, root)
     for loc, words in relations(parts_of(data, Path(path).absolute().parent)):
         diagnostics += _diagnostic(root, loc, words)
     return (None, sorted(set(diagnostics))) if diagnostics else (spec, [])
@@ -198,7 +198,7 @@ def check_form(text: str) -> list[Diagnostic]:
     try:
         ClusterSpec.model_validate(root.data())
     except ValidationError as error:
-        diagnostics += _told(error, root)
+        diagnostics += _diagnostics_of(error, root)
     return sorted(set(diagnostics))
 
 
@@ -213,7 +213,7 @@ def check_own(path: str | Path, base_dir: Path) -> tuple[Notify | None, list[Dia
     try:
         notify = Notify.model_validate(root.data() or {})
     except ValidationError as error:
-        return None, sorted({*diagnostics, *_told(error, root, within=("run", "notify"))})
+        return None, sorted({*diagnostics, *_diagnostics_of(error, root, within=("run", "notify"))})
     for number, to in enumerate(notify.to):
         if isinstance(to, RecipientFile) and (words := file_refusal(to, base_dir)):
             diagnostics += _diagnostic(root, ("to", number), words)
@@ -229,14 +229,14 @@ def located(path: str | Path, loc: Loc, words: str) -> str:
     return render(str(path), list(_diagnostic(root, loc, words)))
 
 
-def _told(error: ValidationError, root: Node, *, within: Loc = ()) -> Iterator[Diagnostic]:
+def _diagnostics_of(error: ValidationError, root: Node, *, within: Loc = ()) -> Iterator[Diagnostic]:
     """Yield pydantic's errors as diagnostics, without the values: a value of env may be secret.
 
     `within` is where the file's content would stand in a cluster spec.
     """
-    found = [(tuple(e["loc"]), e) for e in error.errors(include_url=False, include_input=False)]
-    found.sort(key=lambda pair: root.place(pair[0]))
-    for number, (loc, about) in enumerate(found):
+    errors = [(tuple(e["loc"]), e) for e in error.errors(include_url=False, include_input=False)]
+    errors.sort(key=lambda pair: root.place(pair[0]))
+    for number, (loc, about) in enumerate(errors):
         of_key = about["type"] == "extra_forbidden"
         if loc and loc[-1] == KEY:
             loc, of_key = loc[:-1], True
@@ -277,14 +277,14 @@ def _read(path: str | Path) -> tuple[str | None, list[Diagnostic]]:
     except (OSError, ValueError) as error:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         return no(f"cannot be read: {why}")
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
-        return no("is a directory" if stat.S_ISDIR(found.st_mode) else "is not a regular file")
+        return no("is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file")
     with open(fd, "rb") as file:
-        content = b"" if found.st_size > SPEC_BYTES_MAX else file.read(SPEC_BYTES_MAX + 1)
-    if found.st_size > SPEC_BYTES_MAX or len(content) > SPEC_BYTES_MAX:
-        return no(f"has {found.st_size} bytes; a cluster spec has at most {SPEC_BYTES_MAX}")
+        content = b"" if status.st_size > SPEC_BYTES_MAX else file.read(SPEC_BYTES_MAX + 1)
+    if status.st_size > SPEC_BYTES_MAX or len(content) > SPEC_BYTES_MAX:
+        return no(f"has {status.st_size} bytes; a cluster spec has at most {SPEC_BYTES_MAX}")
     try:
         return content.removeprefix(b"\xef\xbb\xbf").decode(), []
     except UnicodeDecodeError as error:

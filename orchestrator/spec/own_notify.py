@@ -32,10 +32,10 @@ def load_own(path: str) -> OwnNotify:
     if not path or not os.path.lexists(path):
         return OwnNotify()
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as e:
         raise SpecError(f"{path}:1:1: file: cannot be read: {e.strerror}") from e
-    if found.st_uid != os.geteuid() or (stat.S_ISREG(found.st_mode) and found.st_mode & 0o077):
+    if status.st_uid != os.geteuid() or (stat.S_ISREG(status.st_mode) and status.st_mode & 0o077):
         raise SpecError(
             f"{path}:1:1: file: others may read or own it, and it holds the addresses of recipients",
             hint=f"chown it to you, and chmod 600 {path}",

@@ -48,17 +48,17 @@ def sentences(plan: Plan) -> list[str]:
         source = (Path(plan.workdir) / plan.script).read_text(encoding="utf-8")
         if plan.options.transparent:
             return transparent_script.sentences(source, plan.script)
-        found = own_paths(source) if plan.checkpoint is not None else []
+        paths = own_paths(source) if plan.checkpoint is not None else []
     except (OSError, ValueError, SyntaxError):
         return []  # the start says what is wrong with it
-    return [one.sentence(plan.script) for one in found]
+    return [one.sentence(plan.script) for one in paths]
 
 
 def own_paths(source: str) -> list[OwnPath]:
     """Return the calls that save into a path which the source spells out. Raises SyntaxError."""
     tree = ast.parse(source)
     names = _assigned_once(tree)
-    found = []
+    paths = []
     for node in ast.walk(tree):
         call = _name_of(node.func) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and call in _PLACES:
@@ -68,8 +68,8 @@ def own_paths(source: str) -> list[OwnPath]:
                 given = node.args[position]
             path = _literal(given, names)
             if path is not None:
-                found.append(OwnPath(node.lineno, call, path))
-    return sorted(found, key=lambda one: one.line)
+                paths.append(OwnPath(node.lineno, call, path))
+    return sorted(paths, key=lambda one: one.line)
 
 
 def _assigned_once(tree: ast.Module) -> dict[str, ast.expr]:
@@ -77,7 +77,7 @@ def _assigned_once(tree: ast.Module) -> dict[str, ast.expr]:
     for node in ast.walk(tree):
         for target, value in _assignments(node):
             values.setdefault(target, []).append(value)
-    return {name: found[0] for name, found in values.items() if len(found) == 1}
+    return {name: assigned[0] for name, assigned in values.items() if len(assigned) == 1}
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -95,9 +95,9 @@ def parts_of(data: Any, base_dir: Path) -> Parts:
     slurm = _part(Slurm, root["slurm"]) if root.get("slurm") is not None else None
     pods = _part(Kubernetes, root["kubernetes"]) if root.get("kubernetes") is not None else None
     nodes = engine_hosts(slurm.value if slurm else None, pods.value if pods else None) if not hosts else ()
-    found = tuple(_part(Host, host) for host in hosts) if isinstance(hosts, list) else ()
+    written = tuple(_part(Host, host) for host in hosts) if isinstance(hosts, list) else ()
     return Parts(
-        hosts=found or tuple(Part(node, frozenset()) for node in nodes),
+        hosts=written or tuple(Part(node, frozenset()) for node in nodes),
         slurm=slurm,
         kubernetes=pods,
         has_hosts="hosts" in root,
@@ -123,9 +123,7 @@ def _part(model: type[M], data: Any) -> Part[M]:
     try:
         return Part(model.model_validate(data), frozenset())
     except ValidationError as error:
-        bad = frozenset(
-            str(found["loc"][0]) for found in error.errors(include_url=False, include_input=False)
-        )
+        bad = frozenset(str(one["loc"][0]) for one in error.errors(include_url=False, include_input=False))
         good = {key: value for key, value in data.items() if key not in bad}
         return Part(model.model_validate({**_PLACEHOLDERS[model], **good}), bad | _meant(model, bad))
 

@@ -46,8 +46,10 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
     plan = plan_spec(spec, file.parent)
     hosts = tuple(replace(host, spec=str(file)) for host in plan.hosts)
     top = os.path.join(plan.workdir, "")
-    inside = [found for found in secret_files(spec, file.parent, file) if found.startswith(top)]
-    withheld = tuple(found.removeprefix(top) for found in inside)
+    inside = [
+        path_inside for path_inside in secret_files(spec, file.parent, file) if path_inside.startswith(top)
+    ]
+    withheld = tuple(path_inside.removeprefix(top) for path_inside in inside)
     return replace(plan, hosts=hosts, withheld=withheld), secret_values(spec, file.parent)
 
 

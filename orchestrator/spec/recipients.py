@@ -27,8 +27,8 @@ def service(url: str) -> str:
     >>> service("ntfy://my-secret-topic"), service("a token by mistake")
     ('ntfy', 'unknown')
     """
-    found = _SERVICE.match(url)
-    return found[1].lower() if found else "unknown"
+    match = _SERVICE.match(url)
+    return match[1].lower() if match else "unknown"
 
 
 def services(urls: list[str]) -> tuple[str, ...]:

@@ -208,8 +208,8 @@ def _checkpoint(parts: Parts) -> Said:
             yield loc, "must be an absolute path: it is a directory of the hosts, the same on each"
     elif parts.run.good("workdir"):
         top = os.path.realpath(absolute(run.workdir, parts.base_dir))
-        found = os.path.realpath(absolute(run.checkpoint.dir, parts.base_dir))
-        if os.path.commonpath([top, found]) == top:
+        directory = os.path.realpath(absolute(run.checkpoint.dir, parts.base_dir))
+        if os.path.commonpath([top, directory]) == top:
             yield loc, "lies inside workdir, and would be pushed with the code; choose a directory outside it"
 
 

@@ -45,7 +45,7 @@ def directives(wish: Wish, log: str) -> list[tuple[str, str]]:
         reason = why_not(option)
         if reason is not None:
             raise ValueError(f"{option!r} {reason}")
-    found = [
+    options = [
         (f"--job-name=orch-{wish.name}", ""),
         (f"--nodes={wish.nodes}", "one host each, spares included"),
         ("--ntasks-per-node=1", ""),
@@ -56,12 +56,12 @@ def directives(wish: Wish, log: str) -> list[tuple[str, str]]:
         (f"--output={log}", ""),
     ]
     if wish.gpus_per_node:
-        found.append((f"--gres=gpu:{wish.gpus_per_node}", "on every node"))
+        options.append((f"--gres=gpu:{wish.gpus_per_node}", "on every node"))
     named = (("partition", wish.partition), ("account", wish.account), ("time", wish.time))
-    found += [(f"--{key}={value}", "") for key, value in named if value is not None]
+    options += [(f"--{key}={value}", "") for key, value in named if value is not None]
     if not any(option.startswith(_OWN_SHARE) for option in wish.options):
-        found.append(("--exclusive", "whole nodes; `options` may say otherwise"))
-    return [*found, *((option, "") for option in wish.options)]
+        options.append(("--exclusive", "whole nodes; `options` may say otherwise"))
+    return [*options, *((option, "") for option in wish.options)]
 
 
 def batch_script(wish: Wish, *, python: str, state_dir: str) -> str:

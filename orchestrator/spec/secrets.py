@@ -94,10 +94,10 @@ def secret_files(spec: ClusterSpec, base_dir: Path, file: Path | None) -> tuple[
     if spec.run.notify is not None:
         named += [to.path for to in spec.run.notify.to if isinstance(to, RecipientFile)]
         inline = inline or any(not isinstance(to, RecipientFile) for to in spec.run.notify.to)
-    found = {os.path.realpath(base_dir / os.path.expanduser(path)) for path in named}
+    files = {os.path.realpath(base_dir / os.path.expanduser(path)) for path in named}
     if inline and file is not None:
-        found.add(os.path.realpath(file))
-    return tuple(sorted(found))
+        files.add(os.path.realpath(file))
+    return tuple(sorted(files))
 
 
 def read_secret(written: str, base_dir: Path) -> str:
@@ -114,15 +114,15 @@ def read_secret(written: str, base_dir: Path) -> str:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "not a path"
         raise ValueError(f"must be a file on this machine with the value in it; {why}") from None
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError(
                 "must be a file on this machine with the value in it, and this is no regular file"
             )
-        if found.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid():
             raise ValueError("the file must be yours, and it is another user's")
-        if found.st_mode & 0o077:
-            raise ValueError(f"others may read the file (mode {found.st_mode & 0o777:04o}); chmod 600 it")
+        if status.st_mode & 0o077:
+            raise ValueError(f"others may read the file (mode {status.st_mode & 0o777:04o}); chmod 600 it")
     except ValueError:
         os.close(fd)
         raise

@@ -63,12 +63,14 @@ def read(path: str, *, offline: bool) -> dict[str, str]:
     Raises:
         ValueError: a file cannot be read, or a line needs what only the head node has; the sentence says where.
     """
-    found: dict[str, list[str]] = {"r": [], "c": []}
-    _read(path, "r", found, offline=offline, seen=[])
-    return {kind: "\n".join(lines) for kind, lines in found.items()}
+    lines_by_kind: dict[str, list[str]] = {"r": [], "c": []}
+    _read(path, "r", lines_by_kind, offline=offline, seen=[])
+    return {kind: "\n".join(lines) for kind, lines in lines_by_kind.items()}
 
 
-def _read(path: str, kind: str, found: dict[str, list[str]], *, offline: bool, seen: list[str]) -> None:
+def _read(
+    path: str, kind: str, lines_by_kind: dict[str, list[str]], *, offline: bool, seen: list[str]
+) -> None:
     if path in seen:
         return
     seen.append(path)
@@ -90,7 +92,7 @@ def _read(path: str, kind: str, found: dict[str, list[str]], *, offline: bool, s
         value = value.strip()
         if option in _READS:
             other = os.path.normpath(os.path.join(os.path.dirname(path), value))
-            _read(other, kind if _READS[option] == "r" else "c", found, offline=offline, seen=seen)
+            _read(other, kind if _READS[option] == "r" else "c", lines_by_kind, offline=offline, seen=seen)
         elif option in ("-e", "--editable") or words.startswith((".", "/", "file:")) or "@ file:" in words:
             raise ValueError(
                 f"{path}:{number}: {words!r} lies on the head node only: push it in `workdir`, or build a wheel of it, "
@@ -101,4 +103,4 @@ def _read(path: str, kind: str, found: dict[str, list[str]], *, offline: bool, s
                 f"{path}:{number}: {words!r} is a directory of the head node: `offline: true` has its wheels pushed"
             )
         else:
-            found[kind].append(" ".join(words.split()))
+            lines_by_kind[kind].append(" ".join(words.split()))

@@ -48,12 +48,12 @@ def sized(spec: ClusterSpec, plan: Plan, replicas: int) -> ClusterSpec:
     rest = {type_: given for type_, given in tasks.items() if type_ not in ("worker", "evaluator")}
     if workers:
         rest["worker"] = worker
-    told: dict[str, object] = {"tasks": rest}
+    fields: dict[str, object] = {"tasks": rest}
     if run.replicas_on_cpu:
-        told["replicas_on_cpu"] = own
+        fields["replicas_on_cpu"] = own
     # With `gpus: split` a host holds more tasks than its `slots` say.
     hosts = [host.model_copy(update={"slots": plan.host(host.name).slots}) for host in spec.hosts]
-    return _with(spec.model_copy(update={"hosts": hosts}), run, told)
+    return _with(spec.model_copy(update={"hosts": hosts}), run, fields)
 
 
 def alone(spec: ClusterSpec) -> ClusterSpec:

@@ -23,8 +23,8 @@ def sentences(source: str, file: str) -> list[str]:
     Raises:
         SyntaxError: the source cannot be parsed.
     """
-    found = [*_seeds(tree := ast.parse(source)), *_states(tree)]
-    return [f"{file}:{line}: {told}" for line, told in sorted(found)]
+    remarks = [*_seeds(tree := ast.parse(source)), *_states(tree)]
+    return [f"{file}:{line}: {sentence}" for line, sentence in sorted(remarks)]
 
 
 def _seeds(tree: ast.Module) -> Iterator[tuple[int, str]]:

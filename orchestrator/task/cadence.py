@@ -115,7 +115,7 @@ class Cadence:
         return max(0.0, self._now() - self._mark) / self._since_mark
 
     def _plan(self, paused_s: float = 0.0) -> None:
-        found = self._interval()
+        chosen = self._interval()
         if self._wish.steps is not None:
             self._left = self._wish.steps
             every_s = None
@@ -124,12 +124,12 @@ class Cadence:
             spent_s = self._now() - mark - paused_s if mark is not None else 0.0
             step_s = max(spent_s, 1e-6) / counted if counted else 0.0
             self._left = max(
-                1, round(self._agree(max(1.0, found.seconds / step_s if step_s else FIRST_STEPS)))
+                1, round(self._agree(max(1.0, chosen.seconds / step_s if step_s else FIRST_STEPS)))
             )
-            every_s = found.seconds
+            every_s = chosen.seconds
         self._is_paced = True
         self._mark, self._since_mark = self._now(), 0
-        said: Saving = {"every_steps": self._left, "failure_s": self._wish.failure_s, "why": found.why}
+        said: Saving = {"every_steps": self._left, "failure_s": self._wish.failure_s, "why": chosen.why}
         if every_s is not None:
             said["every_s"] = round(every_s, 3)
         if self._cost_s is not None:
@@ -196,13 +196,13 @@ def interval(cost_s: float, failure_s: float, written_s: float = 0.0) -> Interva
     >>> found.seconds, found.why
     (50.0, 'share')
     """
-    found = Interval(math.sqrt(2 * max(cost_s, 0.0) * max(failure_s, 0.0)), "least")
-    if found.seconds > LONGEST_S:
-        found = Interval(LONGEST_S, "longest")
+    chosen = Interval(math.sqrt(2 * max(cost_s, 0.0) * max(failure_s, 0.0)), "least")
+    if chosen.seconds > LONGEST_S:
+        chosen = Interval(LONGEST_S, "longest")
     least = (
         Interval(SHORTEST_S, "shortest"),
         Interval(written_s / WRITING_SHARE_MAX, "writing"),
         Interval(cost_s / SHARE_MAX, "share"),
     )
     bound = max(least, key=lambda each: each.seconds)
-    return bound if found.seconds < bound.seconds else found
+    return bound if chosen.seconds < bound.seconds else chosen

@@ -135,8 +135,8 @@ class Progress:
             number = as_number(value)
             if number is not None:
                 values[str(name)[:80]] = number
-            elif (found := not_finite(value)) is not None:
-                odd[str(name)[:80]] = found
+            elif (odd_value := not_finite(value)) is not None:
+                odd[str(name)[:80]] = odd_value
         message["metrics"] = values
         if odd:
             message["nonfinite"] = odd

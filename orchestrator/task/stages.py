@@ -36,7 +36,7 @@ _PLACES: dict[str, tuple[Stage, tuple[str, ...]]] = {
 }
 """By function: what the process does in it, and of which packages it is. The innermost counts."""
 
-_TELLS_NOTHING = {
+_SHOWS_NOTHING = {
     ("__call__", "polymorphic_function.py"),
     ("join", "server_lib.py"),
     ("begin", "server.py"),
@@ -60,7 +60,7 @@ class Stages:
         self._main = threading.main_thread().ident
         self._connecting = False
         self._has_fitted = False
-        self._is_untold = False
+        self._is_unknown = False
         """It serves, or executed a function of TensorFlow's outside of Keras: its own loop may train in there."""
 
     def connecting(self, connect: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,29 +88,31 @@ class Stages:
         """Return what this process does now."""
         if self._connecting:
             return "connecting"
-        told, imports = self._look(sys._current_frames().get(self._main or 0))
+        stage, imports = self._inspect(sys._current_frames().get(self._main or 0))
         stepped = self._progress.has_stepped
-        if told == "training":
+        if stage == "training":
             self._has_fitted = True
             return "training" if stepped else "compiling"
-        if told is not None:
-            return told
+        if stage is not None:
+            return stage
         if stepped:
             return None if self._has_fitted else "training"
         if imports:
             return "importing"
-        return "building" if not self._is_untold and any(name in sys.modules for name in FRAMEWORKS) else None
+        return (
+            "building" if not self._is_unknown and any(name in sys.modules for name in FRAMEWORKS) else None
+        )
 
-    def _look(self, frame: FrameType | None) -> tuple[Stage | None, bool]:
+    def _inspect(self, frame: FrameType | None) -> tuple[Stage | None, bool]:
         """Return what the innermost telling function does, and whether something is being imported."""
         imports = False
         while frame is not None:
             path, name = frame.f_code.co_filename, frame.f_code.co_name
-            told, packages = _PLACES.get(name, (None, ()))
-            if told is not None and any(package in path for package in packages):
-                return told, imports
+            stage, packages = _PLACES.get(name, (None, ()))
+            if stage is not None and any(package in path for package in packages):
+                return stage, imports
             imports = imports or path.startswith("<frozen importlib")
-            if (name, path.rpartition("/")[2]) in _TELLS_NOTHING:
-                self._is_untold = True
+            if (name, path.rpartition("/")[2]) in _SHOWS_NOTHING:
+                self._is_unknown = True
             frame = frame.f_back
         return None, imports

@@ -129,12 +129,12 @@ def test_a_ticket_downloads_once_soon_and_of_many_the_oldest_is_not_valid_any_mo
     at = [0.0]
     tickets = Tickets(now=lambda: at[0])
     oldest, *_, newest = [tickets.new("t-1", {"task": str(n)}) for n in range(TICKETS_MAX + 1)]
-    assert tickets.take(newest) == ("t-1", {"task": str(TICKETS_MAX)})
+    assert tickets.redeem(newest) == ("t-1", {"task": str(TICKETS_MAX)})
     late = tickets.new("t-1", {})
     at[0] = TICKET_LASTS_S
     for ticket in (oldest, newest, late):
         with pytest.raises(UsageError, match="begun already, or too late"):
-            tickets.take(ticket)
+            tickets.redeem(ticket)
 
 
 def test_a_token_ends_after_ten_minutes() -> None:
@@ -142,8 +142,8 @@ def test_a_token_ends_after_ten_minutes() -> None:
     keys = Keys(1, now=lambda: at[0])
     token = keys.new_token()
     at[0] = TOKEN_LASTS_S + 1
-    assert not keys.take(token)
-    assert not keys.take("")
+    assert not keys.redeem(token)
+    assert not keys.redeem("")
 
 
 @pytest.mark.fault(52)

@@ -67,8 +67,8 @@ def run(
             living = [task for task in before["tasks"] if task["phase"] == "RUNNING"]
             task = dice.choice(living or before["tasks"])
             target = str(task["task"] if KINDS[kind].of == "task" else task["host"])
-        found = client.get("/v1/events", {"name": str(before["run_id"]), "after": 0}).get("events")
-        after = max((event["seq"] for event in (found if isinstance(found, list) else [])), default=0)
+        events = client.get("/v1/events", {"name": str(before["run_id"]), "after": 0}).get("events")
+        after = max((event["seq"] for event in (events if isinstance(events, list) else [])), default=0)
         at = session.now()
         client.post(f"/v1/runs/{before['run_id']}/chaos", {"fault": kind, "target": target, "for_s": for_s})
         lasting = f" for {duration(for_s)}" if KINDS[kind].lasts else ""
@@ -103,18 +103,18 @@ def _wait(
     deadline = session.now() + timeout_s
     said = due_at > session.now()  # a pause between two faults is not worth a line
     while True:
-        found = status_of(client, chosen)
-        if found["phase"] in ("SUCCEEDED", "FAILED", "KILLED"):
-            raise Refused(f"{found['run_id']} has ended: {found['phase']}")
-        step = found.get("global_step")
+        status = status_of(client, chosen)
+        if status["phase"] in ("SUCCEEDED", "FAILED", "KILLED"):
+            raise Refused(f"{status['run_id']} has ended: {status['phase']}")
+        step = status.get("global_step")
         late = at_step is not None and (step is None or step < at_step)
-        if found["phase"] == "RUNNING" and step is not None and not late and session.now() >= due_at:
-            return found
+        if status["phase"] == "RUNNING" and step is not None and not late and session.now() >= due_at:
+            return status
         if session.now() >= deadline:
-            raise WaitTimedOut(f"{found['run_id']} is {found['phase']} at step {step}: {found['reason']}")
+            raise WaitTimedOut(f"{status['run_id']} is {status['phase']} at step {step}: {status['reason']}")
         if not said:
             until = f"step {at_step}" if at_step is not None else "its first step"
-            now = str(found["phase"]) if step is None else f"{found['phase']}, step {step}"
+            now = str(status["phase"]) if step is None else f"{status['phase']}, step {step}"
             session.say(f"Waiting for {until}; now {now}")
             said = True
         session.pause(_LOOK_EVERY_S)

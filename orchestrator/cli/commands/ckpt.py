@@ -36,44 +36,44 @@ def listing(answer: Document, session: Session) -> str:
     """Return the table, newest generation first. `newest` marks the one that the next generation is to start from."""
     rows = [list(_COLUMNS)]
     styles: dict[tuple[int, int], tuple[str, ...]] = {(0, x): ("bold",) for x in range(len(_COLUMNS))}
-    for y, found in enumerate(answer["checkpoints"], start=1):
+    for y, checkpoint in enumerate(answer["checkpoints"], start=1):
         now = session.time()
-        notes = ["newest"] if (found["name"] == answer["newest"]) else []
-        notes += ["pinned"] if found["pinned"] else []
-        notes += ["on the head node"] if found.get("pulled") else []
-        notes += ["set aside"] if found["set_aside"] else []
-        by = found.get("by") or {}
-        step, generation = found["global_step"], found["generation"]
+        notes = ["newest"] if (checkpoint["name"] == answer["newest"]) else []
+        notes += ["pinned"] if checkpoint["pinned"] else []
+        notes += ["on the head node"] if checkpoint.get("pulled") else []
+        notes += ["set aside"] if checkpoint["set_aside"] else []
+        by = checkpoint.get("by") or {}
+        step, generation = checkpoint["global_step"], checkpoint["generation"]
         rows.append(
             [
                 "-" if generation is None else str(generation),
                 "-" if step is None else str(step),
-                size(found["bytes"]),
-                f"{duration(max(0.0, now - found['saved_at']))} ago",
-                "seed" if found["given"] else f"{by['task']} on {by['host']}" if by else "-",
-                _verified(found, now),
+                size(checkpoint["bytes"]),
+                f"{duration(max(0.0, now - checkpoint['saved_at']))} ago",
+                "seed" if checkpoint["given"] else f"{by['task']} on {by['host']}" if by else "-",
+                _verified(checkpoint, now),
                 ", ".join(notes),
-                str(found["name"]),
+                str(checkpoint["name"]),
             ]
         )
-        if found["whole"] is False:
+        if checkpoint["whole"] is False:
             styles[y, 5] = ("red",)
-        elif found["verified_at"] is not None:
+        elif checkpoint["verified_at"] is not None:
             styles[y, 5] = ("green",)
     return "\n".join(table(rows, session.paint, right=frozenset({"GEN", "STEP", "SIZE"}), styles=styles))
 
 
-def _verified(found: Document, now: float) -> str:
-    if found.get("writing"):
+def _verified(checkpoint: Document, now: float) -> str:
+    if checkpoint.get("writing"):
         return "being written"
-    if found["whole"] is False:
-        return f"no: {found['why']}"
-    if found.get("proof") == "names":
+    if checkpoint["whole"] is False:
+        return f"no: {checkpoint['why']}"
+    if checkpoint.get("proof") == "names":
         return "never: its format cannot be"
-    if found["verified_at"] is None:
+    if checkpoint["verified_at"] is None:
         return "not yet"
-    without = ", no checksums" if found.get("proof") == "structure" else ""
-    return f"{duration(max(0.0, now - found['verified_at']))} ago{without}"
+    without = ", no checksums" if checkpoint.get("proof") == "structure" else ""
+    return f"{duration(max(0.0, now - checkpoint['verified_at']))} ago{without}"
 
 
 @click.group(
@@ -129,10 +129,10 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
     session.say("Reading every checkpoint …")
     answer = ask(session, "read", name)
     _show(answer, session, as_json=as_json)
-    newest = next((found for found in answer["checkpoints"] if found["name"] == answer["newest"]), None)
-    for found in answer["checkpoints"]:
-        if found.get("writing") and not found["set_aside"]:
-            session.say(f"not verified, since it is being written: {found['name']}")
+    newest = next((one for one in answer["checkpoints"] if one["name"] == answer["newest"]), None)
+    for one in answer["checkpoints"]:
+        if one.get("writing") and not one["set_aside"]:
+            session.say(f"not verified, since it is being written: {one['name']}")
     if newest is None:
         raise OrchestratorError(f"{answer['run_id']} has no checkpoint to resume from")
     if newest.get("proof") == "names":
@@ -176,11 +176,11 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
     if as_json:
         session.put_json(answer)
         return 0
-    found = answer["checkpoint"]
+    target = answer["checkpoint"]
     aside = answer["set_aside"]
     what = f"; set aside: generation {', '.join(map(str, aside))}" if aside else ""
     then = "restarting its tasks from it" if answer["active"] else "the next `orch up` starts from it"
-    session.put(f"{answer['run_id']}: back to step {found['global_step']} ({found['name']}){what}; {then}")
+    session.put(f"{answer['run_id']}: back to step {target['global_step']} ({target['name']}){what}; {then}")
     session.say("The checkpoint is pinned; `orch ckpt unpin` removes the pin")
     return 0
 
@@ -237,15 +237,15 @@ def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: 
     CHECKPOINT is gen-N or `set-aside`. What the next start would go on from is never removed, and pinned copies stay:
     `orch ckpt unpin` removes those. What a rollback or a start from scratch has set aside is kept until this command.
     """
-    found = ask(session, "list", name)
-    chosen = [one for one in found["checkpoints"] if _is_meant(one, checkpoint)]
+    listed = ask(session, "list", name)
+    chosen = [one for one in listed["checkpoints"] if _is_meant(one, checkpoint)]
     generations = sorted({int(one["generation"]) for one in chosen})
     if chosen and not yes:
         which = ", ".join(f"gen-{number}" for number in generations)
         total = size(sum(int(one["bytes"]) for one in chosen))
-        question = f"{found['run_id']}: remove {which} in {found['dir']}, {total}?"
+        question = f"{listed['run_id']}: remove {which} in {listed['dir']}, {total}?"
         must_confirm(session, question, otherwise="nothing was removed")
-    answer = ask(session, "rm", str(found["run_id"]), checkpoint)
+    answer = ask(session, "rm", str(listed["run_id"]), checkpoint)
     if as_json:
         session.put_json({"schema": 1, **answer})
         return 0
@@ -254,11 +254,11 @@ def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: 
     return 0
 
 
-def _is_meant(found: Document, what: str) -> bool:
+def _is_meant(checkpoint: Document, what: str) -> bool:
     if what == "set-aside":
-        return bool(found["set_aside"]) and found["generation"] is not None
+        return bool(checkpoint["set_aside"]) and checkpoint["generation"] is not None
     digits = what.removeprefix("gen-")
-    return digits != what and digits.isdecimal() and int(digits) == found["generation"]
+    return digits != what and digits.isdecimal() and int(digits) == checkpoint["generation"]
 
 
 def _pinned(verb: str, session: Session, name: str | None, checkpoint: str, *, as_json: bool) -> int:
@@ -266,9 +266,11 @@ def _pinned(verb: str, session: Session, name: str | None, checkpoint: str, *, a
     if as_json:
         session.put_json(answer)
         return 0
-    found = answer["checkpoint"]
+    pinned = answer["checkpoint"]
     done = "unpinned" if verb == "unpin" else "already pinned" if answer.get("already") else "pinned"
-    session.put(f"step {found['global_step']} of generation {found['generation']} ({found['name']}): {done}")
+    session.put(
+        f"step {pinned['global_step']} of generation {pinned['generation']} ({pinned['name']}): {done}"
+    )
     return 0
 
 
@@ -276,13 +278,13 @@ def _show(answer: Document, session: Session, *, as_json: bool) -> None:
     if as_json:
         session.put_json({"schema": 1, **answer})
         return
-    found = answer["checkpoints"]
+    checkpoints = answer["checkpoints"]
     session.say(
-        f"{answer['run_id']}: {counted(len(found), 'checkpoint')} in {answer['dir']} on {answer['host']}"
+        f"{answer['run_id']}: {counted(len(checkpoints), 'checkpoint')} in {answer['dir']} on {answer['host']}"
     )
-    if found:
+    if checkpoints:
         session.put(listing(answer, session))
-    aside = [one for one in found if one["set_aside"]]
+    aside = [one for one in checkpoints if one["set_aside"]]
     if aside:
         total = size(sum(int(one["bytes"]) for one in aside))
         session.say(

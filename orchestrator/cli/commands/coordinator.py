@@ -88,7 +88,7 @@ def stop_coordinator(session: Session) -> None:
     from orchestrator.cli.handover import end_coordinator
 
     client = session.client()
-    active = [render.title(found) for found in client.get("/v1/status").get("runs") or [] if is_active(found)]
+    active = [render.title(run) for run in client.get("/v1/status").get("runs") or [] if is_active(run)]
     pid = client.get("/v1/coordinator").get("pid")
     end_coordinator(session, pid)
     session.say(f"Coordinator stopped (pid {pid})")

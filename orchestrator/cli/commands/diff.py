@@ -21,19 +21,19 @@ CHANGED = 10
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def lines(found: Comparison, session: Session, *, full: bool) -> Iterator[str]:
+def lines(comparison: Comparison, session: Session, *, full: bool) -> Iterator[str]:
     """Yield what differs, under a title for each kind."""
     title = session.paint
-    if found.spec:
+    if comparison.spec:
         yield title("spec", "bold")
-        yield from (f"  {one.sentence}" for one in found.spec)
-    if found.code:
+        yield from (f"  {one.sentence}" for one in comparison.spec)
+    if comparison.code:
         yield title("code", "bold")
-        for one in found.code:
+        for one in comparison.code:
             yield from _file(one, session) if full and one.lines else [f"  {_counts(one)}"]
-    if found.packages:
+    if comparison.packages:
         yield title("packages", "bold")
-        yield from (f"  {one.sentence}" for one in found.packages)
+        yield from (f"  {one.sentence}" for one in comparison.packages)
 
 
 def _counts(one: FileChange) -> str:
@@ -75,18 +75,18 @@ def command(
     run = known_run(session, name)
     if other is not None:
         second = known_run(session, other)
-        found, what = comparing.with_run(session.paths, run, second), second.run_id
+        comparison, what = comparing.with_run(session.paths, run, second), second.run_id
     else:
         what, plan = comparing.plan_of_now(run)
-        found = comparing.with_now(session.paths, run, plan)
+        comparison = comparing.with_now(session.paths, run, plan)
     if as_json:
-        session.put_json({"schema": 1, "run": run.run_id, "with": what, **comparing.document(found)})
+        session.put_json({"schema": 1, "run": run.run_id, "with": what, **comparing.document(comparison)})
     else:
-        for line in lines(found, session, full=full):
+        for line in lines(comparison, session, full=full):
             session.put(line)
-        if found.is_same:
-            how = "do not differ" if found.code is not None else "have the same spec"
+        if comparison.is_same:
+            how = "do not differ" if comparison.code is not None else "have the same spec"
             session.say(f"{run.run_id} and {what} {how}")
-    if found.code is None:
+    if comparison.code is None:
         session.warn("the code cannot be compared: it was not pushed yet, or by an older orch")
-    return CHANGED if detailed_exitcode and not found.is_same else 0
+    return CHANGED if detailed_exitcode and not comparison.is_same else 0

@@ -97,15 +97,16 @@ def command(session: Session, file: str, fix: bool, as_json: bool) -> int:
     from orchestrator.spec.plan import load_plan
 
     plan, _ = load_plan(file)
-    found = examined(file, plan, session)
+    result = examined(file, plan, session)
     if as_json:
-        session.put_json({"schema": 1, "findings": [one.document() for one in found.findings]})
+        session.put_json({"schema": 1, "findings": [one.document() for one in result.findings]})
     else:
-        _show(session, found.findings)
-        warnings = sum(one.level == "warning" for one in found.findings)
+        _show(session, result.findings)
+        warnings = sum(one.level == "warning" for one in result.findings)
         session.say(
-            f"{counted(len(plan.hosts), 'host')}: {counted(len(found.errors), 'error')}, {counted(warnings, 'warning')}"
+            f"{counted(len(plan.hosts), 'host')}: "
+            f"{counted(len(result.errors), 'error')}, {counted(warnings, 'warning')}"
         )
-    if fix and not _fix(session, plan, found.findings, transports(session.paths)):
+    if fix and not _fix(session, plan, result.findings, transports(session.paths)):
         session.say("nothing of it can be fixed from here")
-    return 1 if found.errors else 0
+    return 1 if result.errors else 0

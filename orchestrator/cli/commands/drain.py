@@ -54,17 +54,17 @@ def awaits(run: Mapping[str, Any], host: str) -> bool:
     return host in ((run.get("proof") or {}).get("unreachable") or [])
 
 
-def answer(found: dict[str, Any], *, now: bool) -> str:
+def answer(host_document: dict[str, Any], *, now: bool) -> str:
     """Return the sentence for people."""
-    host, tasks = found.get("host"), ", ".join(map(str, found.get("tasks") or []))
-    state = f"{host} is {found.get('state')} for {found.get('run_id')}"
-    if found.get("state") != "drained":
+    host, tasks = host_document.get("host"), ", ".join(map(str, host_document.get("tasks") or []))
+    state = f"{host} is {host_document.get('state')} for {host_document.get('run_id')}"
+    if host_document.get("state") != "drained":
         return state
     if not tasks:
         return f"{state}; it has no tasks"
     if now:
         return f"{state}; stopping {tasks}"
-    when = "checkpoint" if found.get("checkpoints") else "restart"
+    when = "checkpoint" if host_document.get("checkpoints") else "restart"
     return f"{state}; {tasks} will move at the next {when}; --now does not wait for it"
 
 
@@ -110,15 +110,15 @@ def command(
     the run lives there. Refused where the host answers. If it does come back, what is left on it is ended.
     """
     if gone:
-        found_all = give_up(name or old_name, host, session)
+        documents = give_up(name or old_name, host, session)
         if as_json:
-            session.put_json({"schema": 1, "hosts": found_all})
-        for found in () if as_json else found_all:
-            session.put(printable(f"{host} is {found.get('reason')}, for {found.get('run_id')}"))
+            session.put_json({"schema": 1, "hosts": documents})
+        for answered in () if as_json else documents:
+            session.put(printable(f"{host} is {answered.get('reason')}, for {answered.get('run_id')}"))
         return 0
-    found = run(name or old_name, host, session, now=now)
+    answered = run(name or old_name, host, session, now=now)
     if as_json:
-        session.put_json(found)
+        session.put_json(answered)
     else:
-        session.put(printable(answer(found, now=now)))
+        session.put(printable(answer(answered, now=now)))
     return 0

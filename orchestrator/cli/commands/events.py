@@ -29,10 +29,10 @@ from orchestrator.client.client import Client
 @click.pass_obj
 def command(session: Session, name: str | None, follow: bool, after: int, utc: bool, as_json: bool) -> int:
     """Show what happened, in order, in local time. Without NAME: the events of all runs."""
-    for found in Client(environment=session).events(name, after=after, follow=follow):
+    for event in Client(environment=session).events(name, after=after, follow=follow):
         if as_json:
-            session.put_json(found, indent=None)
+            session.put_json(event, indent=None)
         else:
-            who = "" if name else f"{found.get('run')}  "
-            session.put(f"{who}{render.event(found, session.paint, utc=utc)}")
+            who = "" if name else f"{event.get('run')}  "
+            session.put(f"{who}{render.event(event, session.paint, utc=utc)}")
     return 0

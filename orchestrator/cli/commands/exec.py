@@ -73,8 +73,8 @@ class Output:
     cut: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, host: str, stream: int, data: bytes) -> None:
-        """Take what a host has written. Called by the threads of the connections."""
+    def receive(self, host: str, stream: int, data: bytes) -> None:
+        """Receive output of a host. The threads of the connections call this."""
         with self._lock:
             held = self.kept.setdefault((host, stream), bytearray())
             held += data
@@ -120,7 +120,7 @@ def run(
 
     names = [host.name for host, _ in asked]
     output = Output(session, max(map(len, names)) if len(names) > 1 else 0, keeps)
-    remote = Remote(transports(session.paths), bundle.load, output.take)
+    remote = Remote(transports(session.paths), bundle.load, output.receive)
     futures = remote.run(asked)
     try:
         return _results(futures, None), output
@@ -157,8 +157,8 @@ def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
         error.exit_code = first.exit_code
         return error
     failed = [one for one in ended if one.problem is not None or one.exit_code != 0]
-    told = [f"{one.host} ({_how(one)})" for one in failed]
-    return SomeHostsOnly(f"it failed on {len(failed)} of {counted(len(ended), 'host')}: {listed(told)}")
+    failures = [f"{one.host} ({_how(one)})" for one in failed]
+    return SomeHostsOnly(f"it failed on {len(failed)} of {counted(len(ended), 'host')}: {listed(failures)}")
 
 
 def _how(one: Ended) -> str:
@@ -225,11 +225,11 @@ def command(
             for one in ended
         ]
         session.put_json({"schema": 1, "command": shlex.join(words), "hosts": hosts})
-    found = verdict(ended)
-    for one in ended if isinstance(found, int | SomeHostsOnly) else ():
+    result = verdict(ended)
+    for one in ended if isinstance(result, int | SomeHostsOnly) else ():
         if one.problem is not None:
             session.say(str(one.problem))
             session.hint(one.problem.hint)
-    if isinstance(found, OrchestratorError):
-        raise found
-    return found
+    if isinstance(result, OrchestratorError):
+        raise result
+    return result

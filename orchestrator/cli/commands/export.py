@@ -169,16 +169,16 @@ def kubernetes(
     )
     _check(file, plan, wishes)
     if claim_only:
-        found, remarks = claims(plan, wishes), notes(plan, wishes)[:1]
-        if not found:
+        objects, remarks = claims(plan, wishes), notes(plan, wishes)[:1]
+        if not objects:
             raise UsageError(
                 "there is no claim to make",
                 hint="leave out --claim" if claim else "`checkpoint: {dir: …}` in the file asks for one",
             )
     else:
-        found = manifests(plan, wishes, bundle.packed(), None if code_dir else _code(file, plan))
+        objects = manifests(plan, wishes, bundle.packed(), None if code_dir else _code(file, plan))
         remarks = notes(plan, wishes)
-    session.put((as_list(found) if as_json else as_yaml(found, remarks)).rstrip("\n"))
+    session.put((as_list(objects) if as_json else as_yaml(objects, remarks)).rstrip("\n"))
     _say_notes(session, remarks[1:])
     return 0
 

@@ -40,17 +40,17 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     """Fetch the files, one after another. Return a document that says of each whether it came."""
     client = session.client()
     chosen = find_or_newest(runs_of(client), request.name)
-    found = look(client, chosen, request)
+    listing = list_outputs(client, chosen, request)
     directory = os.path.abspath(
         request.directory or os.path.join(f"{chosen['name']}-outputs", str(chosen["run_id"]))
     )
-    _tell_missing(found, session)
-    if request.directory is None and found["files"]:
+    _tell_missing(listing, session)
+    if request.directory is None and listing["files"]:
         from orchestrator.head.transfer.outputs import own_directory
 
         own_directory(os.path.dirname(directory))
-    bringer = _Bringer(client, chosen, directory, session, sum(file["bytes"] for file in found["files"]))
-    by_size = sorted(found["files"], key=lambda file: int(file["bytes"]))  # a large one holds up no other
+    bringer = _Bringer(client, chosen, directory, session, sum(file["bytes"] for file in listing["files"]))
+    by_size = sorted(listing["files"], key=lambda file: int(file["bytes"]))  # a large one holds up no other
     files = sorted(
         (bringer.bring(file, replace=request.force) for file in by_size), key=lambda file: str(file["to"])
     )
@@ -60,29 +60,29 @@ def run(request: Request, session: Session) -> dict[str, Any]:
         "directory": directory,
         "files": files,
         "fetched_bytes": sum(file["bytes"] for file in files if file["state"] == "fetched"),
-        "hidden": found["hidden"],
-        "left_out": found["left_out"],
-        "unreached": found["unreached"],
+        "hidden": listing["hidden"],
+        "left_out": listing["left_out"],
+        "unreached": listing["unreached"],
     }
 
 
-def look(client: Client, chosen: Mapping[str, Any], request: Request) -> dict[str, Any]:
+def list_outputs(client: Client, chosen: Mapping[str, Any], request: Request) -> dict[str, Any]:
     """Return the coordinator's list of what was left, as far as it was asked for."""
     body = {"patterns": list(request.patterns), "task": request.task}
     return client.post(f"/v1/runs/{chosen['run_id']}/outputs", body, timeout_s=_TIMEOUT_S)
 
 
-def _tell_missing(found: Mapping[str, Any], session: Session) -> None:
+def _tell_missing(listing: Mapping[str, Any], session: Session) -> None:
     """Say what the list lacks."""
-    for host, why in found["unreached"].items():
+    for host, why in listing["unreached"].items():
         session.warn(f"{host}: not reached, so what its tasks left is missing: {why}")
-    for host, count in found["left_out"].items():
+    for host, count in listing["left_out"].items():
         session.warn(
             f"{host}: {counted(count, 'file')} left out: links, names with control characters, and what is "
             "beyond the bounds of a list"
         )
-    if found["hidden"]:
-        session.say(f"{counted(found['hidden'], 'hidden file')} left out; a PATTERN brings them")
+    if listing["hidden"]:
+        session.say(f"{counted(listing['hidden'], 'hidden file')} left out; a PATTERN brings them")
 
 
 class _Bringer:
@@ -168,10 +168,10 @@ def _show(document: Mapping[str, Any], patterns: Sequence[str], session: Session
     session.put(document["directory"])
 
 
-def _say_nothing(found: Mapping[str, Any], patterns: Sequence[str], session: Session) -> None:
+def _say_nothing(listing: Mapping[str, Any], patterns: Sequence[str], session: Session) -> None:
     """Say that there is nothing to fetch."""
     who = "its tasks have left no file" + (f" that matches {listed(list(patterns))}" if patterns else "")
-    session.say(f"{found['run_id']}: nothing to fetch: {who} in their working directories")
+    session.say(f"{listing['run_id']}: nothing to fetch: {who} in their working directories")
 
 
 @click.command(
@@ -213,19 +213,20 @@ def command(
         # Print what could be fetched, and fetch nothing
         client = session.client()
         chosen = find_or_newest(runs_of(client), request.name)
-        found = look(client, chosen, request)
+        listing = list_outputs(client, chosen, request)
         if as_json:
-            session.put_json({"schema": 1, **found})
+            session.put_json({"schema": 1, **listing})
             return 0
         rows = [["FILE", "SIZE", "TASK", "HOST"]]
         rows += [
-            [one_line(file["to"]), size(file["bytes"]), file["task"], file["host"]] for file in found["files"]
+            [one_line(file["to"]), size(file["bytes"]), file["task"], file["host"]]
+            for file in listing["files"]
         ]
-        if found["files"]:
+        if listing["files"]:
             session.put("\n".join(table(rows, session.paint, right=frozenset({"SIZE"}))))
         else:
-            _say_nothing(found, request.patterns, session)
-        _tell_missing(found, session)
+            _say_nothing(listing, request.patterns, session)
+        _tell_missing(listing, session)
         return 0
     document = run(request, session)
     if as_json:

@@ -9,7 +9,7 @@ import click
 
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
-from orchestrator.cli.orphans import KEPT, Item, Known, known, look_here, look_in_jobs, remove_here
+from orchestrator.cli.orphans import KEPT, Item, Known, find_here, known, look_in_jobs, remove_here
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders import KnownRun, KnownRuns
 
 
-def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item], list[Answer[KnownRuns]]]:
+def find_orphans(
+    ask: Asker, hosts: Iterable[HostPlan], ours: Known
+) -> tuple[list[Item], list[Answer[KnownRuns]]]:
     """Return the orphans on these hosts. A machine with several names is asked once."""
     from orchestrator.head.links import requests as orders
 
@@ -31,27 +33,27 @@ def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item]
     items: dict[tuple[object, str], Item] = {}
     for answer in answers:
         for reply in answer.replies:
-            for told in reply.ok["runs"] if reply.ok else ():
-                if told["run"] not in ours.run_ids:
-                    items.setdefault((answer.place, told["run"]), _item(answer.host, told))
+            for run in reply.ok["runs"] if reply.ok else ():
+                if run["run"] not in ours.run_ids:
+                    items.setdefault((answer.place, run["run"]), _item(answer.host, run))
     return list(items.values()), answers
 
 
-def _item(host: HostPlan, told: KnownRun) -> Item:
+def _item(host: HostPlan, run: KnownRun) -> Item:
     from orchestrator.head.links.ownership import owner_of
 
-    pids, alive, claim = tuple(told["processes"]), told["alive"], told["claim"]
-    what = "directory" if told["directory"] else "processes only"
-    if told["directory"] and alive:
+    pids, alive, claim = tuple(run["processes"]), run["alive"], run["claim"]
+    what = "directory" if run["directory"] else "processes only"
+    if run["directory"] and alive:
         what = f"directory, {len(pids)} process{'' if len(pids) == 1 else 'es'}"
     return Item(
-        run=told["run"],
+        run=run["run"],
         host=host.name,
         what=what,
-        state="driven" if told["driven"] else "alive" if alive else "dead",
-        bytes=told["bytes"],
-        age_s=told["age_s"],
-        epoch=told["epoch"],
+        state="driven" if run["driven"] else "alive" if alive else "dead",
+        bytes=run["bytes"],
+        age_s=run["age_s"],
+        epoch=run["epoch"],
         pids=pids,
         owner=owner_of(claim) if claim is not None else None,
         plan=host,
@@ -62,8 +64,8 @@ def may_go(
     items: Sequence[Item], even_alive: Sequence[str], even_checkpoints: Sequence[str], ours: Known
 ) -> list[Item]:
     """Return what a yes removes. What lives goes at its owner's word, or where it is named."""
-    found = {item.run for item in items}
-    unknown = [run for run in (*even_alive, *even_checkpoints) if run not in found]
+    run_ids = {item.run for item in items}
+    unknown = [run for run in (*even_alive, *even_checkpoints) if run not in run_ids]
     if unknown:
         raise UsageError(
             f"nothing found of {', '.join(unknown)}", hint="`orch gc --dry-run` lists the orphans"
@@ -189,8 +191,8 @@ def command(
     if hosts and not ours.there:
         session.warn("no journal here, so every run is unknown; `orch recover` adopts those that are alive")
     ask = asker(session)
-    items, answers = look(ask, hosts, ours)
-    items += left + look_here(session, plans)
+    items, answers = find_orphans(ask, hosts, ours)
+    items += left + find_here(session, plans)
     failed = say_problems(session, answers)
     chosen = may_go(items, even_alive, even_checkpoints, ours)
     if not as_json:
@@ -211,11 +213,11 @@ def command(
 
 
 def _document(
-    found: Sequence[Item], removed: Sequence[Item], problems: Mapping[Item, str], failed: Sequence[str]
+    items: Sequence[Item], removed: Sequence[Item], problems: Mapping[Item, str], failed: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "schema": 1,
-        "found": [item.to_json() for item in found],
+        "found": [item.to_json() for item in items],
         "removed": [item.to_json() for item in removed],
         "problems": [{**item.to_json(), "why": why} for item, why in problems.items()],
         "unasked": failed,
@@ -256,8 +258,8 @@ def _agreed(session: Session, chosen: Sequence[Item], even_alive: Sequence[str],
 
 def _end(problems: Mapping[Item, str], failed: Sequence[str]) -> int:
     if problems:
-        told = "; ".join(f"{item.run} on {item.host}: {why}" for item, why in problems.items())
-        raise Refused(f"could not remove {told}")
+        reasons = "; ".join(f"{item.run} on {item.host}: {why}" for item, why in problems.items())
+        raise Refused(f"could not remove {reasons}")
     if failed:
         raise SomeHostsOnly(f"could not query {', '.join(failed)}", hint="repeat `orch gc` once they answer")
     return 0

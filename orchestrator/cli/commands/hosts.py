@@ -36,12 +36,12 @@ def command(session: Session, file: str | None, as_json: bool) -> int:
     Without FILE: the hosts of the active runs. The hosts are asked themselves, without the coordinator. Exit code 4
     where one cannot be reached.
     """
-    found = document(session, file)
+    hosts = document(session, file)
     if as_json:
-        session.put_json(found)
+        session.put_json(hosts)
     else:
-        session.put("\n".join(lines(found["hosts"], session.paint, session.width)))
-    away = [str(host["host"]) for host in found["hosts"] if not host["reachable"]]
+        session.put("\n".join(lines(hosts["hosts"], session.paint, session.width)))
+    away = [str(host["host"]) for host in hosts["hosts"] if not host["reachable"]]
     return SomeHostsOnly.exit_code if away else 0
 
 
@@ -142,6 +142,6 @@ def _of(free: int | None, total: int | None) -> str:
 def _why(host: Host, paint: Paint, width: int | None) -> list[str]:
     """Return why a host cannot be reached, or gets no tasks, and the way out."""
     text = host["problem"] if not host["reachable"] else f"{host['host']} {_state(host)}: {host['reason']}"
-    told = fold(printable(str(text)), width, indent="  ")
+    reason = fold(printable(str(text)), width, indent="  ")
     hint = host["hint"] if not host["reachable"] else None
-    return told + (fold(f"  {paint('hint:', 'cyan')} {hint}", width, indent="    ") if hint else [])
+    return reason + (fold(f"  {paint('hint:', 'cyan')} {hint}", width, indent="    ") if hint else [])

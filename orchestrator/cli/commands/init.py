@@ -67,13 +67,13 @@ def command(
     if os.path.exists(output):
         raise UsageError(f"{output} exists already", hint="name another file with --output")
     name = name or _run_name()
-    found, machines = _look(session, hosts or _asked(session), name, directory)
-    for one in found.hosts:
+    survey, machines = _examine(session, hosts or _asked(session), name, directory)
+    for one in survey.hosts:
         session.say(_sentence(one))
-    layout = _layout(found, machines, script or _script(), name, _schema(session))
+    layout = _layout(survey, machines, script or _script(), name, _schema(session))
     put(session, layout, name, output)
     session.put(output)
-    missing = [one for one in found.hosts if one.why is not None]
+    missing = [one for one in survey.hosts if one.why is not None]
     for hint in dict.fromkeys(one.hint for one in missing if one.hint):
         session.hint(hint)
     return 4 if missing else 0
@@ -95,7 +95,7 @@ def _asked(session: Session) -> list[str]:
     return chosen or known
 
 
-def _look(
+def _examine(
     session: Session, hosts: Sequence[str], name: str, directory: str | None
 ) -> tuple[Survey, tuple[Machine, ...]]:
     from orchestrator.head.code import bundle
@@ -105,7 +105,7 @@ def _look(
 
     machines = distinct([machine_of(host) for host in hosts])
     session.say(f"looking at {listed([machine.name for machine in machines])} …")
-    found = survey.survey(
+    result = survey.survey(
         [_host(machine) for machine in machines],
         transports(session.paths),
         bundle.load,
@@ -116,7 +116,7 @@ def _look(
         ),
         directories=[directory] if directory else survey.SHARED,
     )
-    return found, machines
+    return result, machines
 
 
 def _host(machine: Machine) -> HostPlan:
@@ -141,15 +141,15 @@ def _sentence(one: Surveyed) -> str:
     return f"  {one.host.name}: {gpus}; {python}"
 
 
-def _layout(found: Survey, machines: Sequence[Machine], script: str, name: str, schema: str) -> Layout:
+def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str, schema: str) -> Layout:
     from dataclasses import replace
 
     from orchestrator.spec.foreign.layout import Layout, Training
 
-    heard = [one for one in found.hosts if one.why is None]
+    heard = [one for one in survey.hosts if one.why is None]
     remarks = [
         f"{one.host.name} was not looked at: its `gpus` and `python` are to be filled in"
-        for one in found.hosts
+        for one in survey.hosts
         if one.why is not None
     ]
     without = [one.host.name for one in heard if one.python is None]
@@ -161,7 +161,7 @@ def _layout(found: Survey, machines: Sequence[Machine], script: str, name: str, 
     pythons = {one.python for one in heard if one.python}
     common = pythons.pop() if len(pythons) == 1 else None
     gpus = min((one.gpus for one in heard), default=0)
-    by_name = {one.host.name: one for one in found.hosts}
+    by_name = {one.host.name: one for one in survey.hosts}
     hosts = tuple(
         replace(
             machine,
@@ -171,13 +171,13 @@ def _layout(found: Survey, machines: Sequence[Machine], script: str, name: str, 
         for machine in machines
     )
     strategy = "multi_worker_mirrored" if len(hosts) > 1 else "mirrored" if gpus > 1 else "single"
-    checkpoint, shared = found.shared, True
+    checkpoint, shared = survey.shared, True
     if checkpoint is None and heard:
         # Without one, each host saves in the home directory of its user.
         checkpoint, shared = f"{heard[0].home}/orch/{name}", len(hosts) == 1
-        if found.tried:
+        if survey.tried:
             remarks.append(
-                f"{listed(found.tried)} is there on all hosts, and not writable, or not one directory"
+                f"{listed(survey.tried)} is there on all hosts, and not writable, or not one directory"
             )
     return Layout(
         "what the hosts have",

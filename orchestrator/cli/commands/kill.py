@@ -56,14 +56,14 @@ def run(request: Request, session: Session) -> Result:
         return Result((), (), problem)
     client = session.client()
     chosen = _chosen(request, _runs(session, client, request, waiting), waiting, session)
-    already = tuple(found for found in chosen if not is_active(found))
+    already = tuple(one for one in chosen if not is_active(one))
     deadline = session.now() + request.timeout_s
-    active = [found for found in chosen if is_active(found)]
+    active = [one for one in chosen if is_active(one)]
     kept = _kept_claims(session, chosen)
-    for found in active:
-        killing.order(client, found, force=request.force, at_checkpoint=request.at_checkpoint)
+    for one in active:
+        killing.order(client, one, force=request.force, at_checkpoint=request.at_checkpoint)
     try:
-        ended = tuple(killing.wait_end(client, session, found, deadline) for found in active)
+        ended = tuple(killing.wait_end(client, session, one, deadline) for one in active)
     except KeyboardInterrupt:
         session.say("\nDetached; the kill continues. `orch status` shows what it waits for")
         raise
@@ -122,7 +122,7 @@ def _runs(session: Session, client: Client, request: Request, waiting: list[str]
         if known is None and os.path.exists(session.paths.journal):
             raise
         runs: list[dict[str, Any]] = known["runs"] if known is not None else []
-        if any(is_active(found) and found["name"] in request.names for found in runs):
+        if any(is_active(run) and run["name"] in request.names for run in runs):
             raise
         return runs
 
@@ -200,13 +200,13 @@ def command(
     if force:
         session.warn("--force kills at once; steps since the last checkpoint are lost")
     result = run(Request(names, all_runs, force, timeout, yes, at_checkpoint), session)
-    for found in result.already:
-        session.say(f"{render.title(found)} had already ended: {found.get('phase')}")
+    for run_document in result.already:
+        session.say(f"{render.title(run_document)} had already ended: {run_document.get('phase')}")
     if as_json:
         session.put_json({"schema": 1, "runs": [*result.already, *result.runs]})
     else:
-        for found in result.runs:
-            session.put(proof(found, session.paint))
+        for run_document in result.runs:
+            session.put(proof(run_document, session.paint))
     if all_runs and not result.runs and not as_json:
         session.say("No run is active")
     problem = killing.verdict(result.runs) or result.problem
@@ -222,9 +222,9 @@ def proof(run: Document, paint: Paint) -> str:
     """Return what a kill found on each host, and what is left."""
     document = run.get("proof") or {}
     lines = [f"{title(run)}: {phase(run.get('phase'), paint)}"]
-    for host, found in (document.get("hosts") or {}).items():
-        left, ports = found.get("left") or [], found.get("ports_busy") or []
-        by = f" (checked by {found['by']})" if found.get("by") else ""
+    for host, swept in (document.get("hosts") or {}).items():
+        left, ports = swept.get("left") or [], swept.get("ports_busy") or []
+        by = f" (checked by {swept['by']})" if swept.get("by") else ""
         if not left and not ports:
             lines.append(f"  {host}: no leftover processes, ports free{by}")
         lines += [f"  {host}: {paint('cannot be killed:', 'red')} {left_text(item)}" for item in left]
@@ -238,6 +238,6 @@ def proof(run: Document, paint: Paint) -> str:
         )
     hosts = (document.get("hosts") or {}).values()
     lines += [
-        f"  {by}: {proof_by(by)}" for by in sorted({str(found["by"]) for found in hosts if found.get("by")})
+        f"  {by}: {proof_by(by)}" for by in sorted({str(swept["by"]) for swept in hosts if swept.get("by")})
     ]
     return "\n".join(lines)

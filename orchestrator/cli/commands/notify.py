@@ -29,17 +29,17 @@ def recipients(file: str | None, session: Session) -> tuple[str, list[str]]:
     from orchestrator.spec.plan import load_recipients
 
     if file is not None:
-        found = load_recipients(file)
-        if not found:
+        urls = load_recipients(file)
+        if not urls:
             raise UsageError(f"{file} has no `notify:`", hint="docs/notify.md shows how to write one")
-        return file, found
+        return file, urls
     own = session.paths.notify
-    found = list(load_own(own).to)
-    if not found:
+    urls = list(load_own(own).to)
+    if not urls:
         raise UsageError(
             f"there is no {own}", hint="write it, or name a cluster spec: `orch notify test cluster.yaml`"
         )
-    return own, found
+    return own, urls
 
 
 def run(where: str, urls: list[str], now: str) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def test_command(session: Session, file: str | None, as_json: bool) -> int:
     else:
         width = max(len(one["recipient"]) for one in sent)
         for one in sent:
-            told = "taken" if one["delivered"] else f"not delivered: {one['problem']}"
-            session.put(f"{one['recipient']:<{width}}  {told} ({one['took_s']:.1f} s)")
+            outcome = "taken" if one["delivered"] else f"not delivered: {one['problem']}"
+            session.put(f"{one['recipient']:<{width}}  {outcome} ({one['took_s']:.1f} s)")
     reached = sum(one["delivered"] for one in sent)
     if reached < len(sent):
         session.hint("docs/notify.md says what each needs; the URL itself is never shown")

@@ -46,11 +46,11 @@ def show(file: str, session: Session, *, as_json: bool) -> int:
     from orchestrator.spec.plan import load_plan
 
     plan, _ = load_plan(file)
-    found = document(plan)
+    plan_document = document(plan)
     if as_json:
-        session.put_json(found)
+        session.put_json(plan_document)
     else:
-        session.put(text(found, session.paint))
+        session.put(text(plan_document, session.paint))
         session.say("Ports differ from run to run and from generation to generation; these are examples")
     return 0
 

@@ -55,10 +55,10 @@ def plans(file: str, steps: int, replicas: int | None) -> tuple[Plan, Plan, dict
         )
     spec, base = load_spec(file), Path(file).absolute().parent
     many = spec if replicas is None else sized(spec, plan, replicas)
-    found = []
+    pair = []
     for which, each in (("alone", alone(spec)), ("together", many)):
         own = plan_spec(each, base)
-        found.append(
+        pair.append(
             replace(
                 trial_of(own, plan, "prove", which),
                 outputs=(),
@@ -67,7 +67,7 @@ def plans(file: str, steps: int, replicas: int | None) -> tuple[Plan, Plan, dict
                 options=replace(own.options, prove=Prove(steps)),
             )
         )
-    one, other = found
+    one, other = pair
     return one, other, secrets
 
 
@@ -136,18 +136,20 @@ def shown(alone: Record, together: Record, verdict: Verdict, session: Session) -
         [str(step), _figure(one), _figure(other), "-" if share is None else f"{share:.1e}"]
         for step, one, other, share in near
     ]
-    told = table(lines, session.paint, right=frozenset(head))
+    shown_lines = table(lines, session.paint, right=frozenset(head))
     if len(near) < len(every):
-        told.append(f"({counted(len(every) - len(near), 'step')} left out)")
-    told.append("")
+        shown_lines.append(f"({counted(len(every) - len(near), 'step')} left out)")
+    shown_lines.append("")
     if verdict.loss is not None:
-        told.append(f"loss      differs by {verdict.loss.value:.2g} at most, at step {verdict.loss.step}")
+        shown_lines.append(
+            f"loss      differs by {verdict.loss.value:.2g} at most, at step {verdict.loss.step}"
+        )
     if verdict.weights is not None:
         of = f", {verdict.weights.name}" if verdict.weights.name else ""
-        told.append(
+        shown_lines.append(
             f"weights   differ by {verdict.weights.value:.2g} at most, after step {verdict.weights.step}{of}"
         )
-    return "\n".join(told)
+    return "\n".join(shown_lines)
 
 
 def _some(every: list[Any], verdict: Verdict) -> list[Any]:

@@ -44,9 +44,9 @@ def query_hosts(
     ask = asker(session)
     give_up_at = session.now() + _FAREWELL_S
     while True:
-        found = search(ask, trusted, timeout_s=TIMEOUT_S, at=time.monotonic())
-        if not any(one.watched_on for one in found.found.values()) or session.now() >= give_up_at:
-            return found, plans
+        result = search(ask, trusted, timeout_s=TIMEOUT_S, at=time.monotonic())
+        if not any(one.watched_on for one in result.found.values()) or session.now() >= give_up_at:
+            return result, plans
         session.pause(_LOOK_AGAIN_S)
 
 
@@ -98,9 +98,9 @@ def check_give_up(give_up: Sequence[str], loss: Loss, search: Search) -> None:
             names = ", ".join(unreadable)
             hint = f"these cannot be read: {names}" if names else "`orch kill` ends a run that can be read"
             raise UsageError(f"{run_id} is no run of the journal that cannot be read", hint=hint)
-        found = search.found.get(run_id)
-        if found is not None and found.lives_on:
-            where = ", ".join(sorted(found.lives_on))
+        run = search.found.get(run_id)
+        if run is not None and run.lives_on:
+            where = ", ".join(sorted(run.lives_on))
             raise Refused(
                 f"{run_id} is alive on {where}",
                 hint=f"`orch recover` without --give-up adopts it; `orch gc --even-alive {run_id}` ends it",
@@ -232,8 +232,13 @@ def document(chosen: Sequence[Found], others: Sequence[Found]) -> list[dict[str,
                 for task in (one.run.tasks if one.run else ())
             ],
             "told": [
-                {"task": str(told.task), "host": host, "generation": told.generation, "phase": told.phase}
-                for host, told in one.reports
+                {
+                    "task": str(report.task),
+                    "host": host,
+                    "generation": report.generation,
+                    "phase": report.phase,
+                }
+                for host, report in one.reports
             ],
         }
         for one in [*chosen, *others]

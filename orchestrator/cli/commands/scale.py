@@ -44,20 +44,20 @@ def plans(file: str, sizes: Sequence[int], measure: Measure) -> tuple[list[Plan]
     if not plan.runtime:
         raise SpecError("run.runtime is off: without the runtime no step is seen", hint="set it to on")
     spec, base = load_spec(file), Path(file).absolute().parent
-    found = []
+    sized_plans = []
     for size in sizes:
         try:
             own = plan_spec(sized(spec, plan, size), base)
         except SpecError as e:
             raise SpecError(f"{counted(size, 'replica')}: {e}", hint=e.hint) from e
-        found.append(
+        sized_plans.append(
             replace(
                 trial_of(own, plan, "scale", str(size)),
                 restart=replace(own.restart, without_progress_max=0),
                 options=replace(own.options, measure=measure),
             )
         )
-    return found, secrets
+    return sized_plans, secrets
 
 
 def run(
@@ -73,7 +73,7 @@ def run(
     client = session.client()
     survey_code(file, every[0], client)
     ensure_coordinator(session)
-    found = []
+    results = []
     for size, plan in zip(sizes, every, strict=True):
         began = session.now()
         session.say(
@@ -87,8 +87,8 @@ def run(
         if shown.get("phase") != "SUCCEEDED" or one is None:
             raise NotMeasured(_why(shown, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
         session.say(f"  {1000 * one.step_s:.3g} ms a step; took {duration(session.now() - began)}")
-        found.append(one)
-    return found
+        results.append(one)
+    return results
 
 
 def _why(run: Mapping[str, Any], size: int) -> str:

@@ -34,11 +34,11 @@ def words(host: HostPlan, session: Session) -> list[str]:
         from orchestrator.head.reach.kubernetes import lent
         from orchestrator.protocol import pod
 
-        found = lent.read(session.paths.state_dir, host.allocation)
-        if found is None:
+        record = lent.read(session.paths.state_dir, host.allocation)
+        if record is None:
             raise OrchestratorError(f"{host.name}: its pods were given back")
         at = [f"--container={pod.CONTAINER}", host.address or host.name]
-        return found.cluster.words("exec", "--stdin", "--tty", *at, "--", "/bin/sh", "-c", _SHELL)
+        return record.cluster.words("exec", "--stdin", "--tty", *at, "--", "/bin/sh", "-c", _SHELL)
     job = host.allocation.partition(".")[0]
     raise UsageError(
         f"{host.name} is a node of Slurm job {job}, which srun reaches and ssh need not",
@@ -77,12 +77,12 @@ def command(session: Session, name: str, place: str | None, shows: bool) -> int:
     This becomes the ssh program, with the address, user, port, key, bastion and known_hosts of the cluster spec and of
     ~/.ssh/config. Here it is a shell, in a pod `kubectl exec`. `orch exec` runs one command on several hosts.
     """
-    host, told = chosen(known_run(session, name), place)
+    host, description = chosen(known_run(session, name), place)
     line = words(host, session)
     if shows:
         session.put(shlex.join(line))
         return 0
-    session.say(f"Opening a terminal on {told}")
+    session.say(f"Opening a terminal on {description}")
     try:
         os.execvp(line[0], line)
     except OSError as e:

@@ -37,10 +37,10 @@ def command(session: Session, name: str | None, task: str | None, as_json: bool)
     name, task = name_and_task(name, task)
     client = session.client()
     runs = runs_of(client)
-    found = stacks(client, find(runs, name) if name else only_active(runs, "stacks"), task)
+    by_task = stacks(client, find(runs, name) if name else only_active(runs, "stacks"), task)
     if as_json:
-        session.put_json({"stacks": found})
+        session.put_json({"stacks": by_task})
         return 0
-    blocks = [f"{session.paint(task, 'bold')}\n{text.rstrip()}" for task, text in found.items()]
+    blocks = [f"{session.paint(task, 'bold')}\n{text.rstrip()}" for task, text in by_task.items()]
     session.put("\n\n".join(blocks))
     return 0

@@ -91,10 +91,10 @@ def _tensorboard() -> list[str]:
 
     if find_spec("tensorboard") is not None:
         return [sys.executable, "-m", "tensorboard.main"]
-    found = which("tensorboard")
-    if found is None:
+    program = which("tensorboard")
+    if program is None:
         raise OrchestratorError("TensorBoard is not installed on this machine", hint=INSTALL_HINT)
-    return [found]
+    return [program]
 
 
 @contextlib.contextmanager

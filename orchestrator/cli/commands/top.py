@@ -39,6 +39,6 @@ def command(session: Session, name: str | None, utc: bool) -> int:
     from orchestrator.cli.top.feed import Feed
 
     feed = Feed(session, name)
-    feed.look(None, "")  # an error is shown before the screen is taken
+    feed.read(None, "")  # an error is shown before the screen is taken
     Top(feed, utc=utc).run()
     return 0

@@ -111,18 +111,18 @@ def scan(
             return Scanned(host, (), e)
 
     pool = ThreadPoolExecutor(max_workers=AT_ONCE)
-    found: list[Scanned] = []
+    scanned: list[Scanned] = []
     try:
         asked = [pool.submit(one, host) for host in hosts]
         for answered, _ in enumerate(as_completed(asked), 1):
             count(answered)
-            while len(found) < len(asked) and asked[len(found)].done():
-                found.append(asked[len(found)].result())
-                show(found[-1])
+            while len(scanned) < len(asked) and asked[len(scanned)].done():
+                scanned.append(asked[len(scanned)].result())
+                show(scanned[-1])
     finally:
         # An interruption ends the command: no other host is asked
         pool.shutdown(wait=False, cancel_futures=True)
-    return found
+    return scanned
 
 
 class Counter:
@@ -156,8 +156,8 @@ def document(scanned: Sequence[Scanned], added: int) -> dict[str, Any]:
         "added": added,
         "hosts": [
             {
-                "host": found.host.name,
-                "error": str(found.error) if found.error else None,
+                "host": host.host.name,
+                "error": str(host.error) if host.error else None,
                 "keys": [
                     {
                         "address": key.hop.address,
@@ -169,19 +169,19 @@ def document(scanned: Sequence[Scanned], added: int) -> dict[str, Any]:
                         "was": key.was.key.fingerprint if key.was else None,
                         "line": key.was.where if key.was else None,
                     }
-                    for key in found.keys
+                    for key in host.keys
                 ],
             }
-            for found in scanned
+            for host in scanned
         ],
     }
 
 
-def lines(found: Scanned) -> list[str]:
+def lines(scanned: Scanned) -> list[str]:
     """Return a host's keys with their fingerprints, as ssh-keygen prints them."""
     return [
-        f"{found.host.name}  {key.hop.address}:{key.hop.port}  {key.key.type}  {key.key.fingerprint}  {_state(key)}"
-        for key in found.keys
+        f"{scanned.host.name}  {key.hop.address}:{key.hop.port}  {key.key.type}  {key.key.fingerprint}  {_state(key)}"
+        for key in scanned.keys
     ]
 
 
@@ -247,8 +247,10 @@ def trust(
     scanned, added = trust_rounds(session, transport, hosts, request, quiet=as_json)
     if as_json:
         session.put_json(document(scanned, added))
-    failed = [found.error for found in scanned if found.error is not None]
-    refused = [error for found in scanned if (error := found.refusal(replace=request.replace)) is not None]
+    failed = [host_keys.error for host_keys in scanned if host_keys.error is not None]
+    refused = [
+        error for host_keys in scanned if (error := host_keys.refusal(replace=request.replace)) is not None
+    ]
     if len(failed) == len(scanned) == 1:
         raise failed[0]
     for error in [*failed, *refused[1:]]:
@@ -273,12 +275,14 @@ def trust_rounds(
     for last in (False, True):
         scanned = _scan_and_show(session, transport, hosts, quiet=quiet)
         takes = [
-            found for found in scanned if found.to_take and found.refusal(replace=request.replace) is None
+            host_keys
+            for host_keys in scanned
+            if host_keys.to_take and host_keys.refusal(replace=request.replace) is None
         ]
         if not takes:
             break
         if not request.yes:
-            keys = [key for found in takes for key in found.to_take]
+            keys = [key for host_keys in takes for key in host_keys.to_take]
             if not is_interactive(session):
                 raise Refused(
                     "no terminal to confirm the keys on",
@@ -291,11 +295,11 @@ def trust_rounds(
             ):
                 raise Refused("not confirmed; no key was added")
         try:
-            added += transport.trust(key for found in takes for key in found.keys)
+            added += transport.trust(key for host_keys in takes for key in host_keys.keys)
         except (OSError, ValueError) as e:
             why = e.strerror if isinstance(e, OSError) else e
             raise OrchestratorError(f"cannot write {session.paths.known_hosts}: {why}") from e
-        if last or not any(key.hop.bastion for found in scanned for key in found.keys):
+        if last or not any(key.hop.bastion for host_keys in scanned for key in host_keys.keys):
             break
     return scanned, added
 
@@ -305,8 +309,8 @@ def _scan_and_show(
 ) -> list[Scanned]:
     counter = Counter(session, len(hosts))
 
-    def show(found: Scanned) -> None:
-        shown = lines(found)
+    def show(scanned: Scanned) -> None:
+        shown = lines(scanned)
         if shown and not quiet:
             counter.clear()
             session.put("\n".join(shown))

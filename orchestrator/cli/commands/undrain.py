@@ -30,9 +30,11 @@ def command(session: Session, name: str | None, host: str, old_name: str | None,
     A run that continued with fewer workers grows back at its next verified checkpoint; otherwise HOST becomes a
     spare. Without NAME: the only active run that has HOST.
     """
-    found = run(name or old_name, host, session, verb="undrain")
+    answered = run(name or old_name, host, session, verb="undrain")
     if as_json:
-        session.put_json(found)
+        session.put_json(answered)
     else:
-        session.put(printable(f"{host} is {found.get('state')} for {found.get('run_id')}; it can take tasks"))
+        session.put(
+            printable(f"{host} is {answered.get('state')} for {answered.get('run_id')}; it can take tasks")
+        )
     return 0

@@ -62,16 +62,16 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
     if request.engine == "slurm":
         from orchestrator.client import on_slurm
 
-        found, created = on_slurm.submit(request.file, session, from_scratch=request.from_scratch)
+        job, created = on_slurm.submit(request.file, session, from_scratch=request.from_scratch)
         session.say(
-            f"job {found.id} {'is submitted' if created else 'has this run already; nothing has changed'}"
+            f"job {job.id} {'is submitted' if created else 'has this run already; nothing has changed'}"
         )
-        on_slurm.of_run(session, found.name)
+        on_slurm.of_run(session, job.name)
         if request.until == "accepted":
-            return Submitted(f"job {found.id}", found.name, created)
-        on_slurm.wait_for_nodes(found, session)
-        newest = find_or_newest(runs_of(session.client()), found.name)
-        return Submitted(str(newest["run_id"]), found.name, created)
+            return Submitted(f"job {job.id}", job.name, created)
+        on_slurm.wait_for_nodes(job, session)
+        newest = find_or_newest(runs_of(session.client()), job.name)
+        return Submitted(str(newest["run_id"]), job.name, created)
     if request.engine == "k8s":
         return _submit_to_pods(request, session, client)
     return _submit_here(request, session, client)
@@ -207,7 +207,7 @@ def _wait(request: Request, session: Session, client: Client, document: dict[str
         progress=True,
         from_now=not document["created"],
     )
-    while watch.look():
+    while watch.poll():
         pass
     return watch.run
 

@@ -39,9 +39,9 @@ def run(session: Session, files: Sequence[str], *, hosts: bool) -> list[Checked]
         try:
             plan, _ = load_plan(file)
             spares = tuple(host.name for host in plan.hosts if host.spare)
-            found = _ask_hosts(file, plan, session) if hosts else Checked(file, None)
+            checked_file = _ask_hosts(file, plan, session) if hosts else Checked(file, None)
             warnings = tuple(own_paths.sentences(plan))
-            checked.append(replace(found, spares=spares, warnings=warnings))
+            checked.append(replace(checked_file, spares=spares, warnings=warnings))
         except SpecError as e:
             checked.append(Checked(file, e, e.exit_code))
     return checked
@@ -50,26 +50,28 @@ def run(session: Session, files: Sequence[str], *, hosts: bool) -> list[Checked]
 def _ask_hosts(file: str, plan: Plan, session: Session) -> Checked:
     from orchestrator.cli.commands.doctor import SLOW_S, examined
 
-    found = examined(file, plan, session, within_s=SLOW_S)
-    for one in found.findings:
+    examination = examined(file, plan, session, within_s=SLOW_S)
+    for one in examination.findings:
         if one.level == "warning":
             session.warn(one.message)
-    if not found.errors:
+    if not examination.errors:
         return Checked(file, None)
-    lines = [_line(file, plan, one) for one in found.errors]
-    error = SpecError("\n".join(lines), hint="; ".join(dict.fromkeys(one.hint for one in found.errors)))
-    return Checked(file, error, max(one.problem.exit_code if one.problem else 6 for one in found.errors))
+    lines = [_line(file, plan, one) for one in examination.errors]
+    error = SpecError("\n".join(lines), hint="; ".join(dict.fromkeys(one.hint for one in examination.errors)))
+    return Checked(
+        file, error, max(one.problem.exit_code if one.problem else 6 for one in examination.errors)
+    )
 
 
-def _line(file: str, plan: Plan, found: Finding) -> str:
+def _line(file: str, plan: Plan, finding: Finding) -> str:
     """Return the diagnostic at the key that it is about, else at the host."""
     from orchestrator.spec.load import located
 
-    if found.problem is not None and found.problem.key is not None:
-        return located(file, tuple(found.problem.key.split(".")), found.message)
+    if finding.problem is not None and finding.problem.key is not None:
+        return located(file, tuple(finding.problem.key.split(".")), finding.message)
     numbers = {host.name: i for i, host in enumerate(plan.hosts)}
-    host = found.host if found.peer is None else found.peer
-    return located(file, ("hosts",) if host is None else ("hosts", numbers[host]), found.message)
+    host = finding.host if finding.peer is None else finding.peer
+    return located(file, ("hosts",) if host is None else ("hosts", numbers[host]), finding.message)
 
 
 @click.command(
@@ -107,13 +109,13 @@ def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool
         ]
         session.put_json({"files": diagnostics})
     else:
-        for found in checked:
-            for warning in found.warnings:
+        for one in checked:
+            for warning in one.warnings:
                 session.say(f"{session.paint_err('warning:', 'yellow')} {warning}")
-            if found.error is None:
-                spares = f" (spare: {', '.join(found.spares)})" if found.spares else ""
-                session.put(f"{found.file}: ok{spares}")
+            if one.error is None:
+                spares = f" (spare: {', '.join(one.spares)})" if one.spares else ""
+                session.put(f"{one.file}: ok{spares}")
             else:
-                session.say(str(found.error))
-                session.hint(found.error.hint)
-    return max(found.exit_code for found in checked)
+                session.say(str(one.error))
+                session.hint(one.error.hint)
+    return max(one.exit_code for one in checked)

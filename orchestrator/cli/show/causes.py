@@ -51,19 +51,21 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
     return "\n\n".join(blocks) if causes else "\n".join(blocks)
 
 
-def goodput(told: Document | None) -> str:
+def goodput(account: Document | None) -> str:
     """Say which part of the run's time counts, and what the rest was spent on, the most first.
 
     >>> goodput({"value": 0.91, "badput": {"start": 3.0, "lost": 12.0}})
     '91% of the time counts; lost 12 s, start 3 s'
     """
-    if not told or told.get("value") is None:
+    if not account or account.get("value") is None:
         return ""
-    badput = sorted((told.get("badput") or {}).items(), key=lambda each: -each[1])
+    badput = sorted((account.get("badput") or {}).items(), key=lambda each: -each[1])
     spent = ", ".join(f"{name} {duration(seconds)}" for name, seconds in badput if seconds >= 0.5)
-    lost = render.gpu_hours(told)
+    lost = render.gpu_hours(account)
     return (
-        f"{told['value']:.0%} of the time counts" + (f"; {spent}" if spent else "") + lost.replace(",", ";")
+        f"{account['value']:.0%} of the time counts"
+        + (f"; {spent}" if spent else "")
+        + lost.replace(",", ";")
     )
 
 
@@ -111,7 +113,7 @@ def block(
     lines += _wrapped("when", ", ".join(facts), paint, width)
     lines += _wrapped("means", cause.get("means"), paint, width)
     followed = cause.get("followed") or []
-    named = [_follower(found) for found in followed[:_NAMED_MAX]]
+    named = [_follower(follower) for follower in followed[:_NAMED_MAX]]
     if len(followed) > _NAMED_MAX:
         named.append(f"{len(followed) - _NAMED_MAX} more")
     parts = [", ".join(named)] if named else []
@@ -133,9 +135,9 @@ def last_lines(cause: Document, paint: Paint, width: int | None = None) -> list[
     return [f"{who}{cut(text, width and width - taken)}".rstrip() for text in texts]
 
 
-def _follower(found: Document) -> str:
-    after = f" after {duration(found['after_s'])}" if found.get("after_s") is not None else ""
-    return f"{found.get('task')} on {found.get('host')}{after}"
+def _follower(follower: Document) -> str:
+    after = f" after {duration(follower['after_s'])}" if follower.get("after_s") is not None else ""
+    return f"{follower.get('task')} on {follower.get('host')}{after}"
 
 
 def _wrapped(label: str, text: object, paint: Paint, width: int | None) -> list[str]:

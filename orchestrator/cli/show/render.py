@@ -33,13 +33,13 @@ def status(document: Document, paint: Paint, *, width: int | None = None) -> str
         return "The journal has no runs"
     if not runs:
         return "No runs yet; `orch up FILE` starts one"
-    full = [found for found in runs if is_active(found)] or [runs[-1]]
-    ended = [found for found in reversed(runs) if not is_active(found) and found not in full]
-    blocks = [run(found, paint, width=width) for found in full]
+    full = [one for one in runs if is_active(one)] or [runs[-1]]
+    ended = [one for one in reversed(runs) if not is_active(one) and one not in full]
+    blocks = [run(one, paint, width=width) for one in full]
     if ended:
         lines = [paint("Ended runs:", "dim")]
-        for found in ended[:ENDED_MAX]:
-            lines += indent(fold(headline(found, paint), width and width - 2, indent="  "))
+        for one in ended[:ENDED_MAX]:
+            lines += indent(fold(headline(one, paint), width and width - 2, indent="  "))
         if len(ended) > ENDED_MAX:
             lines.append(f"  and {len(ended) - ENDED_MAX} more; `orch status NAME` shows one")
         blocks.append("\n".join(lines))
@@ -101,11 +101,11 @@ def headline(run: Document, paint: Paint) -> str:
 
 def bottleneck_line(run: Document) -> str:
     """Return what limits the run now, for how long, and what to do; empty where nothing is known."""
-    told = run.get("bottleneck")
-    if not told or not is_active(run):
+    limit = run.get("bottleneck")
+    if not limit or not is_active(run):
         return ""
-    since = f" (for {duration(told['age_s'])})" if told.get("age_s") is not None else ""
-    return f"limited by {told.get('sentence')}{since}: {told.get('remedy')}"
+    since = f" (for {duration(limit['age_s'])})" if limit.get("age_s") is not None else ""
+    return f"limited by {limit.get('sentence')}{since}: {limit.get('remedy')}"
 
 
 def times_line(run: Document) -> str:
@@ -125,13 +125,13 @@ def times_line(run: Document) -> str:
     return "; ".join(parts)
 
 
-def gpu_hours(told: Document | None) -> str:
+def gpu_hours(account: Document | None) -> str:
     """Return what was trained again, in hours of a GPU; nothing where that is none, or not known.
 
     >>> gpu_hours({"lost_gpu_hours": 1.42}), gpu_hours({"lost_gpu_hours": 0.0})
     (', 1.4 GPU-hours lost', '')
     """
-    lost = (told or {}).get("lost_gpu_hours")
+    lost = (account or {}).get("lost_gpu_hours")
     return f", {lost:.2g} GPU-hours lost" if isinstance(lost, (int, float)) and lost >= 0.01 else ""
 
 
@@ -229,21 +229,21 @@ TASKS_MAX = 8
 
 def left_lines(run: Mapping[str, Any], paint: Paint, width: int | None = None) -> list[str]:
     """Return what the tasks have left, how to fetch it, and what could not be: `width` less two columns of indent."""
-    found = run.get("outputs") or {}
-    tasks, lines = found.get("tasks") or [], []
+    outputs = run.get("outputs") or {}
+    tasks, lines = outputs.get("tasks") or [], []
     for left in tasks[:TASKS_MAX]:
         there = f"{left['task']} left {counted(left['files'], 'file')}, {size(left['bytes'])}"
-        here = f"; {left['fetched']} of them in {found['directory']}" if left["fetched"] else ""
+        here = f"; {left['fetched']} of them in {outputs['directory']}" if left["fetched"] else ""
         lines.append(f"{there}{here}")
     if len(tasks) > TASKS_MAX:
         lines.append(f"and {counted(len(tasks) - TASKS_MAX, 'task')} more left files")
     if any(left["fetched"] < left["files"] for left in tasks):
         lines[-1] += f": `orch fetch {run.get('name')}`"
-    if found.get("pending"):
+    if outputs.get("pending"):
         lines.append(
-            "what the tasks left is being fetched" if found["directory"] else "looking for what they left"
+            "what the tasks left is being fetched" if outputs["directory"] else "looking for what they left"
         )
     shown = folded(lines, width)
-    for why in found.get("problems") or []:
+    for why in outputs.get("problems") or []:
         shown += labelled("not fetched:", printable(str(why)), paint, "yellow", width)
     return shown

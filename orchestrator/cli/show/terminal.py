@@ -34,8 +34,8 @@ def inert(text: str) -> str:
     """
     if _ACTING.search(text) is None:
         return text
-    colours = [found["colour"] for found in _ACTING.finditer(text) if found["colour"]]
-    shown = _ACTING.sub(lambda found: found["colour"] or escaped(found[0]), text)
+    colours = [match["colour"] for match in _ACTING.finditer(text) if match["colour"]]
+    shown = _ACTING.sub(lambda match: match["colour"] or escaped(match[0]), text)
     return f"{shown}\x1b[0m" if colours and colours[-1] not in ("\x1b[0m", "\x1b[m") else shown
 
 
@@ -45,7 +45,7 @@ def one_line(text: str) -> str:
     >>> one_line("a\\nb")
     'a\\\\nb'
     """
-    return re.sub("[\t-\r\u0085\u2028\u2029]", lambda found: escaped(found[0]), text)
+    return re.sub("[\t-\r\u0085\u2028\u2029]", lambda match: escaped(match[0]), text)
 
 
 def escaped(character: str) -> str:
@@ -66,7 +66,7 @@ def printable(text: str) -> str:
     Colours stay, and end with the line. Other control sequences (movements, titles, the bell) are removed.
     """
     shown = next((part for part in reversed(text.split("\r")) if part.strip()), "")
-    shown = _CONTROL.sub(lambda found: found[0] if _SGR.fullmatch(found[0]) else "", shown)
+    shown = _CONTROL.sub(lambda match: match[0] if _SGR.fullmatch(match[0]) else "", shown)
     return f"{shown}\x1b[0m" if "\x1b[" in shown and not shown.endswith("\x1b[0m") else shown
 
 

@@ -148,7 +148,7 @@ class Top(App[None]):
         self._pane = 0
         self._columns: list[str] = []
         self._shown: dict[str, object] = {}
-        self._looking = False
+        self._polling = False
         self._again = False
 
     def compose(self) -> ComposeResult:
@@ -166,37 +166,37 @@ class Top(App[None]):
     def on_mount(self) -> None:
         """Begin to look."""
         self.query_one(DataTable).focus()
-        self.set_interval(self._every_s, self.look)
-        self.look()
+        self.set_interval(self._every_s, self.poll)
+        self.poll()
         self._arrange()
 
     # -- looking -------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Look once, in a thread: a slow coordinator does not hold up the keys."""
-        self._again = self._looking
-        if self._looking:
+    def poll(self) -> None:
+        """Read the status once, in a thread: a slow coordinator does not hold up the keys."""
+        self._again = self._polling
+        if self._polling:
             return
-        self._looking = True
+        self._polling = True
         task, grep = None if self._all else self._chosen, self._grep
 
         def run() -> None:
             try:
-                found: Seen | OrchestratorError = self._feed.look(task, grep)
+                result: Seen | OrchestratorError = self._feed.read(task, grep)
             except OrchestratorError as e:
-                found = e
-            self.call_from_thread(self._looked, found)
+                result = e
+            self.call_from_thread(self._polled, result)
 
-        self.run_worker(run, thread=True, group="look")
+        self.run_worker(run, thread=True, group="poll")
 
-    def _looked(self, found: Seen | OrchestratorError) -> None:
-        self._looking = False
-        if isinstance(found, OrchestratorError):
-            self.notify(inert(str(found)), severity="error", markup=False)
+    def _polled(self, result: Seen | OrchestratorError) -> None:
+        self._polling = False
+        if isinstance(result, OrchestratorError):
+            self.notify(inert(str(result)), severity="error", markup=False)
         else:
-            self._show(found)
+            self._show(result)
         if self._again:  # another task was chosen meanwhile
-            self.look()
+            self.poll()
 
     def _show(self, seen: Seen) -> None:
         self._seen = seen
@@ -206,7 +206,7 @@ class Top(App[None]):
             self._set("#pace", view.sparkline("steps/s", seen.pace, half))
             self._set("#loss", view.sparkline("loss", seen.loss, half))
             self._show_tasks(seen)
-            self._lines("#events", [view.event(found, utc=self._utc) for found in seen.events])
+            self._lines("#events", [view.event(event, utc=self._utc) for event in seen.events])
             title = "all tasks" if self._all or self._chosen is None else self._chosen
             log = self.screen_stack[0].query_one("#log", RichLog)
             log.border_title = f"log {title}" + (f" with {inert(self._grep)!r}" if self._grep else "")
@@ -259,7 +259,7 @@ class Top(App[None]):
         if task is not None and task != self._chosen:
             self._chosen = task
             self._all = False
-            self.look()
+            self.poll()
 
     # -- panes ---------------------------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class Top(App[None]):
     def action_all_tasks(self) -> None:
         """Show the log of all tasks, or of the chosen one again."""
         self._all = not self._all
-        self.look()
+        self.poll()
 
     def action_find(self) -> None:
         """Ask for a text that lines of the log must have."""
@@ -309,12 +309,12 @@ class Top(App[None]):
         field.display = True
         field.focus()
 
-    def on_input_submitted(self, found: Input.Submitted) -> None:
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
         """Show the lines that have it."""
-        self._grep = found.value
-        found.input.display = False
+        self._grep = submitted.value
+        submitted.input.display = False
         self.query_one(DataTable).focus()
-        self.look()
+        self.poll()
 
     def action_runs(self) -> None:
         """Choose the run that is shown."""
@@ -323,7 +323,7 @@ class Top(App[None]):
             if run_id is not None:
                 self._feed.name = run_id
                 self._chosen = None
-                self.look()
+                self.poll()
 
         self.push_screen(Choice(self._seen), chosen)
 

@@ -63,7 +63,7 @@ class Feed:
         self.name = name
         """The run that is shown."""
 
-    def look(self, task: str | None, grep: str) -> Seen:
+    def read(self, task: str | None, grep: str) -> Seen:
         """Return what there is now. `task`: whose log is wanted; None for all. Raises UsageError for an unknown run."""
         api = self._environment.client()
         try:
@@ -94,15 +94,15 @@ class Feed:
         kept, run_id = _Kept(), str(run["run_id"])
         kept.events.extend(source.events(run_id, 0)["events"])
         query = {"names": "steps_per_s,loss", "x": "time", "buckets": str(POINTS_MAX)}
-        _take(kept, source.series(run_id, query))
+        _append_series(kept, source.series(run_id, query))
         return Seen(recorded, run, tuple(kept.events), (), tuple(kept.pace), tuple(kept.loss))
 
     def _keep(self, run: Document) -> _Kept:
         kept = self._kept.setdefault(str(run["run_id"]), _Kept())
-        found = self._environment.client().get(
+        answer = self._environment.client().get(
             "/v1/events", {"name": str(run["run_id"]), "after": kept.after}
         )
-        for event in found.get("events") or []:
+        for event in answer.get("events") or []:
             kept.after = event["seq"]
             if event.get("run") == run["run_id"]:
                 kept.events.append(event)
@@ -123,12 +123,12 @@ class Feed:
             "buckets": POINTS_MAX,
         }
         try:
-            found = self._environment.client().get(f"/v1/runs/{run['run_id']}/series", query)
+            series = self._environment.client().get(f"/v1/runs/{run['run_id']}/series", query)
         except CoordinatorUnreachable:
             raise
         except OrchestratorError:
             return  # an older coordinator keeps none
-        _take(kept, found)
+        _append_series(kept, series)
 
     def _lines(self, run: Document | None, task: str | None, grep: str) -> list[LogLine]:
         if run is None:
@@ -149,9 +149,9 @@ class Feed:
         order(self._environment.client(), document, force=False)
 
 
-def _take(kept: _Kept, found: Document) -> None:
+def _append_series(kept: _Kept, document: Document) -> None:
     """Take in the pace and the loss of a document of series."""
-    for series in found.get("series") or []:
+    for series in document.get("series") or []:
         points = kept.loss if series.get("name") == "loss" else kept.pace
         for value in series.get("y") or []:
             _add(points, value)

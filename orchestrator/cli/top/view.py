@@ -51,11 +51,11 @@ def head(seen: Seen, width: int = 120) -> Text:
     )
     others = f"  {counted(len(seen.runs), 'run')} (r)" if len(seen.runs) > 1 else ""
     # On a narrow screen, what tells least is left out first: the bar, then the number of runs, then the last facts.
-    told = [(_facts(run, bar), others) for bar in (_BAR, _BAR // 2, 0)]
-    facts = told[-1][0]
-    told += [(facts[:count], "") for count in range(len(facts), -1, -1)]
+    choices = [(_facts(run, bar), others) for bar in (_BAR, _BAR // 2, 0)]
+    facts = choices[-1][0]
+    choices += [(facts[:count], "") for count in range(len(facts), -1, -1)]
     room = width - first.cell_len
-    lines = ((" ".join(some), rest) for some, rest in told)
+    lines = ((" ".join(some), rest) for some, rest in choices)
     shown, rest = next(line for line in lines if sum(map(len, line)) <= room or not line[0])
     first.append_text(safe(shown))
     first.append(rest, "dim")
@@ -139,11 +139,11 @@ def _cells(task: Document, host: Document) -> dict[str, Text]:
     }
 
 
-def event(found: Document, *, utc: bool = False) -> Text:
+def event(document: Document, *, utc: bool = False) -> Text:
     """Return one event in one line: `03:12:44 CET failed  worker:3 …`, in local time or UTC."""
-    time = of_event(found.get("time"), utc=utc)[11:]
+    time = of_event(document.get("time"), utc=utc)[11:]
     return Text.assemble(
-        (time, "dim"), " ", (str(found.get("kind")), "cyan"), "  ", safe(found.get("message") or "")
+        (time, "dim"), " ", (str(document.get("kind")), "cyan"), "  ", safe(document.get("message") or "")
     )
 
 

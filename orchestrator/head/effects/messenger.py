@@ -130,7 +130,7 @@ class Messenger:
         said: list[Notice] = []
         before, ended = (self._seq, self._desk), set(self._ended)
         for one in self._news():
-            self._desk, notice = notices.take(self._desk, one, self._now())
+            self._desk, notice = notices.throttle(self._desk, one, self._now())
             said += [notice] if notice is not None else []
         self._desk, more = notices.due(self._desk, self._now())
         told = [self._tell(notice) for notice in (*said, *more)]

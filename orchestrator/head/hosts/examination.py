@@ -30,7 +30,7 @@ from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Pace,
 from orchestrator.head.reach.transport import Transport
 from orchestrator.protocol.orders import Seen, Target
 from orchestrator.protocol.table import REACH
-from orchestrator.reporting.findings import Finding, found, of_problem, worst_first
+from orchestrator.reporting.findings import Finding, finding, of_problem, worst_first
 
 RUN_ID = "inspection-20000101-000000"
 """The id of a run that is never started. Hosts remember nothing of a run before they get its code."""
@@ -127,7 +127,9 @@ class _Doctor:
         failed = [answer for answer in answers.values() if isinstance(answer, Finding)]
         failed += self._passed_over() if self._whole else []
         silent = f"it has not answered for {duration(self._within_s)}"
-        failed += [found("ssh.no-answer", f"{name}: {silent}", name) for name in names if name not in answers]
+        failed += [
+            finding("ssh.no-answer", f"{name}: {silent}", name) for name in names if name not in answers
+        ]
         looks: dict[str, Facts | Finding] = {}
         looking = threading.Thread(target=lambda: looks.update(self._look_at_all(list(met))), daemon=True)
         if self._whole:
@@ -141,7 +143,7 @@ class _Doctor:
         if self._whole and len(seen) > 1 and not any(one.level == "error" for one in pairs):
             first, last = self._plan.ports
             said = f"{len(seen)} hosts reach each other, in both directions, on ports of {first}-{last}"
-            pairs.append(found("net.reached", said))
+            pairs.append(finding("net.reached", said))
         all_ = [
             *failed,
             *judgement.of_hosts(self._plan, met, whole=self._whole),
@@ -163,7 +165,7 @@ class _Doctor:
             if isinstance(way, _Warns):
                 with contextlib.suppress(HostError):  # the connection reports it
                     told.update((warning, host.name) for warning in way.warnings(host) if warning not in told)
-        return [found("ssh.config", warning, name) for warning, name in told.items()]
+        return [finding("ssh.config", warning, name) for warning, name in told.items()]
 
     def _meet(self, name: str) -> Met | Finding:
         """Connect, and have the host listen on the run's ports."""
@@ -265,7 +267,7 @@ class _Doctor:
         answers = at_once(one, names, self._within_s)
         said = f"its Python and its checkpoint directory have not answered for {duration(self._within_s)}"
         late = {
-            name: found("ssh.no-answer", f"{name}: {said}", name) for name in names if name not in answers
+            name: finding("ssh.no-answer", f"{name}: {said}", name) for name in names if name not in answers
         }
         return {**answers, **late}
 
@@ -306,5 +308,5 @@ def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
         versions = facts[hosts[0].name].versions
         told = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
         python = facts[hosts[0].name].python
-        wrong.append(found("python.fits", f"Python {python}{f' with {told}' if told else ''} on all hosts"))
+        wrong.append(finding("python.fits", f"Python {python}{f' with {told}' if told else ''} on all hosts"))
     return [*stuck, *wrong]

@@ -12,7 +12,7 @@ from orchestrator.core.words import counted, duration, listed, size
 from orchestrator.head.links.clock import HostClock
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import Directory, GpuState, Health, Owner, Seen
-from orchestrator.reporting.findings import Finding, Level, found
+from orchestrator.reporting.findings import Finding, Level, finding
 
 SLOW_NAME_S = 2.0
 OPEN_FILES_MIN = 4096
@@ -81,7 +81,7 @@ def _twice(met: Iterable[Met]) -> Iterator[Finding]:
         other = first.setdefault(one.machine, one.name)
         if other != one.name:
             said = f"{other} and {one.name} are one machine: they have the same boot id and the same host directory"
-            yield found("host.twice", said, other, one.name)
+            yield finding("host.twice", said, other, one.name)
 
 
 def _round_trips(met: Iterable[Met]) -> list[Finding]:
@@ -89,7 +89,7 @@ def _round_trips(met: Iterable[Met]) -> list[Finding]:
         ((one.round_trip_s, one.name) for one in met if one.round_trip_s is not None), reverse=True
     )
     told = listed([f"{seconds * 1000:.1f} ms to {name} and back" for seconds, name in taken])
-    return [found("ssh.round-trip", f"an order takes {told}")] if taken else []
+    return [finding("ssh.round-trip", f"an order takes {told}")] if taken else []
 
 
 def _ssh(one: Met) -> Iterator[Finding]:
@@ -98,13 +98,13 @@ def _ssh(one: Met) -> Iterator[Finding]:
         said = (
             f"{one.name}: its sshd drops logins once {counted(startups, 'other')} are under way (MaxStartups)"
         )
-        yield found("ssh.limits", said, one.name, level="warning")
+        yield finding("ssh.limits", said, one.name, level="warning")
     if "printed" in one.hello:
         said = f"{one.name}: the rc files of its login shell print {one.hello['printed']!r}"
-        yield found("ssh.rc-files", said, one.name, level="warning")
+        yield finding("ssh.rc-files", said, one.name, level="warning")
     if "shell_s" in slow:
         said = f"{one.name}: the rc files of its login shell take {duration(slow['shell_s'])}"
-        yield found("ssh.rc-files", said, one.name, level="warning")
+        yield finding("ssh.rc-files", said, one.name, level="warning")
 
 
 def _checkpoint_directory(plan: Plan, one: Met) -> Directory | None:
@@ -120,10 +120,10 @@ def _checkpoints(plan: Plan, one: Met) -> Iterator[Finding]:
     for place, owner in ((path, directory["owner"]), (f"{path}/.orch", directory["own"])):
         if owner is not None and not owner["writable"]:
             said = f"{one.name}: {place} belongs to {_user(owner)}, and orch is {_me(one)} there"
-            yield found("storage.owner", said, one.name)
+            yield finding("storage.owner", said, one.name)
     harm = list(_harm(directory["nfs"]))
     if harm:
-        yield found("storage.nfs", f"{one.name}: the NFS mount of {path} has {listed(harm)}", one.name)
+        yield finding("storage.nfs", f"{one.name}: the NFS mount of {path} has {listed(harm)}", one.name)
 
 
 def _user(owner: Owner) -> str:
@@ -160,7 +160,7 @@ def _users(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
     seen = [_checkpoint_directory(plan, one) for all_ in hosts.values() for one in all_]
     owner = next((each["owner"] for each in seen if each is not None and each["owner"] is not None), None)
     whose = f"; it belongs to {_user(owner)}" if owner is not None else ""
-    return [found("storage.users", f"the hosts write {plan.checkpoint.dir} as {told}{whose}")]
+    return [finding("storage.users", f"the hosts write {plan.checkpoint.dir} as {told}{whose}")]
 
 
 def _ports(plan: Plan, one: Met) -> Iterator[Finding]:
@@ -171,12 +171,12 @@ def _ports(plan: Plan, one: Met) -> Iterator[Finding]:
             f"{one.name}: {free} of the ports {first}-{last} are free, and the run needs {needed}; busy are "
             f"{listed([str(port) for port in one.health['ports_busy']])}"
         )
-        yield found("net.ports-busy", said, one.name)
+        yield finding("net.ports-busy", said, one.name)
     outgoing = one.health["outgoing"]
     if outgoing is not None and first <= outgoing[1] and outgoing[0] <= last:
         range_ = f"its range of outgoing connections, {outgoing[0]}-{outgoing[1]}"
         said = f"{one.name}: `ports: {first}-{last}` lies in {range_}"
-        yield found("net.ports-outgoing", said, one.name)
+        yield finding("net.ports-outgoing", said, one.name)
 
 
 def _gpus_of(plan: Plan, one: Met) -> list[tuple[int, GpuState]]:
@@ -193,7 +193,7 @@ def _gpus_differ(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
     if len(hosts) < 2:
         return []
     told = "; ".join(f"{name} on {listed(names)}" for name, names in hosts.items())
-    return [found("gpu.differs", f"the GPUs of the run differ: {told}")]
+    return [finding("gpu.differs", f"the GPUs of the run differ: {told}")]
 
 
 def _gpus(plan: Plan, one: Met) -> Iterator[Finding]:
@@ -202,19 +202,19 @@ def _gpus(plan: Plan, one: Met) -> Iterator[Finding]:
             said = (
                 f"{one.name}: GPU {number} has had {counted(gpu['ecc_errors'], 'uncorrected memory error')}"
             )
-            yield found("gpu.unwell", said, one.name)
+            yield finding("gpu.unwell", said, one.name)
         if gpu["xids"]:
             said = f"{one.name}: the driver has told of errors of GPU {number} since the boot: Xid "
-            yield found("gpu.unwell", said + ", ".join(map(str, gpu["xids"])), one.name)
+            yield finding("gpu.unwell", said + ", ".join(map(str, gpu["xids"])), one.name)
         if gpu["slowed"]:
             said = f"{one.name}: the hardware slows GPU {number} down, for {gpu['slowed']}"
-            yield found("gpu.unwell", said, one.name)
+            yield finding("gpu.unwell", said, one.name)
 
 
 def _clock(one: Met) -> list[Finding]:
     clock = HostClock()
     clock.told(one.health["time"], one.asked_at, one.answered_at)
-    return [found("host.clock", f"{one.name}: {clock.sentence}", one.name)] if clock.is_off else []
+    return [finding("host.clock", f"{one.name}: {clock.sentence}", one.name)] if clock.is_off else []
 
 
 def _disks(plan: Plan, one: Met) -> Iterator[Finding]:
@@ -222,30 +222,30 @@ def _disks(plan: Plan, one: Met) -> Iterator[Finding]:
     for directory in one.health["directories"]:
         path, free, files = directory["path"], directory["free_bytes"], directory["free_files"]
         if directory["why"] is not None:
-            yield found("storage.read-only", f"{one.name}: {path}: {directory['why']}", one.name)
+            yield finding("storage.read-only", f"{one.name}: {path}: {directory['why']}", one.name)
         elif directory["read_only"]:
             said = f"{one.name}: {path} lies on a file system that is read-only"
-            yield found("storage.read-only", said, one.name)
+            yield finding("storage.read-only", said, one.name)
         if free is not None and free < FREE_BYTES_MIN:
-            yield found("storage.space", f"{one.name}: {path} has {size(free)} left", one.name)
+            yield finding("storage.space", f"{one.name}: {path} has {size(free)} left", one.name)
         if files is not None and files < FREE_FILES_MIN:
             said = f"{one.name}: {path} has room for {files} more files only"
-            yield found("storage.space", said, one.name)
+            yield finding("storage.space", said, one.name)
         if directory["noexec"] and path != data:
             said = f"{one.name}: {path} lies on a file system that is mounted with noexec"
-            yield found("storage.noexec", said, one.name)
+            yield finding("storage.noexec", said, one.name)
 
 
 def _limits(one: Met) -> Iterator[Finding]:
     files = one.health["open_files"]
     if files is not None and files < OPEN_FILES_MIN:
-        yield found("host.open-files", f"{one.name}: {files} files may be open at once", one.name)
+        yield finding("host.open-files", f"{one.name}: {files} files may be open at once", one.name)
     processes = one.health["processes"]
     if processes is not None and processes < PROCESSES_MIN:
         said = f"{one.name}: {_me(one)} may have {processes} processes, threads included"
-        yield found("host.processes", said, one.name)
+        yield finding("host.processes", said, one.name)
     if one.hello["warning"]:
-        yield found("host.ends-at-logout", f"{one.name}: {one.hello['warning']}", one.name)
+        yield finding("host.ends-at-logout", f"{one.name}: {one.hello['warning']}", one.name)
 
 
 def _proxies(plan: Plan, one: Met) -> list[Finding]:
@@ -254,7 +254,7 @@ def _proxies(plan: Plan, one: Met) -> list[Finding]:
         return []
     told = ", ".join(f"{name}={value}" for name, value in proxies.items())
     said = f"{one.name}: tasks get {told}; between the hosts they are told to go around it"
-    return [found("net.proxy", said, one.name)]
+    return [finding("net.proxy", said, one.name)]
 
 
 def of_pairs(
@@ -269,7 +269,7 @@ def of_pairs(
     if len(met) > 1:
         unheard = [name for name in met if name not in seen]
         findings += [
-            found(
+            finding(
                 "net.blocked",
                 f"{name}: it is not known whether it reaches its peers: it did not answer",
                 name,
@@ -304,7 +304,7 @@ def _better(address: str, looks: Mapping[str, Sequence[Seen]]) -> str | None:
 def _replaced(one: Finding, address: str) -> Finding:
     said = f"{one.message}; its peers are given {address}, by which they reach it"
     hint = f"write `address: {address}` or `data_address: {address}` of {one.peer}, and it is not looked for again"
-    return found(one.id, said, one.host, one.peer, level="warning", hint=hint)
+    return finding(one.id, said, one.host, one.peer, level="warning", hint=hint)
 
 
 def _of_peer(plan: Plan, peer: str, address: str, looks: Mapping[str, Sequence[Seen]]) -> list[Finding]:
@@ -320,7 +320,7 @@ def _of_peer(plan: Plan, peer: str, address: str, looks: Mapping[str, Sequence[S
     for (which, said), names in same.items():
         matters = peer in used and not used.isdisjoint(names)
         level: Level | None = None if matters else "warning"
-        findings.append(found(which, f"{listed(names)}: {said}", names[0], peer, level=level))
+        findings.append(finding(which, f"{listed(names)}: {said}", names[0], peer, level=level))
     return findings
 
 

@@ -39,13 +39,13 @@ class _Inventory:
         if group in above:
             raise UsageError(f"the inventory's group {group!r} is a child of itself")
         known = {**inherited, **self.vars.get(group, {})}
-        found: dict[str, Facts] = {}
+        hosts: dict[str, Facts] = {}
         for child in self._children_of(group):
             for host, facts in self.hosts_of(child, known, (*above, group)).items():
-                found[host] = {**found.get(host, {}), **facts}
+                hosts[host] = {**hosts.get(host, {}), **facts}
         for host, own in self.hosts.get(group, {}).items():
-            found[host] = {**known, **found.get(host, {}), **own}
-        return found
+            hosts[host] = {**known, **hosts.get(host, {}), **own}
+        return hosts
 
     def _children_of(self, group: str) -> list[str]:
         if group != "all":
@@ -94,7 +94,7 @@ def _is_yaml(text: str) -> bool:
 
 def _of_ini(text: str) -> _Inventory:
     """Return the inventory of `[group]`, `[group:vars]` and `[group:children]` sections."""
-    found, section, kind = _Inventory(), "ungrouped", ""
+    inventory, section, kind = _Inventory(), "ungrouped", ""
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             words = shlex.split(line, comments=True) if line.strip()[:1] not in ("#", ";") else []
@@ -110,9 +110,9 @@ def _of_ini(text: str) -> _Inventory:
                 )
         elif kind == "vars":
             key, _, value = " ".join(words).partition("=")
-            found.vars.setdefault(section, {})[key.strip()] = value.strip()
+            inventory.vars.setdefault(section, {})[key.strip()] = value.strip()
         elif kind == "children":
-            found.children.setdefault(section, []).append(words[0])
+            inventory.children.setdefault(section, []).append(words[0])
         else:
             facts: Facts = {
                 key: value for key, given, value in (w.partition("=") for w in words[1:]) if given
@@ -120,11 +120,11 @@ def _of_ini(text: str) -> _Inventory:
             has_port = words[0].count(":") == 1 and "[" not in words[0]
             name, _, port = words[0].partition(":") if has_port else (words[0], "", "")
             for one in _expanded(name):
-                found.hosts.setdefault(section, {})[one] = {
+                inventory.hosts.setdefault(section, {})[one] = {
                     **({"ansible_port": port} if port else {}),
                     **facts,
                 }
-    return found
+    return inventory
 
 
 def _expanded(name: str) -> Iterator[str]:
@@ -146,21 +146,21 @@ def _expanded(name: str) -> Iterator[str]:
 
 
 def _of_yaml(text: str) -> _Inventory:
-    found = _Inventory()
+    inventory = _Inventory()
 
     def walk(name: str, content: object) -> None:
         group = mapping(content, f"the inventory's group {name!r}")
-        found.hosts.setdefault(name, {})
-        found.vars.setdefault(name, {}).update(
+        inventory.hosts.setdefault(name, {})
+        inventory.vars.setdefault(name, {}).update(
             mapping(group.get("vars"), f"the inventory's vars of {name!r}")
         )
         for host, facts in mapping(group.get("hosts"), f"the inventory's hosts of {name!r}").items():
             for one in _expanded(str(host)):
-                found.hosts[name][one] = dict(mapping(facts, f"the inventory's host {host!r}"))
+                inventory.hosts[name][one] = dict(mapping(facts, f"the inventory's host {host!r}"))
         for child, inner in mapping(group.get("children"), f"the inventory's children of {name!r}").items():
-            found.children.setdefault(name, []).append(str(child))
+            inventory.children.setdefault(name, []).append(str(child))
             walk(str(child), inner)
 
     for name, content in yaml_mapping(text, "the inventory").items():
         walk(str(name), content)
-    return found
+    return inventory

@@ -117,14 +117,14 @@ def _plain(text: str) -> str:
 
 def distinct(machines: Sequence[Machine]) -> tuple[Machine, ...]:
     """Put lines of the same host together: their slots add up. Different hosts get different names."""
-    found: dict[str, Machine] = {}
+    by_place: dict[str, Machine] = {}
     for machine in machines:
-        known = found.get(machine.address or machine.name)
+        known = by_place.get(machine.address or machine.name)
         slots = machine.slots + (known.slots if known else 0)
-        found[machine.address or machine.name] = replace(machine, slots=slots)
+        by_place[machine.address or machine.name] = replace(machine, slots=slots)
     taken: set[str] = set()
     named = []
-    for machine in found.values():
+    for machine in by_place.values():
         name = next(name for name in _names_for(machine) if name not in taken)
         taken.add(name)
         address = machine.address or (machine.name if name != machine.name else None)
@@ -146,13 +146,13 @@ def one_task_each(
     """Return the layout of machines of which nothing more is known: a worker on each."""
     if not machines:
         raise UsageError(f"{origin} names no hosts")
-    found = distinct(machines)
+    hosts = distinct(machines)
     said = "nothing says how many GPUs the hosts have: `gpus:` is to be filled in"
     return Layout(
         origin,
-        tuple(replace(machine, slots=1) for machine in found),
+        tuple(replace(machine, slots=1) for machine in hosts),
         "multi_worker_mirrored",
-        {"worker": len(found)},
+        {"worker": len(hosts)},
         training_of(words),
         remarks=(*remarks, said),
     )

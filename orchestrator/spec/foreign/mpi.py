@@ -138,17 +138,17 @@ def parse_hostfile(text: str) -> tuple[Machine, ...]:
     >>> [(m.name, m.slots) for m in parse_hostfile("a slots=4 max_slots=8\\nb:2  # two\\n\\nc")]
     [('a', 4), ('b', 2), ('c', 1)]
     """
-    found = []
+    machines = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         name, _, count = _split(words[0])
         given = next((word.partition("=")[2] for word in words[1:] if word.startswith("slots=")), count)
-        found.append(machine_of(name, _number(given or "1", f"line {number} of the hostfile")))
-    if not found:
+        machines.append(machine_of(name, _number(given or "1", f"line {number} of the hostfile")))
+    if not machines:
         raise UsageError("the hostfile names no host", hint="one line a host, such as `server1 slots=4`")
-    return distinct(found)
+    return distinct(machines)
 
 
 def _split(word: str) -> tuple[str, str, str]:

@@ -96,9 +96,9 @@ def _host(host: HostPlan, name: str, plan: Plan, allocation: str) -> HostPlan:
 
 def claim_manifest(plan: Plan, wishes: PodWishes, allocation: str) -> Manifest:
     """Return the claim. The label says for whom it was made: who never ran gives it back, and nobody else does."""
-    found = objects.claim(plan, wishes, len(plan.hosts))
-    found["metadata"]["labels"][pod.ALLOCATION_LABEL] = allocation
-    return found
+    claim = objects.claim(plan, wishes, len(plan.hosts))
+    claim["metadata"]["labels"][pod.ALLOCATION_LABEL] = allocation
+    return claim
 
 
 def pod_manifests(

@@ -29,7 +29,7 @@ from orchestrator.spec.kubernetes.wishes import Wishes, pod_names
 PORT = "@PORT@"
 """In the place of the port, which the entry fills in: each generation has another one."""
 
-_TOLD_BY_THE_ENTRY = ("ORCH_RUN", "ORCH_HOST", "ORCH_GENERATION", "ORCH_RESTARTS")
+_SET_BY_THE_ENTRY = ("ORCH_RUN", "ORCH_HOST", "ORCH_GENERATION", "ORCH_RESTARTS")
 
 
 def in_pods(plan: Plan) -> Plan:
@@ -79,7 +79,7 @@ def _task(plan: Plan, task: TaskId, addresses: Addresses) -> dict[str, Any]:
     env = environment(plan, "", 0, task, 0, None)
     scratch = has_scratch(plan, task)
     return {
-        "env": {name: text for name, text in env.items() if name not in _TOLD_BY_THE_ENTRY},
+        "env": {name: text for name, text in env.items() if name not in _SET_BY_THE_ENTRY},
         "wiring": wiring(plan, addresses, task),
         "saves": task == plan.chief or task.type == "evaluator",
         "scratch": scratch,
@@ -100,8 +100,8 @@ def manifests(plan: Plan, wishes: Wishes, bundle: bytes, code: bytes | None) -> 
         bundle: our own code, as hosts get it.
         code: the user's code as a zip archive; None where the image has it.
     """
-    told = {"pod.json": json.dumps(settings(plan, wishes), indent=1)}
-    maps = {"bundle": _config_map(plan, wishes, "orch", {"orch.pyz": bundle}, told)}
+    files = {"pod.json": json.dumps(settings(plan, wishes), indent=1)}
+    maps = {"bundle": _config_map(plan, wishes, "orch", {"orch.pyz": bundle}, files)}
     if code is not None:
         maps["code"] = _config_map(plan, wishes, "code", {"code.zip": code}, {})
     return [*maps.values(), _jobset(plan, wishes, {name: _name(one) for name, one in maps.items()})]
@@ -111,9 +111,9 @@ def claims(plan: Plan, wishes: Wishes) -> list[Manifest]:
     """Return the claim of the checkpoints, where one is to be made. It is created once, and deleted by hand."""
     if plan.checkpoint is None or wishes.claim is not None:
         return []
-    found = objects.claim(plan, wishes, len(plan.tasks))
-    found["metadata"] = _metadata(plan, wishes, _name(found))
-    return [found]
+    claim = objects.claim(plan, wishes, len(plan.tasks))
+    claim["metadata"] = _metadata(plan, wishes, _name(claim))
+    return [claim]
 
 
 def _name(one: Manifest) -> str:
@@ -129,7 +129,9 @@ def _config_map(
     plan: Plan, wishes: Wishes, part: str, binary: dict[str, bytes], data: dict[str, str]
 ) -> Manifest:
     content: Manifest = {"data": data} if data else {}
-    content["binaryData"] = {key: base64.b64encode(found).decode("ascii") for key, found in binary.items()}
+    content["binaryData"] = {
+        key: base64.b64encode(content_bytes).decode("ascii") for key, content_bytes in binary.items()
+    }
     metadata = _metadata(plan, wishes, f"{plan.name}-{part}-{objects.digest(content)[:10]}")
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **content, "immutable": True}
 
@@ -263,15 +265,15 @@ def _volumes(plan: Plan, wishes: Wishes, maps: dict[str, str]) -> Iterator[Manif
         yield {"name": "checkpoints", "persistentVolumeClaim": claim}
 
 
-def as_yaml(found: Sequence[Manifest], notes: Sequence[str]) -> str:
+def as_yaml(manifests: Sequence[Manifest], notes: Sequence[str]) -> str:
     """Return one document for each object, below the notes."""
     head = "".join(f"# {note}\n" for note in notes)
-    return head + "".join("---\n" + _text(manifest) for manifest in found)
+    return head + "".join("---\n" + _text(manifest) for manifest in manifests)
 
 
-def as_list(found: Sequence[Manifest]) -> str:
+def as_list(manifests: Sequence[Manifest]) -> str:
     """Return one JSON object, which kubectl reads as well."""
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(found)}, indent=2)
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)}, indent=2)
 
 
 class _Dumper(yaml.SafeDumper):

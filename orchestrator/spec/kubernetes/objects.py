@@ -49,9 +49,9 @@ def labels(plan: Plan) -> dict[str, str]:
     return {NAME_LABEL: plan.name, "app.kubernetes.io/managed-by": "orch"}
 
 
-def digest(found: Any) -> str:
+def digest(content: Any) -> str:
     """Return what tells one set of manifests from another."""
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def claim_name(plan: Plan, asked: Asked) -> str:
@@ -74,15 +74,15 @@ def resources(asked: Asked, gpus: int) -> Manifest:
         **wanted,
         **({GPU: str(gpus)} if gpus else {}),
     }  # a LimitRange's limit may be less than what is asked for
-    found = {key: value for key, value in (("requests", wanted), ("limits", limits)) if value}
-    return {"resources": found} if found else {}
+    fields = {key: value for key, value in (("requests", wanted), ("limits", limits)) if value}
+    return {"resources": fields} if fields else {}
 
 
 def patched(template: Manifest, asked: Asked) -> Manifest:
     """Return the pod template with the patch of `kubernetes: {pod: …}`. Our labels stay: pods are found by them."""
-    found: Manifest = _merged(template, asked.pod or {})
-    found["metadata"]["labels"] = {**found["metadata"]["labels"], **template["metadata"]["labels"]}
-    return found
+    merged: Manifest = _merged(template, asked.pod or {})
+    merged["metadata"]["labels"] = {**merged["metadata"]["labels"], **template["metadata"]["labels"]}
+    return merged
 
 
 def _merged(ours: Any, theirs: Any, key: str = "") -> Any:

@@ -77,30 +77,32 @@ def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
 
 def notes(plan: Plan, wishes: Wishes) -> list[str]:
     """Return notes for people on the manifests, and on what they leave out."""
-    found = ["Written by `orch export k8s`; never sent to a cluster by orch. Read it before you use it."]
-    found.append(
+    sentences = ["Written by `orch export k8s`; never sent to a cluster by orch. Read it before you use it."]
+    sentences.append(
         "Use `kubectl apply --server-side -f`: plain `apply` copies each object into an annotation, which holds 256 "
         f"KiB. Before a changed file, `kubectl delete jobset {plan.name} --cascade=foreground`: it waits for its pods."
     )
-    found.append("It needs the JobSet controller (jobset.x-k8s.io/v1alpha2) in the cluster.")
+    sentences.append("It needs the JobSet controller (jobset.x-k8s.io/v1alpha2) in the cluster.")
     if plan.secrets:
         words = ", ".join(plan.secrets)
-        found.append(
+        sentences.append(
             f"Create the Secret {plan.name}-secrets with the keys {words} first; no value is in here."
         )
     if plan.checkpoint is None:
-        found.append("The spec names no checkpoint directory: each restart begins at step 0.")
+        sentences.append("The spec names no checkpoint directory: each restart begins at step 0.")
     elif wishes.claim is None:
-        found.append(
+        sentences.append(
             f"The claim {plan.name}-checkpoints is not in this file, so that nothing deletes it with the run: create "
             "it once, from what `--claim-only` prints."
         )
     if plan.checkpoint is not None and len(plan.tasks) > 1:
-        found.append("The checkpoint claim must be one that several nodes can mount (ReadWriteMany).")
+        sentences.append("The checkpoint claim must be one that several nodes can mount (ReadWriteMany).")
     if any(host.spare for host in plan.hosts):
-        found.append("Spare hosts are left out: Kubernetes chooses among the nodes that it has.")
+        sentences.append("Spare hosts are left out: Kubernetes chooses among the nodes that it has.")
     if plan.outputs:
-        found.append("`outputs` are not fetched: let the script save them below the checkpoint directory.")
+        sentences.append(
+            "`outputs` are not fetched: let the script save them below the checkpoint directory."
+        )
     if plan.chaos:
-        found.append("`orch chaos` does not reach pods.")
-    return found
+        sentences.append("`orch chaos` does not reach pods.")
+    return sentences

@@ -44,13 +44,15 @@ class _Position:
     def iterations(self, callback: Any) -> int:
         if self.progress.count_steps is not None:
             return self.progress.count_steps()
-        found = iterations_of(callback.model)
+        counted = iterations_of(callback.model)
         # A train_step may use an optimizer that the model does not hold, or none: then its batches are counted.
         return (
-            found if found is not None and found != self.before_fit else (self.before_fit or 0) + self.batches
+            counted
+            if counted is not None and counted != self.before_fit
+            else (self.before_fit or 0) + self.batches
         )
 
-    def tell(self, callback: Any, logs: Any) -> None:
+    def report(self, callback: Any, logs: Any) -> None:
         try:
             step = self.iterations(callback)
             # First when training begins: other callbacks have restored by then what they restore.
@@ -85,7 +87,7 @@ class _Reports:
     def on_train_begin(self, logs: Any = None) -> None:
         here = self.orch
         here.before_fit, here.batches = None, 0
-        here.tell(self, logs)
+        here.report(self, logs)
         try:
             here.before_fit = iterations_of(self.model)  # type: ignore[attr-defined]  # Keras sets it
         except Exception as e:
@@ -111,7 +113,7 @@ class _Reports:
             here.expect(self, steps, here.epoch + 1)
         except Exception as e:
             here.progress.lost(None, e)
-        here.tell(self, logs)
+        here.report(self, logs)
         here.progress.flush()
 
 
@@ -129,7 +131,7 @@ class _BatchReports(_Reports):
         if not here.progress.due():
             return
         if not here.counted:
-            here.tell(self, logs)
+            here.report(self, logs)
         elif here.before_epoch is not None:
             here.progress.report(here.before_epoch + int(batch) + 1, dict(logs or {}), here.epoch)
 

@@ -109,8 +109,8 @@ def _setting(library: str, model: Any) -> Setting:
                         model._symbolic_build(data_batch=example)
 
             def steps_of(self, model: Any) -> int:
-                found = iterations_of(model)
-                return self.steps if found is None else found
+                counted = iterations_of(model)
+                return self.steps if counted is None else counted
 
         if library == "keras":
             replay.install_keras3(sys.modules["keras.src.backend.tensorflow.trainer"].TFEpochIterator)

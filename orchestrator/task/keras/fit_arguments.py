@@ -38,5 +38,5 @@ def named(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def callbacks_of(given: dict[str, Any]) -> list[Any]:
     """Take the callbacks out of named arguments, and return them, also those of a CallbackList."""
-    found = given.pop("callbacks", None) or []
-    return list(getattr(found, "callbacks", found))
+    callbacks = given.pop("callbacks", None) or []
+    return list(getattr(callbacks, "callbacks", callbacks))

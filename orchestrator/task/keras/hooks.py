@@ -98,8 +98,8 @@ def _remember(strategy: Any) -> None:
 def _say_when_it_connects(module: ModuleType) -> None:
     """Wrap the method of this module that waits for the peers."""
     owner, method = CONNECTS[module.__name__]
-    found = getattr(module, owner)
-    setattr(found, method, _connecting(getattr(found, method)))
+    owner_class = getattr(module, owner)
+    setattr(owner_class, method, _connecting(getattr(owner_class, method)))
 
 
 def _connecting(connect: Callable[..., Any]) -> Callable[..., Any]:

@@ -57,7 +57,7 @@ class Loop:
 
     def _begin(self) -> None:
         """Find out how the processes agree: at the first step, when the script has begun to use its library."""
-        agree = self._agree or found_agreement()
+        agree = self._agree or find_agreement()
         if agree is None:
             self._saves = is_chief()
             if this_task.link is not None:
@@ -71,7 +71,7 @@ class Loop:
         )
 
 
-def found_agreement() -> Agree | None:
+def find_agreement() -> Agree | None:
     """Return what gives all processes the number of rank 0, by the library that the script uses.
 
     None where there are several processes and none of the libraries. Of a parameter server's tasks only the chief has a
@@ -80,9 +80,9 @@ def found_agreement() -> Agree | None:
     if processes() == 1:
         return lambda number: number
     for find in (_by_tensorflow, _by_torch, _by_horovod, _by_jax):
-        found = find()
-        if found is not None:
-            return found
+        agreement = find()
+        if agreement is not None:
+            return agreement
     return None
 
 
@@ -124,9 +124,9 @@ def _by_torch() -> Agree | None:
         return None
 
     def agree(number: float) -> float:
-        told = [number]
-        distributed.broadcast_object_list(told, src=0)
-        return told[0]
+        shared = [number]
+        distributed.broadcast_object_list(shared, src=0)
+        return shared[0]
 
     return agree
 

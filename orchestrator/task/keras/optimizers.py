@@ -13,15 +13,15 @@ def optimizers_of(model: Any) -> dict[str, Any]:
 
     A GAN has two, which are not `model.optimizer`, and often in a list or a dictionary.
     """
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     compiled = getattr(model, "optimizer", None)
     if compiled is not None:
-        found["optimizer"] = compiled
+        by_name["optimizer"] = compiled
     for name, value in sorted(getattr(model, "__dict__", {}).items()):
         for place, each in _held(value):
-            if _is_optimizer(each) and all(each is not other for other in found.values()):
-                found[f"optimizer.{name}{place}"] = each
-    return found
+            if _is_optimizer(each) and all(each is not other for other in by_name.values()):
+                by_name[f"optimizer.{name}{place}"] = each
+    return by_name
 
 
 def iterations_of(model: Any) -> int | None:

@@ -33,7 +33,7 @@ def make_parallel(model: Any, replicas: int | list[int] | None = None) -> Any:
         )
     strategy = tf.distribute.MirroredStrategy(devices)
     mirror = (_Mirror3 if _keras_of(model) == "keras" else _Mirror2)(strategy)
-    mirror.take(model)
+    mirror.mirror_model(model)
     if not hasattr(model.compile, "_orch_strategy"):
         model.compile = _within(model.compile)
     model.compile._orch_strategy[:] = [mirror]
@@ -53,25 +53,29 @@ def multi_gpu_model(model: Any, gpus: int | list[int] | None = None, **_placemen
 
 def _devices(tf: Any, replicas: int | list[int] | None) -> list[str]:
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-    found = [device.name for device in tf.config.list_logical_devices(kind)]
+    devices = [device.name for device in tf.config.list_logical_devices(kind)]
     if replicas is None:
-        return found
+        return devices
     if isinstance(replicas, list):
-        if not replicas or len(set(replicas)) < len(replicas) or not set(replicas) <= set(range(len(found))):
-            raise ValueError(f"the {kind}s here are 0 to {len(found) - 1}; got {replicas}")
-        return [found[number] for number in replicas]
+        if (
+            not replicas
+            or len(set(replicas)) < len(replicas)
+            or not set(replicas) <= set(range(len(devices)))
+        ):
+            raise ValueError(f"the {kind}s here are 0 to {len(devices) - 1}; got {replicas}")
+        return [devices[number] for number in replicas]
     if replicas < 1:
         raise ValueError(f"replicas must be at least 1; got {replicas}")
-    if replicas > len(found):
+    if replicas > len(devices):
         way = (
             "ask for fewer"
             if kind == "GPU"
             else "give `replicas_on_cpu` in the spec, or call tf.config.set_logical_device_configuration first"
         )
         raise ValueError(
-            f"{replicas} replicas need as many devices; there are {len(found)} {kind}s here: {way}"
+            f"{replicas} replicas need as many devices; there are {len(devices)} {kind}s here: {way}"
         )
-    return found[:replicas]
+    return devices[:replicas]
 
 
 def _keras_of(model: Any) -> str:
@@ -91,7 +95,7 @@ def _within(compile_model: Any) -> Any:
         (mirror,) = compile_within._orch_strategy  # type: ignore[attr-defined]
         for argument in _flat([*args, *kwargs.values()]):
             if _is_stateful(argument):
-                mirror.take_part(argument)
+                mirror.mirror_part(argument)
         with mirror.strategy.scope():
             compile_model(*args, **kwargs)
 
@@ -124,18 +128,18 @@ class _Mirror3:
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
 
-    def take(self, model: Any) -> None:
+    def mirror_model(self, model: Any) -> None:
         """Mirror the variables of a model and of its optimizer."""
         self._replace(model.variables)
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None:
-            self.take_part(optimizer)
+            self.mirror_part(optimizer)
         for layer in model._flatten_layers():
             if hasattr(layer, "_distribute_strategy"):
                 layer._distribute_strategy = self.strategy
                 layer.train_function = layer.test_function = layer.predict_function = None
 
-    def take_part(self, part: Any) -> None:
+    def mirror_part(self, part: Any) -> None:
         """Mirror the variables of an optimizer or a metric."""
         self._replace(part.variables)
         optimizers: list[Any] = [part, getattr(part, "inner_optimizer", None)]
@@ -171,7 +175,7 @@ class _Mirror2:
         self.strategy = strategy
         self._mirrored: dict[int, tuple[Any, Any]] = {}
 
-    def take(self, model: Any) -> None:
+    def mirror_model(self, model: Any) -> None:
         """Mirror the variables of a model and of its optimizer."""
         for layer in model._flatten_layers():
             self._replace_in(layer)
@@ -184,7 +188,7 @@ class _Mirror2:
             with self.strategy.scope():
                 model.compile_from_config(config)
 
-    def take_part(self, part: Any) -> None:
+    def mirror_part(self, part: Any) -> None:
         """Mirror the variables of an optimizer or a metric."""
         self._replace_in(part)
         if hasattr(part, "_distribution_strategy"):

@@ -31,7 +31,7 @@ def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[Modul
     They must be applied after the release, because only the release decides which GPUs this process sees.
     """
     replicas = int(options.get("replicas_on_cpu") or 0)
-    found: dict[str, Callable[[ModuleType], None]] = {}
+    by_module: dict[str, Callable[[ModuleType], None]] = {}
 
     def mirrored_workers(module: ModuleType) -> None:
         if replicas > 1:
@@ -49,13 +49,13 @@ def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[Modul
         split_cpu(module, replicas, link)
 
     if replicas > 1:
-        found["tensorflow"] = tensorflow
-        found[CENTRAL_STORAGE] = central_storage
+        by_module["tensorflow"] = tensorflow
+        by_module[CENTRAL_STORAGE] = central_storage
     if replicas > 1 or _communication_given(options):
-        found[MIRRORED_WORKERS] = mirrored_workers
+        by_module[MIRRORED_WORKERS] = mirrored_workers
     if _communication_given(options) and options.get("tf_class") == "MirroredStrategy":
-        found[MIRRORED] = mirrored
-    return found
+        by_module[MIRRORED] = mirrored
+    return by_module
 
 
 def split_cpu(tf: Any, replicas: int, link: Link) -> None:

@@ -33,10 +33,10 @@ def imports(options: Mapping[str, Any]) -> Imports | None:
         return None
     from orchestrator.both.script import Imports
 
-    found = Imports()
-    found.named.add("tensorflow")
-    found.sure.add("tensorflow")
-    return found
+    wanted_imports = Imports()
+    wanted_imports.named.add("tensorflow")
+    wanted_imports.sure.add("tensorflow")
+    return wanted_imports
 
 
 def begin(options: Mapping[str, Any], link: Link) -> None:

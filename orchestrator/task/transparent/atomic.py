@@ -179,9 +179,9 @@ def of_tensorflow(variable: Any) -> Any:
 
 def own(variable: Any) -> Any:
     """Return this process's component of a variable: reading it needs no peer."""
-    found = of_tensorflow(variable)
-    values = getattr(found, "values", None)
-    return values[0] if isinstance(values, (tuple, list)) else found
+    tf_variable = of_tensorflow(variable)
+    values = getattr(tf_variable, "values", None)
+    return values[0] if isinstance(values, (tuple, list)) else tf_variable
 
 
 def _graph() -> Any:
@@ -201,13 +201,13 @@ def _is_collective(op: Any) -> bool:
 
 
 def _functions(op: Any) -> list[str]:
-    found = []
+    names = []
     for attr in op.op_def.attr:
         if attr.type == "func":
-            found.append(op.get_attr(attr.name).name)
+            names.append(op.get_attr(attr.name).name)
         elif attr.type == "list(func)":
-            found += [each.name for each in op.get_attr(attr.name)]
-    return [name for name in found if name]
+            names += [each.name for each in op.get_attr(attr.name)]
+    return [name for name in names if name]
 
 
 def _has_collective(graph: Any, name: str) -> bool:
@@ -236,18 +236,18 @@ def _shape_and_type(handle: Any) -> Any:
     data = getattr(handle, "_handle_data", None)
     if data is None and not hasattr(handle, "numpy"):
         data = handle_data_util.get_resource_handle_data(handle)
-    found = data.shape_and_type if data is not None and data.is_set else ()
-    return next(iter(found), None) if len(found) == 1 else None
+    infos = data.shape_and_type if data is not None and data.is_set else ()
+    return next(iter(infos), None) if len(infos) == 1 else None
 
 
 def _bytes_of(handle: Any) -> int:
     import tensorflow as tf
 
-    found = _shape_and_type(handle)
-    if found is None:
+    info = _shape_and_type(handle)
+    if info is None:
         return 0
-    count = tf.TensorShape(found.shape).num_elements()
-    return int(count or 0) * int(tf.as_dtype(found.dtype).size)
+    count = tf.TensorShape(info.shape).num_elements()
+    return int(count or 0) * int(tf.as_dtype(info.dtype).size)
 
 
 def _read(handle: Any) -> Any:

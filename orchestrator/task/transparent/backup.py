@@ -57,11 +57,11 @@ class Position:
 
     @staticmethod
     def from_json(text: str) -> Position:
-        found = json.loads(text)
-        position = Position(int(found["epoch"]), int(found["batch"]), int(found.get("steps", 0)))
-        position.scale, position.rate = found.get("scale"), float(found.get("rate", 1.0))
-        position.first_epoch = found.get("first_epoch")
-        position.callbacks = dict(found["callbacks"])
+        fields = json.loads(text)
+        position = Position(int(fields["epoch"]), int(fields["batch"]), int(fields.get("steps", 0)))
+        position.scale, position.rate = fields.get("scale"), float(fields.get("rate", 1.0))
+        position.first_epoch = fields.get("first_epoch")
+        position.callbacks = dict(fields["callbacks"])
         return position
 
 
@@ -170,10 +170,10 @@ def position(directory: str) -> Position | None:
     """Return the position of the backup; None where there is no backup."""
     import h5py
 
-    found = _newest(directory)
-    if found is None:
+    generation = _newest(directory)
+    if generation is None:
         return None
-    with h5py.File(os.path.join(found, NAME), "r") as file:
+    with h5py.File(os.path.join(generation, NAME), "r") as file:
         return Position.from_json(bytes(file["position"][()]).decode())
 
 
@@ -181,10 +181,10 @@ def read(directory: str) -> tuple[dict[str, Any], Position] | None:
     """Return what `write` wrote; None where there is no backup."""
     import h5py
 
-    found = _newest(directory)
-    if found is None:
+    generation = _newest(directory)
+    if generation is None:
         return None
-    with h5py.File(os.path.join(found, NAME), "r") as file:
+    with h5py.File(os.path.join(generation, NAME), "r") as file:
         groups = [name for name, item in file.items() if isinstance(item, h5py.Group)]
         values = {f"{group}/{name}": file[group][name][()] for group in groups for name in file[group]}
         return values, Position.from_json(bytes(file["position"][()]).decode())
@@ -194,7 +194,7 @@ def steps_saved(checkpoint_dir: str) -> int:
     """Return the largest number of steps in a backup of any fit; 0 without a backup."""
     root = os.path.join(checkpoint_dir, "orch")
     fits = [os.path.join(root, name) for name in os.listdir(root)] if os.path.isdir(root) else []
-    return max((_steps(found) for found in map(_newest, fits) if found is not None), default=0)
+    return max((_steps(generation) for generation in map(_newest, fits) if generation is not None), default=0)
 
 
 def fits(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> bool:

@@ -270,9 +270,9 @@ class Scratch:
             return path
         for root in self._roots:
             there = os.path.join(root, os.path.relpath(double, self._root))
-            found = glob.glob(glob.escape(there) + "*")
+            files = glob.glob(glob.escape(there) + "*")
             # A substitute older than the file itself is from before this task was on another host.
-            if found and (root == self._root or _newest(found) >= _newest([os.fspath(path)])):
+            if files and (root == self._root or _newest(files) >= _newest([os.fspath(path)])):
                 return there
         return path
 

@@ -160,10 +160,10 @@ def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
         kwargs["batch_size"] = max(1, (kwargs.get("batch_size") or fit_arguments.DEFAULT_BATCH) * up // down)
     if kwargs.get("steps_per_epoch"):
         kwargs["steps_per_epoch"] = -(-int(kwargs["steps_per_epoch"]) * down // up)
-    setting.said("batch", _told(setting.shrink))
+    setting.said("batch", _batch_sentence(setting.shrink))
 
 
-def _told(shrink: Shrink) -> str:
+def _batch_sentence(shrink: Shrink) -> str:
     up, down = shrink.batch_factor
     if down > 1:
         return (

@@ -140,8 +140,8 @@ def _of_the_global_batch(gradient: Any, said: Said, script: str, folder: str) ->
                 target, output_gradients = tensors, starts
             except steps.NotOfTheBatch as e:
                 raise said.unsupported(_refusal(e, script, folder)) from None
-        found = gradient(tape, target, sources, output_gradients, *args, **kwargs)
-        return _added_up(step, found) if _are_weights(sources) else found
+        gradients = gradient(tape, target, sources, output_gradients, *args, **kwargs)
+        return _added_up(step, gradients) if _are_weights(sources) else gradients
 
     return of_the_global_batch
 

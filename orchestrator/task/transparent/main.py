@@ -110,8 +110,8 @@ def library_of(imports: Imports) -> str:
 
 def is_chief(tf_config: str | None) -> bool:
     """Return whether this process saves: it is the chief, else worker 0, else the only process."""
-    found = json.loads(tf_config) if tf_config else {}
-    cluster, task = found.get("cluster") or {}, found.get("task") or {}
+    config = json.loads(tf_config) if tf_config else {}
+    cluster, task = config.get("cluster") or {}, config.get("task") or {}
     if not cluster or task.get("type") == "chief":
         return True
     return not cluster.get("chief") and task.get("type") == "worker" and int(task.get("index", 0)) == 0

@@ -38,7 +38,7 @@ class Course:
     def __exit__(self, *_error: object) -> None:
         Course.current = None
 
-    def take(self, handler: Any) -> None:
+    def keep_handler(self, handler: Any) -> None:
         """Remember the handler of the training data: the first that Keras makes in a fit. Later ones validate."""
         if self._handler is None:
             self._handler = handler
@@ -91,7 +91,7 @@ def install_keras3(epoch_iterator: Any) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         create(self, *args, **kwargs)
         if Course.current is not None:
-            Course.current.take(self)
+            Course.current.keep_handler(self)
 
     def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
         course = self.__dict__.pop("_orch_course", None)
@@ -149,7 +149,7 @@ def install_keras2(model: Any, data_handler: Any) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         create(self, *args, **kwargs)
         if Course.current is not None:
-            Course.current.take(self)
+            Course.current.keep_handler(self)
 
     def initial_counters(self: Any, steps_per_epoch: Any, initial_epoch: int) -> Any:
         course = Course.current

@@ -76,8 +76,8 @@ class Rescue:
         """Return the one of this process, if the spec wants one."""
         if this_task.rescue is None and this_task.options.get("rescue"):
             this_task.rescue = Rescue(this_task.link, os.environ.get("ORCH_TASK", ""))
-        found: Rescue | None = this_task.rescue
-        return found
+        rescue: Rescue | None = this_task.rescue
+        return rescue
 
     # --- the steps ------------------------------------------------------------------------------------------
 
@@ -85,13 +85,13 @@ class Rescue:
         """Return what makes the training steps of a model atomic; None for steps that do not train."""
         if step_function != model.train_step or workers_of(strategy) == 1:
             return None
-        found = self._atomics[model] = Atomic(model)
+        atomic = self._atomics[model] = Atomic(model)
         if strategy.num_replicas_in_sync > workers_of(strategy):
-            found.refusal = "a worker with several replicas has no atomic steps yet"
+            atomic.refusal = "a worker with several replicas has no atomic steps yet"
         elif model.jit_compile or _several_steps(model):
-            found.refusal = "steps of jit_compile or steps_per_execution are not made atomic"
+            atomic.refusal = "steps of jit_compile or steps_per_execution are not made atomic"
         else:
-            return found
+            return atomic
         return None
 
     def watch(self, strategy: Any, model: Any) -> None:
@@ -132,7 +132,7 @@ class Rescue:
     def order(self, *, compare: bool = False) -> bool:
         """Let the main thread's step fail, which then hands over. Return False where there is nothing to hand over."""
         if why := self._nothing():
-            self._tell(why=why)
+            self._report(why=why)
             return False
         from tensorflow.python.eager import context
 
@@ -174,11 +174,11 @@ class Rescue:
                 self.chosen.wait()  # the shim ends this process where another one is
             write()
         except NotAtomic as e:
-            self._tell(why=str(e))
+            self._report(why=str(e))
         except Exception as e:  # a full disk; whatever it is, the last checkpoint is there
-            self._tell(why=f"{type(e).__name__}: {str(e)[:200]}")
+            self._report(why=f"{type(e).__name__}: {str(e)[:200]}")
         else:
-            self._tell(step=step)
+            self._report(step=step)
         if is_ordered:
             end(STOPPED)
 
@@ -243,15 +243,15 @@ class Rescue:
 
         return step, write
 
-    def _tell(self, step: int | None = None, why: str = "") -> None:
+    def _report(self, step: int | None = None, why: str = "") -> None:
         took_s = round(time.monotonic() - self._began_at, 3) if self._began_at else 0.0
         if step is not None:
             print(f"orch: rescued step {step} in {took_s:.3f} s", flush=True)
         else:
             print(f"orch: nothing is rescued: {why}", flush=True)
         if self._link is not None:
-            told: Rescued = {"why": why} if step is None else {"step": step, "took_s": took_s}
-            self._link.send({"rescued": told}, wait_s=1.0)
+            report: Rescued = {"why": why} if step is None else {"step": step, "took_s": took_s}
+            self._link.send({"rescued": report}, wait_s=1.0)
 
 
 class _Tracked:
@@ -265,8 +265,8 @@ class _Tracked:
         import tensorflow as tf
         from tensorflow.python.checkpoint.graph_view import ObjectGraphView
 
-        found, _ = ObjectGraphView(self._checkpoint).breadth_first_traversal()
-        return [each for each in found if isinstance(of_tensorflow(each), tf.Variable) and each.trainable]
+        nodes, _ = ObjectGraphView(self._checkpoint).breadth_first_traversal()
+        return [each for each in nodes if isinstance(of_tensorflow(each), tf.Variable) and each.trainable]
 
 
 def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,19 +299,19 @@ def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
 
 def _several_steps(model: Any) -> bool:
     """Return whether one call of the model's function makes several steps; tf_keras keeps the number in a variable."""
-    found: Any = getattr(model, "_steps_per_execution", None) or getattr(model, "steps_per_execution", 1)
-    return int(found.numpy() if hasattr(found, "numpy") else found) != 1
+    steps: Any = getattr(model, "_steps_per_execution", None) or getattr(model, "steps_per_execution", 1)
+    return int(steps.numpy() if hasattr(steps, "numpy") else steps) != 1
 
 
 def _counts(variable: Any) -> int:
     """Return for how many replicas the value on this one counts: a sum over all is put together when it is read."""
     import tensorflow as tf
 
-    found = of_tensorflow(variable)
-    if own(variable) is found or found.synchronization != tf.VariableSynchronization.ON_READ:
+    tf_variable = of_tensorflow(variable)
+    if own(variable) is tf_variable or tf_variable.synchronization != tf.VariableSynchronization.ON_READ:
         return 1
-    is_sum = found.aggregation == tf.VariableAggregation.SUM
-    return int(found.distribute_strategy.num_replicas_in_sync) if is_sum else 1
+    is_sum = tf_variable.aggregation == tf.VariableAggregation.SUM
+    return int(tf_variable.distribute_strategy.num_replicas_in_sync) if is_sum else 1
 
 
 def _is_of_peers(error: BaseException) -> bool:

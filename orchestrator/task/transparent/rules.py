@@ -126,13 +126,13 @@ def of_unknown(op: Any, kinds: list[Kind], _index: int) -> Kind:
     """Return the kind of an operation that nothing is known of: it may keep the axis of the examples."""
     ranks = [rank_of(output) for output in op.outputs]
     rank = max((9 if each_rank is None else each_rank for each_rank in ranks), default=0)
-    found = [kind for kind in kinds if kind.name in (EACH, "part")]
+    of_batch = [kind for kind in kinds if kind.name in (EACH, "part")]
     variant = any(output.dtype.name == "variant" for output in op.outputs)
-    if found:
+    if of_batch:
         if rank == 0 and not variant:
             return OTHER
-        axis = found[0].axis if found[0].axis < rank or variant else 0
-        ragged = op.type in _SELECTING or any(kind.ragged for kind in found)
+        axis = of_batch[0].axis if of_batch[0].axis < rank or variant else 0
+        ragged = op.type in _SELECTING or any(kind.ragged for kind in of_batch)
         return each(axis if variant else settled_axis(op.outputs[0], axis), ragged)
     names = {kind.name for kind in kinds}
     if names <= {"same", "count", "per count"}:
@@ -155,22 +155,22 @@ def settled_axis(tensor: Any, axis: int) -> int:
 
 def elementwise(op: Any, kinds: list[Kind], _index: int) -> Kind:
     """Return the kind of a function of elements that is not linear."""
-    found = [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == EACH]
-    found += [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == "part"]
-    if not found:
+    of_batch = [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == EACH]
+    of_batch += [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == "part"]
+    if not of_batch:
         return of_unknown(op, kinds, 0)
     # The kind of what broadcasts: CROSS where two tensors have their examples along different axes
     rank = rank_of(op.outputs[0])
     places = set()
-    for kind, tensor in found:
+    for kind, tensor in of_batch:
         own = rank_of(tensor)
         if rank is None or own is None:
-            return each(found[0][0].axis, any(kind.ragged for kind, _ in found))
+            return each(of_batch[0][0].axis, any(kind.ragged for kind, _ in of_batch))
         places.add(kind.axis + rank - own)
     unknown = [place for place in places if 0 <= place < (rank or 0) and op.outputs[0].shape[place] is None]
     if len(unknown) > 1:
         return CROSS
-    return each(max(0, (unknown or list(places))[0]), any(kind.ragged for kind, _ in found))
+    return each(max(0, (unknown or list(places))[0]), any(kind.ragged for kind, _ in of_batch))
 
 
 _LINEAR = ("sum", "mean", "mixed")
@@ -326,9 +326,9 @@ def _reduced(op: Any, kind: Kind) -> Kind:
 
 
 def _pack(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    found = first_of(kinds, EACH)
-    if found is not None:
-        return each(found.axis + (op.get_attr("axis") <= found.axis), found.ragged)
+    batched = first_of(kinds, EACH)
+    if batched is not None:
+        return each(batched.axis + (op.get_attr("axis") <= batched.axis), batched.ragged)
     names = {kind.name for kind in kinds}
     if names <= {"same", "count"}:
         return COUNT

@@ -18,14 +18,14 @@ class Said:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._told: set[str] = set()
+        self._messages: set[str] = set()
         self.refused: Unsupported | None = None
         """What ended the script."""
 
     def __call__(self, kind: str, message: str) -> None:
-        if message in self._told:
+        if message in self._messages:
             return
-        self._told.add(message)
+        self._messages.add(message)
         self._link.say(f"transparent-{kind}", message)
 
     def unsupported(self, message: str) -> Unsupported:

@@ -33,14 +33,14 @@ class Saver:
         self._directory = directory
         self._course = course
         self._epochs = epochs
-        found = backup.position(directory) if directory else None
-        if found is not None and found.first_epoch is not None:
+        saved = backup.position(directory) if directory else None
+        if saved is not None and saved.first_epoch is not None:
             # A script that looks for its newest file may begin elsewhere now; the data is passed over from there.
-            course.first_epoch = found.first_epoch
-        self.resumes = found is not None
+            course.first_epoch = saved.first_epoch
+        self.resumes = saved is not None
         """Whether this fit has a backup."""
         in_keras_3 = setting.library == "keras"
-        self.initial_epoch = found.epoch if found is not None and in_keras_3 else course.first_epoch
+        self.initial_epoch = saved.epoch if saved is not None and in_keras_3 else course.first_epoch
         """The epoch that Keras is to begin with. tf_keras makes data for the epochs from there on, and leaps itself."""
         self._epoch = course.first_epoch
         self._restored: tuple[dict[str, Any], backup.Position] | None = None
@@ -88,20 +88,20 @@ class Saver:
     def _begin(self, model: Any, params: Any) -> None:
         self._epochs = int((params or {}).get("epochs") or self._epochs)
         self._memory = Memory(self.others, self._setting.library, self._setting.said)
-        found = backup.read(self._directory) if self._directory else None
-        position = found[1] if found else backup.Position(self._course.first_epoch, 0)
-        if found is not None:
+        saved = backup.read(self._directory) if self._directory else None
+        position = saved[1] if saved else backup.Position(self._course.first_epoch, 0)
+        if saved is not None:
             position.in_batches_of(self._setting.shrink.scale)
         self._agree(position)
-        self._setting.shrink.begin(position.rate if found is not None else None)
-        if found is None:
+        self._setting.shrink.begin(position.rate if saved is not None else None)
+        if saved is None:
             self._setting.steps_before = 0
             return
-        self._restore(model, found[0])
+        self._restore(model, saved[0])
         self._setting.steps = position.steps
-        self._restored = found
+        self._restored = saved
         self._course.leap(position.epoch, position.batch)
-        self._memory.recall(position.callbacks, found[0])
+        self._memory.recall(position.callbacks, saved[0])
         where = (
             "after its last epoch"
             if position.epoch >= self._epochs

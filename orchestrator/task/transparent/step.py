@@ -95,7 +95,7 @@ class Step:
 
     def terms(self, tensor: Any) -> list[tuple[Any, Any, Kind]]:
         """Return the summands of a tensor, of one kind each, with their factors. Raises NotOfTheBatch."""
-        found, waiting = [], [(tensor, 1.0)]
+        summands, waiting = [], [(tensor, 1.0)]
         while waiting:
             each_tensor, factor = waiting.pop()
             kind = self.kinds.of(each_tensor)
@@ -104,8 +104,8 @@ class Step:
             elif kind.name not in ("same", "count", "sum", "mean", "part", EACH):
                 raise NotOfTheBatch(each_tensor, kind)
             else:
-                found.append((each_tensor, factor, kind))
-        return found
+                summands.append((each_tensor, factor, kind))
+        return summands
 
     def share(self, kind: Kind) -> Any:
         """Return the factor with which a replica's value of this kind adds up to that of all replicas."""

@@ -89,16 +89,16 @@ class Course:
 
     def figures(self) -> dict[str, float]:
         """Return what was measured, by name: seconds, and losses at their steps."""
-        found: dict[str, float] = {"steps": float(self.step)}
+        figures: dict[str, float] = {"steps": float(self.step)}
         if self.paces:
             ordered = sorted(self.paces)
-            found |= {
+            figures |= {
                 "step_s": ordered[len(ordered) // 2],
                 "step_s_low": ordered[0],
                 "step_s_high": ordered[-1],
             }
-        found |= {f"loss@{step}": loss for step, loss in self.losses}
-        return found
+        figures |= {f"loss@{step}": loss for step, loss in self.losses}
+        return figures
 
 
 class Measuring:
@@ -124,19 +124,19 @@ class Measuring:
             _timer(base, self._course)
         ]
         fit(model, **{**given, "epochs": _EPOCHS, "callbacks": callbacks})
-        found = self._course.figures()
+        figures = self._course.figures()
         per_epoch = getattr(callbacks[-1], "steps_per_epoch", None)
-        found |= {"steps_per_epoch": float(per_epoch)} if per_epoch else {}
+        figures |= {"steps_per_epoch": float(per_epoch)} if per_epoch else {}
         batch = batch_of(given)
-        found |= {"batch": float(batch)} if batch else {}
+        figures |= {"batch": float(batch)} if batch else {}
         repeated = one_batch(given) if self._course.is_over else None
         if repeated is not None:
             again = self._new()
             timer = _timer(base, again)
             length = self._warmup + self._steps
             fit(model, x=repeated, epochs=1, steps_per_epoch=length, verbose=0, callbacks=[timer])
-            found |= {"input_free_s": again.figures().get("step_s", found["step_s"])}
-        self._end(found)
+            figures |= {"input_free_s": again.figures().get("step_s", figures["step_s"])}
+        self._end(figures)
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Count what a loop of the script's own reports."""

@@ -104,12 +104,12 @@ class Proving:
             progress.report(step, {})
 
     def _sampled(self) -> list[list[float]]:
-        found = []
+        samples = []
         for variable in self._model.weights:
             values = variable.numpy().reshape(-1)
             stride = -(-values.size // SAMPLE) or 1
-            found.append([float(value) for value in values[::stride]])
-        return found
+            samples.append([float(value) for value in values[::stride]])
+        return samples
 
     def _watch_examples(self, model: Any) -> None:
         """Let each training step leave the fingerprint of its examples in a variable."""
@@ -185,8 +185,8 @@ def _replicas(model: Any) -> int:
 
 
 def _layers(model: Any, wanted: Callable[[Any], bool]) -> list[str]:
-    found = [f"{type(layer).__name__} {layer.name!r}" for layer in model._flatten_layers() if wanted(layer)]
-    return found[:20]
+    names = [f"{type(layer).__name__} {layer.name!r}" for layer in model._flatten_layers() if wanted(layer)]
+    return names[:20]
 
 
 def _is_random(layer: Any) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.cli.commands import gc
 from orchestrator.cli.commands.gc import may_go
-from orchestrator.cli.orphans import HERE, Item, known, look_here, remove_here
+from orchestrator.cli.orphans import HERE, Item, find_here, known, remove_here
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import Submitted, Ticked
 from orchestrator.core.plan import CheckpointPlan, Plan
@@ -83,13 +83,13 @@ def seen(items: list[Item]) -> list[tuple[str, str, str]]:
 def test_checkpoints_of_an_active_run_are_not_left_over(desk: Desk) -> None:
     pulled(desk, a_plan(), 50)
     journaled(desk, a_run(Phase.RUNNING), a_run(Phase.FAILED, run_id="t-20260101-000009"))
-    assert look_here(desk, []) == []
+    assert find_here(desk, []) == []
 
 
 def test_checkpoints_of_an_ended_run_stay_unless_they_are_named(desk: Desk) -> None:
     root = pulled(desk, a_plan(), 50, 100)
     journaled(desk, a_run(Phase.KILLED))
-    items = look_here(desk, [])
+    items = find_here(desk, [])
     assert seen(items) == [(RUN, "2 checkpoints up to step 100 of a KILLED run", "kept")]
     assert items[0].bytes >= 5000
     ours = known(desk)
@@ -139,7 +139,7 @@ def test_checkpoints_of_a_run_that_nobody_knows_may_go(desk: Desk) -> None:
     pulled(desk, a_plan("u"), 7, by=OTHER)
     pulled(desk, a_plan("u", "/elsewhere"), 8, by=OTHER)
     journaled(desk, a_run(Phase.RUNNING))
-    items = look_here(desk, [a_plan("u", "/elsewhere")])
+    items = find_here(desk, [a_plan("u", "/elsewhere")])
     assert sorted(seen(items)) == [
         (OTHER, "1 checkpoint up to step 7", "dead"),
         (OTHER, "1 checkpoint up to step 8", "kept"),  # of a spec that the user has at hand
@@ -152,13 +152,13 @@ def test_parts_of_what_never_came_whole_may_go_when_the_run_is_over(desk: Desk) 
         store.append("chunk", b"x")
     journaled(desk, a_run(Phase.FAILED))
     what = "an incomplete copy of a checkpoint of a FAILED run"
-    assert seen(look_here(desk, [])) == [(RUN, what, "dead")]
+    assert seen(find_here(desk, [])) == [(RUN, what, "dead")]
 
 
 def test_a_run_that_begins_while_the_user_thinks_keeps_its_checkpoints(desk: Desk) -> None:
     root = pulled(desk, a_plan(), 50)
     journaled(desk, a_run(Phase.FAILED))
-    (item,) = look_here(desk, [])
+    (item,) = find_here(desk, [])
     journal = Journal(desk.paths.journal)
     journal.commit(a_run(Phase.PENDING, run_id="t-20260101-000001"), Submitted(2.0), [])
     journal.close()
@@ -168,7 +168,7 @@ def test_a_run_that_begins_while_the_user_thinks_keeps_its_checkpoints(desk: Des
 
 def test_without_a_journal_nothing_here_is_anybodys_to_remove(desk: Desk) -> None:
     pulled(desk, a_plan(), 50)
-    assert look_here(desk, []) == []
+    assert find_here(desk, []) == []
 
 
 def test_what_cannot_be_removed_is_said_with_its_place(desk: Desk) -> None:
@@ -191,4 +191,4 @@ def test_row_59_what_a_run_left_that_cannot_be_read_is_nobody_elses(desk: Desk) 
     unreadable(desk, RUN)
     ours = known(desk)
     assert ours.run_ids == {RUN, "v-20260101-000000"}
-    assert seen(look_here(desk, [])) == [(OTHER, "1 checkpoint up to step 7", "dead")]
+    assert seen(find_here(desk, [])) == [(OTHER, "1 checkpoint up to step 7", "dead")]

@@ -97,7 +97,7 @@ def test_what_is_new_is_added_and_what_is_the_same_is_left(orch: Desk, api_run: 
         api_run.runs[0].update(
             global_step=130, steps_per_s=5.0, phase="STOPPING", reason="2 tasks are asked to end"
         )
-        app.look()
+        app.poll()
         await looked(app, pilot)
         assert lines_of(app, "#events")[1] == "12:00:02 UTC failed  worker:1 was killed"
         assert "■ STOPPING" in text_of(app, "#head")
@@ -226,7 +226,7 @@ def test_a_terminal_that_becomes_narrow_or_wide_is_arranged_anew(orch: Desk, api
 def test_a_coordinator_that_is_away_leaves_what_was_seen(orch: Desk, api_run: FakeApi) -> None:
     async def do(app: Top, pilot: Pilot[None]) -> None:
         api_run.close()
-        app.look()
+        app.poll()
         await looked(app, pilot)
         assert "● away  gen 2 120/240" in text_of(app, "#head"), "how far it was is not pushed out"
         assert "no coordinator is running" in text_of(app, "#head")
@@ -259,7 +259,7 @@ def test_it_needs_a_terminal_and_a_run_that_is(orch: Desk, api_run: FakeApi) -> 
     assert orch("top") == 2
     assert orch.said.startswith("error: orch top needs a terminal")
     with pytest.raises(UsageError, match="no run is named 'nosuch'"):
-        Feed(orch, "nosuch").look(None, "")
+        Feed(orch, "nosuch").read(None, "")
 
 
 @pytest.mark.parametrize("width", [20, 40, 60])

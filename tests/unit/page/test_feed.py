@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.page.feed import Calm, Feed, difference, steady, told
+from orchestrator.page.feed import Calm, Feed, difference, steady, viewer_document
 
 if TYPE_CHECKING:
     from orchestrator.page.source import Source
@@ -68,7 +68,7 @@ def test_200_tasks_that_train_cost_a_few_kilobytes_a_second() -> None:
         at = 100.0 + second
         now = calm(steady(status(at, tasks=200, step=second), before), before, at)
         if before is not None:
-            change = difference(told(before, "t"), told(now, "t"))
+            change = difference(viewer_document(before, "t"), viewer_document(now, "t"))
             sizes.append(len(json.dumps(change, separators=(",", ":"))))
         before = now
     assert sum(sizes) / len(sizes) < 5_000
@@ -90,8 +90,8 @@ def test_what_happens_to_one_of_many_tasks_is_told_at_once() -> None:
 
 def test_a_list_of_runs_is_told_without_their_tasks() -> None:
     known = steady(status(1.0, tasks=2, step=1), None)
-    assert "tasks" not in told(known, None)["runs"]["t"]
-    assert set(told(known, "t")["runs"]["t"]["tasks"]) == {"worker:0", "worker:1"}
+    assert "tasks" not in viewer_document(known, None)["runs"]["t"]
+    assert set(viewer_document(known, "t")["runs"]["t"]["tasks"]) == {"worker:0", "worker:1"}
 
 
 class Told:

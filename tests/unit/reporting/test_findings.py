@@ -7,7 +7,7 @@ import re
 from orchestrator.core.causes import Cause
 from orchestrator.core.state.run import Problem
 from orchestrator.reporting import findings
-from orchestrator.reporting.findings import CATALOGUE, found, of_problem, worst_first
+from orchestrator.reporting.findings import CATALOGUE, finding, of_problem, worst_first
 from tests import findings_page
 
 
@@ -34,5 +34,5 @@ def test_a_problem_of_a_start_keeps_its_words_and_gets_an_id() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    fine, warning, error = found("net.proxy", "p"), found("host.clock", "c"), found("net.blocked", "b")
+    fine, warning, error = finding("net.proxy", "p"), finding("host.clock", "c"), finding("net.blocked", "b")
     assert worst_first([fine, warning, error]) == [error, warning, fine]

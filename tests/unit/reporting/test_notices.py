@@ -31,7 +31,7 @@ def play(text: str) -> str:
         kind, _, message = said.partition(" ")
         found: list[Notice] = []
         if kind != "wait":
-            desk, notice = notices.take(desk, Happened(f"{run}-1", run, kind, message), now)
+            desk, notice = notices.throttle(desk, Happened(f"{run}-1", run, kind, message), now)
             found += [notice] if notice is not None else []
         desk, due = notices.due(desk, now)
         for one in (*found, *due):
@@ -91,5 +91,5 @@ def test_what_a_host_says_calls_nobody_and_stays_small() -> None:
 
 
 def test_what_does_not_repeat_within_a_minute_is_forgotten() -> None:
-    desk, _ = notices.take(EMPTY, Happened("m-1", "m", "backoff", "…"), 5.0)
+    desk, _ = notices.throttle(EMPTY, Happened("m-1", "m", "backoff", "…"), 5.0)
     assert notices.due(desk, 65.0) == ({}, ())

@@ -1,1 +1,1 @@
-"""Speaks with people: one module per command."""
+"""The command line: one module per command."""

@@ -89,7 +89,7 @@ def _notice(seen: Outcome, client: Client, run: Mapping[str, Any], after: int, e
 def _conclusion(
     seen: Outcome, before: Mapping[str, Any], run: Mapping[str, Any], elapsed: float, *, over: bool
 ) -> Outcome | None:
-    """Return None while the outcome is open. `over`: the fault has ended, and need not have restarted anything."""
+    """Return the outcome; None while it is open. `over`: the fault has ended, and may have restarted nothing."""
     if not is_active(run):
         succeeded = run["phase"] == "SUCCEEDED"
         return replace(
@@ -117,9 +117,9 @@ def _trains(run: Mapping[str, Any], within_s: float) -> bool:
 
 
 def _measured(seen: Outcome, client: Client, run: Mapping[str, Any], after: int) -> Outcome:
-    """Add the steps that all restarts since then went back by, None where one of them is unknown, and what was rescued.
+    """Add the steps that all restarts since then lost (None where one is unknown), and what was rescued.
 
-    The run's own events say it: what the last status showed before the fault was reported a moment before.
+    They are taken from the run's events: the last status before the fault may be older than the last step.
     """
     events = _events(client, run, after)
     lost_steps = [

@@ -37,7 +37,7 @@ _LIVE = ("STARTING", "READY", "RELEASED", "RUNNING", "UNREACHABLE")
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The result. `waiting`: hosts of active runs that have not reported yet."""
+    """The result of a handover. `waiting`: hosts of active runs that have not reported yet."""
 
     old: Mapping[str, Any] | None
     new: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Handover:
 
     @property
     def sentence(self) -> str:
-        """The result for people."""
+        """Return the result for people."""
         tasks, hosts = counted(self.tasks, "task"), counted(self.hosts, "host")
         restarts = counted(self.restarts, "restart")
         return f"Adopted {tasks} on {hosts} in {duration(self.seconds)}; {restarts}"

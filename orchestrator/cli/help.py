@@ -14,10 +14,10 @@ Example = tuple[str, str]
 
 
 class Command(click.Command):
-    """A command with what orch must know of it: `@click.command(cls=Command, examples=[(line, meaning)])`.
+    """A command with what orch must know about it: `@click.command(cls=Command, examples=[(line, meaning)])`.
 
-    `acts`: it changes something, and may not have finished when its output could not be written. `about_runs`: it means
-    a run, which may be one on Slurm.
+    `acts`: it changes something, so a person must know if it was cut short. `about_runs`: it is about a run, which may
+    be one on Slurm.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A command of commands, all of this kind."""
+    """A group of such commands."""
 
     command_class = Command
 

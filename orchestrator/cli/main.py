@@ -108,7 +108,7 @@ BUG = 70
 
 
 class LazyGroup(Group):
-    """The commands by name. Only the one that is called is imported."""
+    """The commands by name. Only the called one is imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         """Return all names, without an import."""
@@ -162,7 +162,7 @@ class LazyGroup(Group):
     examples=_EXAMPLES,
 )
 def cli() -> None:
-    """Run TensorFlow training on plain SSH hosts: start it, watch it, restart it after failures, say why.
+    """Run TensorFlow training on plain SSH hosts: start it, watch it, restart it after failures, and explain them.
 
     `orch COMMAND --help` describes one command, with examples.
     """
@@ -268,7 +268,7 @@ _RANGES = (
 
 
 def _in_lower_case(message: str) -> str:
-    """Return click's sentence as ours read behind `error:`: no capital, no full stop, and a range in words."""
+    """Return click's message in the style of orch's own: no capital, no full stop, and a range in words."""
     message = f"{message[:1].lower()}{message[1:].removesuffix('.')}"
     for form, words in _RANGES:
         message = re.sub(form, words, message)

@@ -1,4 +1,4 @@
-"""Orphans: what runs that no journal knows left behind, on hosts and in the state directory. For `orch gc`."""
+"""Orphans: what runs that the journal does not know have left on hosts and in the state directory. For `orch gc`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GOING = ".removed"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What one run left in one place."""
+    """What one run has left in one place."""
 
     run: str
     host: str
@@ -66,24 +66,24 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What our journal knows. `there`: whether a journal exists."""
+    """The runs that the journal knows. `there`: whether a journal exists."""
 
     contents: Contents
     there: bool
 
     def owns(self, item: Item) -> bool:
-        """Return whether this head node's coordinator, which knows the run no more, began it."""
+        """Return whether this head node's coordinator began the run, though it does not know it any more."""
         return self.there and item.owner is not None and item.owner.id == self.contents.owner_id
 
     @property
     def run_ids(self) -> frozenset[str]:
-        """Every run, ended or not. The hosts keep the newest ended ones for their logs."""
+        """Return the ids of all runs, ended or not. The hosts keep the newest ended ones for their logs."""
         kept = {one.run.run_id for one in self.contents.kept}
         return frozenset(kept | {one.run_id for one in self.contents.set_aside})
 
     @property
     def hosts(self) -> list[HostPlan]:
-        """The hosts of all runs."""
+        """Return the hosts of all runs."""
         return [host for one in self.contents.kept for host in one.run.plan.hosts]
 
     def may_be_of(self, root: str) -> bool:
@@ -103,7 +103,7 @@ def known(session: Session) -> Known:
 
 
 def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
-    """Find what the state directory holds of runs that the journal does not know, and checkpoints of ended runs.
+    """Return what the state directory holds of runs that the journal does not know, and checkpoints of ended runs.
 
     The journal is read last: a run that started while the hosts were queried is no orphan.
 
@@ -133,7 +133,7 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
 
 
 def look_in_jobs(session: Session) -> list[Item]:
-    """Find the secrets that jobs of Slurm have left which were killed."""
+    """Return the secrets that killed Slurm jobs have left."""
     if not os.path.isdir(os.path.join(session.paths.state_dir, "slurm")):
         return []
     from orchestrator.client.on_slurm import ended_with_secrets
@@ -195,7 +195,7 @@ def _measure(directory: str) -> tuple[int, float]:
 
 
 def remove_here(session: Session, item: Item) -> str | None:
-    """Remove what is in our state directory. Return why it failed, or None."""
+    """Remove an item of the state directory. Return why that failed; None where it did not."""
     state_dir = session.paths.state_dir
     run = _runs_by_store(state_dir, known(session)).get(item.path)
     if run is not None and not run.phase.is_terminal:

@@ -1,4 +1,4 @@
-"""What a command may use: its streams, its paths, a client. Tests pass their own."""
+"""What a command uses: its streams, its paths, a client. Tests pass their own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Paint:
 
 
 class StdoutClosed(Exception):
-    """Our data cannot be written. Not an OSError: click would end the process with 1 and no message.
+    """Data cannot be written to stdout. Not an OSError: click would end the process with 1 and no message.
 
     `reason` is None where the reader has gone (`orch logs | head`), else why the write failed.
     """

@@ -1,8 +1,7 @@
 """Ends a run that another head node drives, so that this one can take its place: `orch up --take-over`.
 
-On each host the old run's epoch is raised first, in the same order that kills its processes: whatever its own
-coordinator still orders there is refused from then on. So its gang has ended before another begins, and cannot come
-back.
+On each host the order that kills the old run's processes first raises its epoch: from then on the host refuses whatever
+the old coordinator orders. So the old gang has ended before the new one begins, and cannot come back.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
-    """Show which runs of other owners stand in the way of this plan, and end them once that is confirmed.
+    """Show which runs of other owners conflict with this plan, and end them once that is confirmed.
 
     Raises:
         Refused: it was not confirmed, a process cannot be killed, or a run goes on where this plan cannot reach it.
@@ -81,7 +80,7 @@ def _end(ask: Asker, plan: Plan, owner: Owner, driven: Sequence[tuple[HostPlan, 
     from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD
     from orchestrator.head.links import requests as orders
 
-    # Each host is told an epoch above its own: what another tells of its own does not count there.
+    # Each host gets an epoch above its own: an epoch that another host reports does not count there.
     asked = [(host, orders.end_anothers(one, owner, one.epoch + EPOCHS_UNHEARD)) for host, one in driven]
     problems = []
     for (host, one), answer in zip(driven, ask.ask(asked, timeout_s=TIMEOUT_S), strict=True):

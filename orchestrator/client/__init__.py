@@ -1,1 +1,1 @@
-"""The Python client: what one can ask of orch, for the command line, scripts and notebooks. See docs/python.md."""
+"""The Python client of orch, for the command line, scripts and notebooks. See docs/python.md."""

@@ -1,4 +1,4 @@
-"""Ask about runs: what happened, why, and where the tasks are in their code."""
+"""Queries about runs: what happened, why, and where the tasks are in their code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def events(
         chosen: the run; None for all runs, which never end.
         after: the number of the event before the first one.
         follow: whether to wait for more.
-        by_id: only this very run's; else those of all runs of its name.
+        by_id: only events of exactly this run; else of all runs of its name.
     """
     query: dict[str, str | int | float] = {"after": after}
     if chosen is not None:
@@ -52,7 +52,7 @@ def events(
 def why(environment: Environment, name: str | None) -> dict[str, Any]:
     """Return the document of `orch why --all --json`.
 
-    Without a coordinator: what is on the disk; phase and reason only of a run that has ended.
+    Without a coordinator it is made from the disk, with phase and reason only of a run that has ended.
     """
     try:
         client = environment.client()

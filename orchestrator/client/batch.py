@@ -1,8 +1,8 @@
-"""The batch step of a Slurm job: keepers on its nodes, the coordinator here, and the run, to its end.
+"""The batch step of a Slurm job: starts keepers on the nodes and the coordinator here, and follows the run to its end.
 
-Slurm starts it, by the script of `orch up --on slurm`. It may lose its coordinator and starts another one; it loses
-nothing else, since the keepers are the parents of all tasks. What Slurm's signals mean it tells the keepers, through
-which the coordinator learns that hosts leave; and the coordinator, that those of an earlier start of the job are gone.
+Slurm starts it by the script of `orch up --on slurm`. If the coordinator dies, it starts another one; nothing else is
+lost then, since the keepers are the parents of all tasks. It tells the keepers what Slurm's signals mean, from which
+the coordinator learns that hosts leave. It tells the coordinator which hosts of an earlier start of the job are gone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _AGAIN_S = 2.0
 
 
 class Keepers:
-    """The keeper steps, one per node, each started again when it has ended."""
+    """The keeper steps, one per node. Each is started again when it ends."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Keepers:
             time.sleep(_AGAIN_S)
 
     def stop(self) -> None:
-        """Start none again."""
+        """Do not start keepers again."""
         self._ending = True
 
 
@@ -116,7 +116,7 @@ class Batch:
         gpus = self._await_keepers(nodes)
         plan = placed(plan, [node for node in nodes if node.name in gpus] or nodes, nodes, gpus)
         self._ensure_coordinator()
-        # End what an earlier start of the job has left in the journal: its nodes are not ours any more
+        # End what an earlier start of the job has left in the journal: the job no longer has those nodes
         for run in runs_of(self.client):
             if not is_active(run):
                 continue
@@ -158,18 +158,18 @@ class Batch:
         return 0 if ended.get("phase") == "SUCCEEDED" else 1
 
     def _still_ours(self) -> bool:
-        """Return whether the job goes on so far: not if it was cancelled, or if Slurm itself queues it again."""
+        """Return whether the job goes on: it was not cancelled, and Slurm does not queue it again by itself."""
         return (commands.job(self.job_id) or {}).get("JobState") == "RUNNING"
 
     def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[int, ...] | None]:
-        """Return the GPUs that the keepers see, by node, of those that are ready in time."""
+        """Return, by node, the GPUs that its keeper sees. Nodes without a keeper in time are left out."""
         gpus_by_node: dict[str, tuple[int, ...] | None] = {}
         give_up_at = time.monotonic() + READY_S
         while len(gpus_by_node) < len(nodes) and (left_s := give_up_at - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 name, said = self.says.get(timeout=left_s)
                 if "ready" in said:
-                    # The GPUs of CUDA_VISIBLE_DEVICES; None where they are not told by numbers
+                    # The GPUs of CUDA_VISIBLE_DEVICES; None where it does not list numbers
                     value = said.get("gpus")
                     words = [word for word in str(value or "").split(",") if word]
                     gpus_by_node[name] = (
@@ -183,7 +183,7 @@ class Batch:
         return gpus_by_node
 
     def _ensure_coordinator(self) -> None:
-        """Start a coordinator where ours has ended, and wait until it answers."""
+        """Start a coordinator where the last one has ended, and wait until it answers."""
         if self._coordinator is not None and self._coordinator.poll() is None:
             return
         if self._coordinator is not None:
@@ -197,7 +197,7 @@ class Batch:
         say("the coordinator does not answer")
 
     def _follow(self, run_id: str) -> dict[str, Any]:
-        """Look after coordinator and run until the run has ended."""
+        """Keep a coordinator running until the run has ended."""
         while True:
             self._ensure_coordinator()
             with contextlib.suppress(OrchestratorError):
@@ -224,7 +224,7 @@ class Batch:
 
 
 def warnings(job_id: str) -> list[str]:
-    """Return what the signals mean that Slurm sends to the keepers, as these are told. The sooner end is believed."""
+    """Return the keepers' options that say what Slurm's signals mean. The earlier of two announced ends counts."""
     try:
         patience_s = commands.kill_wait_s()
     except commands.SlurmFailed:

@@ -1,4 +1,4 @@
-"""Which run is meant: by name, by id, or the only one there is."""
+"""Finds the run that is meant: by name, by id, or the only one there is."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def find_or_newest(runs: Sequence[Mapping[str, Any]], name: str | None) -> dict[
 
 
 def only_active(runs: Iterable[Mapping[str, Any]], command: str) -> dict[str, Any]:
-    """Return the one active run. UsageError where several are active and `command` must name one."""
+    """Return the only active run. UsageError where several are active and `command` must name one."""
     active = [dict(run) for run in runs if is_active(run)]
     if not active:
         raise OrchestratorError("no run is active", hint="`orch status` shows the runs that have ended")
@@ -59,7 +59,7 @@ def only_active(runs: Iterable[Mapping[str, Any]], command: str) -> dict[str, An
 
 
 def with_host(runs: Iterable[Mapping[str, Any]], host: str, command: str) -> dict[str, Any]:
-    """Return the one active run that has this host. UsageError where there is none, or more than one."""
+    """Return the only active run that has this host. UsageError where there is none, or more than one."""
     runs = list(runs)
     active = [dict(run) for run in runs if is_active(run)]
     having = [run for run in active if host in hosts_of(run)]

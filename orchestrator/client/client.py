@@ -34,7 +34,7 @@ class Client:
         runtime_dir: str | os.PathLike[str] | None = None,
         environment: Environment | None = None,
     ) -> None:
-        """Take what is not given from $ORCH_STATE_DIR and $ORCH_RUNTIME_DIR, else as the command line does."""
+        """Take missing directories from $ORCH_STATE_DIR and $ORCH_RUNTIME_DIR, else the command line's defaults."""
         if environment is None:
             given = {"ORCH_STATE_DIR": state_dir, "ORCH_RUNTIME_DIR": runtime_dir}
             own = {name: os.fspath(path) for name, path in given.items() if path is not None}
@@ -74,7 +74,7 @@ class Client:
         return Run(self._environment, submitted.name, submitted.run_id)
 
     def run(self, name: str | None = None) -> Run:
-        """Return the run of this name or id; without one the newest active run, else the newest."""
+        """Return the run of this name or id; without a name, the newest active run, else the newest."""
         return self._run(find_or_newest(runs_of(self._api), name))
 
     def runs(self) -> list[Run]:
@@ -98,9 +98,9 @@ class Client:
         return {**document, "runs": [find(document["runs"], name)]}
 
     def events(self, name: str | None = None, *, after: int = 0, follow: bool = False) -> Iterator[Document]:
-        """Yield the events of all runs, or of all runs of a name, or of the run of an id, in their order.
+        """Yield the events of all runs, of all runs of a name, or of the run of an id, in their order.
 
-        With `follow` new ones too, until that run has ended; those of all runs have no end.
+        With `follow`, yield new ones too, until that run has ended; for all runs, without end.
         """
         api = self._api
         chosen = None if name is None else find(runs_of(api), name)
@@ -141,19 +141,19 @@ class Run:
 
     @property
     def status(self) -> Document:
-        """The run's part of `orch status --json`, of now."""
+        """Return the run's present part of `orch status --json`."""
         return status_of(self._api, self._chosen)
 
     @property
     def phase(self) -> str:
-        """The phase, of now."""
+        """Return the present phase."""
         return str(self.status["phase"])
 
     def wait(self, *, timeout_s: float | None = None, until: str | None = None) -> Document:
         """Wait until the run has ended, or is in the phase `until`, and return its status then.
 
-        A run that FAILED is returned too, and not raised: its `phase` says so, and `why()` the cause. A coordinator
-        that is away is waited for, as training continues without it.
+        A run that FAILED raises no exception: its `phase` says so, and `why()` the cause. If the coordinator is away,
+        this waits for it, as training continues without it.
 
         Raises:
             WaitTimedOut: After `timeout_s`. The run continues.
@@ -197,13 +197,13 @@ class Run:
             follow: Yield new lines too, until the run ends.
             since: A time, also as Unix time; only newer lines.
             tail: Only the last so many lines, of those that are wanted.
-            grep: A regular expression; only lines in which it is found.
+            grep: A regular expression; only lines that match it.
             hosts: Only lines of the tasks on this host, or on these.
             generations: Only lines of this generation, or of these.
-            level: Only lines that are at least so serious.
+            level: Only lines of this level, or more serious ones.
 
         Raises:
-            UsageError: There is no such task or host, or what is wanted is not understood.
+            UsageError: There is no such task or host, or an argument is not valid.
         """
         from orchestrator.client.log_reading import Request, document, read
         from orchestrator.client.log_selection import select
@@ -214,7 +214,7 @@ class Run:
         return (document(line, self.run_id) for line in log.lines)
 
     def metrics(self, *names: str, x: Axis = "step") -> Metrics:
-        """Return what was measured, as arrays by name: the pace, the loss, and what else the script reports.
+        """Return the measurements as arrays by name: the pace, the loss, and what else the script reports.
 
         Args:
             names: Only these; `"worker:0/cpu_percent"` is one of a task.
@@ -233,7 +233,7 @@ class Run:
         return asking.stacks(self._api, self._chosen, task)
 
     def kill(self, *, force: bool = False, at_checkpoint: bool = False, timeout_s: float = 600.0) -> Document:
-        """Stop the run, and return its last status, whose `proof` says what each host was found to have.
+        """Stop the run, and return its last status, whose `proof` says which processes each host has left.
 
         With `at_checkpoint` once its next checkpoint is verified, or after 10 minutes without one.
 

@@ -1,4 +1,4 @@
-"""What differs between a run and its cluster spec and code as they are now, or another run."""
+"""Compares a run with its present cluster spec and code, or with another run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package of which two runs have seen other versions on a host; None: it was not there."""
+    """A package whose version on a host differs between two runs; None: it was not there."""
 
     host: str
     name: str
@@ -29,13 +29,13 @@ class Package:
 
     @property
     def sentence(self) -> str:
-        """Such as `gpu-a keras: 3.9.0 -> 3.10.1`."""
+        """Return such as `gpu-a keras: 3.9.0 -> 3.10.1`."""
         return f"{self.host} {self.name}: {self.old or 'none'} -> {self.new or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that differs. None: it is not known."""
+    """All differences. None: they are not known."""
 
     spec: tuple[Change, ...]
     code: tuple[FileChange, ...] | None
@@ -43,12 +43,12 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing differs, as far as that is known."""
+        """Return whether nothing differs, as far as that is known."""
         return not (self.spec or self.code or self.packages)
 
     @property
     def sentence(self) -> str:
-        """The code and the spec in one sentence, such as `train.py: 12 lines; args --lr: 0.1 -> 0.01`."""
+        """Return all differences in a sentence, such as `train.py: 12 lines; args --lr: 0.1 -> 0.01`."""
         from orchestrator.core.differences import sentence as of_spec
         from orchestrator.reporting.code_changes import sentence as of_code
 
@@ -99,7 +99,7 @@ def plan_of_now(run: Run) -> tuple[str, Plan]:
 
 
 def document(comparison: Comparison) -> Mapping[str, Any]:
-    """Return it as JSON."""
+    """Return a comparison as JSON has it."""
     return {
         "same": comparison.is_same,
         "spec": [{"key": one.key, "old": one.old, "new": one.new} for one in comparison.spec],
@@ -133,7 +133,7 @@ def _code(old: Code | None, new: Code | None) -> tuple[FileChange, ...] | None:
 
 
 def _packages(old: Run, new: Run) -> tuple[Package, ...]:
-    """Compare what the probes of both runs have found, on hosts that both have prepared."""
+    """Compare the packages that the probes of both runs found, on hosts that both runs have prepared."""
     packages = []
     for host in new.hosts:
         before = next((other.facts for other in old.hosts if other.name == host.name), None)

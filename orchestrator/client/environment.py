@@ -1,4 +1,4 @@
-"""What the client needs of its caller: paths, a clock, and a function to which it tells what it does."""
+"""What the client needs from its caller: paths, a clock, and functions for its messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALLOCATION = "ORCH_ALLOCATION"
 
 
 class Environment:
-    """The environment of a client in a program. The command line's session is another, which speaks on stderr."""
+    """The environment of a client in a program. The command line has a session instead, which prints to stderr."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.environ = dict(os.environ) if environ is None else environ
@@ -37,19 +37,19 @@ class Environment:
         return Client(self.paths.socket, state_dir=self.paths.state_dir)
 
     def say(self, text: str) -> None:
-        """Tell what happens meanwhile: to the log of the program."""
+        """Report what happens meanwhile, to the log of the program."""
         import logging
 
         logging.getLogger("orchestrator").info("%s", text)
 
     def warn(self, text: str) -> None:
-        """Tell what a person should know."""
+        """Report what a person should know."""
         import logging
 
         logging.getLogger("orchestrator").warning("%s", text)
 
     def hint(self, text: str | None) -> None:
-        """Tell what a person can do; nothing for None."""
+        """Report what a person can do; nothing for None."""
         if text:
             self.say(text)
 

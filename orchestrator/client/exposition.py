@@ -1,6 +1,7 @@
-"""The runs as Prometheus sees them. Names and units follow its conventions; labels are bounded.
+"""The metrics of the runs for Prometheus. Names and units follow its conventions; labels are bounded.
 
-`run` is the name of a run and not its id, which is another with each submission; of each name the newest run is told.
+The label `run` is the name of a run, not its id, which differs with each submission. Only the newest run of each name
+has metrics.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NAME_MAX = 64
 
 
 class _Gauges:
-    """Gauges of one kind of thing: each with its name, its help, and how a document has it."""
+    """Gauges of one kind of thing: each with its name, its help text, and how its value is read from a document."""
 
     def __init__(
         self, labels: Sequence[str], rows: Sequence[tuple[str, str, Callable[[Document], Any]]]
@@ -202,13 +203,13 @@ def _reported(runs: Mapping[str, Document]) -> Iterable[Metric]:
 
 
 class RunsCollector:
-    """Asks for the status at each scrape; nothing is kept between two."""
+    """Asks for the status at each scrape, and keeps nothing in between."""
 
     def __init__(self, status: Callable[[], Document | None]) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of now."""
+        """Yield the present metrics."""
         return families(self._status())
 
 

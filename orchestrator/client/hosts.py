@@ -1,4 +1,4 @@
-"""The hosts: what they have, who uses it, and what of ours is there. They are asked themselves."""
+"""Asks the hosts what they have, who uses it, and which runs of orch they hold."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ _MACHINE = (
 
 
 def _run(run: KnownRun) -> dict[str, Any]:
-    """Return a run of ours that lives on a host, whoever drives it."""
+    """Return a run of orch that lives on a host, whichever head node drives it."""
     claim = run["claim"]
     return {
         "run_id": run["run"],

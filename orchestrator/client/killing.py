@@ -1,4 +1,4 @@
-"""Kill a run, wait for its end, and judge the proof."""
+"""Kills a run, waits for its end, and judges the proof that nothing is left."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wait_end(
         if not is_active(run):
             return run
         title, phase = run.get("run_id") or run.get("name"), run.get("phase")
-        # While it trains, up to its next checkpoint, the reason has its step: that is no other wait.
+        # While it trains up to its next checkpoint, the reason has the step: a new step is not another wait.
         waits = "trains until its next checkpoint" if phase == "RUNNING" else run.get("reason") or "stopping"
         sentence = f"{title}: {phase}: {waits}"
         if sentence != said:

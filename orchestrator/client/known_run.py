@@ -1,4 +1,4 @@
-"""A run as the journal has it: its plan, its hosts, and where its tasks are. Nobody is asked, nothing is changed."""
+"""A run as the journal has it: its plan, its hosts, and where its tasks are. No host or coordinator is asked."""
 
 from __future__ import annotations
 

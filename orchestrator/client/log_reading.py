@@ -1,4 +1,4 @@
-"""Read the output of a run's tasks from the head node's disk, so no coordinator is needed."""
+"""Reads the output of a run's tasks from the head node's disk, so no coordinator is needed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _lines(request: Request, environment: Environment, logs: RunLogs, run_id: st
     tail = request.tail if is_plain else None
     skipped = 0
     if not is_plain and request.tail is not None:
-        # Twice through the same lines: how many there are must be known before the first is shown.
+        # The lines are read twice: their number must be known before the first is shown.
         there = sum(1 for _ in choose(logs.read(run_id, tasks, since=since)))
         skipped = max(0, there - request.tail)
     if request.follow:
@@ -129,7 +129,7 @@ def why_none(environment: Environment, run_id: str) -> str:
 def _pause_until_end(
     environment: Environment, logs: RunLogs, run_id: str, on_idle: Callable[[], None]
 ) -> Callable[[], bool]:
-    """Return the pause of `follow`: it waits, and says whether the run continues. Without a coordinator it does."""
+    """Return the pause function of `follow`: it waits, and returns whether the run continues. It does if unknown."""
     client = environment.client()
     said = False
     chosen = {"name": run_name(run_id), "run_id": run_id}

@@ -1,4 +1,4 @@
-"""Which lines of a run's output are wanted: by text, generation, host and level."""
+"""Selects lines of a run's output by text, generation, host and level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.reporting.log_level import Level, Levels, is_serious, parse_le
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a line must have. Each field is a condition where it is set."""
+    """The conditions for a line. Each field that is set is a condition."""
 
     grep: str | None = None
     """A regular expression that is found in its text."""
@@ -24,7 +24,7 @@ class Selection:
     """At least so serious."""
 
     def chooser(self, host_of: Callable[[str, int], str | None]) -> Callable[[LogLine], bool] | None:
-        """Return a function that tells of each line whether it is wanted; None where all are.
+        """Return a function that says whether a line is wanted; None where all are.
 
         `host_of` returns the host on which a task ran in a generation. Raises UsageError for a bad expression.
         """
@@ -42,7 +42,7 @@ def select(
     hosts: str | Iterable[str] = (),
     level: str | None = None,
 ) -> Selection:
-    """Return what a person or a program wants: one generation or host, or several. Raises UsageError for no level."""
+    """Return the selection, from one or several generations or hosts. Raises UsageError for an unknown level."""
     try:
         least = None if level is None else parse_level(level)
     except ValueError as e:
@@ -72,7 +72,7 @@ class _Chooser:
 
     def __call__(self, line: LogLine) -> bool:
         wanted = self.selection
-        # First, because a traceback is told by the lines before.
+        # First, because a traceback is recognised by the lines before.
         if wanted.level is not None and not self._is_serious(line, wanted.level):
             return False
         if wanted.generations and line.generation not in wanted.generations:

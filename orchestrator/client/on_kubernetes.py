@@ -1,6 +1,6 @@
-"""Ask Kubernetes for pods that are hosts, wait for them and say why they wait, and give them back.
+"""Asks Kubernetes for pods that serve as hosts, waits for them and says why they wait, and gives them back.
 
-The coordinator stays on this machine, as with SSH: `kubectl exec` is its channel, so no pod needs a right of the API.
+The coordinator stays on this machine, as with SSH: `kubectl exec` is its channel, so pods need no rights on the API.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
 
 
 def _claim(plan: Plan, wishes: PodWishes, made: lent.Lent) -> list[Manifest]:
-    """Return the claim of the checkpoints where it is not there, to be made."""
+    """Return the manifest of the checkpoints' claim, where it does not exist yet."""
     from orchestrator.spec.kubernetes import hosts
 
     if not made.claim:
@@ -138,11 +138,11 @@ def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir
 def wait_for_pods(
     made: lent.Lent, wanted: int, environment: Environment, *, timeout_s: float | None = None
 ) -> list[str]:
-    """Wait until so many pods run, whichever they are, and return their names; say meanwhile why they do not.
+    """Wait until that many of the pods run, and return their names. Say meanwhile why others do not.
 
     Raises:
-        KubernetesFailed: they never will, or are deleted: they are given back then. Or nobody may look: its hint
-            says how to go on.
+        KubernetesFailed: they will never run, or are deleted: then they are given back. Or they cannot be listed: the
+            hint says how to go on.
         WaitTimedOut: they still wait.
     """
     deadline = None if timeout_s is None else environment.now() + timeout_s
@@ -183,27 +183,27 @@ def _running_pods(made: lent.Lent, wanted: int, state_dir: str) -> tuple[list[st
 
 
 def goes_on(made: lent.Lent) -> str:
-    """Return what a person can do who has stopped waiting."""
+    """Return a hint for a person who has stopped waiting."""
     return f"`orch up` again waits on for the same pods; `orch kill {made.name}` gives them back"
 
 
 def place(made: lent.Lent, running: Sequence[str]) -> tuple[str, ...]:
-    """Return the pods that get tasks: those that run now, or those that did when the coordinator was given the run."""
+    """Return the pods that get tasks: those that run now, or those that ran when the run was submitted."""
     return made.hosts if made.has_run and made.hosts else tuple(running)
 
 
 def has_run(made: lent.Lent, environment: Environment, hosts: Sequence[str]) -> None:
-    """Note that a coordinator has the run: it gives the pods back."""
+    """Record that a coordinator has the run, and will give the pods back."""
     lent.keep(environment.paths.state_dir, replace(made, has_run=True, hosts=tuple(hosts), is_unused=False))
 
 
 def may_be_used(made: lent.Lent, environment: Environment, *, used: bool) -> None:
-    """Note whether a run may have written to the claim: so it is once a coordinator is asked, until that refuses."""
+    """Record whether a run may have written to the claim: from when it is submitted, unless that is refused."""
     lent.keep(environment.paths.state_dir, replace(made, is_unused=made.is_unused and not used))
 
 
 def kept_claims(environment: Environment, names: Iterable[str]) -> list[str]:
-    """Say which claims stay when the runs of these names are given back, as sentences."""
+    """Return sentences that say which claims stay when the pods of these runs are given back."""
     return [
         f"kept: PersistentVolumeClaim {one.claim} in namespace {one.cluster.namespace}, "
         f"with the checkpoints of {one.name}"
@@ -217,7 +217,7 @@ def give_back_waiting(
 ) -> tuple[list[str], KubernetesFailed | None]:
     """Give back the pods of these names that have no run yet; of all where none is named.
 
-    Return the names, and why some are not given back: that is no reason to leave what else a person ends.
+    Return the names, and why some are not given back. Such a failure does not keep others from being given back.
     """
     waiting, problem = [], None
     for one in _of(environment.paths.state_dir, list(names)):
@@ -243,9 +243,9 @@ def _still_lent(environment: Environment, one: lent.Lent, error: KubernetesFaile
 def await_return(
     environment: Environment, client: Client, runs: Sequence[Mapping[str, Any]], deadline: float
 ) -> KubernetesFailed | None:
-    """Wait until the pods of ended runs are given back, and do it where the coordinator does not.
+    """Wait until the coordinator has given back the pods of ended runs; give them back where it does not.
 
-    Return why some are not given back. Raises WaitTimedOut where `outputs` are still on their way at the deadline.
+    Return why some are not given back. Raises WaitTimedOut where `outputs` are still being fetched at the deadline.
     """
     give_up_at = environment.now() + _RETURN_S
     said = ""
@@ -275,7 +275,7 @@ def await_return(
 
 
 def _fetch(client: Client, runs: Iterable[Mapping[str, Any]], left: Iterable[lent.Lent]) -> str | None:
-    """Say what the coordinator still fetches from such pods; None where it fetches nothing, or is away."""
+    """Return what the coordinator still fetches from such pods; None where it fetches nothing, or is away."""
     names = [one.name for one in left]
     for run in runs:
         if run["name"] not in names:

@@ -1,4 +1,4 @@
-"""Submit a run to Slurm, wait for its nodes, and find the runs that are there."""
+"""Submits a run to Slurm, waits for its nodes, and finds the runs that are on Slurm."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def script_of(file: str, environment: Environment) -> str:
 
 
 def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[job.Job, bool]:
-    """Submit the run of a file. (The job, whether it is new): a job that is queued or runs is left as it is."""
+    """Submit the run of a file. Return the job and whether it is new: one that is queued or runs is left as it is."""
     from pydantic import TypeAdapter
 
     from orchestrator.head.code.codetree import survey
@@ -97,7 +97,7 @@ def wait_for_nodes(own_job: job.Job, environment: Environment) -> None:
 
 
 def cancel_waiting(environment: Environment) -> bool:
-    """Cancel the job of these paths where it has no nodes yet. Return whether that was so."""
+    """Cancel the job of these paths if it has no nodes yet. Return whether it was cancelled."""
     own_job = job.read(environment.paths.state_dir)
     if own_job is None or job.waiting(own_job) is None:
         return False
@@ -108,7 +108,7 @@ def cancel_waiting(environment: Environment) -> bool:
 
 
 def ended_with_secrets(environment: Environment) -> list[str]:
-    """Return the runs on Slurm whose job has ended without removing its secrets, as one does that is killed."""
+    """Return the runs on Slurm whose job has ended without removing its secrets, as a killed job does."""
     ended = []
     for name in job.names(environment.paths.state_dir):
         state_dir = job.directory(environment.paths.state_dir, name)
@@ -120,13 +120,13 @@ def ended_with_secrets(environment: Environment) -> list[str]:
 
 
 def forget_secrets(environment: Environment) -> None:
-    """Remove what ended jobs have left of secrets."""
+    """Remove the secrets that ended jobs have left."""
     for name in ended_with_secrets(environment):
         job.forget_secrets(job.directory(environment.paths.state_dir, name))
 
 
 def chosen(environment: Environment, words: list[str]) -> Paths | None:
-    """Return the directory of the run that a command line means, if that is one on Slurm.
+    """Return the directory of the run that a command line means, if that run is on Slurm.
 
     A word that names such a run means it; without one, the only run on Slurm that has not ended.
     """

@@ -24,11 +24,11 @@ def status(
 ) -> dict[str, Any] | None:
     """Return the status document as it was recorded, with `recorded_age_s`; None where nothing can be read.
 
-    The journal keeps decisions and not each heartbeat, so the tasks may well be further.
+    The journal holds decisions and not each heartbeat, so the tasks may be further.
 
     Args:
         now: the Unix time.
-        accounts: those of the runs, where somebody has them already.
+        accounts: the accounts of the runs' time, if the caller has them already.
         last_answer: the coordinator's last status, and when it came (Unix time). It is used for runs of which
             the journal has nothing newer; without it, the step is the last one in the run's history.
     """
@@ -75,7 +75,7 @@ def status(
 
 
 def aged(document: Any, by_s: float) -> Any:
-    """Return a document with each age in it that many seconds older.
+    """Return the document with each age in it increased by that many seconds.
 
     >>> aged({"phase_age_s": 2.0, "tasks": [{"heartbeat_age_s": None}]}, 3.0)
     {'phase_age_s': 5.0, 'tasks': [{'heartbeat_age_s': None}]}
@@ -91,7 +91,7 @@ def aged(document: Any, by_s: float) -> Any:
 
 
 def _newer(run: dict[str, Any], live: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the run as the coordinator told it, unless something was decided since."""
+    """Return the run of the coordinator's last status, unless something was decided since."""
     decided = ("phase", "generation", "restarts")
     if live is None or any(run[name] != live[name] for name in decided):
         return run

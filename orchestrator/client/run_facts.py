@@ -1,4 +1,4 @@
-"""The facts of a run in a few words each: where its training is, and what its chief reports. Pure functions."""
+"""Short facts about a run: where its training is, and what its chief reports. Pure functions."""
 
 from __future__ import annotations
 

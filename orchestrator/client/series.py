@@ -1,4 +1,4 @@
-"""What was measured of a run, as arrays."""
+"""The measurements of a run, as arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Axis = Literal["step", "time"]
 
 
 class Series(NamedTuple):
-    """One thing that was measured. All three have the same length; NumPy takes them without a copy."""
+    """One measured quantity. All three arrays have the same length; NumPy takes them without a copy."""
 
     x: array[float]
     """The global step, or the Unix time."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def set_up(file: str, environment: Environment) -> list[SetUp] | None:
-    """Make it where it is not yet; None where the spec names none. Raises SpecError."""
+    """Make the environment where it does not exist yet; None where the spec names none. Raises SpecError."""
     from orchestrator.spec.plan import load_environment
 
     asked, hosts = load_environment(file)
@@ -50,7 +50,7 @@ def _used(environment: Environment) -> Iterator[str]:
 
 
 def sentence(one: SetUp) -> str:
-    """Return what became of a host."""
+    """Return a sentence on the result on one host."""
     if one.problem is not None:
         return one.problem.message
     does = "is there" if one.state == "there" else f"was made in {duration(one.seconds)}"
@@ -58,7 +58,7 @@ def sentence(one: SetUp) -> str:
 
 
 def refuse(done: Sequence[SetUp], file: str) -> None:
-    """Raise an error with each host's own words, where some have no environment; exit code 4 where others have."""
+    """Raise an error with each host's reason, where some have no environment; exit code 4 where others have one."""
     failed = [(one.host, one.problem) for one in done if one.problem is not None]
     if not failed:
         return
@@ -76,7 +76,7 @@ def refuse(done: Sequence[SetUp], file: str) -> None:
 
 
 def document(one: SetUp) -> dict[str, Any]:
-    """Return a host as JSON has it."""
+    """Return the result on one host as JSON has it."""
     problem = one.problem
     return {
         "host": one.host,

@@ -1,4 +1,4 @@
-"""Submit a cluster spec: load it, look at what it pushes, and hand its plan to a coordinator."""
+"""Submits a cluster spec: loads it, checks what will be pushed, and hands its plan to a coordinator."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def submit(
         file: the cluster spec.
         environment: of the caller.
         client: of the coordinator.
-        from_scratch: older checkpoints are not gone on from.
+        from_scratch: start at step 0, and set older checkpoints aside.
         restart: end the active run of this name first, if its spec or its code differs.
-        queue: wait until what the run needs is free, as `queue:` of the spec says too.
+        queue: let the run wait until what it needs is free, as `queue:` of the spec does.
         before: see `Before`.
-        place: gives the plan other hosts, those that an engine lends.
-        check: whether its hosts must reach each other.
+        place: replaces the plan's hosts by those that an engine lends.
+        check: whether to check that the hosts reach each other.
     """
     from orchestrator.core.plan import QueuePlan
     from orchestrator.spec import own_paths
@@ -122,7 +122,7 @@ def submit(
 
 
 def _end_older(environment: Environment, client: Client, plan: Plan) -> str | None:
-    """End the active run of this name, saved, where something has changed since it began. Return its id then."""
+    """End the active run of this name at a checkpoint if its spec or code has changed. Return its id then."""
     from orchestrator.client import killing
     from orchestrator.client.comparing import with_now
     from orchestrator.client.known_run import known_run
@@ -144,7 +144,7 @@ def _end_older(environment: Environment, client: Client, plan: Plan) -> str | No
 
 
 def _changed_code(environment: Environment, run_id: str, plan: Plan) -> str | None:
-    """Return in what the code of an active run differs from its working directory of now; None if it is not known."""
+    """Return how an active run's code differs from its present working directory; None where that is not known."""
     from orchestrator.client.comparing import with_now
     from orchestrator.client.known_run import known_run
 
@@ -158,7 +158,7 @@ def _changed_code(environment: Environment, run_id: str, plan: Plan) -> str | No
 
 
 def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> None:
-    """Say what differs from the run that saved the checkpoint from which this one goes on."""
+    """Say what has changed since the run that saved the checkpoint from which this one resumes."""
     from orchestrator.client.comparing import before_it, with_now
     from orchestrator.client.known_run import known_runs
 
@@ -173,10 +173,10 @@ def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> 
 
 
 def examined(plan: Plan, environment: Environment, client: Client, *, running: bool) -> Plan:
-    """Return the plan with addresses by which its hosts reach each other. It takes a second or two.
+    """Return the plan with the addresses by which its hosts reach each other. This takes a second or two.
 
     Raises:
-        Refused: they do not; each line says who does not reach whom.
+        Refused: they do not reach each other; each line says which host does not reach which.
     """
     from pydantic import TypeAdapter
 
@@ -190,7 +190,7 @@ def examined(plan: Plan, environment: Environment, client: Client, *, running: b
         answer = client.post("/v1/examine", body, timeout_s=EXAMINE_S)
     except UsageError:
         return plan  # the coordinator is of an older orch
-    # Who does not answer is waited for, as ever.
+    # A host that does not answer is no error here: the run waits for it.
     findings = [
         one for one in answer["findings"] if one["id"].startswith("net.") or one["id"] == "host.twice"
     ]

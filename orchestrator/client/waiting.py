@@ -1,4 +1,4 @@
-"""Wait for a run, and tolerate a coordinator that is away: training continues without it."""
+"""Waits for a run, and tolerates a coordinator that is away: training continues without it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def trains(run: Mapping[str, Any]) -> bool:
 
 
 def is_untold(run: Mapping[str, Any]) -> bool:
-    """Return whether a run that was released some time ago shows no sign of a step to come.
+    """Return whether a run that was released some time ago shows no sign that a step will come.
 
-    So it is with a script that loads for long, and with one that never reports a step.
+    A script that loads for long looks like that, and one that never reports a step.
     """
     return (
         run.get("phase") == "RUNNING"
@@ -48,7 +48,7 @@ def is_untold(run: Mapping[str, Any]) -> bool:
 
 
 def wait_s(look_s: float) -> float:
-    """Return how long to wait after a look that took so long."""
+    """Return how long to wait after a poll that took this long."""
     return min(max(LOOK_EVERY_S, LOOK_SHARE * look_s), WAIT_MAX_S)
 
 
@@ -71,7 +71,7 @@ def _is_behind(logs: RunLogs, run: Mapping[str, Any]) -> bool:
 def wait_for_the_outputs(
     environment: Environment, client: Client, run: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Wait until what an ended run has left is known, and fetched where its spec says so. Return its last status."""
+    """Wait until the files of an ended run are known, and fetched if its spec says so. Return its last status."""
     look_until = environment.now() + LEFT_MAX_S
     said = False
     while (run.get("outputs") or {}).get("pending"):
@@ -90,11 +90,11 @@ def wait_for_the_outputs(
 
 
 class Wait:
-    """Poll one run. `look` polls once; `run` is the status that it saw last.
+    """Polls one run. `poll` polls once; `run` is the last status.
 
     Args:
-        until: Whether to stop, given the run's status.
-        say: Tells that the coordinator is away, and that it is back.
+        until: Says whether to stop, given the run's status.
+        say: Is called with a message when the coordinator is away, and when it is back.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Wait:
 
     @property
     def is_away(self) -> bool:
-        """Whether the coordinator did not answer the last poll: `run` is then out of date."""
+        """Return whether the coordinator did not answer the last poll, so that `run` is out of date."""
         return self._away_since is not None
 
     def poll(self) -> bool:
@@ -161,7 +161,7 @@ class Wait:
                 f"{duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
                 hint=f"the run continues; `orch status {self.run.get('name')}` shows it",
             )
-        # Wait after a look that took so long, at most until the deadline or the run's next event
+        # Wait at most until the deadline or the run's next event
         look_s = self._environment.now() - began
         until = self._environment.now() + wait_s(look_s)
         if self._deadline is not None:
@@ -172,7 +172,7 @@ class Wait:
         try:
             is_news = left_s > 0 and not self.is_away and bool(self._events(wait_s=left_s))
         except (CoordinatorUnreachable, CoordinatorBusy):
-            is_news = False  # the next look says so
+            is_news = False  # the next poll reports it
         if not is_news:
             self._pause_until(until)
         return True
@@ -183,7 +183,7 @@ class Wait:
             self._environment.pause(left_s)
 
     def _events(self, *, wait_s: float = 0.0) -> list[dict[str, Any]]:
-        """Return the run's events since the last that was seen; wait for one, where there is none."""
+        """Return the run's events since the last one that was seen; wait up to `wait_s` for one."""
         query: dict[str, str | int | float] = {
             "name": str(self.run["run_id"]),
             "after": self._after,
@@ -193,7 +193,7 @@ class Wait:
         return events
 
     def _news(self) -> list[dict[str, Any]]:
-        """Return all of the run's events since the last look. One answer has a thousand at most."""
+        """Return all of the run's events since the last poll. One answer has a thousand at most."""
         events: list[dict[str, Any]] = []
         while page := self._events():
             events += page
@@ -201,7 +201,7 @@ class Wait:
         return events
 
     def _say_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Tell what has happened; a subclass may."""
+        """Report events. Does nothing here; a subclass may override it."""
 
     def _say_progress(self) -> None:
-        """Tell how far the run is; a subclass may."""
+        """Report the progress. Does nothing here; a subclass may override it."""

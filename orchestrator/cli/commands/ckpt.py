@@ -123,8 +123,8 @@ def ls(session: Session, name: str | None, as_json: bool) -> int:
 def verify(session: Session, name: str | None, as_json: bool) -> int:
     """Read every checkpoint in full now.
 
-    Exit code 1 where the newest one is broken. A checkpoint that a task of the run is writing at this moment is named,
-    and neither verified nor called broken: the exit code is then that of the newest one before it.
+    Exit code 1 where the newest one is broken. A checkpoint that a task is writing at this moment is listed, but
+    neither verified nor called broken; the exit code is then that of the newest one before it.
     """
     session.say("Reading every checkpoint …")
     answer = ask(session, "read", name)
@@ -230,12 +230,11 @@ def unpin(session: Session, name: str | None, checkpoint: str, as_json: bool) ->
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: bool) -> int:
-    """Remove a generation.
+    """Remove a generation with all its checkpoints, or all checkpoints that are set aside.
 
-    With all that it saved, or all that is set aside.
-
-    CHECKPOINT is gen-N or `set-aside`. What the next start would go on from is never removed, and pinned copies stay:
-    `orch ckpt unpin` removes those. What a rollback or a start from scratch has set aside is kept until this command.
+    CHECKPOINT is gen-N or `set-aside`. The checkpoint that the next start resumes from is never removed, and pinned
+    copies stay: `orch ckpt unpin` removes those. A rollback or a start from scratch sets checkpoints aside; they are
+    kept until this command removes them.
     """
     listed = ask(session, "list", name)
     chosen = [one for one in listed["checkpoints"] if _is_meant(one, checkpoint)]

@@ -1,4 +1,4 @@
-"""`orch diff`: in what a run differs from its file and code of now, or from another run."""
+"""`orch diff`: show how a run differs from its present file and code, or from another run."""
 
 from __future__ import annotations
 

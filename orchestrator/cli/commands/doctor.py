@@ -47,7 +47,7 @@ def _show(session: Session, findings: Sequence[Finding]) -> None:
 
 
 def _fix(session: Session, plan: Plan, findings: Sequence[Finding], ways: Mapping[str, Transport]) -> int:
-    """Do what is safe, and ours to do. Return how much was done."""
+    """Apply the fixes that are safe. Return how many were applied."""
     done = 0
     for one in findings:
         if one.id != "host.ends-at-logout" or one.host is None:

@@ -27,7 +27,7 @@ from orchestrator.head.api.client import Client
 def run(
     name: str | None, host: str, session: Session, *, verb: str = "drain", now: bool = False
 ) -> dict[str, Any]:
-    """Return the new state of the host. Without a name: of the only active run that has it."""
+    """Drain or undrain the host, and return its new state. Without a name: for the only active run that has it."""
     client: Client = session.client()
     runs = runs_of(client)
     chosen = find(runs, name) if name else with_host(runs, host, verb)

@@ -37,7 +37,7 @@ _LINE_BYTES_MAX = 1 << 16
 def orders(
     run: Run, argv: Sequence[str], host: str | None, task: str | None, *, spares: bool
 ) -> list[tuple[HostPlan, Asked]]:
-    """Return the hosts, and what each is asked: this host, or that of the task, else all that have tasks."""
+    """Return the hosts with the order for each: this host, or the task's host, else all that have tasks."""
     asked: Asked = {"argv": list(argv), "run": run.run_id, "task": None, "generation": 0, "env": {}}
     if task is not None:
         id_, place = task_of(run, task)
@@ -50,7 +50,7 @@ def orders(
 
 
 def _released(run: Run, id_: TaskId) -> dict[str, str]:
-    """Return what the task was told with its release; nothing before all have joined."""
+    """Return the variables that the task got with its release; none before all have joined."""
     from orchestrator.core.phases.starting import addresses, release
     from orchestrator.head.links import requests
 
@@ -63,7 +63,7 @@ def _released(run: Run, id_: TaskId) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Output:
-    """Shows lines as they come, each behind its host where there are several; or keeps all for a document."""
+    """Shows lines as they come, each behind its host's name if there are several; or keeps them for a document."""
 
     session: Session
     width: int
@@ -91,7 +91,7 @@ class Output:
                 self._show(host, stream, line)
 
     def end(self) -> None:
-        """Show what has no end of line."""
+        """Show the output that has no end of line yet."""
         for (host, stream), held in self.kept.items():
             if held and not self.keeps:
                 self._show(host, stream, bytes(held))
@@ -200,11 +200,11 @@ def command(
     shell: bool,
     as_json: bool,
 ) -> int:
-    """Run COMMAND on the hosts of the run NAME, by the way that orch itself goes. It has no stdin and no terminal.
+    """Run COMMAND on the hosts of the run NAME, over orch's own connection. It has no stdin and no terminal.
 
     The exit code is the command's, and 4 where it failed on some hosts only. `python` is the run's Python. Ctrl-C ends
-    what was started, on every host; so does the end of COMMAND with what it left in the background. With --task, the
-    values of the spec's secrets are left out. `orch ssh` opens a terminal.
+    COMMAND on every host. When COMMAND ends, what it left in the background is ended too. With --task, the values of
+    the spec's secrets are left out. `orch ssh` opens a terminal.
     """
     if all_ + (host is not None) + (task is not None) > 1:
         raise UsageError("use only one of --all, --host and --task")

@@ -27,7 +27,7 @@ _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 class _Form(click.ParamType[str]):
-    """A text that must fit a pattern as a whole."""
+    """A parameter whose whole text must match a pattern."""
 
     def __init__(self, name: str, pattern: re.Pattern[str], example: str) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class _Form(click.ParamType[str]):
         self._example = example
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it, or say how it should look."""
+        """Return the text. Fail with an example where it does not match."""
         if not self._pattern.fullmatch(value):
             self.fail(f"{value!r} is no {self.name}, such as {self._example}", param, ctx)
         return value
@@ -54,7 +54,7 @@ _NAME = _Form("name of RFC 1123", _LABEL, "mnist-data")
     ],
 )
 def command() -> None:
-    """Write FILE as what another engine reads. Nothing is contacted and nothing is started."""
+    """Write FILE in the format of another engine. Nothing is contacted and nothing is started."""
 
 
 command.add_command(export_slurm.command)
@@ -136,8 +136,8 @@ def kubernetes(
 ) -> int:
     """Print FILE as a JobSet of Kubernetes.
 
-    Each pod runs our entry: it verifies the checkpoint, fences the generation, watches for stalls and ends with an
-    exit code by which Kubernetes starts it again, or does not. `hosts:` of FILE is not used.
+    Each pod runs orch's entry point. It verifies the checkpoint, fences the generation, watches for stalls, and ends
+    with an exit code by which Kubernetes starts the pod again, or does not. `hosts:` of FILE is not used.
     """
     from orchestrator.head.code import bundle
     from orchestrator.spec.kubernetes.manifests import as_list, as_yaml, claims, manifests

@@ -67,13 +67,13 @@ def run(request: Request, session: Session) -> dict[str, Any]:
 
 
 def list_outputs(client: Client, chosen: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    """Return the coordinator's list of what was left, as far as it was asked for."""
+    """Return the coordinator's list of the requested files that the tasks have left."""
     body = {"patterns": list(request.patterns), "task": request.task}
     return client.post(f"/v1/runs/{chosen['run_id']}/outputs", body, timeout_s=_TIMEOUT_S)
 
 
 def _tell_missing(listing: Mapping[str, Any], session: Session) -> None:
-    """Say what the list lacks."""
+    """Print which hosts and files the list lacks."""
     for host, why in listing["unreached"].items():
         session.warn(f"{host}: not reached, so what its tasks left is missing: {why}")
     for host, count in listing["left_out"].items():
@@ -86,7 +86,7 @@ def _tell_missing(listing: Mapping[str, Any], session: Session) -> None:
 
 
 class _Bringer:
-    """Brings files, and tells how far it is."""
+    """Fetches files, and prints its progress."""
 
     def __init__(
         self, client: Client, chosen: Mapping[str, Any], directory: str, session: Session, total: int
@@ -169,7 +169,7 @@ def _show(document: Mapping[str, Any], patterns: Sequence[str], session: Session
 
 
 def _say_nothing(listing: Mapping[str, Any], patterns: Sequence[str], session: Session) -> None:
-    """Say that there is nothing to fetch."""
+    """Print that there is nothing to fetch."""
     who = "its tasks have left no file" + (f" that matches {listed(list(patterns))}" if patterns else "")
     session.say(f"{listing['run_id']}: nothing to fetch: {who} in their working directories")
 

@@ -1,4 +1,4 @@
-"""`orch gc`: find orphans, what runs left behind that our journal does not know, and remove them if confirmed."""
+"""`orch gc`: find orphans, which are left by runs that the journal does not know, and remove them if confirmed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _item(host: HostPlan, run: KnownRun) -> Item:
 def may_go(
     items: Sequence[Item], even_alive: Sequence[str], even_checkpoints: Sequence[str], ours: Known
 ) -> list[Item]:
-    """Return what a yes removes. What lives goes at its owner's word, or where it is named."""
+    """Return the items that a yes removes. Those that are alive need their owner, or must be named."""
     run_ids = {item.run for item in items}
     unknown = [run for run in (*even_alive, *even_checkpoints) if run not in run_ids]
     if unknown:
@@ -174,13 +174,13 @@ def command(
     even_checkpoints: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Find orphans, what runs left behind that this head node does not know, and remove them after you confirm.
+    """Find orphans, which are left by runs that this head node does not know, and remove them after you confirm.
 
-    Orphans are processes, directories, logs, checkpoints that were copied to this machine, and secrets of jobs of Slurm
-    that were killed. What lives, or was driven by a coordinator less than 15 minutes ago, is listed and left alone:
-    nobody removes it but its owner, unless --even-alive names it. So are the checkpoints of an ended run, from which
-    the next `orch up` resumes. Processes are killed by marker and recorded identity only. Exit code 4 where a host did
-    not answer, or answered with an error.
+    Orphans are processes, directories, logs, checkpoints that were copied to this machine, and secrets of Slurm jobs
+    that were killed. What is alive, or was driven by a coordinator less than 15 minutes ago, is listed and left alone:
+    only its owner removes it, unless --even-alive names it. The checkpoints of an ended run are left alone too, since
+    the next `orch up` resumes from them. Processes are killed by orch's marker and their recorded identity only. Exit
+    code 4 where a host did not answer, or answered with an error.
     """
     ours = known(session)
     plans = [plan for plan, _ in plans_of(files)]

@@ -1,4 +1,4 @@
-"""`orch import`: write a cluster spec from what another launcher was told."""
+"""`orch import`: write a cluster spec from the configuration of another launcher."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COMMAND = click.argument(
     ],
 )
 def command() -> None:
-    """Print a commented cluster.yaml from what another launcher was told.
+    """Print a commented cluster.yaml, made from the configuration of another launcher.
 
     Nothing is contacted and nothing is started. What could not be carried over is said in a comment.
     """

@@ -1,4 +1,4 @@
-"""`orch init`: look at hosts, and write a commented cluster.yaml that `orch up` takes at once."""
+"""`orch init`: examine hosts, and write a commented cluster.yaml that is ready for `orch up`."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def command(
     directory: str | None,
     output: str,
 ) -> int:
-    """Look at HOSTs over SSH, and write a commented cluster.yaml for them. Nothing is started.
+    """Examine HOSTs over SSH, and write a commented cluster.yaml for them. Nothing is started.
 
-    Of each host: its GPUs, and a Python with TensorFlow. Of all: a directory that they share, proved by what one writes
-    and the others read. Without HOSTs, those of ~/.ssh/config are offered. Exit code 4 where a host could not be looked
-    at: the file has it all the same, with what is to be filled in.
+    It finds the GPUs of each host and a Python with TensorFlow, and a directory that all hosts share: one host writes
+    there, and the others read it. Without HOSTs, those of ~/.ssh/config are offered. Exit code 4 where a host could not
+    be examined: the file lists it, with remarks on what to fill in.
     """
     if os.path.exists(output):
         raise UsageError(f"{output} exists already", hint="name another file with --output")

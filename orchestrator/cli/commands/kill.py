@@ -27,7 +27,7 @@ from orchestrator.head.api.client import Client
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which runs. Without a name: the only active one."""
+    """Which runs to kill; without a name, the only active one."""
 
     names: tuple[str, ...]
     all: bool
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The ended runs. Those in `already` had ended before. `problem`: why pods are not given back."""
+    """The ended runs; `already`: those that had ended before; `problem`: why pods are not given back."""
 
     runs: tuple[dict[str, Any], ...]
     already: tuple[dict[str, Any], ...]
@@ -98,7 +98,7 @@ def _give_back_waiting(session: Session, request: Request) -> tuple[list[str], O
 
 
 def _cancelled_before_it_began(session: Session) -> bool:
-    """Cancel a job that still waits for its nodes, and say so. Return whether that was all."""
+    """Cancel a Slurm job that still waits for its nodes, and say so. Return whether there was one."""
     if not os.path.exists(session.paths.job):
         return False
     from orchestrator.client.on_slurm import cancel_waiting
@@ -107,9 +107,9 @@ def _cancelled_before_it_began(session: Session) -> bool:
 
 
 def _runs(session: Session, client: Client, request: Request, waiting: list[str]) -> list[dict[str, Any]]:
-    """Return all runs. Where only pods without a run were meant, no coordinator is needed to know that.
+    """Return all runs. No coordinator is needed where only pods without a run were named.
 
-    A run of their name may go on without its coordinator: the journal knows it.
+    A run of that name may go on without its coordinator; the journal shows that.
     """
     try:
         return runs_of(client)
@@ -130,7 +130,7 @@ def _runs(session: Session, client: Client, request: Request, waiting: list[str]
 def _chosen(
     request: Request, runs: list[dict[str, Any]], waiting: list[str], session: Session
 ) -> list[dict[str, Any]]:
-    """Return the runs that are meant. A name of pods without a run means a run too where that is active."""
+    """Return the runs that are meant. A name of waiting pods means the run of that name too, where it is active."""
     active = [found for found in runs if is_active(found)]
     if request.all:
         return active

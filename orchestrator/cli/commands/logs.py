@@ -116,7 +116,7 @@ def _put(
     fold: bool,
     whole: bool,
 ) -> int:
-    """Print the lines, and say why there are none. `whole`: also what gRPC repeats, as into a pipe without --follow."""
+    """Print the lines, or why there are none. `whole`: also lines that gRPC repeats, as in a pipe."""
     count = 0
 
     def put(line: LogLine, tasks: int = 1) -> None:

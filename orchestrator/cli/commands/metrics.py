@@ -24,7 +24,7 @@ answer."""
 
 
 def registry(environment: Environment) -> CollectorRegistry:
-    """Return a registry with the runs as the coordinator tells of them."""
+    """Return a registry with the metrics of the runs, as the coordinator reports them."""
     from orchestrator.client import exposition
 
     def status() -> dict[str, Any] | None:
@@ -52,7 +52,8 @@ def registry(environment: Environment) -> CollectorRegistry:
 def command(session: Session, listen: str, no_token: bool, once: bool) -> int:
     """Serve the numbers of runs, tasks, hosts and GPUs to Prometheus, at /metrics.
 
-    Prometheus shows the bearer token of the file that is named at the start (`authorization: {credentials_file: …}`).
+    Prometheus must send the bearer token, which is in the file that this command prints at its start
+    (`authorization: {credentials_file: …}`).
     Each scrape asks the coordinator. Where none answers, orch_coordinator_up is 0. A systemd unit, a Grafana board and
     alert rules are in docs/metrics.md.
     """

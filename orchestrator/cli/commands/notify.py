@@ -1,4 +1,4 @@
-"""`orch notify test`: send a message to the recipients of a cluster spec, or to one's own."""
+"""`orch notify test`: send a test message to the recipients of a cluster spec, or to your own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def command() -> None:
 
 
 def recipients(file: str | None, session: Session) -> tuple[str, list[str]]:
-    """Return where they stand, and their URLs. Raises SpecError, and UsageError where there are none."""
+    """Return the file of the recipients, and their URLs. Raises SpecError, and UsageError where there are none."""
     from orchestrator.spec.own_notify import load_own
     from orchestrator.spec.plan import load_recipients
 

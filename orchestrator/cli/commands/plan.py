@@ -66,7 +66,7 @@ def show(file: str, session: Session, *, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print the document, for scripts.")
 @click.pass_obj
 def command(session: Session, file: str, as_json: bool) -> int:
-    """Show what FILE resolves to: of each task the host, GPUs, port, TF_CONFIG, environment and command.
+    """Show what FILE resolves to: for each task its host, GPUs, port, TF_CONFIG, environment and command.
 
     Nothing is started, and no host is contacted.
     """

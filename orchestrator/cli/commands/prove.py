@@ -34,9 +34,9 @@ class NotProven(OrchestratorError):
 
 
 def plans(file: str, steps: int, replicas: int | None) -> tuple[Plan, Plan, dict[str, str]]:
-    """Return the plan of one process, that of the spec, and the values of the secrets.
+    """Return the plan with one process, the plan of the spec, and the values of the secrets.
 
-    With `replicas`, so many of them in place of those of the spec.
+    `replicas` replaces the number of replicas of the spec.
 
     Raises:
         SpecError: the spec is wrong, or its script cannot be proven. Nothing was started.
@@ -74,7 +74,7 @@ def plans(file: str, steps: int, replicas: int | None) -> tuple[Plan, Plan, dict
 def run(
     session: Session, file: str, steps: int, replicas: int | None, *, tolerance: float, timeout_s: float
 ) -> tuple[Record, Record, Verdict]:
-    """Train both, and return their records and what their comparison says."""
+    """Train both, and return their records and the verdict of their comparison."""
     from orchestrator.client.starting import ensure_coordinator
     from orchestrator.client.submit import survey_code
 
@@ -96,7 +96,7 @@ def run(
 def _record(
     session: Session, plan: Plan, secrets: Mapping[str, str], timeout_s: float
 ) -> tuple[Record, Sequence[float]]:
-    """Train a plan, and return what its chief has left."""
+    """Train a plan, and return the record of its chief."""
     from pydantic import TypeAdapter, ValidationError
 
     from orchestrator.both.trial_records import LAST_WEIGHTS, RECORD
@@ -192,7 +192,7 @@ def command(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Train the script of FILE as one process and as the spec has it, from equal weights, and compare each step.
+    """Train the script of FILE as one process and as the spec says, from equal weights, and compare each step.
 
     Prints the largest differences of the loss and of the weights; or the step at which the two part, and why: the
     batch, other examples, BatchNormalization, Dropout, the gradient. The script must be an ordinary one, under

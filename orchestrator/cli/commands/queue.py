@@ -1,4 +1,4 @@
-"""`orch queue`: which runs wait for GPUs, for which, and when they are reckoned to begin."""
+"""`orch queue`: show which runs wait for GPUs, for which, and when they are expected to begin."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def _in(seconds: float | None) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(session: Session, as_json: bool) -> int:
-    """Show the runs that wait (`orch up --queue`), in their order: since when, for what, and until when at the latest.
+    """Show the runs that wait (`orch up --queue`) in their order: since when, for what, and until when at the latest.
 
-    When a run begins is known where those before it have a `time_limit`. `orch kill NAME` takes one out of the queue.
+    When a run begins is known only if the runs before it have a `time_limit`. `orch kill NAME` removes a run from the
+    queue.
     """
     document = session.client().get("/v1/queue")
     if as_json:

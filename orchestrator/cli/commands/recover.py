@@ -33,7 +33,7 @@ ENDED = frozenset(phase.value for phase in Phase if phase.is_terminal)
 def query_hosts(
     files: Sequence[str], session: Session
 ) -> tuple[Search, list[tuple[Plan, Mapping[str, str]]]]:
-    """Query the hosts of these cluster specs, and repeat that for a while as long as some run still looks driven."""
+    """Query the hosts of these cluster specs; repeat that for a while if another coordinator seems to drive a run."""
     from orchestrator.head.hosts.recovery import Trusted, search
     from orchestrator.head.records import plan_copies
 
@@ -52,7 +52,7 @@ def query_hosts(
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is lost, and what is not."""
+    """What of the journal is lost, and what is not."""
 
     trouble: str | None = None
     """What is wrong with the journal as a whole; None where it can be written."""
@@ -63,7 +63,7 @@ class Loss:
 
 
 def check_lost(session: Session) -> Loss:
-    """Return what is lost of the journal. Raises Refused where nothing is."""
+    """Return what of the journal is lost. Raises Refused where nothing is."""
     from orchestrator.head.journal.reading import peek
 
     try:
@@ -279,13 +279,13 @@ def command(
 ) -> int:
     """Rebuild a lost or damaged journal from the records on the hosts, and adopt the runs that are alive.
 
-    What is contacted, pushed and started comes from the specs that you name and from this machine's own copies of
-    plans; the hosts' records only say what runs there. A run whose record does not fit its
-    spec is shown, and not adopted.
+    Which hosts are contacted, and what is pushed and started, comes from the specs that you name and from this
+    machine's own copies of plans. The hosts' records only say what runs there. A run whose record does not fit its spec
+    is shown, and not adopted.
 
-    No task is restarted, unless a task of its group is missing; that is shown before you confirm. Runs of which no
-    task is alive are listed with how they ended. A journal that cannot be read is renamed, not removed. The values of
-    secrets come from the specs. Where single runs of the journal cannot be read, only those are rebuilt.
+    No task is restarted, unless a task of its group is missing; that is shown before you confirm. Runs without a living
+    task are listed with how they ended. A journal that cannot be read is renamed, not removed. The values of secrets
+    come from the specs. If only some runs of the journal cannot be read, only those are rebuilt.
     """
     from orchestrator.cli.handover import wait_until_adopted
     from orchestrator.client.starting import ensure_coordinator

@@ -1,4 +1,4 @@
-"""`orch replay`: play a run's journal through the deciding code of this orch, and show where it decides otherwise."""
+"""`orch replay`: replay a run's journal with this version's decisions, and show where they differ from the record."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _outcome_json(outcome: Outcome | None) -> dict[str, Any] | None:
 
 
 def shown(played: Played, paint: Paint) -> list[str]:
-    """Return one entry for people: what happened, and below it what follows.
+    """Return one entry for people: the event, and below it the decision.
 
-    Where that is not what was recorded, both are shown, as a diff does: `-` is of the record, `+` of this orch.
+    Where the decision differs from the record, both are shown as a diff: `-` is the record, `+` is this version.
     """
     entry = played.entry
     head = f"{entry.seq:>6}  {paint(entry.time[:19].replace('T', ' '), 'dim')}  {paint(_what(entry), 'bold')}"
@@ -89,10 +89,10 @@ def _lines(outcome: Outcome | None) -> list[str]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.pass_obj
 def command(session: Session, name: str, to: int | None, as_json: bool) -> int:
-    """Play the journal of RUN through the deciding code of this orch, and show phases and orders per event.
+    """Replay the journal of RUN with the decisions of this version of orch, and show phases and orders per event.
 
-    Where this orch decides otherwise than was recorded, both are shown. RUN is an id, or a name: its newest run. The
-    journal is only read, also while a coordinator writes it; no host is asked, and nothing is ordered.
+    Where this version decides differently, both decisions are shown. RUN is an id, or a name, which means its newest
+    run. The journal is only read, which is safe while a coordinator writes it. No host is contacted.
     """
     from orchestrator.head.journal.reading import read_entries
     from orchestrator.head.journal.replay import replay

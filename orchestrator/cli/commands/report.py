@@ -1,4 +1,4 @@
-"""`orch report`: write all of a run into one HTML file."""
+"""`orch report`: write everything about a run into one HTML file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from orchestrator.core.errors import OrchestratorError
 def command(session: Session, name: str | None, other: str | None, path: str | None) -> int:
     """Write plots, timeline, causes, events and plan of a run into one file that needs no network, for others to read.
 
-    Without NAME: the newest run. Works without a coordinator. Values of secret variables are not in it; the logs are
-    not either, but for the last lines of a task that failed. With RUN2 it opens with both over each other: plots,
-    outcome, and what differs of spec, code and packages.
+    Without NAME: the newest run. Works without a coordinator. The file holds no values of secret variables and no logs,
+    except the last lines of a task that failed. With RUN2 it begins with a comparison of both runs: plots, outcome, and
+    the differences of spec, code and packages.
     """
     from orchestrator.page.report import report
 

@@ -166,7 +166,7 @@ def command(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Train the script of FILE with each number of replicas in turn, and print what more of them gain.
+    """Train the script of FILE with each number of replicas in turn, and print the speed-up.
 
     Each size starts from scratch, saves below a directory `scale` of its own in that of the checkpoints, and ends after
     its steps. Two times are compared to find the wait for input (the same steps with a batch from memory), and two

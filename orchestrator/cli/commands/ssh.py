@@ -1,4 +1,4 @@
-"""`orch ssh`: a terminal on a host of a run, by the way that orch itself goes."""
+"""`orch ssh`: open a terminal on a host of a run, by orch's own route to it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def words(host: HostPlan, session: Session) -> list[str]:
 
 
 def chosen(run: Run, asked: str | None) -> tuple[HostPlan, str]:
-    """Return the host that is meant by its name or by a task of it, and why it is that one."""
+    """Return the host of this name, or of this task, with a description for people."""
     if asked is None:
         host = run.plan.host(run.task(run.chief).host)
         return host, f"{host.name}, which has {run.chief}"
@@ -74,8 +74,9 @@ def chosen(run: Run, asked: str | None) -> tuple[HostPlan, str]:
 def command(session: Session, name: str, place: str | None, shows: bool) -> int:
     """Open a terminal on a host of the run NAME: on HOST, on that of TASK, or else on that of the chief.
 
-    This becomes the ssh program, with the address, user, port, key, bastion and known_hosts of the cluster spec and of
-    ~/.ssh/config. Here it is a shell, in a pod `kubectl exec`. `orch exec` runs one command on several hosts.
+    The command becomes the ssh program, with the address, user, port, key, bastion and known_hosts of the cluster spec
+    and of ~/.ssh/config. For this machine it is a shell, for a pod `kubectl exec`. `orch exec` runs one command on
+    several hosts.
     """
     host, description = chosen(known_run(session, name), place)
     line = words(host, session)

@@ -69,7 +69,7 @@ def _fetch(
 
 
 def _say_nothing_found(fetched: dict[str, Any], chosen: dict[str, Any], session: Session) -> None:
-    """Say where was looked, and what may be the reason, if the hosts that answered have no file of TensorBoard."""
+    """Say where it was searched, and the likely reason, if the hosts that answered have no TensorBoard file."""
     if fetched.get("files", 1):  # an older coordinator does not say it
         return
     session.warn(

@@ -303,20 +303,21 @@ def command(
 ) -> int:
     """Start the run of FILE, and wait until its first step. Prints the run's id.
 
-    Meanwhile it says what is waited for; Ctrl-C leaves the run on. Where a script reports no step, and is neither
-    connecting nor building a model with Keras, it waits for 30 s after the release.
+    Meanwhile it says what the run waits for. Ctrl-C ends this command, and the run goes on. If a script reports no
+    step, and is neither connecting nor building a Keras model, the command waits for 30 s after the release.
 
-    A run that is already running with this plan is left as it is; what differs in its code is said, and --restart
-    applies it. A run that has ended resumes from its last verified
-    checkpoint. `orch kill` stops it; the end of this command does not.
+    A run that is already running with this plan is left as it is. Changes of its code are shown, and --restart applies
+    them. A run that has ended resumes from its last verified checkpoint. `orch kill` stops a run; the end of this
+    command does not.
 
-    Where the file has `setup:`, its environment is made first on all hosts, as `orch setup` does.
+    If the file has `setup:`, its environment is first made on all hosts, as `orch setup` does.
 
-    Before anything is started, the hosts must reach each other by their names and on the ports of the run; exit code 6
-    where they do not (`orch doctor` looks at more).
+    Before anything is started, orch checks that the hosts reach each other by their names and on the run's ports; exit
+    code 6 where they do not (`orch doctor` checks more).
 
-    Each host is asked first who drives what. Exit code 6 where another head node, or a coordinator whose journal is
-    lost, drives a run of this name or in this checkpoint directory, or did so less than 15 minutes ago.
+    Each host is also asked which head nodes drive runs there. Exit code 6 where another head node, or a coordinator
+    whose journal is lost, drives a run of this name or in this checkpoint directory, or did so less than 15 minutes
+    ago.
     """
     if wait + follow + detach + dry_run > 1:
         raise UsageError("use only one of --wait, --follow, --detach and --dry-run")

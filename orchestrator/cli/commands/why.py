@@ -24,7 +24,7 @@ from orchestrator.client.asking import why
 @click.option("--json", "as_json", is_flag=True, help="Print the document, for scripts.")
 @click.pass_obj
 def command(session: Session, name: str | None, of_all: bool, as_json: bool) -> int:
-    """Show why a run failed or restarted: which task was first, what that means, what orch did, what you can do.
+    """Show why a run failed or restarted: which task failed first, what that means, what orch did, what you can do.
 
     Without NAME: the active run, else the newest. Works without a coordinator.
     """

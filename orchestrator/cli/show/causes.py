@@ -31,7 +31,7 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
     causes = document.get("first_causes") or []
     is_known = document.get("phase") is not None
     blocks = [render.headline(document, paint) if is_known else paint(render.title(document), "bold")]
-    # Put together what follows on each other and differs in numbers alone: five failures alike are said once
+    # Merge causes that follow each other and differ in numbers only: five such failures are shown once
     blocks += [
         "\n".join(paragraphs.indent(block(alike[-1], paint, width, again=alike[:-1])))
         for alike in [list(alike) for _, alike in groupby(causes, key=_likeness)]
@@ -52,7 +52,7 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
 
 
 def goodput(account: Document | None) -> str:
-    """Say which part of the run's time counts, and what the rest was spent on, the most first.
+    """Return which part of the run's time counts, and what the rest was spent on, the most first.
 
     >>> goodput({"value": 0.91, "badput": {"start": 3.0, "lost": 12.0}})
     '91% of the time counts; lost 12 s, start 3 s'
@@ -70,7 +70,7 @@ def goodput(account: Document | None) -> str:
 
 
 def _now(document: Document, causes: list[Any], paint: Paint, width: int | None) -> list[str]:
-    """Return the current state, where the newest cause does not say it already."""
+    """Return the run's present state, where the newest cause does not show it already."""
     phase, reason = document.get("phase"), str(document.get("reason") or "")
     if phase is None:
         return [] if causes else ["No failure is recorded"]
@@ -97,7 +97,7 @@ def block(
 ) -> list[str]:
     """Return one first cause: the sentence, when, what it means, the followers, what orch did, the advice, the log.
 
-    `again` holds those before it that are like it, which are counted.
+    `again`: the causes before it that are alike, which are only counted.
     """
     lines = [paint(line, "red", "bold") for line in fold(str(cause.get("sentence")), width and width - 2)]
     if again:

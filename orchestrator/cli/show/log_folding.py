@@ -1,4 +1,4 @@
-"""Fold lines that repeat: equal ones of several tasks, `worker:0 ×4 | epoch 3`, and what gRPC repeats without end."""
+"""Fold lines that repeat: equal lines of several tasks, `worker:0 ×4 | epoch 3`, and messages that gRPC repeats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Folder:
         """The groups that are held, by what makes lines equal; oldest first."""
 
     def add(self, line: LogLine) -> None:
-        """Take the next line, by time."""
+        """Add the next line, in the order of time."""
         self.flush(line.time - WITHIN_S)
         alike = self._open.setdefault(_likeness(line), [])
         # The oldest: the third `step` of one task is the third of the others.
@@ -47,7 +47,7 @@ class Folder:
         self._groups.append(alike[-1])
 
     def flush(self, before: float = float("inf")) -> None:
-        """Pass on what is older than that."""
+        """Pass on the lines that are older than this time."""
         count = 0
         for group in self._groups:
             if group.line.time >= before:
@@ -85,7 +85,7 @@ class GrpcFolder:
         self._bursts: dict[tuple[str, int], _Burst] = {}
 
     def add(self, line: LogLine) -> None:
-        """Take the next line, by time."""
+        """Add the next line, in the order of time."""
         self.flush(line.time)
         kind = repeated(line.text)
         if kind is None:

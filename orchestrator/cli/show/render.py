@@ -126,7 +126,7 @@ def times_line(run: Document) -> str:
 
 
 def gpu_hours(account: Document | None) -> str:
-    """Return what was trained again, in hours of a GPU; nothing where that is none, or not known.
+    """Return how many GPU-hours were trained again; empty where that is none, or not known.
 
     >>> gpu_hours({"lost_gpu_hours": 1.42}), gpu_hours({"lost_gpu_hours": 0.0})
     (', 1.4 GPU-hours lost', '')
@@ -228,7 +228,7 @@ TASKS_MAX = 8
 
 
 def left_lines(run: Mapping[str, Any], paint: Paint, width: int | None = None) -> list[str]:
-    """Return what the tasks have left, how to fetch it, and what could not be: `width` less two columns of indent."""
+    """Return which files the tasks have left, how to fetch them, and which could not be fetched."""
     outputs = run.get("outputs") or {}
     tasks, lines = outputs.get("tasks") or [], []
     for left in tasks[:TASKS_MAX]:

@@ -54,14 +54,14 @@ def escaped(character: str) -> str:
 
 
 def screen(text: str) -> Text:
-    """Return the text as rich draws it: colours, and nothing else that does something to a terminal."""
+    """Return the text for rich, with colours and without any other control sequence."""
     from rich.text import Text
 
     return Text.from_ansi(inert(text))
 
 
 def printable(text: str) -> str:
-    """Return a log line as a terminal shows it in the end: the part behind the last carriage return.
+    """Return a log line as a terminal finally shows it: the part behind the last carriage return.
 
     Colours stay, and end with the line. Other control sequences (movements, titles, the bell) are removed.
     """

@@ -1,4 +1,4 @@
-"""Times as people read them: local, with the zone, or UTC; and the times that they give."""
+"""Times as people read and write them: local with the zone, or UTC."""
 
 from __future__ import annotations
 

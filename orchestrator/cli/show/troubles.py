@@ -103,7 +103,7 @@ def explanation(cause: Document, paint: Paint, width: int | None = None) -> list
 
 
 def telling(lines: Sequence[str]) -> Sequence[str]:
-    """Return the lines of the last traceback, else the last few lines that are no banners and no repetition."""
+    """Return the lines of the last traceback, else the last few lines without banners and repetitions."""
     lines = excerpt(lines)
     begin = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     return lines[begin[-1] :] if begin else lines[-_LINES_MAX:]

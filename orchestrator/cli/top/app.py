@@ -1,4 +1,4 @@
-"""The application of `orch top`: what is seen comes from `feed`, how it reads from `view`; here are panes and keys."""
+"""The application of `orch top`: panes and keys. `feed` provides the data, and `view` formats it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start to poll."""
         self.query_one(DataTable).focus()
         self.set_interval(self._every_s, self.poll)
         self.poll()

@@ -1,4 +1,4 @@
-"""What `orch top` shows, asked of the coordinator and read from the disk. Every method may block."""
+"""The data of `orch top`, from the coordinator and from the disk. Every method may block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look."""
+    """What was read in one poll."""
 
     runs: Sequence[Document] = ()
     run: Document | None = None
@@ -51,7 +51,7 @@ class _Kept:
 
 
 class Feed:
-    """Looks at the runs. One thread at a time looks."""
+    """Reads the status of the runs, one thread at a time."""
 
     def __init__(self, environment: Environment, name: str | None) -> None:
         """`name`: the run that is shown first; None for the newest active one."""
@@ -64,7 +64,7 @@ class Feed:
         """The run that is shown."""
 
     def read(self, task: str | None, grep: str) -> Seen:
-        """Return what there is now. `task`: whose log is wanted; None for all. Raises UsageError for an unknown run."""
+        """Return the present data. `task`: whose log is wanted; None for all. Raises UsageError for an unknown run."""
         api = self._environment.client()
         try:
             runs = runs_of(api)

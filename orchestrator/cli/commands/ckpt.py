@@ -230,11 +230,11 @@ def unpin(session: Session, name: str | None, checkpoint: str, as_json: bool) ->
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: bool) -> int:
-    """Remove a generation with all its checkpoints, or all checkpoints that are set aside.
+    """Remove a generation, or all that is set aside.
 
-    CHECKPOINT is gen-N or `set-aside`. The checkpoint that the next start resumes from is never removed, and pinned
-    copies stay: `orch ckpt unpin` removes those. A rollback or a start from scratch sets checkpoints aside; they are
-    kept until this command removes them.
+    CHECKPOINT is gen-N (a generation with all its checkpoints) or `set-aside`. The checkpoint that the next start
+    resumes from is never removed, and pinned copies stay: `orch ckpt unpin` removes those. A rollback or a start from
+    scratch sets checkpoints aside; they are kept until this command removes them.
     """
     listed = ask(session, "list", name)
     chosen = [one for one in listed["checkpoints"] if _is_meant(one, checkpoint)]

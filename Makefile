@@ -101,8 +101,9 @@ faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and writ
 	$(BIN)/python -m tests.faults $(if $(ROWS),--rows $(ROWS))
 
 .PHONY: rescues
-rescues: $(VENV)/.dev  ## kill workers of a real training at random instants, and count the steps that are lost: make rescues KILLS=200 [WORKERS=3] [EVERY=1s] [SEED=1]; 10 s a kill
-	$(BIN)/python -m tests.rescue --kills $(or $(KILLS),20) --workers $(or $(WORKERS),2) --every $(or $(EVERY),10m) --seed $(or $(SEED),1)
+rescues: $(VENV)/.dev  ## kill workers of a real training, and count the steps that are lost: make rescues KILLS=200 [WORKERS=3] [EVERY=1s] [SEED=1] [KERAS=tf_keras] [AT=save,evaluate,between,first-step,release] [FAULT=stop|oom|cut|alone] [VICTIMS=2] [MEGABYTES=1000] [RESCUE=auto,off]; 10 s a kill
+	$(BIN)/python -m tests.rescue --kills $(or $(KILLS),20) --workers $(or $(WORKERS),2) --every $(or $(EVERY),10m) --seed $(or $(SEED),1) --keras $(or $(KERAS),keras) \
+	--at "$(AT)" --fault "$(FAULT)" --victims $(or $(VICTIMS),1) --megabytes $(or $(MEGABYTES),0) --rescue $(or $(RESCUE),auto)
 
 release-check: $(VENV)/.dev  ## once before a release: all that `make test` leaves to `make test-long`, what of it was skipped, and whether docs/faults.md is whole and of this very commit
 	status=0; $(BIN)/python -m pytest tests --only-long -n $(JOBS) --dist worksteal --durations 20 || status=1; \

@@ -255,6 +255,11 @@ class NoteKind(Enum):
     )
     TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` goes on from its backup.", by_task=True)
     TRANSPARENT_METRICS = Row("transparent-metrics", "What metrics after a restart are of.", by_task=True)
+    NO_RESCUE = Row(
+        "no-rescue",
+        "Why a survivor of a dead worker could hand over nothing; `status` shows it.",
+        by_task=True,
+    )
     SAVE_ALONE = Row("save-alone", "`runtime.should_save` tells the chief alone to save.", by_task=True)
     PROGRESS_LOST = Row(
         "progress-lost",

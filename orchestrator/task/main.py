@@ -15,7 +15,7 @@ from orchestrator.both.script import FRAMEWORKS, Imports, Script
 from orchestrator.task import collector, options, this_task
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
-from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
+from orchestrator.task.shim_orders import NOTHING, STOPPED, Orders, Stopped, end
 from orchestrator.task.stages import Stages
 from orchestrator.task.standby import Manners
 from orchestrator.task.strategies import part
@@ -193,7 +193,20 @@ def begin(stages: Stages, progress: Progress) -> None:
 
 
 def _send(stages: Stages, progress: Progress) -> None:
+    is_said = not this_task.options.get("rescue")
     while True:
         progress.catch_up()
         stages.send()
+        if not is_said and progress.has_stepped:
+            is_said = True
+            say_what_is_not_rescued()
         time.sleep(INTERVAL_S)
+
+
+def say_what_is_not_rescued() -> None:
+    """Say in the chief, where several train, why a survivor of a dead worker could hand over nothing."""
+    from orchestrator.task.keras import loops
+
+    why = NOTHING if this_task.rescue is None else this_task.rescue.refusal()
+    if why and this_task.link is not None and loops.is_chief() and loops.processes() > 1:
+        this_task.link.say("no-rescue", f"a dead worker costs the steps since the last checkpoint: {why}")

@@ -19,6 +19,7 @@ __all__ = ["gang"]
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).parent / "scripts" / "transparent" / "rescued.py"
+WITH_TF_KERAS = SCRIPT.with_name("with_tf_keras.py")
 OPTIONS = {
     "strategy": "multi_worker_mirrored",
     "transparent": True,
@@ -30,6 +31,7 @@ OWN = OPTIONS | {"transparent": False}
 KILLED = [
     pytest.param(SCRIPT, [], OPTIONS, 0, id="the chief"),
     pytest.param(SCRIPT, [], OPTIONS, 1, id="a worker", marks=pytest.mark.long),
+    pytest.param(WITH_TF_KERAS, [SCRIPT.name], OPTIONS, 0, id="the chief, tf_keras", marks=pytest.mark.long),
     pytest.param(CALLBACK, ["keras"], OWN, 0, id="with the callback"),
     pytest.param(CALLBACK.with_name("rescued_loop.py"), [], OWN, 0, id="a loop of its own"),
     pytest.param(CALLBACK, ["tf_keras"], OWN, 1, id="with the callback, tf_keras", marks=pytest.mark.long),

@@ -292,6 +292,8 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
             _mute(turn, task)
             break
         turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)
+        if said_by_task(kind) is NoteKind.NO_RESCUE and message not in turn.run.warnings:
+            turn.set(warnings=(*turn.run.warnings, message))
         said, said_chars = (*said, message), said_chars + len(message)
     if said != task.said:
         turn.set_task(turn.run.task(task.id), said=said)

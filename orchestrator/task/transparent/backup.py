@@ -128,7 +128,7 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
     os.replace(path, os.path.join(directory, NAME))
     sync(directory)
     for older in _rescues(directory):
-        if _steps(older) <= int(values[STEPS]):
+        if 0 < _steps(older) <= int(values[STEPS]):  # 0: it is being written, beside this save
             shutil.rmtree(older, ignore_errors=True)
 
 

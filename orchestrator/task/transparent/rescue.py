@@ -113,7 +113,7 @@ class Rescue:
 
     def refusal(self) -> str | None:
         """Return why the newest steps are not atomic; None: they are."""
-        return self._newest.refusal if self._newest is not None else "there are none"
+        return self._newest.refusal if self._newest is not None else "no `fit` makes its steps"
 
     def mark(self, model: Any, position: backup.Position, keep: Keep) -> None:
         """Remember where an epoch begins, or has ended."""

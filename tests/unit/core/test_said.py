@@ -40,6 +40,15 @@ def test_a_sentence_is_noted_once(run: Run) -> None:
     assert second == [(NoteKind.SAID, "worker:0: three")]
 
 
+def test_what_cannot_be_rescued_is_a_warning_of_the_run_once(run: Run) -> None:
+    for generation in (0, 1):
+        told = TaskReport(
+            W0, 0, "running", pid=7, said=(("no-rescue", f"a dead worker {generation and 'costs'}"),)
+        )
+        run, _, _ = decide.step(run, HostReported(1.0, "a", (told, told)))
+    assert run.warnings == ("a dead worker 0", "a dead worker costs")
+
+
 @pytest.mark.fault(57)
 @pytest.mark.parametrize("chars", [10, 1000])
 def test_a_task_that_says_too_much_is_muted_with_a_word(run: Run, chars: int) -> None:

@@ -150,18 +150,21 @@ def test_a_task_in_c_code_gives_signs_of_life_from_its_release_on(task: Start) -
     assert "heartbeat" in json.loads(run.messages.readline())
 
 
-def test_the_last_step_before_a_pause_is_told(task: Start) -> None:
+def test_the_last_step_before_a_pause_is_told_and_that_no_survivor_could_hand_over(task: Start) -> None:
     run = task(
         "import time\nfrom orchestrator import runtime\n"
-        "for step in range(1, 21): runtime.report(step)\nwhile True: time.sleep(1)\n"
+        "for step in range(1, 21): runtime.report(step)\nwhile True: time.sleep(1)\n",
+        env={"ORCH_RUNTIME": '{"rescue": true}'},
     )
-    run.until("ready")
-    run.order(go={"env": {}})
-    told = [0]
-    while told[-1] < 20:
+    workers = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    run.release({"TF_CONFIG": json.dumps(workers)})
+    told, said = [0], list[str]()
+    while told[-1] < 20 or not said:
         message = json.loads(run.messages.readline())
         told += [message["step"]] if "step" in message else []
+        said += [message["say"]["message"]] if "say" in message else []
     assert told[-1] == 20
+    assert "`runtime.rescue(manager, step)` in a loop of its own" in said[0]
 
 
 LOOPS = {

@@ -345,9 +345,12 @@ def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_
     found = transparent_backup.read(next_own)
     assert found is not None
     assert found[1].batch == 57
+    begun = Path(transparent_backup.rescued(next_own, "worker:0"), "saving_temp")
+    begun.mkdir(parents=True)
     for steps, there in ((50, True), (60, False)):
         transparent_backup.write(next_own, {transparent_backup.STEPS: steps}, Position(2, steps))
         assert os.path.exists(transparent_backup.rescued(next_own, "worker:1")) is there
+        assert begun.exists(), "a rescue may be written while a save ends"
     # A figure that is not the one that was written, and a file that is cut off, are not taken: the fit's own backup is.
     torn = Path(handed_over, transparent_backup.NAME)
     torn.write_bytes(torn.read_bytes().replace(np.float32(57).tobytes(), np.float32(58).tobytes()))

@@ -222,6 +222,13 @@ CATALOGUE: tuple[Row, ...] = (
         ("gpu-missing",),
     ),
     Row(
+        "gpu.unseen",
+        "error",
+        "TensorFlow sees fewer GPUs on a host than the spec names",
+        "the training would go on on the CPU, a hundred times slower, and say so in one line only",
+        "install `tensorflow[and-cuda]` there, and see that the driver (`nvidia-smi`) is no older than its CUDA",
+    ),
+    Row(
         "gpu.in-use",
         "error",
         "a GPU of the run is used by somebody else, or held by another run",
@@ -297,6 +304,27 @@ CATALOGUE: tuple[Row, ...] = (
         "the Python of all hosts has what the script needs, in the same versions",
         "a gang computes one gradient, and its members agree",
         "nothing is to be done",
+    ),
+    Row(
+        "python.imports",
+        "fine",
+        "TensorFlow was imported once on each host, as a task does it",
+        "each start and restart begins with it",
+        "nothing is to be done",
+    ),
+    Row(
+        "python.import-fails",
+        "error",
+        "TensorFlow is installed on a host, and cannot be imported",
+        "every task would end at its first line",
+        "install it again there; of a missing library, name its directory as LD_LIBRARY_PATH in `env:`",
+    ),
+    Row(
+        "python.import-slow",
+        "warning",
+        "the import of TensorFlow takes long on a host, or does not end",
+        "each start and restart of the gang waits for it",
+        "put the Python on a local disk (`setup:` makes one in the home), and see what else loads the host",
     ),
     Row(
         "python.no-tensorflow",

@@ -194,6 +194,12 @@ def test_doctor_says_it_all_as_json(tmp_path: Path, lab3: Lab) -> None:
         assert "error" not in fine
         assert "2 hosts reach each other, in both directions, on ports of 20000-20999" in fine
         assert "python.fits" in fine
+        broken = tmp_path / "broken"
+        broken.mkdir()
+        (broken / "tensorflow.py").write_text("raise ImportError('libcudart.so.12: cannot open')")
+        done = cluster.orch("doctor", cluster.spec(tasks=1, env={"PYTHONPATH": str(broken)}))
+        assert done.returncode == 1
+        assert "python.import-fails  host-0: `import tensorflow` fails: ImportError: libcudart" in done.stdout
     finally:
         cluster.close()
 
@@ -274,6 +280,7 @@ def test_the_first_hour_goes_as_its_page_says(
         )
         for command in ("doctor", "up"):
             assert "net.name-unresolved" in said[command], "gpu-a is a name of the head's ssh alone"
+        assert "`import tensorflow` " in said["doctor"], "it was imported once, really"
         assert cluster.orch("init", "gpu-a").returncode == 2, "a file that is there stays"
     finally:
         cluster.close()

@@ -24,7 +24,9 @@ SLOW_S = 30.0
 _COLOURS: Mapping[Level, str] = {"error": "red", "warning": "yellow", "fine": "green"}
 
 
-def examined(file: str, plan: Plan, session: Session, *, within_s: float | None = None) -> Examined:
+def examined(
+    file: str, plan: Plan, session: Session, *, within_s: float | None = None, imports: bool = False
+) -> Examined:
     """Examine the hosts of a plan, and say on stderr how far it has come."""
     from orchestrator.head.code import bundle
     from orchestrator.head.coordinator.main import transports
@@ -32,7 +34,12 @@ def examined(file: str, plan: Plan, session: Session, *, within_s: float | None 
 
     session.say(f"{file}: checking {', '.join(host.name for host in plan.hosts)} …")
     return examine(
-        plan, transports(session.paths), bundle.load, within_s=within_s or CHECK_S, told=session.say
+        plan,
+        transports(session.paths),
+        bundle.load,
+        imports=imports,
+        within_s=within_s or CHECK_S,
+        told=session.say,
     )
 
 
@@ -89,7 +96,8 @@ def command(session: Session, file: str, fix: bool, as_json: bool) -> int:
     """Find what would keep the spec of FILE from training on its hosts, and say why it matters and the way out.
 
     All hosts are asked at once: SSH, the names and ports between each two of them, Python and its packages, GPUs,
-    clocks, limits and disks. Nothing is started, and nothing is left there. No step waits longer than 10 s for a host.
+    clocks, limits and disks. Nothing is started, and nothing is left there. No step waits
+    longer than 10 s for a host, but for the import of TensorFlow: 30 s.
 
     The ids of the findings are stable: docs/findings.md describes each. Exit code 1 where one is an error.
     """
@@ -97,7 +105,7 @@ def command(session: Session, file: str, fix: bool, as_json: bool) -> int:
     from orchestrator.spec.plan import load_plan
 
     plan, _ = load_plan(file)
-    result = examined(file, plan, session)
+    result = examined(file, plan, session, imports=True)
     if as_json:
         session.put_json({"schema": 1, "findings": [one.document() for one in result.findings]})
     else:

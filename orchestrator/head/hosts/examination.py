@@ -19,7 +19,7 @@ from orchestrator.core.hosts import compatibility, host_state
 from orchestrator.core.plan import HostPlan, Plan
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.run import Problem, Run, new_run
-from orchestrator.core.words import duration
+from orchestrator.core.words import duration, listed
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.hosts import judgement
 from orchestrator.head.hosts.judgement import Met
@@ -28,7 +28,7 @@ from orchestrator.head.links import bootstrap, requests
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Pace, Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol.orders import Seen, Target
+from orchestrator.protocol.orders import Imported, Seen, Target
 from orchestrator.protocol.table import REACH
 from orchestrator.reporting.findings import Finding, finding, of_problem, worst_first
 
@@ -37,6 +37,9 @@ RUN_ID = "inspection-20000101-000000"
 
 CHECK_S = 10.0
 """How long each step may take. Who has not answered by then is a finding, and the others go on."""
+
+IMPORT_S = 30.0
+"""How long the import of TensorFlow may take, which reads a gigabyte from a disk that may be across the network."""
 
 _LISTEN_S = 60.0
 _SHELL_PART = 0.7
@@ -77,6 +80,7 @@ def examine(
     bundle: Callable[[], Bundle],
     *,
     whole: bool = True,
+    imports: bool = False,
     within_s: float = CHECK_S,
     told: Told = lambda _: None,
 ) -> Examined:
@@ -87,10 +91,11 @@ def examine(
         transports: the ways to its hosts.
         bundle: our code.
         whole: False leaves out what each start looks at by itself: Python, packages, GPUs, checkpoint directory.
+        imports: TensorFlow is really imported once on each host.
         within_s: the deadline of each step.
         told: is told of the progress.
     """
-    doctor = _Doctor(plan, transports, bundle, within_s, told, whole=whole)
+    doctor = _Doctor(plan, transports, bundle, within_s, told, whole=whole, imports=imports)
     try:
         return doctor.examine()
     finally:
@@ -107,6 +112,7 @@ class _Doctor:
         told: Told,
         *,
         whole: bool,
+        imports: bool,
     ) -> None:
         self._plan = plan
         self._run = new_run(RUN_ID, plan, epoch=1, at=0.0)
@@ -115,6 +121,7 @@ class _Doctor:
         self._within_s = within_s
         self._told = told
         self._whole = whole
+        self._imports = imports
         self._leases = contextlib.ExitStack()
         self._links: dict[str, HostLink] = {}
         self._closed = False
@@ -131,12 +138,20 @@ class _Doctor:
             finding("ssh.no-answer", f"{name}: {silent}", name) for name in names if name not in answers
         ]
         looks: dict[str, Facts | Finding] = {}
-        looking = threading.Thread(target=lambda: looks.update(self._look_at_all(list(met))), daemon=True)
+        imported: dict[str, Imported | None] = {}
+
+        def look_and_import() -> None:
+            looks.update(self._look_at_all(list(met)))
+            if self._imports:
+                fit = {name: one.versions for name, one in looks.items() if isinstance(one, Facts)}
+                imported.update(self._import_all([name for name in fit if fit[name].get("tensorflow")]))
+
+        looking = threading.Thread(target=look_and_import, daemon=True)
         if self._whole:
             looking.start()
         seen = self._reach_all(met) if len(met) > 1 else {}
         if self._whole:
-            looking.join(self._within_s + 1)
+            looking.join(self._within_s + 1 + (IMPORT_S if self._imports else 0))
         facts = {name: one for name, one in looks.items() if isinstance(one, Facts)}
         failed += [one for one in looks.values() if isinstance(one, Finding)]
         pairs, addresses = judgement.of_pairs(self._plan, met, seen)
@@ -149,6 +164,7 @@ class _Doctor:
             *judgement.of_hosts(self._plan, met, whole=self._whole),
             *pairs,
             *_misfits(self._run, facts),
+            *judgement.of_imports(self._plan, imported),
         ]
         return Examined(tuple(worst_first(all_)), addresses)
 
@@ -270,6 +286,34 @@ class _Doctor:
             name: finding("ssh.no-answer", f"{name}: {said}", name) for name in names if name not in answers
         }
         return {**answers, **late}
+
+    def _import_all(self, names: Sequence[str]) -> dict[str, Imported | None]:
+        """Have TensorFlow imported on all of these at once, and return how that went; None where it is not known."""
+
+        def one(name: str) -> Imported | None:
+            host = self._plan.host(name)
+            # CUDA's own order is another than that of nvidia-smi and the spec.
+            gpus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, host.gpus))}
+            order = requests.probe(
+                {
+                    "run": RUN_ID,
+                    "epoch": self._run.epoch,
+                    "python": host.python,
+                    "checkpoint_dir": None,
+                    "tensorflow": {"env": {**self._plan.env, **gpus}, "within_s": IMPORT_S - 5.0},
+                }
+            )
+            try:
+                found = self._links[name].ask(order, timeout_s=IMPORT_S).ok.get("tensorflow")
+            except (LinkDown, OrderRefused):
+                return None
+            self._told(f"{name}: has imported TensorFlow")
+            return found
+
+        if names:
+            self._told(f"{listed(names)}: importing TensorFlow …")
+        answers = at_once(one, names, IMPORT_S)
+        return {name: answers.get(name) for name in names}
 
 
 def at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) -> dict[str, _T]:

@@ -11,10 +11,11 @@ from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted, duration, listed, size
 from orchestrator.head.links.clock import HostClock
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders import Directory, GpuState, Health, Owner, Seen
+from orchestrator.protocol.orders import Directory, GpuState, Health, Imported, Owner, Seen
 from orchestrator.reporting.findings import Finding, Level, finding
 
 SLOW_NAME_S = 2.0
+SLOW_IMPORT_S = 15.0
 OPEN_FILES_MIN = 4096
 FREE_BYTES_MIN = 1 << 30
 FREE_FILES_MIN = 10_000
@@ -82,6 +83,32 @@ def _twice(met: Iterable[Met]) -> Iterator[Finding]:
         if other != one.name:
             said = f"{other} and {one.name} are one machine: they have the same boot id and the same host directory"
             yield finding("host.twice", said, other, one.name)
+
+
+def of_imports(plan: Plan, imported: Mapping[str, Imported | None]) -> list[Finding]:
+    """Return how the import of TensorFlow went, and whether it sees the GPUs of the spec."""
+    findings, fine = [], []
+    for name, one in imported.items():
+        gpus = len(plan.host(name).gpus)
+        if one is None:
+            said = f"{name}: it is not known whether TensorFlow can be imported: the host did not answer"
+            findings.append(finding("python.import-slow", said, name))
+        elif one["why"] is not None:
+            findings.append(
+                finding("python.import-fails", f"{name}: `import tensorflow` fails: {one['why']}", name)
+            )
+        elif one["gpus"] is None or one["seconds"] > SLOW_IMPORT_S:
+            ended = "has not ended after" if one["gpus"] is None else "takes"
+            said = f"{name}: `import tensorflow` {ended} {duration(one['seconds'])}"
+            findings.append(finding("python.import-slow", said, name))
+        else:
+            fine.append(f"{duration(one['seconds'])} on {name}")
+        if one is not None and one["gpus"] is not None and one["gpus"] < gpus:
+            said = f"{name}: TensorFlow sees {one['gpus']} of the {counted(gpus, 'GPU')} that the spec names"
+            findings.append(finding("gpu.unseen", said, name))
+    if fine:
+        findings.append(finding("python.imports", f"`import tensorflow` takes {listed(fine)}"))
+    return findings
 
 
 def _round_trips(met: Iterable[Met]) -> list[Finding]:

@@ -156,7 +156,8 @@ def look(link: Asks, run: Run, name: str) -> Facts:
         source = None if run.code else _SHARED.of((run.run_id, script, "text"), lambda: needs.source(script))
         order = orders.probe(
             {
-                **orders.of_run(run),
+                "run": run.run_id,
+                "epoch": run.epoch,
                 "python": plan.host(name).python,
                 "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
                 "modules": list(_needed(run)),

@@ -116,6 +116,7 @@ class Orders:
             "host_dir": self._host.host_dir,
             "modules": order.get("modules", []),
             "source": order.get("source"),
+            "tensorflow": order.get("tensorflow"),
         }
         self._python(
             order["python"],

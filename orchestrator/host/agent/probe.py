@@ -1,7 +1,7 @@
 """Probes a host with the run's own Python: what is installed there, and whether the run can work.
 
-`python -I <bundle> probe` reads a request as JSON from stdin and prints the facts as one JSON object. TensorFlow is
-not imported; its version is read from the name of its metadata, within milliseconds.
+`python -I <bundle> probe` reads a request as JSON from stdin and prints the facts as one JSON object. TensorFlow's
+version is read from the name of its metadata, within milliseconds. It is imported only where that is asked for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ _PACKAGES = {
     "numpy": ("numpy",),
 }
 
+_IMPORT = """
+import tensorflow
+print("\\norch-gpus", len(tensorflow.config.list_physical_devices("GPU")))
+"""
+
 DIRECTORY_S = 20.0
 """After this, a directory that has not answered counts as hanging."""
 
@@ -26,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.protocol.orders import Facts, OwnName
+    from orchestrator.protocol.orders import Facts, Import, Imported, OwnName
 
 
 def main(argv: list[str]) -> int:
@@ -63,9 +68,37 @@ def main(argv: list[str]) -> int:
         facts["missing"] = missing
     if syntax is not None:
         facts["syntax"] = syntax
+    if wish.get("tensorflow"):
+        facts["tensorflow"] = imported(wish["tensorflow"])
     print(json.dumps(facts), flush=True)
     # An ordinary exit would wait for a thread that hangs in a directory.
     os._exit(0)
+
+
+def imported(wish: Import) -> Imported:
+    """Import TensorFlow as a task would, with the environment of the spec, and count the GPUs that it sees."""
+    import subprocess
+    import time
+
+    began_at, said, why = time.monotonic(), "", None
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _IMPORT],
+            env={**os.environ, **wish["env"]},
+            cwd="/",  # nothing there is taken for a module
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=wish["within_s"],
+        )
+        said = done.stdout.decode("utf-8", "replace")
+        if done.returncode:
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            why = lines[-1][:500] if lines else f"it ended with {done.returncode}, and said nothing"
+    except subprocess.TimeoutExpired:
+        pass
+    found = said.rpartition("orch-gpus")[2].strip()
+    gpus = int(found) if found.isdecimal() else None
+    return {"seconds": time.monotonic() - began_at, "gpus": gpus, "why": why}
 
 
 def _missing(modules: list[str]) -> list[str]:

@@ -52,6 +52,8 @@ from orchestrator.protocol.orders.preparation import Gpu as Gpu
 from orchestrator.protocol.orders.preparation import GpuInUse as GpuInUse
 from orchestrator.protocol.orders.preparation import GpuUser as GpuUser
 from orchestrator.protocol.orders.preparation import Hardware as Hardware
+from orchestrator.protocol.orders.preparation import Import as Import
+from orchestrator.protocol.orders.preparation import Imported as Imported
 from orchestrator.protocol.orders.preparation import OwnName as OwnName
 from orchestrator.protocol.orders.preparation import Probe as Probe
 from orchestrator.protocol.orders.preparation import Psutil as Psutil

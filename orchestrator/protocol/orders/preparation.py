@@ -14,11 +14,29 @@ from orchestrator.protocol.bounds import (
     Path,
     Percent,
     Pid,
+    Seconds,
     Text,
 )
 from orchestrator.protocol.limits import LEFT_MAX
 from orchestrator.protocol.orders.base import FILES_MAX, OfRun, Order
 from orchestrator.protocol.reports import Unkillable
+
+
+class Import(TypedDict):
+    """How TensorFlow is imported once, in a process of its own."""
+
+    env: dict[str, str]
+    within_s: float
+
+
+class Imported(TypedDict):
+    """How that went."""
+
+    seconds: Seconds
+    gpus: Count | None
+    """How many TensorFlow sees; null where it has not come so far."""
+    why: Text | None
+    """Why the import failed; null if it did not, or was ended."""
 
 
 class Probe(OfRun):
@@ -30,6 +48,7 @@ class Probe(OfRun):
     """Top-level modules to look for."""
     source: NotRequired[str | None]
     """The script, to be compiled; null: nothing is."""
+    tensorflow: NotRequired[Import]
 
 
 class GpuInUse(TypedDict):
@@ -74,6 +93,7 @@ class Facts(TypedDict):
     """Which of the modules are not there."""
     syntax: NotRequired[Text]
     """Why the script does not compile; not there if it does."""
+    tensorflow: NotRequired[Imported]
 
 
 class GpuUser(TypedDict):

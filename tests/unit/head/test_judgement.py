@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
-from orchestrator.head.hosts.judgement import Met, of_hosts, of_pairs
+from orchestrator.head.hosts.judgement import Met, of_hosts, of_imports, of_pairs
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders import Health, Seen
+from orchestrator.protocol.orders import Health, Imported, Seen
 
 DIRECTORY: dict[str, Any] = {
     "path": "/tmp",
@@ -147,6 +147,30 @@ def test_gpus_that_differ_or_are_unwell() -> None:
     assert look(gpus("A100", 2), gpus("A100", 0, "its temperature")) == [
         ("gpu.unwell", "a"),
         ("gpu.unwell", "b"),
+    ]
+
+
+def test_how_the_import_of_tensorflow_went() -> None:
+    plan = plan_of("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    plan = replace(plan, hosts=tuple(replace(host, gpus=(0, 2)) for host in plan.hosts))
+
+    def look(*ways: tuple[float, int | None, str | None] | None) -> list[tuple[str, str | None]]:
+        told = [
+            None if one is None else dict(zip(("seconds", "gpus", "why"), one, strict=True)) for one in ways
+        ]
+        imported = cast("dict[str, Imported | None]", dict(zip("abc", told, strict=True)))
+        return [(one.id, one.host) for one in of_imports(plan, imported)]
+
+    assert look((3.0, 2, None), (4.0, 2, None), (4.0, 2, None)) == [("python.imports", None)]
+    assert look((3.0, 1, None), (2.0, None, "ImportError: x"), None) == [
+        ("gpu.unseen", "a"),
+        ("python.import-fails", "b"),
+        ("python.import-slow", "c"),
+        ("python.imports", None),
+    ]
+    assert look((20.0, 2, None), (25.0, None, None), (1.0, 2, None))[:2] == [
+        ("python.import-slow", "a"),
+        ("python.import-slow", "b"),
     ]
 
 

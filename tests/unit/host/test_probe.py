@@ -63,6 +63,29 @@ def test_packages_are_found_where_a_task_finds_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "gpus", "why"),
+    [
+        ("class config:\n    list_physical_devices = staticmethod(lambda kind: ['0', '1'])", 2, None),
+        (
+            "raise ImportError('libcudart.so.12: cannot open')",
+            None,
+            "ImportError: libcudart.so.12: cannot open",
+        ),
+        ("import os; os._exit(3)", None, "it ended with 3, and said nothing"),
+        ("import time; time.sleep(60)", None, None),
+    ],
+)
+def test_tensorflow_is_imported_as_a_task_would(
+    tmp_path: Path, module: str, gpus: int | None, why: str | None
+) -> None:
+    (tmp_path / "tensorflow.py").write_text(f"print('oneDNN is on')\n{module}\n")
+    found = probe.imported(
+        {"env": {"PYTHONPATH": str(tmp_path)}, "within_s": 1.0 if "sleep" in module else 60.0}
+    )
+    assert (found["gpus"], found["why"]) == (gpus, why)
+
+
+@pytest.mark.parametrize(
     ("tool", "found"),
     [
         ("echo GPU-1; echo GPU-2", (["GPU-1", "GPU-2"], None)),

@@ -12,6 +12,9 @@ from orchestrator.core.plan import ENVIRONMENTS, HostPlan
 from orchestrator.spec.models import ClusterSpec
 from orchestrator.spec.parts import absolute
 
+_LAYOUT = 2
+"""Of the directory of environments on a host: what an older orch has put there has other names."""
+
 _BYTES_MAX = 1 << 20
 _FILES_MAX = 50
 _READS = {"-r": "r", "--requirement": "r", "-c": "c", "--constraint": "c"}
@@ -32,8 +35,8 @@ class Environment:
     offline: bool
 
     def key(self, python: str) -> str:
-        """Return the name of the environment that this Python of a host makes."""
-        content = [self.requirements, self.constraints, self.version, python]
+        """Return the name of the environment that this Python of a host makes. The host adds its platform to it."""
+        content = [_LAYOUT, self.requirements, self.constraints, self.version, python]
         return sha256(json.dumps(content).encode()).hexdigest()[:20]
 
     def python(self, host: HostPlan) -> str:

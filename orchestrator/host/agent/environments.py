@@ -2,11 +2,14 @@
 
 Below ~/.local/share/orch/environments:
 
-    <key>            a link to the environment, set once all is installed: what stands there is whole
-    <key>.<number>/  the environment, or what an interrupted setup has left
-    <key>.log        what uv or pip said
-    <key>.lock       held by who makes it
+    <name>/bin/python  a script, which plans name: it starts the Python of the host that it runs on
+    <name>/hosts/…     a link to <key>, by the name of each host: several may share the home directory
+    <key>              a link to the environment, set once all is installed: what stands there is whole
+    <key>.<number>/    the environment, or what an interrupted setup has left
+    <key>.log          what uv or pip said
+    <key>.lock         held by who makes it
 
+A <key> is a <name> with the platform and the minor version of the Python: what one of them can load, another cannot.
 It is a link since no environment can be renamed: its programs name the path of their Python.
 """
 
@@ -39,6 +42,13 @@ KEPT_S = 86400.0
 
 _SAID_CHARS_MAX = 600
 _TAIL_BYTES = 16 << 10
+_DOOR = b"""#!/bin/sh
+python="${0%/bin/*}/hosts/$(uname -n)/bin/python"
+[ -x "$python" ] || { echo orch-no-python; exit 127; }
+exec "$python" "$@"
+"""
+"""What it prints, the head takes for an environment that was not made there (`head/links/bootstrap.py`)."""
+
 _VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 
 
@@ -47,9 +57,11 @@ def root() -> str:
     return os.path.expanduser("~/.local/share/orch/environments")
 
 
-def said(key: str) -> str:
+def said(name: str) -> str:
     """Return the last line that uv or pip has printed."""
-    lines = _lines(_path(key, "log"))
+    logs = [each.path for each in os.scandir(root()) if each.name.startswith(f"{_plain(name)}-")]
+    logs = [path for path in logs if path.endswith(".log")]
+    lines = _lines(max(logs, key=os.path.getmtime)) if logs else []
     return lines[-1][:_SAID_CHARS_MAX] if lines else ""
 
 
@@ -67,25 +79,48 @@ def main(argv: list[str]) -> int:
 
 def _look(wish: Wish) -> EnvironmentState:
     """Return whether the environment is there and works; if not, with what it would be made."""
-    there = _path(wish["key"])
+    absent, key = _wanted(wish)
+    there = _path(key)
     if (record := durable.read_object(there, RECORD)) is not None:
         found = _version_of(os.path.join(there, "bin", "python"))
         if found is not None and _minor(found) == _minor(str(record["python"])):
             os.utime(os.path.join(there, RECORD))
-            return _state("ready", found, record["by"])
+            _open(wish["key"], key)
+            return {**absent, "state": "ready", "python": found, "by": record["by"]}
+    return absent
+
+
+def _wanted(wish: Wish) -> tuple[EnvironmentState, str]:
+    """Return with what the environment of this host would be made, and its key."""
     python = _interpreter(wish["version"], may_load=not wish["offline"])
     version = (_version_of(python) or "0") if os.path.isabs(python) else python
-    return _state("absent", version, "uv" if _program("uv") else "pip")
+    state = _state(version, "uv" if _program("uv") else "pip")
+    of_host = f"{state['machine']}-{state['libc']}-py{_minor(version)}"
+    return state, f"{wish['key']}-{of_host.replace('.', '_')}"
 
 
-def _state(state: Literal["ready", "absent"], python: str, by: Literal["uv", "pip"]) -> EnvironmentState:
+def _open(name: str, key: str) -> None:
+    """Have the path that plans name start this environment, on this host."""
+    for part in ("bin", "hosts"):
+        os.makedirs(os.path.join(_path(name), part), mode=0o700, exist_ok=True)
+    door = os.path.join(_path(name), "bin", "python")
+    if not os.path.exists(door):
+        durable.write(door, _DOOR, mode=0o700)
+    mine = os.path.join(_path(name), "hosts", os.uname().nodename)
+    if not os.path.islink(mine) or os.readlink(mine) != f"../../{key}":
+        fresh = f"{mine}.{os.urandom(4).hex()}"
+        os.symlink(f"../../{key}", fresh)
+        durable.place(fresh, mine)
+
+
+def _state(python: str, by: Literal["uv", "pip"]) -> EnvironmentState:
     try:
         libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").replace(" ", "-") or "musl"
     except (ValueError, OSError):
         libc = "musl"
     machine = os.uname().machine
     return {
-        "state": state,
+        "state": "absent",
         "python": python,
         "by": by,
         "machine": machine,
@@ -100,8 +135,8 @@ def _make(wish: Wish) -> EnvironmentState:
     import fcntl
     import shutil
 
-    key = wish["key"]
     os.makedirs(root(), mode=0o700, exist_ok=True)
+    key = _wanted(wish)[1]
     with open(_path(key, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another setup of the same: what it has made is taken
         state = _look(wish)
@@ -116,7 +151,7 @@ def _make(wish: Wish) -> EnvironmentState:
             for name, blob in blobs.items():
                 os.utime(blob)  # the age of what nobody uses
                 os.symlink(blob, os.path.join(work, "wheels", _plain(name)))
-            _install(wish, state["by"], made, work)
+            _install(wish, state["by"], made, work, _path(key, "log"))
             version = _version_of(os.path.join(made, "bin", "python"))
             if version is None:
                 said = "all is installed, but its Python does not start"
@@ -125,6 +160,7 @@ def _make(wish: Wish) -> EnvironmentState:
             os.sync()  # tens of thousands of files, which neither uv nor pip has synced
             os.symlink(made, f"{work}/link")
             durable.place(f"{work}/link", _path(key))
+            _open(wish["key"], key)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
@@ -134,10 +170,10 @@ def _make(wish: Wish) -> EnvironmentState:
         for blob in filter(os.path.exists, blobs.values()):
             os.unlink(blob)
         _remove_old(key, wish)
-    return _state("ready", version, state["by"])
+    return {**state, "state": "ready", "python": version}
 
 
-def _install(wish: Wish, by: str, made: str, work: str) -> None:
+def _install(wish: Wish, by: str, made: str, work: str, said_in: str) -> None:
     where: list[str] = []
     for option, text in (("-r", wish["requirements"]), ("-c", wish["constraints"])):
         if text or option == "-r":
@@ -159,9 +195,9 @@ def _install(wish: Wish, by: str, made: str, work: str) -> None:
             ]
         else:
             steps = [[python, "-I", "-m", "venv", made], [inside, "-I", "-m", "pip", "install", *quiet]]
-    with open(_path(wish["key"], "log"), "wb") as log:
+    with open(said_in, "wb") as log:
         for step in steps:
-            _run(step, log.fileno(), wish)
+            _run(step, log.fileno(), wish, said_in)
 
 
 def _has_pip(python: str) -> bool:
@@ -180,7 +216,7 @@ def _has_pip(python: str) -> bool:
     return False
 
 
-def _run(argv: list[str], log: int, wish: Wish) -> None:
+def _run(argv: list[str], log: int, wish: Wish, said_in: str) -> None:
     import subprocess
 
     me = os.getpid()
@@ -196,11 +232,10 @@ def _run(argv: list[str], log: int, wish: Wish) -> None:
     )
     if ended.returncode == 0:
         return
-    path = _path(wish["key"], "log")
-    lines = _lines(path)
+    lines = _lines(said_in)
     what = "uv" if os.path.basename(argv[0]) == "uv" else "pip" if "pip" in argv else "venv"
     raise HostFault(
-        "setup-failed", f"{what}: {_sentence(lines)}", f"{_way_out(lines, wish)}; all that it said: {path}"
+        "setup-failed", f"{what}: {_sentence(lines)}", f"{_way_out(lines, wish)}; all that it said: {said_in}"
     )
 
 
@@ -299,12 +334,13 @@ def _remove_old(made: str, wish: Wish) -> None:
     asked_at = {key: at for key in _keys() if (at := _asked_at(key)) is not None}
     newest = sorted(asked_at, key=lambda key: asked_at[key], reverse=True)[:KEPT_MAX]
     by_runs = {*wish["keep"], *_used(wish["host_dir"])}
-    used = {made, *newest, *by_runs}
+    kept_by_runs = {key for key in _keys() if key.partition("-")[0] in by_runs}
+    used = {made, *newest, *kept_by_runs}
     used |= {key for key, at in asked_at.items() if time.time() - at < KEPT_S}
     for key in _keys():
         with contextlib.suppress(OSError), open(_path(key, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused: it is being made
-            _remove(key, whole=key in asked_at and key not in used, earlier=key not in by_runs)
+            _remove(key, whole=key in asked_at and key not in used, earlier=key not in kept_by_runs)
 
 
 def _remove(key: str, *, whole: bool, earlier: bool) -> None:
@@ -313,6 +349,11 @@ def _remove(key: str, *, whole: bool, earlier: bool) -> None:
 
     if whole:
         os.unlink(_path(key))  # first: what has no link is not taken for whole
+        doors = os.path.join(_path(key.partition("-")[0]), "hosts")
+        if os.path.isdir(doors) and not any(
+            os.path.exists(os.path.join(doors, one)) for one in os.listdir(doors)
+        ):
+            shutil.rmtree(os.path.dirname(doors), ignore_errors=True)
     current = os.path.realpath(_path(key))
     for name in os.listdir(root()):
         path = os.path.join(root(), name)

@@ -38,6 +38,11 @@ def made(key: str, *, ago_s: float, python: str = "3.11.2") -> Path:
     return place
 
 
+def installs(_wish: object, _by: str, place: str, _work: str, _log: str) -> None:
+    (Path(place) / "bin").mkdir(parents=True)
+    (Path(place) / "bin" / "python").symlink_to(sys.executable)
+
+
 def started(host_dir: Path, run: str, key: str, *, released: bool) -> None:
     """Write what a host has of a run: a task that does not live any more, and whether its coordinator let go of it."""
     generation = host_dir / "runs" / run / "tasks" / "worker-0" / "gen-000001"
@@ -73,7 +78,7 @@ def test_old_environments_are_removed_and_none_that_a_run_has_a_use_for(home: Pa
 
 def test_an_environment_of_a_python_that_was_replaced_is_made_anew() -> None:
     wish = {"key": "a", "version": None, "offline": True}
-    place = made("a", ago_s=DAYS_S, python="3.9.1")
+    place = made(environments._wanted(wish)[1], ago_s=DAYS_S, python="3.9.1")
     assert environments._look(wish)["state"] == "absent"
     patched = "{}.{}.99".format(*sys.version_info)
     durable.write_json(str(place / environments.RECORD), {"python": patched, "by": "pip"})
@@ -101,19 +106,16 @@ def test_an_environment_whose_python_could_not_be_asked_is_not_called_absent(
     def refuses(*_: object, **__: object) -> None:
         raise error
 
-    made("a", ago_s=DAYS_S)
+    wish = {"key": "a", "version": None, "offline": True}
+    made(environments._wanted(wish)[1], ago_s=DAYS_S)
     monkeypatch.setattr(subprocess, "run", refuses)
     with pytest.raises((HostFault, OSError)):
-        environments._look({"key": "a", "version": None, "offline": True})
+        environments._look(wish)
 
 
 def test_an_environment_that_was_made_is_ready_though_nothing_could_be_removed(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def installs(_wish: object, _by: str, place: str, _work: str) -> None:
-        (Path(place) / "bin").mkdir(parents=True)
-        (Path(place) / "bin" / "python").symlink_to(sys.executable)
-
     def stale(_host_dir: str) -> set[str]:
         raise OSError(errno.ESTALE, "stale file handle")
 
@@ -130,6 +132,40 @@ def test_an_environment_that_was_made_is_ready_though_nothing_could_be_removed(
     }
     assert environments._make(wish)["state"] == "ready"
     assert (Path(environments.root()) / "old").is_dir()
+
+
+def test_hosts_of_two_kinds_that_share_a_home_have_an_environment_each(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An x86 and an ARM, or Python 3.11 and 3.12: each took the other's for broken, and made it anew for itself."""
+    monkeypatch.setattr(environments, "_install", installs)
+    wish: dict[str, object] = {
+        "key": "a",
+        "version": None,
+        "offline": True,
+        "host_dir": str(home),
+        "wheels": [],
+    }
+    wish["keep"] = []
+    door = Path(environments.root()) / "a"
+    system = os.uname()
+    hosts = [("x86", system.machine), ("arm", "aarch64"), ("x86-2", system.machine)]
+    for number, (name, machine) in enumerate(hosts):
+        other = os.uname_result((system.sysname, name, system.release, system.version, machine))
+        monkeypatch.setattr(os, "uname", lambda other=other: other)
+        assert environments._look(wish)["state"] == ("absent" if number < 2 else "ready")
+        assert environments._make(wish)["state"] == "ready"
+    links = {name: os.readlink(door / "hosts" / name) for name, _ in hosts}
+    assert links["x86"] == links["x86-2"] != links["arm"]
+    start = [str(door / "bin" / "python"), "-c", "print(6 * 7)"]
+    unknown = subprocess.run(start, capture_output=True, text=True, check=False)
+    assert (unknown.returncode, unknown.stdout) == (127, "orch-no-python\n"), "it was not made on this one"
+    os.symlink(links["x86"], door / "hosts" / system.nodename)
+    assert subprocess.run(start, capture_output=True, text=True, check=True).stdout == "42\n"
+    environments._remove(links["x86"].rpartition("/")[2], whole=True, earlier=True)
+    assert (door / "hosts").is_dir(), "the other kind has a use for it"
+    environments._remove(links["arm"].rpartition("/")[2], whole=True, earlier=True)
+    assert not door.exists()
 
 
 def test_a_debian_python_without_pip_and_ensurepip_and_a_missing_version_are_said(

@@ -7,8 +7,11 @@ import itertools
 from collections.abc import Callable
 
 
-class Violation(AssertionError):
-    """A rule was broken. `check` names the rule, and the text says how."""
+class Violation(BaseException):
+    """A rule was broken. `check` names the rule, and the text says how.
+
+    It is no Exception: the product's guards, such as the one around what follows a decision, must not swallow it.
+    """
 
     def __init__(self, check: str, sentence: str) -> None:
         super().__init__(f"{check}: {sentence}")

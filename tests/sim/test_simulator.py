@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim.__main__ import BROKEN, CRASHED, play
+from tests.sim.checks import Checks
 from tests.sim.draw import ASKED
 from tests.sim.fibers import Fiber, Fibers, Killed, Waiters
-from tests.sim.heap import Heap
+from tests.sim.heap import Heap, Violation
 from tests.sim.mutants import ROOT, Mutant, found_by_seed, found_by_test, hunt, load
 
 
@@ -52,6 +53,19 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 def test_faults_happen() -> None:
     """A simulator in which nothing happens would always pass."""
     assert sum(play(seed, kind="chaos").faults for seed in range(3)) > 5
+
+
+@pytest.mark.parametrize("rule", ["changed", "performed", "posted", "spawned", "heard"])
+def test_a_broken_rule_ends_the_play_wherever_it_is_checked(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The product guards what follows a decision, and must not swallow what a rule says there."""
+
+    def broken(*_: object) -> None:
+        raise Violation("broken", rule)
+
+    monkeypatch.setattr(Checks, rule, broken)
+    assert play(0, kind="calm").check == "broken"
 
 
 def test_a_mistake_is_found() -> None:

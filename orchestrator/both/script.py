@@ -17,19 +17,36 @@ FRAMEWORKS = ("tensorflow", "keras", "tf_keras")
 class Script:
     """A script: its path, its compiled code, and what it imports."""
 
-    def __init__(self, path: str) -> None:
-        """Read and compile it. Raises OSError, SyntaxError or ValueError, as Python itself would."""
+    def __init__(self, path: str, root: str = "") -> None:
+        """Read and compile it. Raises OSError, SyntaxError or ValueError, as Python itself would.
+
+        `root` is the directory from which a module is imported that runs as under `python -m`; empty for a script.
+        """
         self.path = path
-        self.folder = os.path.dirname(os.path.realpath(path))
+        self.is_module = bool(root)
+        self.folder = os.path.realpath(root or os.path.dirname(os.path.realpath(path)))
         with open(path, "rb") as f:
             source = f.read()
         self.tree = ast.parse(source, path)
         self.code = compile(source, path, "exec", dont_inherit=True)
 
+    @classmethod
+    def of(cls, argv: list[str]) -> tuple[Script, list[str]]:
+        """Return what `python ARGV…` would run here, a script or `-m` with a module, and its arguments."""
+        if argv[0] == "-m":
+            return cls(module_file(os.getcwd(), argv[1]), os.getcwd()), argv[2:]
+        return cls(argv[0]), argv[1:]
+
     def imports(self) -> Imports:
         """Return which frameworks it imports, by itself or through modules in its folder."""
         imports = Imports()
-        _collect(self.tree, self.folder, imports, seen=set(), sure=True)
+        for _, _, names in followed(self.path, self.folder):
+            for name, _, is_sure in names:
+                top = name.partition(".")[0]
+                if top in FRAMEWORKS:
+                    imports.named.add(top)
+                    if is_sure:
+                        imports.sure.add(top)
         imports.environment, imports.environment_unclear = _environment_before(self.tree)
         return imports
 
@@ -44,6 +61,13 @@ class Script:
         module.__spec__ = None
         sys.modules["__main__"] = module
         sys.argv[:] = [self.path, *argv]
+        if self.is_module:
+            from importlib.util import find_spec
+
+            name = os.path.relpath(self.path, self.folder).removesuffix(".py").replace(os.sep, ".")
+            spec = find_spec(name)  # imports the packages that the module lies in, as `python -m` does
+            if spec is not None:
+                module.__spec__, module.__loader__, module.__package__ = spec, spec.loader, spec.parent
         exec(self.code, module.__dict__)
 
 
@@ -58,27 +82,25 @@ class Imports:
         """What the script sets in os.environ, with constants, before its first import of a framework."""
         self.environment_unclear = False
         """Whether it changes the environment in a way that only running it would tell."""
-        self.beside: list[str] = []
-        """The sources of the modules in the script's folder that it imports."""
 
 
-def sources(path: str) -> list[str]:
+def module_file(root: str, module: str) -> str:
+    """Return the file that `python -m MODULE` would run in this directory, whether it is there or not."""
+    stem = os.path.join(root, *module.split("."))
+    main = os.path.join(stem, "__main__.py")
+    is_package = os.path.isfile(os.path.join(stem, "__init__.py"))
+    return main if is_package or (os.path.isfile(main) and not os.path.isfile(f"{stem}.py")) else f"{stem}.py"
+
+
+def sources(path: str, root: str = "") -> list[str]:
     """Return the sources of a script and of the modules in its folder that it imports. Raises OSError."""
-    with open(path, "rb") as f:
-        source = f.read()
-    try:
-        tree = ast.parse(source, path)
-    except (SyntaxError, ValueError):
-        return [_text(source)]  # the host's Python may parse it; if not, it shows its own traceback
-    imports = Imports()
-    _collect(tree, os.path.dirname(os.path.realpath(path)), imports, seen=set(), sure=True)
-    return [_text(source), *imports.beside]
+    return [text.decode("utf-8", "replace") for _, text, _ in followed(path, root)]
 
 
-def surely_imported(path: str) -> set[str]:
+def surely_imported(path: str, root: str = "") -> set[str]:
     """Return the frameworks without which a script fails; none where it cannot be read or parsed."""
     try:
-        return Script(path).imports().sure
+        return Script(path, root).imports().sure
     except (OSError, SyntaxError, ValueError):
         return set()
 
@@ -93,54 +115,73 @@ def is_of_script(file: str, folder: str) -> bool:
     return os.path.realpath(file).startswith(folder + os.sep) and "/site-packages/" not in file
 
 
-def _text(source: bytes) -> str:
-    return source.decode("utf-8", "replace")
+def followed(
+    path: str, root: str = "", *, sure_only: bool = False
+) -> Iterator[tuple[str, bytes, list[tuple[str, int, bool]]]]:
+    """Yield a script, and the modules in its folder that it imports, however deep. Raises OSError.
 
+    Each with its source and its imports: name, line, and whether it is sure to be imported, since it stands outside
+    of `try`, `if` and functions.
 
-def _collect(tree: ast.AST, folder: str, imports: Imports, seen: set[str], sure: bool) -> None:
-    for name, is_sure in _imported(tree, sure):
-        top = name.partition(".")[0]
-        if top in FRAMEWORKS:
-            imports.named.add(top)
-            if is_sure:
-                imports.sure.add(top)
+    Args:
+        path: the script.
+        root: where it imports from; its own folder, unless it is a module.
+        sure_only: leave out what may never be imported.
+    """
+    folder = os.path.realpath(root or os.path.dirname(os.path.realpath(path)))
+    waiting, seen = [(path, True)], {os.path.realpath(path)}
+    while waiting:
+        file, sure = waiting.pop()
+        try:
+            with open(file, "rb") as f:
+                text = f.read()
+        except OSError:
+            if file == path:
+                raise
             continue
-        path = _beside(folder, name)
-        if path and path not in seen:
-            seen.add(path)
-            try:
-                with open(path, "rb") as f:
-                    source = f.read()
-                inner = ast.parse(source, path)
-            except (OSError, SyntaxError, ValueError):
-                continue  # the script will fail with its own traceback when it imports this
-            imports.beside.append(_text(source))
-            _collect(inner, folder, imports, seen, is_sure)
+        try:
+            tree = ast.parse(text, file)
+        except (SyntaxError, ValueError):
+            tree = ast.Module([], [])  # the host's Python may parse it; if not, it shows its own traceback
+        here = os.path.relpath(os.path.dirname(os.path.realpath(file)), folder)
+        package = here.replace(os.sep, ".").strip(".")
+        imports = [one for one in _imported(tree, package, sure) if one[2] or not sure_only]
+        yield file, text, imports
+        around = [(package, 0, sure)] if package else []
+        for name, _, is_sure in [*imports, *around]:
+            for beside in files_of(folder, name):
+                if beside not in seen:
+                    seen.add(beside)
+                    waiting.append((beside, is_sure))
 
 
-def _imported(node: ast.AST, sure: bool) -> Iterator[tuple[str, bool]]:
+def files_of(folder: str, name: str) -> list[str]:
+    """Return the files below a folder that an import of this name runs: the module, and the packages around it."""
+    parts = name.split(".")
+    stems = [os.path.join(folder, *parts[:count]) for count in range(1, len(parts) + 1)]
+    files = [f"{stem}.py" for stem in stems] + [os.path.join(stem, "__init__.py") for stem in stems]
+    return [file for file in files if os.path.isfile(file)]
+
+
+def _imported(node: ast.AST, package: str, sure: bool) -> Iterator[tuple[str, int, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             for alias in child.names:
-                yield alias.name, sure
+                yield alias.name, child.lineno, sure
         elif isinstance(child, ast.ImportFrom):
-            if child.module:
-                yield child.module, sure
-                for alias in child.names:  # the name may be a module of that package
-                    yield f"{child.module}.{alias.name}", sure
+            around = package.split(".") if package else []
+            if child.level > len(around):
+                continue  # it fails
+            above = around[: len(around) - child.level + 1] if child.level else []
+            base = ".".join([*above, *([child.module] if child.module else [])])
+            yield base, child.lineno, sure
+            for alias in child.names:  # the name may be a module of that package
+                yield f"{base}.{alias.name}", child.lineno, sure
         else:
             straight = not isinstance(
                 child, (ast.Try, ast.If, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
             )
-            yield from _imported(child, sure and straight)
-
-
-def _beside(folder: str, name: str) -> str | None:
-    stem = os.path.join(folder, *name.split("."))
-    for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
-        if os.path.isfile(path):
-            return path
-    return None
+            yield from _imported(child, package, sure and straight)
 
 
 def _environment_before(tree: ast.Module) -> tuple[dict[str, str], bool]:
@@ -151,7 +192,7 @@ def _environment_before(tree: ast.Module) -> tuple[dict[str, str], bool]:
     """
     values: dict[str, str] = {}
     for statement in tree.body:
-        names = {name.partition(".")[0] for name, _ in _imported(ast.Module([statement], []), True)}
+        names = {name.partition(".")[0] for name, *_ in _imported(ast.Module([statement], []), "", True)}
         if names.intersection(FRAMEWORKS):
             break
         pair = _constant_assignment(statement)

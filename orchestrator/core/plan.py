@@ -249,7 +249,7 @@ class Plan:
     hosts: tuple[HostPlan, ...]
     tasks: tuple[TaskPlan, ...]
     script: str
-    """Relative to workdir."""
+    """Relative to workdir; of a module, its file."""
     args: tuple[str, ...] = ()
     workdir: str = "."
     """Absolute, on the head node; its content is pushed to every host."""
@@ -286,6 +286,8 @@ class Plan:
     notify: NotifyPlan | None = None
     runtime: bool = True
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
+    module: str = ""
+    """The script's name where it is run as under `python -m`, from workdir; else empty."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.hosts, Roster):
@@ -302,6 +304,16 @@ class Plan:
     def task(self, id: TaskId) -> TaskPlan:
         """Return the task of that id; KeyError where there is none."""
         return cast("Roster[TaskId, TaskPlan]", self.tasks).named(id)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What Python is given: the script, or `-m` and the module, and the arguments."""
+        return ("-m", self.module, *self.args) if self.module else (self.script, *self.args)
+
+    @property
+    def root(self) -> str:
+        """Of a module, where it imports from on the head node; empty for a script: that is its own folder."""
+        return self.workdir if self.module else ""
 
     @property
     def chief(self) -> TaskId:

@@ -98,5 +98,5 @@ def _task(plan: Plan, task: TaskPlan, port: int, addresses: Mapping[TaskId, str]
         "port": port,
         "address": addresses[task.id],
         "tf_config": json.loads(variables["TF_CONFIG"]) if "TF_CONFIG" in variables else None,
-        "command": [plan.host(task.host).python, plan.script, *plan.args],
+        "command": [plan.host(task.host).python, *plan.command],
     }

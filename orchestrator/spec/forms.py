@@ -333,6 +333,13 @@ Every = Annotated[
     ),
 ]
 Script = Annotated[str, AfterValidator(_relative)]
+Module = Annotated[
+    str,
+    text_of(
+        r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*",
+        "must be a module as `python -m` takes it, such as pkg.train (a file is named by `script`)",
+    ),
+]
 
 
 SlurmWord = Annotated[

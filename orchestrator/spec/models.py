@@ -29,6 +29,7 @@ from orchestrator.spec.forms import (
     Image,
     KubernetesContext,
     KubernetesName,
+    Module,
     Name,
     NoticeKind,
     OnOff,
@@ -270,10 +271,16 @@ class Notify(_Model):
 class Run(_Model):
     """What is trained, and how."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["script"]}, {"required": ["module"]}]}
+    )
+
     strategy: Strategy
     """The strategy that the script uses."""
-    script: Script
+    script: Script | None = None
     """The training script, relative to workdir."""
+    module: Module | None = None
+    """Instead of a script: the module that trains, such as pkg.train, run in workdir as `python -m` runs it."""
     args: Annotated[tuple[Argument, ...], Field(strict=False)] = ()  # YAML gives a list
     """The script's arguments."""
     workdir: Annotated[str, path_of("a directory")] = "."

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.plan import Plan
+from orchestrator.core.words import counted, listed
 from orchestrator.spec import transparent_script
 
 _PLACES = {
@@ -113,6 +114,47 @@ def _literal(node: ast.expr | None, names: dict[str, ast.expr], depth: int = 0) 
             tail_text = _literal(right, names, depth + 1) or "{…}"
             return None if begin is None else begin + ("/" if isinstance(op, ast.Div) else "") + tail_text
     return None
+
+
+def as_module(path: str, workdir: str) -> tuple[int, str, int] | None:
+    """Return how a script that imports from its own package in any case is run; None where it imports nothing so.
+
+    The line of its import, the module that it is, and from how many folders above the working directory.
+    """
+    try:
+        source = Path(path).read_bytes()
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError):
+        return None
+    dotted = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level]
+    if not dotted or re.search(rb"__package__\s*=(?!=)", source):
+        return None
+    inside = len(Path(os.path.relpath(path, workdir)).parts) - 1
+    depth = max(inside, *(node.level for node in dotted))
+    parts = Path(os.path.abspath(path)).with_suffix("").parts
+    return dotted[0].lineno, ".".join(parts[-depth - 1 :]), depth - inside
+
+
+def needs_package(path: str, workdir: str) -> str | None:
+    """Return, after its name, that a script imports from its own package, which it cannot, and the way out."""
+    found = as_module(path, workdir)
+    if found is None:
+        return None
+    line, module, above = found
+    up = f", and as `workdir` what lies {counted(above, 'folder')} above" if above else ""
+    return (
+        f":{line} imports from its own package, and a script lies in none; write `module: {module}` in the place of "
+        f"`script`{up}"
+    )
+
+
+def no_module(workdir: str, module: str) -> str:
+    """Say that there is no such module to run, and what is there."""
+    folder = Path(workdir, *module.split("."))
+    there = sorted(f"{module}.{file.stem}" for file in folder.glob("*.py") if file.stem != "__init__")
+    if there:
+        return f"{module} is a package without a __main__.py; name one of its modules: {listed(there)}"
+    return f"no module {module} in workdir ({workdir}): there is no {'/'.join(module.split('.'))}.py"
 
 
 _SHELLS = re.compile(rb"#!\s*\S*/(?:env\s+(?:-S\s+)?)?(?:ba|da|z|k|c|fi)?sh\b")

@@ -39,7 +39,7 @@ M = TypeVar("M", bound=BaseModel)
 
 _PLACEHOLDERS: Mapping[type[BaseModel], Mapping[str, Any]] = {
     Host: {"name": "unnamed"},
-    Run: {"strategy": next(iter(STRATEGIES)), "script": "unnamed", "tasks": {}},
+    Run: {"strategy": next(iter(STRATEGIES)), "tasks": {}},
     Ssh: {},
     Setup: {"requirements": "unnamed"},
     Slurm: {},

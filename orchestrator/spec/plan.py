@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.both.script import module_file
 from orchestrator.core.errors import SpecError
 from orchestrator.core.launching.environment import replicas
 from orchestrator.core.launching.placement import Ask, place
@@ -87,14 +88,16 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         hosts = tuple(replace(host, python=made.python(host)) for host in hosts)
     secrets = secret_names(spec)
     fewest = _fewest(run, wanted)
+    workdir = os.path.realpath(absolute(run.workdir, base_dir))
     return Plan(
         name=spec.name,
         strategy=run.strategy,
         hosts=hosts,
         tasks=tasks,
-        script=run.script,
+        script=run.script or os.path.relpath(module_file(workdir, run.module or ""), workdir),
+        module=run.module or "",
         args=run.args,
-        workdir=os.path.realpath(absolute(run.workdir, base_dir)),
+        workdir=workdir,
         push_bytes_max=run.push_limit,
         log_bytes_max=run.log_limit,
         summary_bytes_max=run.summary_limit,

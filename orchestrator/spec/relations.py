@@ -10,6 +10,7 @@ import os
 
 from pydantic import BaseModel
 
+from orchestrator.both.script import module_file
 from orchestrator.core.launching import wiring
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.protocol import wired
@@ -157,29 +158,48 @@ def _restart(parts: Parts) -> Said:
 
 
 def _files(parts: Parts) -> Said:
+    run = parts.run.value
+    if run.script and run.module:
+        yield ("run", "module"), "stands beside `script`; leave one of the two out"
+    elif parts.run.good("script", "module") and not (run.script or run.module):
+        yield (
+            ("run", "script"),
+            "is missing: the training script, relative to workdir; or `module`, as pkg.train",
+        )
     if not parts.run.good("workdir"):
         return
-    run = parts.run.value
     workdir = absolute(run.workdir, parts.base_dir)
     if not os.path.isdir(workdir):
         yield ("run", "workdir"), f"no such directory: {workdir}"
-    elif parts.run.good("script"):
-        script, top = os.path.join(workdir, run.script), os.path.realpath(workdir)
-        if os.path.commonpath([top, os.path.realpath(script)]) != top:
-            yield (
-                ("run", "script"),
-                f"{run.script} is a symlink that leaves workdir ({workdir}); it would not be pushed",
-            )
-        elif not os.path.isfile(script):
-            yield ("run", "script"), f"no such file in workdir ({workdir}): {run.script}"
-        elif (what := own_paths.why_not_python(script, runtime=run.runtime)) is not None:
-            yield ("run", "script"), f"{run.script} {what}"
-        elif run.runtime and (theirs := _shadowed(os.path.dirname(script))) is not None:
-            yield (
-                ("run", "script"),
-                f"{theirs} lies beside {run.script}, and no script finds it: in every task, `import orchestrator` is "
-                "orch's own; rename it, or say `runtime: off`",
-            )
+    elif parts.run.good("script", "module") and (run.script or run.module):
+        script = module_file(workdir, run.module) if run.module else os.path.join(workdir, run.script or "")
+        what = _unfit_script(run, workdir, script, os.path.relpath(script, workdir))
+        if what is not None:
+            yield ("run", "module" if run.module else "script"), what
+
+
+def _unfit_script(run: Run, workdir: str, path: str, script: str) -> str | None:
+    """Return why this file cannot be what trains; None if it may."""
+    top = os.path.realpath(workdir)
+    if os.path.commonpath([top, os.path.realpath(path)]) != top:
+        return f"{script} is a symlink that leaves workdir ({workdir}); it would not be pushed"
+    if not os.path.isfile(path):
+        if run.module:
+            return own_paths.no_module(workdir, run.module)
+        is_module = run.script and os.path.isfile(module_file(workdir, run.script))
+        way = f"; `module: {run.script}` runs a module" if is_module else ""
+        return f"no such file in workdir ({workdir}): {script}{way}"
+    if (what := own_paths.why_not_python(path, runtime=run.runtime)) is not None:
+        return f"{script} {what}"
+    if not run.module and (what := own_paths.needs_package(path, workdir)) is not None:
+        return f"{script}{what}"
+    theirs = _shadowed(workdir if run.module else os.path.dirname(path)) if run.runtime else None
+    if theirs is not None:
+        return (
+            f"{theirs} lies beside {script}, and no script finds it: in every task, `import orchestrator` is "
+            "orch's own; rename it, or say `runtime: off`"
+        )
+    return None
 
 
 def _checkpoint(parts: Parts) -> Said:

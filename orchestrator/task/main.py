@@ -1,4 +1,4 @@
-"""`python <bundle> run script.py args…` runs the user's script under the runtime.
+"""`python <bundle> run script.py args…` runs the user's script under the runtime; `run -m pkg.train` a module.
 
 It compiles the script, imports TensorFlow early if the script names it, reports ready, waits for the release (which
 brings TF_CONFIG), and runs the script. Without a shim (no ORCH_FD), the script is run at once.
@@ -34,26 +34,25 @@ ERROR_WAIT_S = 1.0
 
 
 def main(argv: list[str]) -> int:
-    """Run the script `argv[0]` with the other arguments, and return the exit code that `python` would give.
+    """Run what `python ARGV…` would run, a script or `-m` with a module, and return the exit code that it would give.
 
     SystemExit passes through, as under `python`.
     """
     if not argv:
         print("orch: run needs a script", file=sys.stderr)
         return 2
-    path, arguments = argv[0], argv[1:]
     link = Link.from_environment()
     orders = Orders(link)
     if link.attached:
         orders.start()
     try:
-        script = Script(path)
+        script, arguments = Script.of(argv)
     except (OSError, SyntaxError, ValueError) as e:
         kind = "syntax" if isinstance(e, (SyntaxError, ValueError)) else "exception"
         e.__traceback__ = None  # it holds only our own frames
-        return _failed(link, kind, e, path)
-    # As under `python`, the script's folder comes first. It takes the place of our own entry, which moves to the end
-    # so that `from orchestrator import runtime` works where orch is not installed.
+        return _failed(link, kind, e, argv[0])
+    # As under `python`, the script's folder comes first, or that of `-m`. It takes the place of our own entry, which
+    # moves to the end so that `from orchestrator import runtime` works where orch is not installed.
     sys.path.append(sys.path[0])
     sys.path[0] = script.folder
     try:
@@ -171,7 +170,7 @@ def _warm_up(imports: Imports) -> BaseException | None:
 
 
 def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
-    print_as_python_would(error, path)
+    print_as_python_would(error)
     message = getattr(error, "orch_message", None) or last_line(error)
     if kind == "import":
         message = f"{os.path.basename(path)} cannot import what it needs: {message}"

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 import types
 
 
-def trimmed(error: BaseException, path: str) -> types.TracebackType | None:
-    """Return the traceback from the script's first frame on, or all of it if the script is not in it."""
+def trimmed(error: BaseException) -> types.TracebackType | None:
+    """Return the traceback without our first frames, and those of an import; all, if there is no other."""
+    ours = trimmed.__code__.co_filename.removesuffix(os.path.join("task", "tracebacks.py"))
     frame = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename != path:
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith((ours, "<frozen importlib")):
         frame = frame.tb_next
     return frame if frame is not None else error.__traceback__
 
 
-def print_as_python_would(error: BaseException, path: str) -> None:
+def print_as_python_would(error: BaseException) -> None:
     """Print an error to stderr without our frames, with the script's own sys.excepthook if it set one."""
-    kind, frames = type(error), trimmed(error, path)
+    kind, frames = type(error), trimmed(error)
     error.__traceback__ = frames
     try:
         sys.excepthook(kind, error, frames)

@@ -85,7 +85,7 @@ class Cluster:
         types: Mapping[str, int | dict[str, int]] | None = None,
         **run: Any,
     ) -> str:
-        """Write a spec for the fake trainer (or `script=`), with a task per lab host, or all on this machine."""
+        """Write a spec for the fake trainer (or `script=`, `module=`), with a task per lab host, or all here."""
         more = checkpoint if isinstance(checkpoint, dict) else {}
         document: dict[str, Any] = {"version": 1, "name": name, "hosts": hosts or self.hosts(tasks)}
         if self.lab is not None:
@@ -96,7 +96,7 @@ class Cluster:
             }
         document["run"] = {
             "strategy": "multi_worker_mirrored",
-            "script": "fake_trainer.py",
+            **({} if "module" in run else {"script": "fake_trainer.py"}),
             "args": list(args),
             "workdir": str(WORKDIR),
             "python": sys.executable,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -254,7 +255,10 @@ def test_the_first_hour_goes_as_its_page_says(
         python.chmod(0o755)
     cluster.env |= {"HOME": str(home)}
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "fit.py").write_text((WORKDIR / "fake_trainer.py").read_text() + "\n# model.fit(x)\n")
+    shutil.copytree(WORKDIR / "packaged", tmp_path / "packaged")
+    shutil.copy(WORKDIR / "fake_trainer.py", tmp_path)
+    with (tmp_path / "packaged/train.py").open("a") as script:
+        script.write("\n# model.fit(x)\n")
     page = (Path(__file__).parents[2] / "docs/first-hour.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("orch ")]
     assert len(lines) == 10
@@ -276,7 +280,11 @@ def test_the_first_hour_goes_as_its_page_says(
         assert Path(text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")).exists()
         assert all(
             part in text
-            for part in (f"dir: {shared}/first\n", "script: fit.py\n", "strategy: multi_worker_mirrored")
+            for part in (
+                f"dir: {shared}/first\n",
+                "module: packaged.train\n",
+                "strategy: multi_worker_mirrored",
+            )
         )
         for command in ("doctor", "up"):
             assert "net.name-unresolved" in said[command], "gpu-a is a name of the head's ssh alone"

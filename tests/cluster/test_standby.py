@@ -42,7 +42,8 @@ def without_cgroups(directory: Path) -> str:
 
 @pytest.mark.fault(69)
 def test_row_69_the_standby_takes_the_place_of_what_dies(cluster: Cluster) -> None:
-    cluster.ok("up", cluster.spec(restart={"standby": "on"}))
+    """The trainer is a module of a package, and imports from it."""
+    cluster.ok("up", cluster.spec(module="packaged.train", restart={"standby": "on"}))
     before = cluster.wait(is_ready)
     waiting = pids(before["standby"]["tasks"])
     assert before["standby"]["generation"] == 2

@@ -120,7 +120,7 @@ def test_pods_agree_on_a_generation_and_the_next_attempt_takes_a_higher_one(
     second, first = pods(1, attempt="0"), pods(0, attempt="0")
     assert (first.end(), second.end()) == (0, 0)
     assert re.search(r"worker:1 generation 1 wired a:\d+1\n", second.log.read_text())
-    again = pods(0, attempt="1")
+    again = pods(0, attempt="1", script="-m", args=["train", str(tmp_path)])
     assert again.end() == 0
     assert re.search(r"worker:0 generation 2 wired a:\d+2\n", again.log.read_text())
     assert {"gen-000001", "gen-000002"} <= {path.name for path in (tmp_path / "ckpt").iterdir()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.both.hostdir import task_dir
 from orchestrator.checkpoints import verify
 from orchestrator.host.system import workdir
 from tests.contract.strategy_harness import with_row
@@ -128,6 +130,26 @@ def test_a_script_that_is_killed_and_resumed_ends_with_the_loss_of_a_single_proc
     if script == "sequential.py":
         only_the_chief_wrote(Path(out), directories[1], second)
     assert results[0].get("counted") == expected.get("counted")
+
+
+@pytest.mark.long
+def test_a_module_trains_as_its_package_would_alone(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    places = [Path(task_dir(str(tmp_path / "host"), "run-1", f"worker:{i}"), "work") for i in (0, 1)]
+    for place in (tmp_path / "alone", *places):
+        (place / "pkg").mkdir(parents=True)
+        (place / "pkg/__init__.py").touch()
+        shutil.copy(SCRIPTS / "sequential.py", place / "pkg/fitted.py")
+        (place / "pkg/train.py").write_text("from .fitted import counted\n")
+    command = [sys.executable, "-m", "pkg.train", "out"]
+    single = subprocess.run(command, cwd=tmp_path / "alone", capture_output=True, text=True, check=True)
+    directories = [tmp_path / "0", tmp_path / "1"]
+    run = gang(
+        Path("-m"), "pkg.train", "out", directories=directories, env=environment(), host_dir=tmp_path / "host"
+    )
+    assert run.ended() == [0, 0], run.tasks[0].err
+    expected, results = last_line(single.stdout), [last_line(task.out) for task in run.tasks]
+    assert results[0] == results[1]
+    assert results[0]["loss"] == pytest.approx(expected["loss"], rel=EXACT)
 
 
 def only_the_chief_wrote(out: Path, double: Path, run: Gang) -> None:

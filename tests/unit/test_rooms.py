@@ -33,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
     "host": {"protocol", "both", "checkpoints"},
     "task": {"protocol", "both"},
     # people's files
-    "spec": {"core", "reporting", "protocol"},
+    "spec": {"core", "reporting", "protocol", "both"},
     # people and programs, on the head node
     "client": {"core", "reporting", "protocol", "both", "spec", "head"},
     "page": {"core", "reporting", "client", "head"},

@@ -39,7 +39,9 @@ _SSH_CONFIG = "~/.ssh/config"
 )
 @click.argument("hosts", nargs=-1, metavar="[USER@]HOST...")
 @click.option(
-    "--script", help="The training script. Default: the only one here that calls fit, else train.py."
+    "--script",
+    help="The training script, or a module such as pkg.train. Default: the only script here that calls fit, else "
+    "train.py.",
 )
 @click.option("--name", help="The run's name. Default: that of this directory.", metavar="NAME")
 @click.option("--dir", "directory", help="A directory that the hosts share. Default: it is looked for.")
@@ -70,7 +72,7 @@ def command(
     survey, machines = _examine(session, hosts or _asked(session), name, directory)
     for one in survey.hosts:
         session.say(_sentence(one))
-    layout = _layout(survey, machines, script or _script(), name, _schema(session))
+    layout = _layout(survey, machines, _as_run(script or _script()), name, _schema(session))
     put(session, layout, name, output)
     session.put(output)
     missing = [one for one in survey.hosts if one.why is not None]
@@ -202,8 +204,17 @@ def _run_name() -> str:
 
 def _script() -> str:
     """Return the only script here that calls fit; else train.py."""
-    calls = [path.name for path in sorted(Path().glob("*.py")) if ".fit(" in path.read_text(errors="replace")]
+    files = [*Path().glob("*.py"), *Path().glob("*/*.py")]
+    calls = [str(path) for path in files if ".fit(" in path.read_text(errors="replace")]
     return calls[0] if len(calls) == 1 else "train.py"
+
+
+def _as_run(script: str) -> str:
+    """Return the module that a script in a package is, where it imports from that package; else the script."""
+    from orchestrator.spec.own_paths import as_module
+
+    found = as_module(script, ".")
+    return found[1] if found is not None and not found[2] else script
 
 
 def _schema(session: Session) -> str:

@@ -350,6 +350,12 @@ SIGNATURES: tuple[Signature, ...] = (
         "install what the module is built for, or the module for what is there",
     ),
     Signature(
+        Cause.SCRIPT,
+        ("attempted relative import with no known parent package",),
+        "a file that is run as a script lies in no package, so it cannot import from one with a dot",
+        "name it as a module, in the place of `script`: `module: pkg.train` runs pkg/train.py as `python -m` does",
+    ),
+    Signature(
         Cause.IMPORT,
         (r"\bImportError\b",),
         "a module cannot be imported on {host}",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
-from collections.abc import Iterator
 
-from orchestrator.both.script import FRAMEWORKS
+from orchestrator.both.script import FRAMEWORKS, files_of, followed
 
 SOURCE_BYTES_MAX = 1 << 20
 """A larger script is not sent to be compiled."""
@@ -24,48 +22,23 @@ def source(path: str) -> str | None:
     return text if len(text) <= SOURCE_BYTES_MAX else None
 
 
-def modules(path: str) -> dict[str, str]:
+def modules(path: str, root: str = "") -> dict[str, str]:
     """Return the top-level modules that the script needs, each with the `file:line` of its import.
 
     Not those beside the script, and none of an import within `try`, `if` or a function, which may never be done.
     Nothing where a file changes the places of modules: then only running it would tell.
     """
-    folder = os.path.dirname(os.path.realpath(path))
+    folder = os.path.realpath(root or os.path.dirname(os.path.realpath(path)))
     found: dict[str, str] = {}
-    waiting, seen = [os.path.realpath(path)], set()
-    while waiting:
-        file = waiting.pop()
-        if file in seen:
-            continue
-        seen.add(file)
-        try:
-            with open(file, "rb") as opened:
-                text = opened.read()
-            tree = ast.parse(text, file)
-        except (OSError, SyntaxError, ValueError):
-            continue  # the script will end with its own traceback
+    if not os.path.isfile(path):
+        return {}  # the push says so
+    for file, text, imports in followed(path, root, sure_only=True):
         if any(word in text for word in _CHANGES_PATHS):
             return {}
-        for name, line in _imported(tree):
+        place = os.path.relpath(os.path.realpath(file), folder)
+        for name, line, _ in imports:
             top = name.partition(".")[0]
-            # The files beside the script that an import of this name runs
-            parts = name.split(".")
-            stems = [os.path.join(folder, *parts[:count]) for count in range(1, len(parts) + 1)]
-            files = [f"{stem}.py" for stem in stems] + [os.path.join(stem, "__init__.py") for stem in stems]
-            beside = [file for file in files if os.path.isfile(file)]
-            if beside:
-                waiting += beside
-            elif top not in FRAMEWORKS and not os.path.isdir(os.path.join(folder, top)):
-                found.setdefault(top, f"{os.path.relpath(file, folder)}:{line}")
+            is_beside = files_of(folder, name) or os.path.isdir(os.path.join(folder, top))
+            if top not in FRAMEWORKS and not is_beside:
+                found.setdefault(top, f"{place}:{line}")
     return found
-
-
-def _imported(node: ast.AST) -> Iterator[tuple[str, int]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            yield from ((alias.name, child.lineno) for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            if child.module and not child.level:
-                yield child.module, child.lineno
-        elif not isinstance(child, (ast.Try, ast.If, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield from _imported(child)

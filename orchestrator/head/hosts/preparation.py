@@ -199,7 +199,7 @@ def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
     own_name = {"name": own["name"], "address": own["address"], "why": own["why"]}
     gpus, in_use, why_none = probed["gpus"], probed["gpus_in_use"], probed["gpus_why"]
     tensorflow, script = probed["versions"].get("tensorflow"), _script(run)
-    imported = _SHARED.of((run.run_id, script, "imports"), lambda: surely_imported(script))
+    imported = _SHARED.of((run.run_id, script, "imports"), lambda: surely_imported(script, run.plan.root))
     problem = (
         compatibility.own_name(run.plan, own_name)
         or compatibility.gpus(run.plan, name, gpus, in_use, why_none)
@@ -235,7 +235,8 @@ def _uncompiled(run: Run, name: str, probed: Probed) -> Problem | None:
         return None
     python = f"{run.plan.host(name).python} (Python {probed['python']})"
     said = f"{python} cannot compile {run.plan.script}: {probed['syntax']}"
-    return Problem("syntax", said, "correct the script, or name a newer Python as `python`", 6, "run.script")
+    key = "run.module" if run.plan.module else "run.script"
+    return Problem("syntax", said, "correct the script, or name a newer Python as `python`", 6, key)
 
 
 def _missing(run: Run, name: str, probed: Probed) -> Problem | None:
@@ -260,7 +261,7 @@ def _needed(run: Run) -> dict[str, str]:
     if "PYTHONPATH" in run.plan.env or run.code:  # the code of a run that has begun is not that of now
         return {}
     script = _script(run)
-    return _SHARED.of((run.run_id, script, "modules"), lambda: needs.modules(script))
+    return _SHARED.of((run.run_id, script, "modules"), lambda: needs.modules(script, run.plan.root))
 
 
 def _script(run: Run) -> str:
@@ -271,7 +272,7 @@ def _source(run: Run) -> str:
     """Return the source of the script and its modules; empty where it was removed after the run began."""
     script = _script(run)
     try:
-        return _SHARED.of((run.run_id, script, "sources"), lambda: "\n".join(sources(script)))
+        return _SHARED.of((run.run_id, script, "sources"), lambda: "\n".join(sources(script, run.plan.root)))
     except OSError:
         if run.code:
             return ""

@@ -23,6 +23,7 @@ class Start(OfTask):
 
     python: str
     script: str
+    """Relative to the code; or `-m`, and the first argument is a module."""
     args: list[str]
     env: dict[str, str]
     secrets: dict[str, str]

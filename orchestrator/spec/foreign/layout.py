@@ -36,6 +36,7 @@ class Training:
     """The command that each task runs."""
 
     script: str
+    """A file that ends with .py; else a module, as `python -m` takes it."""
     args: tuple[str, ...] = ()
     python: str | None = None
     """Only where a path was given: `python` on the head says nothing of the hosts'."""
@@ -85,10 +86,12 @@ def training_of(words: Sequence[str]) -> Training | None:
     python = rest.pop(0) if _PYTHON.fullmatch(rest[0]) else None
     while python and rest and rest[0] in ("-u", "-O", "-B"):
         rest.pop(0)
-    if not rest or not rest[0].endswith(".py"):
+    is_module = python is not None and rest[:1] == ["-m"] and len(rest) > 1
+    rest = rest[1:] if is_module else rest
+    if not rest or not (is_module or rest[0].endswith(".py")):
         raise UsageError(
             f"this command starts no Python script: {shlex.join(words)}",
-            hint="give it as `python train.py ARGS`; orch starts scripts, not modules or shell commands",
+            hint="give it as `python train.py ARGS` or `python -m pkg.train ARGS`; orch starts no shell commands",
         )
     script, *args = rest
     return Training(script, tuple(args), python if python and "/" in python else None, env)

@@ -76,7 +76,7 @@ def _training(training: Training | None) -> Iterator[str]:
         yield "  script: train.py          # fill in: relative to this file, or to `workdir`"
         yield "  # python: /opt/tf/bin/python   the hosts' Python with TensorFlow; the default is python3"
         return
-    yield f"  script: {_text(training.script)}"
+    yield f"  {'script' if training.script.endswith('.py') else 'module'}: {_text(training.script)}"
     if training.args:
         yield f"  args: [{', '.join(_quoted(arg) for arg in training.args)}]"
     if training.python is not None:

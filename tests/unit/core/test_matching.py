@@ -248,6 +248,11 @@ TEXTS: list[tuple[str, Cause, str]] = [
         Cause.IMPORT,
         "a library that a module needs is missing",
     ),
+    (
+        "ImportError: attempted relative import with no known parent package",
+        Cause.SCRIPT,
+        "lies in no package",
+    ),
     ("ImportError: this Python was built without it", Cause.IMPORT, "cannot be imported on gpu-a"),
     (
         f"{ERRORS}.InvalidArgumentError: Could not apply FILE based sharding: the dataset only has 1 file(s), which is "

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.both.script import module_file, surely_imported
 from orchestrator.head.code import needs
 
 
@@ -33,6 +34,29 @@ def test_what_a_script_imports_in_any_case(tmp_path: Path, source: str, found: d
     shown = needs.modules(str(tmp_path / "t.py"))
     shown.pop("sys", None)
     assert {name: place for name, place in shown.items() if place != "t.py:1" or name in found} == found
+
+
+def test_a_module_needs_what_its_packages_and_their_other_modules_import(tmp_path: Path) -> None:
+    (tmp_path / "pkg/sub").mkdir(parents=True)
+    for name, source in {
+        "__init__": "import yaml\n",
+        "sub/__init__": "",
+        "sub/train": "from ..model import build\nfrom . import data\nfrom ... import beyond\nimport beside\n",
+        "sub/data": "\nimport pandas\n",
+        "model": "import tensorflow\nimport attrs\n",
+        "../beside": "import tomli\n",
+    }.items():
+        (tmp_path / "pkg" / f"{name}.py").write_text(source)
+    train = module_file(str(tmp_path), "pkg.sub.train")
+    assert train == str(tmp_path / "pkg/sub/train.py")
+    assert needs.modules(train, str(tmp_path)) == {
+        "yaml": "pkg/__init__.py:1",
+        "pandas": "pkg/sub/data.py:2",
+        "attrs": "pkg/model.py:2",
+        "tomli": "beside.py:1",
+    }
+    assert surely_imported(train, str(tmp_path)) == {"tensorflow"}
+    assert surely_imported(train) == set(), "as a script it would not come so far"
 
 
 def test_a_script_is_sent_as_text_or_not_at_all(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ def test_horovodrun(tmp_path: Path) -> None:
 
 
 def test_horovodrun_on_this_machine_and_with_a_hostfile(tmp_path: Path) -> None:
-    here = planned(tmp_path, mpi.horovodrun(("-np", "2", "python", "train.py"), nothing_to_read))
+    here = planned(tmp_path, mpi.horovodrun(("-np", "2", "python", "-m", "train", "-v"), nothing_to_read))
+    assert here.command == ("-m", "train", "-v")
     assert [(h.transport, h.slots) for h in here.hosts] == [("local", 2)]
     words = ("--hostfile", "hosts.txt", "/opt/hvd/bin/python3", "-u", "train.py")
     layout = mpi.horovodrun(words, lambda file: {"hosts.txt": "a slots=2\nb slots=2\n"}[file])
@@ -219,7 +220,7 @@ def test_an_ssh_config(tmp_path: Path) -> None:
         (lambda: mpi.horovodrun(("-np",), nothing_to_read), "-np has no value"),
         (lambda: mpi.horovodrun(("-np", "x", "python", "t.py"), nothing_to_read), "'x' is no count"),
         (lambda: mpi.horovodrun(("-np", "1", "bash", "run.sh"), nothing_to_read), "starts no Python script"),
-        (lambda: mpi.horovodrun(("-np", "1", "python", "-m", "train"), nothing_to_read), "starts no Python script"),
+        (lambda: mpi.horovodrun(("-np", "1", "python", "-m"), nothing_to_read), "starts no Python script"),
         (lambda: mpi.hostfile("# none\n", None, ()), "names no host"),
         (lambda: tf_config.tf_config("{", ()), "no JSON"),
         (lambda: tf_config.tf_config("[]", ()), "has no cluster"),

@@ -128,7 +128,7 @@ VALUES = {
     ),
     "script is missing": (
         changed("  script: train.py\n", ""),
-        ["6:1: run.script: is missing: the training script, relative to workdir"],
+        ["6:1: run.script: is missing: the training script, relative to workdir; or `module`, as pkg.train"],
     ),
     "no hosts": (
         changed(GOOD[GOOD.index("hosts") : GOOD.index("run")], "hosts: []\n"),
@@ -250,7 +250,6 @@ def test_everything_is_told_at_once_in_the_order_of_the_file(folder: Path) -> No
     assert diagnostics(folder, bad) == [
         "5:12: hosts[1].name: hosts[0] has this name already",
         "5:45: hosts[1].port: must be at most 65535; got 65536",
-        "6:1: run.script: is missing: the training script, relative to workdir",
         "8:3: run.scrip: unknown key; did you mean `script`?",
         "9:30: run.tasks.worker.replicas: 3 tasks for 2 slots (gpu-a 1, gpu-a 1); "
         "a host holds one task unless its `slots` says more, and a spare holds none",

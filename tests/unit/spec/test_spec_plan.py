@@ -14,6 +14,7 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.launching.environment import environment, runtime_options
 from orchestrator.core.launching.placement import assigned, has_room
 from orchestrator.core.plan import CheckpointPlan, HostPlan, RestartPolicy, TaskId, TaskPlan, Timing
+from orchestrator.reporting.launch_document import document
 from orchestrator.spec.models import ClusterSpec
 from orchestrator.spec.plan import load_plan, plan_spec
 
@@ -165,6 +166,17 @@ def test_unequal_hosts_are_split_into_workers_that_see_equally_many_gpus_each_it
     }
     assert seen == {"worker:0": "0,1,2,3", "worker:1": "4,5,6,7"}, "the spare holds both of what it replaces"
     assert has_room(plan, "a", "c")
+
+
+def test_a_module_is_its_file_to_who_reads_and_its_name_to_who_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "code/pkg").mkdir(parents=True)
+    (tmp_path / "code/pkg/__main__.py").touch()
+    (tmp_path / "cluster.yaml").write_text(FULL.replace("script: train.py", "module: pkg"))
+    plan, _ = load_plan(tmp_path / "cluster.yaml")
+    assert (plan.script, plan.root) == ("pkg/__main__.py", str(tmp_path / "code"))
+    assert plan.command == ("-m", "pkg", "--epochs", "3")
+    task = document(plan)["tasks"][0]
+    assert task["command"] == ["/opt/tf/bin/python", "-m", "pkg", "--epochs", "3"]
 
 
 @pytest.mark.parametrize(

@@ -422,3 +422,34 @@ def test_checkpoints_of_a_local_run_are_relative_to_the_file_and_outside_workdir
     assert diagnostics(folder, twice) == [
         "3:74: hosts[1].transport: the same machine as hosts[0]: this machine; give one host more `slots`"
     ]
+
+
+MODULES = {
+    "module: pkg.train": None,
+    "module: runs": None,
+    "module: train": None,
+    "module: pkg": "pkg is a package without a __main__.py; name one of its modules: pkg.other, pkg.train",
+    "module: pkg.trian": "no module pkg.trian in workdir (FOLDER): there is no pkg/trian.py",
+    "module: pkg/train.py": "must be a module as `python -m` takes it, such as pkg.train (a file is named by "
+    "`script`); got 'pkg/train.py'",
+    "module: pkg.train\n  script: train.py": "stands beside `script`; leave one of the two out",
+    "script: pkg.train": "no such file in workdir (FOLDER): pkg.train; `module: pkg.train` runs a module",
+    "script: pkg/train.py": "pkg/train.py:2 imports from its own package, and a script lies in none; write "
+    "`module: pkg.train` in the place of `script`",
+    "workdir: pkg\n  script: train.py": "train.py:2 imports from its own package, and a script lies in none; write "
+    "`module: pkg.train` in the place of `script`, and as `workdir` what lies 1 folder above",
+    "script: pkg/other.py": None,
+}
+
+
+@pytest.mark.parametrize("written", MODULES)
+def test_a_module_is_named_as_python_takes_it(folder: Path, written: str) -> None:
+    for name in ("pkg", "runs"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").touch()
+    (folder / "runs/__main__.py").touch()
+    (folder / "pkg/train.py").write_text("import os\nfrom .model import build\n")
+    (folder / "pkg/other.py").write_text("__package__ = 'pkg'\nfrom .model import build\n")
+    said = MODULES[written]
+    place = f"{8 + written.startswith('workdir')}:11: run.{'module' if written[0] == 'm' else 'script'}: "
+    assert diagnostics(folder, changed("script: train.py", written)) == ([place + said] if said else [])

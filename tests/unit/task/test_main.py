@@ -39,6 +39,45 @@ def test_a_script_sees_what_python_would_show_it(task: Start, tmp_path: Path, at
     assert json.loads(run.out) == json.loads(bare(tmp_path / "train.py", "--epochs", "3").stdout)
 
 
+SHOW_MODULE = """
+from .inside import RAISES
+print(json.dumps([__package__, __spec__.name, __spec__.origin, type(__loader__).__name__]))
+if RAISES:
+    {}["x"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("pkg.train", {"pkg/__init__.py": "", "pkg/train.py": SHOW + SHOW_MODULE}),
+        ("pkg", {"pkg/__init__.py": "print('first')", "pkg/__main__.py": SHOW + SHOW_MODULE}),
+        ("pkg.train", {"pkg/train.py": SHOW + SHOW_MODULE.replace("if RAISES", "if True")}),
+        ("pkg.train", {"pkg/__init__.py": "1 / 0", "pkg/train.py": SHOW}),
+        ("pkg", {"pkg/__init__.py": ""}),
+    ],
+)
+def test_a_module_sees_and_ends_as_under_python_with_m(
+    tmp_path: Path, name: str, files: dict[str, str]
+) -> None:
+    (tmp_path / "pkg").mkdir()
+    for path, source in {**files, "pkg/inside.py": "RAISES = False\n"}.items():
+        (tmp_path / path).write_text(source)
+    bare = subprocess.run(
+        [sys.executable, "-m", name, "--epochs", "3"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    run = Task(Path("-m"), name, "--epochs", "3", attached=False, work=tmp_path)
+    assert (run.ended(), run.out) == (bare.returncode, bare.stdout)
+    if bare.returncode and "__main__" not in bare.stderr:
+        assert run.err.splitlines()[-3:] == bare.stderr.splitlines()[-3:]
+    assert "orchestrator" not in run.err
+    run.close()
+
+
 @pytest.mark.parametrize(
     "source",
     [

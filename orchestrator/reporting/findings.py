@@ -134,6 +134,21 @@ CATALOGUE: tuple[Row, ...] = (
         "give their interfaces the MTU that the network carries: `ping -M do -s 1472` between them shows it",
     ),
     Row(
+        "net.bandwidth",
+        "fine",
+        "how much the hosts send each other by the addresses of TF_CONFIG, measured by `orch doctor --bandwidth`",
+        "each step of a mirrored training sends all gradients: a model of 400 MB waits 0.3 s for 10 Gbit/s",
+        "nothing is to be done",
+    ),
+    Row(
+        "net.bandwidth-low",
+        "warning",
+        "a host sends another much less than is usual between the hosts, or than Gigabit Ethernet carries",
+        "the whole gang waits for its slowest link, at each step",
+        "see `ethtool` for a port that has agreed on a lower speed, and what else uses the link; of several networks, "
+        "write the faster one's addresses as `data_address`",
+    ),
+    Row(
         "net.ports-busy",
         "error",
         "too few of the ports of `ports:` are free on a host",
@@ -188,6 +203,13 @@ CATALOGUE: tuple[Row, ...] = (
         "a host ends what a user has left when the last session closes",
         "a short break of the SSH connection would end the training",
         "`loginctl enable-linger` there, once; `orch doctor --fix` does it",
+    ),
+    Row(
+        "host.orphans",
+        "warning",
+        "a run that this head node does not know any more has left processes or a directory on a host",
+        "its processes hold memory, ports and GPUs; its directory holds disk",
+        "`orch gc --hosts FILE` lists and removes them, and so does `orch doctor --fix`, once you agree",
     ),
     Row(
         "host.stuck",
@@ -395,6 +417,13 @@ CATALOGUE: tuple[Row, ...] = (
         "a directory that the run needs lies on a file system that is read-only",
         "nothing can be written there",
         "mount it for writing, or set another directory",
+    ),
+    Row(
+        "storage.missing",
+        "warning",
+        "the TMPDIR of `env:` does not exist on a host",
+        "what the training unpacks or compiles goes to another disk, or fails",
+        "make it there: `orch doctor --fix` does",
     ),
     Row(
         "storage.noexec",

@@ -18,6 +18,7 @@ from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskP
 from orchestrator.head.code import bundle
 from orchestrator.head.hosts.examination import Examined, examine
 from orchestrator.head.reach.ssh.transport import SshTransport
+from orchestrator.reporting.findings import Finding
 from tests.cluster.cluster import WORKDIR, Cluster
 from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import Lab, LabHost
@@ -153,6 +154,50 @@ def test_a_host_that_does_not_answer_holds_up_nobody(lab3: Lab, look: Callable[.
     assert ids(found) == {("net.blocked", "error", "host-1"), ("ssh.no-answer", "error", "host-2")}
     assert first.name in found.findings[1].message
     assert took_s < patient(8.0)
+
+
+def test_the_bandwidth_is_measured_in_both_directions_and_not_beside_a_run(
+    tmp_path: Path, lab3: Lab, ssh: SshTransport
+) -> None:
+    first, second, _ = lab3.hosts
+    plan = replace(plan_of(first.plan(), second.plan()), runtime=False)
+
+    def measured() -> list[Finding]:
+        found = examine(plan, {"ssh": ssh}, bundle.load, bandwidth=True).findings
+        return [one for one in found if one.id.startswith("net.bandwidth")]
+
+    (fine,) = measured()
+    assert (fine.level, fine.message.count("Gbit/s")) == ("fine", 2), fine.message
+    second.run(
+        "tc",
+        "qdisc",
+        "add",
+        "dev",
+        "eth0",
+        "root",
+        "tbf",
+        "rate",
+        "80mbit",
+        "burst",
+        "64k",
+        "latency",
+        "50ms",
+    )
+    try:
+        low, told = measured()
+    finally:
+        second.run("tc", "qdisc", "del", "dev", "eth0", "root")
+    assert (low.id, low.host, low.peer) == ("net.bandwidth-low", "host-0", "host-1"), "one direction is slow"
+    assert "host-1 sends host-0 0.0" in told.message
+    cluster = Cluster(tmp_path, lab3)
+    try:
+        cluster.ok("up", cluster.spec("--steps", "100000", tasks=1), "--detach")
+        cluster.wait_phase("RUNNING")
+        (busy,) = measured()
+        assert busy.level == "warning"
+        assert f"would disturb {cluster.run()['run_id']} on host-0" in busy.message
+    finally:
+        cluster.close()
 
 
 def test_rc_files_that_print_read_or_hang_are_named(make_lab: MakeLab, ssh: SshTransport) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.help import Command
+from orchestrator.cli.host_queries import is_interactive
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import HostError
-from orchestrator.core.words import counted
+from orchestrator.core.errors import HostError, OrchestratorError, Refused
+from orchestrator.core.words import counted, listed
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import Plan
+    from orchestrator.cli.orphans import Item
+    from orchestrator.core.plan import HostPlan, Plan
     from orchestrator.head.hosts.examination import Examined
-    from orchestrator.head.reach.transport import Transport
+    from orchestrator.protocol.orders import KnownRun
     from orchestrator.reporting.findings import Finding, Level
 
 SLOW_S = 30.0
@@ -25,7 +28,13 @@ _COLOURS: Mapping[Level, str] = {"error": "red", "warning": "yellow", "fine": "g
 
 
 def examined(
-    file: str, plan: Plan, session: Session, *, within_s: float | None = None, imports: bool = False
+    file: str,
+    plan: Plan,
+    session: Session,
+    *,
+    within_s: float | None = None,
+    imports: bool = False,
+    bandwidth: bool = False,
 ) -> Examined:
     """Examine the hosts of a plan, and say on stderr how far it has come."""
     from orchestrator.head.code import bundle
@@ -38,6 +47,7 @@ def examined(
         transports(session.paths),
         bundle.load,
         imports=imports,
+        bandwidth=bandwidth,
         within_s=within_s or CHECK_S,
         told=session.say,
     )
@@ -53,31 +63,115 @@ def _show(session: Session, findings: Sequence[Finding]) -> None:
             session.put(f"{'':7}  {session.paint('way out:', 'bold')} {one.hint}")
 
 
-def _fix(session: Session, plan: Plan, findings: Sequence[Finding], ways: Mapping[str, Transport]) -> int:
-    """Apply the fixes that are safe. Return how many were applied."""
-    done = 0
-    for one in findings:
-        if one.id != "host.ends-at-logout" or one.host is None:
-            continue
-        host = plan.host(one.host)
+def _orphans(session: Session, plan: Plan, runs: Mapping[str, Sequence[KnownRun]]) -> list[Item]:
+    """Return what runs have left that this head node began, that its journal does not know, and that nobody drives."""
+    from orchestrator.cli.commands.gc import item_of
+    from orchestrator.cli.orphans import known
+
+    try:
+        ours = known(session)
+    except Refused as e:
+        session.warn(str(e))
+        return []
+    left = [item_of(plan.host(name), run) for name, all_ in runs.items() for run in all_]
+    return [
+        item for item in left if item.run not in ours.run_ids and ours.owns(item) and item.state != "driven"
+    ]
+
+
+def _of_orphan(item: Item) -> Finding:
+    from orchestrator.reporting.findings import finding
+
+    said = f"{item.host}: {item.run}, which this head node does not know any more, has left: {item.what}"
+    return finding("host.orphans", said, item.host, level="warning" if item.pids else "fine")
+
+
+_LINGER = "loginctl enable-linger"
+_MAKE_DIRECTORY = "exec /bin/sh -c 'IFS= read -r d && exec mkdir -p -m 700 -- \"$d\"'"
+"""The path comes on stdin: no text of a user's is in a command."""
+
+
+class _Fixes:
+    """What --fix does. Each method returns how much it has done."""
+
+    def __init__(self, session: Session, plan: Plan, found: Sequence[Finding], *, asks: bool) -> None:
+        self._session, self._plan, self._found = session, plan, found
+        self._asks = asks and is_interactive(session)
+
+    def all(self, orphans: Sequence[Item]) -> int:
+        """Do all of it, the keys first."""
+        lingers = "what runs there stays when the last session closes (loginctl enable-linger)"
+        done = self._keys() + self._on_hosts("host.ends-at-logout", _LINGER, "", lingers)
+        directory = self._plan.env.get("TMPDIR", "")
+        made = f"made {directory}, for its user alone"
+        return (
+            done + self._on_hosts("storage.missing", _MAKE_DIRECTORY, directory, made) + self._remove(orphans)
+        )
+
+    def _hosts(self, id: str) -> list[HostPlan]:
+        return [self._plan.host(one.host) for one in self._found if one.id == id and one.host is not None]
+
+    def _keys(self) -> int:
+        """Trust keys that are new, once a person says yes. One that has changed is for `orch trust --replace`."""
+        unknown = [
+            self._plan.host(one.host)
+            for one in self._found
+            if one.host is not None and one.problem is not None and one.problem.code == "host-key-unknown"
+        ]
+        if not unknown or not self._asks:
+            return 0
+        from orchestrator.cli.commands.trust import Request, trust
+        from orchestrator.head.reach.ssh.transport import SshTransport
+
+        self._session.paths.ensure()
+        transport = SshTransport(Path(self._session.paths.known_hosts))
         try:
-            channel = ways[host.transport].open(host, "loginctl enable-linger")
+            trust(self._session, transport, unknown, Request(), as_json=False)
+        except OrchestratorError as e:
+            self._session.warn(str(e))
+            self._session.hint(e.hint)
+            return 0
+        return len(unknown)
+
+    def _on_hosts(self, id: str, command: str, told: str, did: str) -> int:
+        """Run a command of ours on the hosts of a finding, with that text on its stdin."""
+        from orchestrator.head.coordinator.main import transports
+
+        ways, done = transports(self._session.paths), 0
+        for host in self._hosts(id):
             try:
-                while channel.read(1 << 16):
-                    pass
-                said = channel.stderr_tail().strip()
-            finally:
-                channel.close()
-        except HostError as e:
-            said = e.message
-        if said:
-            session.warn(f"{one.host}: `loginctl enable-linger`: {said}")
-        else:
-            session.say(
-                f"{one.host}: what runs there stays when the last session closes (loginctl enable-linger)"
-            )
-            done += 1
-    return done
+                channel = ways[host.transport].open(host, command)
+                try:
+                    channel.write(f"{told}\n".encode())
+                    while channel.read(1 << 16):
+                        pass
+                    said, code = channel.stderr_tail().strip(), channel.exit_status()
+                finally:
+                    channel.close()
+            except (HostError, OSError) as e:
+                said, code = str(e), None
+            if code == 0:
+                self._session.say(f"{host.name}: {did}")
+                done += 1
+            else:
+                self._session.warn(f"{host.name}: `{command.split(' -c ')[0]}`: {said or 'it fails'}")
+        return done
+
+    def _remove(self, orphans: Sequence[Item]) -> int:
+        """Remove what runs have left, once a person says yes."""
+        from orchestrator.cli.commands.gc import remove
+        from orchestrator.cli.host_queries import asker, confirm
+        from orchestrator.cli.orphans import known
+
+        living = ", ".join(f"{pid} on {item.host}" for item in orphans for pid in item.pids)
+        kills = f", and kill its processes (pid {living})" if living else ""
+        question = f"Remove what {listed([item.run for item in orphans])} left{kills}?"
+        if not orphans or not self._asks or not confirm(self._session, question):
+            return 0
+        problems = remove(self._session, asker(self._session), orphans, (), known(self._session))
+        for item, why in problems.items():
+            self._session.warn(f"{item.host}: {item.run} could not be removed: {why}")
+        return len(orphans) - len(problems)
 
 
 @click.command(
@@ -85,36 +179,54 @@ def _fix(session: Session, plan: Plan, findings: Sequence[Finding], ways: Mappin
     examples=[
         ("orch doctor cluster.yaml", "Check everything between these hosts and their first step"),
         ("orch doctor cluster.yaml --json", "The same for scripts; exit code 1 where something is an error"),
-        ("orch doctor cluster.yaml --fix", "Let hosts keep what runs when the last session closes"),
+        (
+            "orch doctor cluster.yaml --fix",
+            "Trust new keys, make directories, remove orphans; asks before it does",
+        ),
+        ("orch doctor cluster.yaml --bandwidth", "Measure too how much the hosts send each other"),
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
-@click.option("--fix", is_flag=True, help="Do what is safe: `loginctl enable-linger` for the SSH user.")
+@click.option(
+    "--fix", is_flag=True, help="Do what is safe and ours; a person is asked about keys and orphans."
+)
+@click.option(
+    "--bandwidth", is_flag=True, help="Measure what each host sends each other, for 20 s at most or so."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
-def command(session: Session, file: str, fix: bool, as_json: bool) -> int:
+def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bool) -> int:
     """Find what would keep the spec of FILE from training on its hosts, and say why it matters and the way out.
 
     All hosts are asked at once: SSH, the names and ports between each two of them, Python and its packages, GPUs,
-    clocks, limits and disks. Nothing is started, and nothing is left there. No step waits
-    longer than 10 s for a host, but for the import of TensorFlow: 30 s.
+    clocks, limits and disks. Nothing is started, and nothing is left there. No step waits longer than 10 s for a host,
+    but for the import of TensorFlow: 30 s. The bandwidth is not measured while a run uses one of the hosts.
+
+    --fix trusts keys that are new, has the SSH user's processes stay at logout (`loginctl enable-linger`), makes the
+    TMPDIR of `env:`, and removes what runs of this head node have left that it does not know any more. It never touches
+    a driver, a firewall or another's process.
 
     The ids of the findings are stable: docs/findings.md describes each. Exit code 1 where one is an error.
     """
-    from orchestrator.head.coordinator.main import transports
+    from orchestrator.reporting.findings import worst_first
     from orchestrator.spec.plan import load_plan
 
     plan, _ = load_plan(file)
-    result = examined(file, plan, session, imports=True)
+    result = examined(file, plan, session, imports=True, bandwidth=bandwidth)
+    orphans = _orphans(session, plan, result.runs)
+    found = worst_first([*result.findings, *map(_of_orphan, orphans)])
     if as_json:
-        session.put_json({"schema": 1, "findings": [one.document() for one in result.findings]})
+        session.put_json({"schema": 1, "findings": [one.document() for one in found]})
     else:
-        _show(session, result.findings)
-        warnings = sum(one.level == "warning" for one in result.findings)
+        _show(session, found)
+        warnings = sum(one.level == "warning" for one in found)
         session.say(
             f"{counted(len(plan.hosts), 'host')}: "
             f"{counted(len(result.errors), 'error')}, {counted(warnings, 'warning')}"
         )
-    if fix and not _fix(session, plan, result.findings, transports(session.paths)):
-        session.say("nothing of it can be fixed from here")
+    if fix:
+        done = _Fixes(session, plan, found, asks=not as_json).all(orphans)
+        session.say(
+            f"fixed; `orch doctor {file}` looks again" if done else "nothing of it can be fixed from here"
+        )
     return 1 if result.errors else 0

@@ -35,11 +35,12 @@ def find_orphans(
         for reply in answer.replies:
             for run in reply.ok["runs"] if reply.ok else ():
                 if run["run"] not in ours.run_ids:
-                    items.setdefault((answer.place, run["run"]), _item(answer.host, run))
+                    items.setdefault((answer.place, run["run"]), item_of(answer.host, run))
     return list(items.values()), answers
 
 
-def _item(host: HostPlan, run: KnownRun) -> Item:
+def item_of(host: HostPlan, run: KnownRun) -> Item:
+    """Return what is left of a run on a host."""
     from orchestrator.head.links.ownership import owner_of
 
     pids, alive, claim = tuple(run["processes"]), run["alive"], run["claim"]

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from orchestrator.core.errors import HostError
@@ -28,7 +28,7 @@ from orchestrator.head.links import bootstrap, requests
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Pace, Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol.orders import Imported, Seen, Target
+from orchestrator.protocol.orders import Imported, KnownRun, Seen, Target
 from orchestrator.protocol.table import REACH
 from orchestrator.reporting.findings import Finding, finding, of_problem, worst_first
 
@@ -42,6 +42,8 @@ IMPORT_S = 30.0
 """How long the import of TensorFlow may take, which reads a gigabyte from a disk that may be across the network."""
 
 _LISTEN_S = 60.0
+_MEASURE_ALL_S = 20.0
+"""What all transfers of the bandwidth take together, about. None takes longer than a second."""
 _SHELL_PART = 0.7
 """Of the deadline, for the login shell and the agent: who hangs there is found before the deadline, and named."""
 _ROUND_TRIPS = 3
@@ -67,6 +69,8 @@ class Examined:
     findings: tuple[Finding, ...]
     addresses: Mapping[str, str]
     """By host: the address that its peers reach, where they do not reach it by the one of the plan."""
+    runs: Mapping[str, Sequence[KnownRun]] = field(default_factory=dict)
+    """By host: what it knows of runs, where all was looked at."""
 
     @property
     def errors(self) -> list[Finding]:
@@ -81,6 +85,7 @@ def examine(
     *,
     whole: bool = True,
     imports: bool = False,
+    bandwidth: bool = False,
     within_s: float = CHECK_S,
     told: Told = lambda _: None,
 ) -> Examined:
@@ -92,40 +97,33 @@ def examine(
         bundle: our code.
         whole: False leaves out what each start looks at by itself: Python, packages, GPUs, checkpoint directory.
         imports: TensorFlow is really imported once on each host.
+        bandwidth: how much each host sends each other is measured, if no run uses one of them.
         within_s: the deadline of each step.
         told: is told of the progress.
     """
-    doctor = _Doctor(plan, transports, bundle, within_s, told, whole=whole, imports=imports)
+    run = new_run(RUN_ID, plan, epoch=1, at=0.0)
+    doctor = _Doctor(plan, run, transports, bundle, within_s, told, whole, imports, bandwidth)
     try:
         return doctor.examine()
     finally:
         doctor.close()
 
 
+@dataclass(slots=True)
 class _Doctor:
-    def __init__(
-        self,
-        plan: Plan,
-        transports: Mapping[str, Transport],
-        bundle: Callable[[], Bundle],
-        within_s: float,
-        told: Told,
-        *,
-        whole: bool,
-        imports: bool,
-    ) -> None:
-        self._plan = plan
-        self._run = new_run(RUN_ID, plan, epoch=1, at=0.0)
-        self._transports = transports
-        self._bundle = bundle
-        self._within_s = within_s
-        self._told = told
-        self._whole = whole
-        self._imports = imports
-        self._leases = contextlib.ExitStack()
-        self._links: dict[str, HostLink] = {}
-        self._closed = False
-        self._lock = threading.Lock()
+    _plan: Plan
+    _run: Run
+    _transports: Mapping[str, Transport]
+    _bundle: Callable[[], Bundle]
+    _within_s: float
+    _told: Told
+    _whole: bool
+    _imports: bool
+    _bandwidth: bool
+    _leases: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _links: dict[str, HostLink] = field(default_factory=dict)
+    _closed: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def examine(self) -> Examined:
         names = [host.name for host in self._plan.hosts]
@@ -165,8 +163,9 @@ class _Doctor:
             *pairs,
             *_misfits(self._run, facts),
             *judgement.of_imports(self._plan, imported),
+            *(self._bandwidths(met, addresses) if self._bandwidth else []),
         ]
-        return Examined(tuple(worst_first(all_)), addresses)
+        return Examined(tuple(worst_first(all_)), addresses, {name: one.runs for name, one in met.items()})
 
     def close(self) -> None:
         with self._lock:
@@ -206,13 +205,16 @@ class _Doctor:
                 self._links[name] = link
             connected_s = time.monotonic() - began_at
             token = secrets.token_hex(16)
+            secret = secrets.token_hex(16) if self._bandwidth else ""
             more = [self._plan.checkpoint.dir] if self._plan.checkpoint is not None else []
+            more += [self._plan.env["TMPDIR"]] if "TMPDIR" in self._plan.env else []
             asked_at = time.time()
             order = requests.examine(
                 {
                     "ports": self._plan.ports,
                     "token": token if len(self._plan.hosts) > 1 else "",
-                    "listen_s": _LISTEN_S,
+                    "listen_s": _LISTEN_S + (2 * IMPORT_S if self._bandwidth else 0.0),
+                    "secret": secret,
                     "directories": more,
                     "gpus": self._whole and bool(self._plan.host(name).gpus),
                 }
@@ -221,7 +223,10 @@ class _Doctor:
             hello = link.hello
             if hello is None:
                 raise LinkDown(f"the connection to {name} broke")
-            met = Met(name, hello, health, token, asked_at, time.time(), self._round_trip(link))
+            met = Met(name, hello, health, token, asked_at, time.time(), secret=secret)
+            if self._whole:
+                runs = link.ask(requests.drivers(None), timeout_s=self._within_s).ok["runs"]
+                met = replace(met, round_trip_s=self._round_trip(link), runs=tuple(runs))
         except LinkDown as e:
             code = "rc-files" if bootstrap.SHELL_HANGS in str(e) else "unreachable"
             return of_problem(named(name, Problem(code, str(e), exit_code=4)), name)
@@ -230,10 +235,8 @@ class _Doctor:
         self._told(f"{name}: connected in {connected_s:.1f} s")
         return met
 
-    def _round_trip(self, link: HostLink) -> float | None:
+    def _round_trip(self, link: HostLink) -> float:
         """Return the shortest time of a few orders that a host answers at once."""
-        if not self._whole:
-            return None
         taken_s = []
         for _ in range(_ROUND_TRIPS):
             began_at = time.monotonic()
@@ -260,6 +263,47 @@ class _Doctor:
 
         answers = at_once(one, list(met), self._within_s + 1)
         return {name: seen for name, seen in answers.items() if seen is not None}
+
+    def _bandwidths(self, met: Mapping[str, Met], addresses: Mapping[str, str]) -> list[Finding]:
+        """Measure how much each host sends each other: a host is in one transfer at a time, so none shares its link."""
+        busy = [
+            f"{run['run']} on {one.name}"
+            for one in met.values()
+            for run in one.runs
+            if run["alive"] or run["driven"]
+        ]
+        if busy:
+            said = f"the bandwidth was not measured, which would disturb {listed(busy)}"
+            return [
+                finding("net.bandwidth", said, level="warning", hint="measure when no run uses the hosts")
+            ]
+        rounds = tournament(list(met))
+        measure_s = min(1.0, _MEASURE_ALL_S / (2 * len(rounds))) if rounds else 0.0
+        rates: dict[tuple[str, str], float | str] = {}
+
+        def get(reader: str, writer: str) -> float | str:
+            target: Target = {
+                "host": writer,
+                "address": addresses.get(writer, self._plan.host(writer).peer_address),
+                "ports": list(met[writer].health["ports"]),
+                "token": met[writer].token,
+                "secret": met[writer].secret,
+                "measure_s": measure_s,
+            }
+            try:
+                order = REACH({"targets": [target], "within_s": self._within_s / 2})
+                (seen,) = self._links[reader].ask(order, timeout_s=self._within_s).ok["seen"]
+            except (LinkDown, OrderRefused, ValueError) as e:
+                return str(e) if isinstance(e, LinkDown | OrderRefused) else "it did not answer in time"
+            return seen.get("bytes_per_s") or seen["why"] or "nothing arrives"
+
+        for number, pairs in enumerate(rounds, 1):
+            self._told(f"measuring between hosts, {number} of {len(rounds)} …")
+            for sends in ({b: a for a, b in pairs}, dict(pairs)):
+                answers = at_once(lambda one, sends=sends: get(one, sends[one]), list(sends), self._within_s)  # type: ignore[misc]
+                late = "it did not answer in time"
+                rates.update({(sends[one], one): answers.get(one, late) for one in sends})
+        return judgement.of_bandwidths(rates)
 
     def _targets(self, met: Met) -> list[Target]:
         """Return the address of the plan, and where it is a name, that at which SSH has reached the host."""
@@ -314,6 +358,22 @@ class _Doctor:
             self._told(f"{listed(names)}: importing TensorFlow …")
         answers = at_once(one, names, IMPORT_S)
         return {name: answers.get(name) for name in names}
+
+
+def tournament(names: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """Return rounds of pairs, in which each meets each once, and is in one pair of a round at most.
+
+    >>> tournament(["a", "b", "c"])
+    [[('b', 'c')], [('a', 'c')], [('a', 'b')]]
+    """
+    ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    rounds = []
+    for _ in range(len(ring) - 1):
+        half = zip(ring[: len(ring) // 2], reversed(ring), strict=False)
+        pairs = [(min(a, b), max(a, b)) for a, b in half if a is not None and b is not None]
+        rounds.append(pairs)
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return rounds
 
 
 def at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) -> dict[str, _T]:

@@ -11,11 +11,13 @@ from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted, duration, listed, size
 from orchestrator.head.links.clock import HostClock
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders import Directory, GpuState, Health, Imported, Owner, Seen
+from orchestrator.protocol.orders import Directory, GpuState, Health, Imported, KnownRun, Owner, Seen
 from orchestrator.reporting.findings import Finding, Level, finding
 
 SLOW_NAME_S = 2.0
 SLOW_IMPORT_S = 15.0
+SLOW_BYTES_PER_S = 100e6
+"""Below a Gigabit Ethernet, all but what its headers take."""
 OPEN_FILES_MIN = 4096
 FREE_BYTES_MIN = 1 << 30
 FREE_FILES_MIN = 10_000
@@ -37,6 +39,8 @@ class Met:
     asked_at: float = 0.0
     answered_at: float = 0.0
     round_trip_s: float | None = None
+    secret: str = ""
+    runs: tuple[KnownRun, ...] = ()
 
     @property
     def machine(self) -> tuple[object, ...]:
@@ -109,6 +113,36 @@ def of_imports(plan: Plan, imported: Mapping[str, Imported | None]) -> list[Find
     if fine:
         findings.append(finding("python.imports", f"`import tensorflow` takes {listed(fine)}"))
     return findings
+
+
+def of_bandwidths(rates: Mapping[tuple[str, str], float | str]) -> list[Finding]:
+    """Return how much hosts send each other, by (sender, receiver): bytes a second, or why nothing came."""
+    findings = []
+    measured = sorted((rate, pair) for pair, rate in rates.items() if isinstance(rate, float))
+    usual = measured[len(measured) // 2][0] if measured else 0.0
+    for (sender, receiver), rate in rates.items():
+        if isinstance(rate, str):
+            said = f"{receiver}: what {sender} sends it could not be measured: {rate}"
+            findings.append(finding("net.bandwidth", said, receiver, sender, level="warning"))
+        elif rate < max(SLOW_BYTES_PER_S, usual / 3):
+            said = (
+                f"{sender} sends {receiver} {_bits(rate)} only; {_bits(usual)} is usual between these hosts"
+            )
+            findings.append(finding("net.bandwidth-low", said, receiver, sender))
+    if measured:
+        told = listed([f"{sender} sends {receiver} {_bits(rate)}" for rate, (sender, receiver) in measured])
+        findings.append(finding("net.bandwidth", told))
+    return findings
+
+
+def _bits(bytes_per_s: float) -> str:
+    """Return a bandwidth as networks are sold.
+
+    >>> _bits(117e6), _bits(1.2e9), _bits(5e6)
+    ('0.94 Gbit/s', '9.6 Gbit/s', '0.04 Gbit/s')
+    """
+    gigabits = bytes_per_s * 8 / 1e9
+    return f"{gigabits:.2f} Gbit/s" if gigabits < 1 else f"{gigabits:.3g} Gbit/s"
 
 
 def _round_trips(met: Iterable[Met]) -> list[Finding]:
@@ -245,9 +279,13 @@ def _clock(one: Met) -> list[Finding]:
 
 
 def _disks(plan: Plan, one: Met) -> Iterator[Finding]:
+    temporary = plan.env.get("TMPDIR")
     data = plan.checkpoint.dir if plan.checkpoint is not None else None
     for directory in one.health["directories"]:
         path, free, files = directory["path"], directory["free_bytes"], directory["free_files"]
+        if path == temporary and directory["why"] is None and not directory["exists"]:
+            said = f"{one.name}: {path}, the TMPDIR of `env:`, does not exist"
+            yield finding("storage.missing", said, one.name)
         if directory["why"] is not None:
             yield finding("storage.read-only", f"{one.name}: {path}: {directory['why']}", one.name)
         elif directory["read_only"]:

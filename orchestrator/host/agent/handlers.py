@@ -144,7 +144,8 @@ class Orders:
         if self._listeners is None:
             self._listeners = neighbours.Listeners(self._context.loop)
         first, last = order["ports"]
-        told = health.of_now(*self._listeners.begin((first, last), order["token"], order["listen_s"]))
+        secret = order.get("secret", "")
+        told = health.of_now(*self._listeners.begin((first, last), order["token"], order["listen_s"], secret))
         host_dir, more, gpus = self._host.host_dir, order["directories"], order.get("gpus", False)
         self._fork(
             reply, "the look at the host", LOOK_S, lambda: health.whole(told, host_dir, more, gpus=gpus)

@@ -1,7 +1,8 @@
 """Whether the hosts of a run can reach each other: listens on the run's ports, and connects to those of its peers.
 
 A listener answers everybody with its token and a few large packets. So a peer learns whether it has reached this very
-host, and whether its network carries more than the handshake.
+host, and whether its network carries more than the handshake. Who then sends the listener's secret gets as many bytes
+as the network carries for a while: so `orch doctor --bandwidth` measures it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import errno
 import socket
 import time
+from functools import partial
 
-from orchestrator.host.agent.streams import READ, Loop
+from orchestrator.host.agent.streams import READ, WRITE, Loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.protocol.orders import Outcome, Seen, Target
 
 LISTENERS = 2
@@ -25,8 +29,15 @@ FILL_BYTES = 24 << 10
 SLOW_NAME_S = 5.0
 """After this, a name that has not been resolved counts as not found."""
 
+BULK_S = 1.0
+BULK_BYTES_MAX = 4 << 30
+STREAMS = 4
+"""How long and how much one connection gets of those bytes, and how many connections measure together: a single one
+is bounded by its buffers."""
+
 _NAMED_MAX = 8
 _BUFFER_BYTES = 256 << 10
+_ZEROS = memoryview(bytes(1 << 20))
 
 
 class Listeners:
@@ -36,7 +47,9 @@ class Listeners:
         self._loop = loop
         self._open: list[socket.socket] = []
 
-    def begin(self, ports: tuple[int, int], token: str, listen_s: float) -> tuple[list[int], int, list[int]]:
+    def begin(
+        self, ports: tuple[int, int], token: str, listen_s: float, secret: str = ""
+    ) -> tuple[list[int], int, list[int]]:
         """Listen on the first and the last free port, in the place of what listened before.
 
         Returns:
@@ -48,10 +61,50 @@ class Listeners:
         made = [one for one in map(_listener, wanted) if one is not None]
         answer = token.encode() + bytes(FILL_BYTES)
         for one in made:
-            self._loop.watch(one.fileno(), READ, lambda _events, one=one: _answer(one, answer))  # type: ignore[misc]
+            self._loop.watch(one.fileno(), READ, partial(self._answer, one, answer, secret.encode()))
         self._open = made
         self._loop.after(listen_s, lambda: self._end(made))
         return [one.getsockname()[1] for one in made], len(free), busy[:_NAMED_MAX]
+
+    def _answer(self, listener: socket.socket, answer: bytes, secret: bytes, _events: int) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return  # it has hung up already
+        connection.setblocking(False)
+        try:
+            connection.send(answer)
+        except OSError:
+            secret = b""
+        if secret:
+            self._open.append(connection)  # so it ends with the listeners at the latest
+            self._loop.watch(connection.fileno(), READ, lambda _events: self._asked(connection, secret))
+        else:
+            connection.close()
+
+    def _asked(self, connection: socket.socket, secret: bytes) -> None:
+        try:
+            is_right = connection.recv(len(secret)) == secret
+        except OSError:
+            is_right = False
+        if not is_right:
+            self._end([connection])
+            return
+        end_at, left = time.monotonic() + BULK_S, BULK_BYTES_MAX
+
+        def send(_events: int) -> None:
+            nonlocal left
+            try:
+                left -= connection.send(_ZEROS[:left])
+            except BlockingIOError:
+                pass
+            except OSError:
+                left = 0
+            if left <= 0 or time.monotonic() >= end_at:
+                self._end([connection])
+
+        self._loop.watch(connection.fileno(), WRITE, send)
+        self._loop.after(BULK_S, lambda: self._end([connection]))  # who does not read is not waited for
 
     def _end(self, these: list[socket.socket]) -> None:
         for one in these:
@@ -97,19 +150,6 @@ def _listener(port: int) -> socket.socket | None:
     return None
 
 
-def _answer(listener: socket.socket, answer: bytes) -> None:
-    try:
-        connection, _ = listener.accept()
-    except OSError:
-        return  # it has hung up already
-    with connection:
-        connection.setblocking(False)
-        try:
-            connection.send(answer)
-        except OSError:
-            return
-
-
 def reach(targets: list[Target], within_s: float) -> list[Seen]:
     """Connect to all targets at once, and return how each was reached. In a fork: a name server may hang."""
     import threading
@@ -145,11 +185,53 @@ def _reach(target: Target, give_up_at: float) -> Seen:
         return {**told, "outcome": "no-name", "resolve_s": time.monotonic() - began_at, "why": _words(e)}
     told["resolved"] = [str(place[0]) for _, place in found][:_NAMED_MAX]
     told["resolve_s"] = time.monotonic() - began_at
+    if target.get("secret"):
+        bytes_per_s, outcome, why = _measured(target, found, give_up_at)
+        return {**told, "outcome": outcome, "why": why, "bytes_per_s": bytes_per_s}
     for port in target["ports"]:
         outcome, why = _connect(found, port, target["token"].encode(), give_up_at)
         if outcome != "fine":
             return {**told, "outcome": outcome, "port": port, "why": why}
     return told
+
+
+def _measured(
+    target: Target, places: list[tuple[int, tuple[object, ...]]], give_up_at: float
+) -> tuple[float, Outcome, str | None]:
+    """Return how many bytes a second come from a peer over some connections at once, or why none do."""
+    import threading
+
+    token, secret = target["token"].encode(), target["secret"].encode()
+    came: list[tuple[int, float, float]] = []
+    failed: list[tuple[Outcome, str | None]] = []
+
+    def one(port: int) -> None:
+        bytes_, began_at = 0, time.monotonic()
+
+        def bulk(connection: socket.socket) -> None:
+            nonlocal bytes_, began_at
+            connection.sendall(secret)
+            buffer, began_at = bytearray(_BUFFER_BYTES), time.monotonic()
+            end_at = min(give_up_at, began_at + target["measure_s"])
+            while time.monotonic() < end_at and (got := connection.recv_into(buffer)):
+                bytes_ += got
+
+        outcome, why = _connect(places, port, token, give_up_at, bulk)
+        if bytes_:
+            came.append((bytes_, began_at, time.monotonic()))
+        else:
+            failed.append((outcome, why))
+
+    ports = [target["ports"][number % len(target["ports"])] for number in range(STREAMS)]
+    threads = [threading.Thread(target=one, args=(port,), daemon=True) for port in ports]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, give_up_at - time.monotonic()))
+    if not came:
+        return (0.0, *(failed[0] if failed else ("timeout", "nothing answers")))
+    taken_s = max(end for _, _, end in came) - min(began_at for _, began_at, _ in came)
+    return sum(bytes_ for bytes_, _, _ in came) / max(taken_s, 0.001), "fine", None
 
 
 def _resolve(name: str, limit_s: float) -> list[tuple[int, tuple[object, ...]]]:
@@ -169,9 +251,16 @@ def _resolve(name: str, limit_s: float) -> list[tuple[int, tuple[object, ...]]]:
 
 
 def _connect(
-    places: list[tuple[int, tuple[object, ...]]], port: int, token: bytes, give_up_at: float
+    places: list[tuple[int, tuple[object, ...]]],
+    port: int,
+    token: bytes,
+    give_up_at: float,
+    then: Callable[[socket.socket], None] = lambda _: None,
 ) -> tuple[Outcome, str | None]:
-    """Try the addresses in their order, as a library would, and return how the last one failed."""
+    """Try the addresses in their order, as a library would, and return how the last one failed.
+
+    `then` is called with a connection that was answered rightly.
+    """
     outcome: Outcome = "no-route"
     why: str | None = "the name has no address"
     for family, place in places:
@@ -180,6 +269,8 @@ def _connect(
                 connection.settimeout(max(0.05, give_up_at - time.monotonic()))
                 connection.connect((place[0], port, *place[2:]))
                 outcome, why = _read(connection, token, give_up_at)
+                if outcome == "fine":
+                    then(connection)
         except OSError as e:
             outcome, why = _outcome(e)
         else:

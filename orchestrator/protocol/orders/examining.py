@@ -7,6 +7,7 @@ from orchestrator.protocol.bounds import (
     FreeBytes,
     Length,
     Name,
+    Number,
     Path,
     Port,
     Range,
@@ -33,6 +34,8 @@ class Examine(Order):
     """Directories besides those of the host itself."""
     gpus: NotRequired[bool]
     """Whether to ask nvidia-smi, which may take seconds."""
+    secret: NotRequired[str]
+    """Who sends it to a listener gets bytes for `BULK_S` or up to `BULK_BYTES_MAX`, to measure the network."""
 
 
 class Owner(TypedDict):
@@ -111,6 +114,9 @@ class Target(TypedDict):
     address: str
     ports: list[int]
     token: str
+    secret: NotRequired[str]
+    """Its secret: the bytes that it sends are measured for so long, and nothing else is looked at."""
+    measure_s: NotRequired[float]
 
 
 class Reach(Order):
@@ -136,6 +142,7 @@ class Seen(TypedDict):
     """The port that was not reached; null if all were, or none was tried."""
     why: Text | None
     """In the words of the system; null if it was reached."""
+    bytes_per_s: NotRequired[Number]
 
 
 class Reached(TypedDict):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any, cast
 
 import pytest
 
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
-from orchestrator.head.hosts.judgement import Met, of_hosts, of_imports, of_pairs
+from orchestrator.head.hosts.examination import tournament
+from orchestrator.head.hosts.judgement import Met, of_bandwidths, of_hosts, of_imports, of_pairs
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import Health, Imported, Seen
+from orchestrator.reporting.findings import worst_first
 
 DIRECTORY: dict[str, Any] = {
     "path": "/tmp",
@@ -148,6 +151,37 @@ def test_gpus_that_differ_or_are_unwell() -> None:
         ("gpu.unwell", "a"),
         ("gpu.unwell", "b"),
     ]
+
+
+def test_a_tmpdir_that_does_not_exist() -> None:
+    plan = replace(plan_of("10.0.0.1"), env={"TMPDIR": "/scratch/t"})
+    for there, ids in ((False, ["storage.missing"]), (True, [])):
+        hosts = {"a": met(directories=[{**DIRECTORY, "path": "/scratch/t", "exists": there}])}
+        assert [one.id for one in of_hosts(plan, hosts, whole=True)] == ids
+
+
+def test_the_bandwidth_of_each_direction_and_the_one_that_is_low() -> None:
+    names = ["a", "b", "c"]
+    rates: dict[tuple[str, str], float | str] = {(a, b): 1.2e9 for a in names for b in names if a != b}
+    (all_,) = of_bandwidths(rates)
+    assert (all_.id, all_.level) == ("net.bandwidth", "fine")
+    assert "a sends b 9.6 Gbit/s" in all_.message
+    rates |= {("a", "c"): 0.1e9, ("c", "b"): "nothing answers"}
+    low, lost, told = worst_first(of_bandwidths(rates))[1], *worst_first(of_bandwidths(rates))[::2]
+    assert (low.id, low.host, low.peer) == ("net.bandwidth-low", "c", "a")
+    assert "a sends c 0.80 Gbit/s only; 9.6 Gbit/s is usual" in low.message
+    assert (lost.id, lost.level, lost.host, lost.peer) == ("net.bandwidth", "warning", "b", "c")
+    assert told.message.startswith("a sends c 0.80 Gbit/s, "), "the lowest first"
+    (slow, _) = of_bandwidths({("a", "b"): 11e6})
+    assert slow.id == "net.bandwidth-low", "slower than Gigabit Ethernet, however usual"
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 8])
+def test_each_host_meets_each_other_once_and_one_at_a_time(size: int) -> None:
+    names = [f"h{number}" for number in range(size)]
+    rounds = tournament(names)
+    assert sorted(pair for one in rounds for pair in one) == sorted(combinations(names, 2))
+    assert all(len({name for pair in one for name in pair}) == 2 * len(one) for one in rounds)
 
 
 def test_how_the_import_of_tensorflow_went() -> None:

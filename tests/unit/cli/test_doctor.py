@@ -1,0 +1,101 @@
+"""`orch doctor --fix`: what it does by itself, what it asks for, and what it leaves alone."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.cli.commands import doctor, gc, trust
+from orchestrator.cli.commands.doctor import _Fixes, _orphans
+from orchestrator.cli.orphans import Item
+from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.core.state.run import Problem
+from orchestrator.head.journal.journal import Journal
+from orchestrator.protocol.orders import KnownRun
+from orchestrator.reporting.findings import Finding, finding, of_problem
+from tests.unit.cli.desk import Desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    made = Desk(tmp_path)
+    made.paths.ensure()
+    return made
+
+
+def plan_of(**env: str) -> Plan:
+    return Plan("t", "processes", (HostPlan("a", transport="local"),), (), "train.py", env=env)
+
+
+def a_person(monkeypatch: pytest.MonkeyPatch, *typed: str) -> None:
+    monkeypatch.setattr(doctor, "is_interactive", lambda _: True)
+    monkeypatch.setattr("sys.stdin", StringIO("".join(f"{line}\n" for line in typed)))
+
+
+def test_a_missing_tmpdir_is_made_whatever_its_name_is(desk: Desk, tmp_path: Path) -> None:
+    name = tmp_path / "a b'; touch x; '$(touch y)"
+    missing = [finding("storage.missing", "a: it does not exist", "a")]
+    fixes = _Fixes(desk, plan_of(TMPDIR=str(name)), missing, asks=False)
+    assert fixes.all([]) == 1
+    assert name.stat().st_mode & 0o777 == 0o700
+    assert not any(Path(one).exists() for one in ("x", "y"))
+    (tmp_path / "file").touch()
+    fixes = _Fixes(desk, plan_of(TMPDIR=str(tmp_path / "file/in")), missing, asks=False)
+    assert fixes.all([]) == 0
+    assert "Not a directory" in desk.said
+
+
+def run_of(name: str, owner: str, **more: Any) -> KnownRun:
+    claim = {"id": owner, "head": "head-1", "user": "ml", "name": "t", "checkpoint_dir": None, "since": 1.0}
+    told = {"run": name, "directory": True, "epoch": 1, "claim": claim, "driven": False, "alive": False}
+    return cast("KnownRun", {**told, "processes": [], "bytes": 0, "age_s": 1.0, **more})
+
+
+def test_orphans_are_what_this_head_began_and_knows_no_more(desk: Desk) -> None:
+    with closing(Journal(desk.paths.journal)) as journal:
+        me = journal.owner_id()
+    runs = [
+        run_of("t-1", me, alive=True, processes=[77]),
+        run_of("t-2", "another", alive=True),
+        run_of("t-3", me, driven=True),
+        run_of("t-4", me),
+    ]
+    found = _orphans(desk, plan_of(), {"a": runs})
+    assert [item.run for item in found] == ["t-1", "t-4"]
+    assert [doctor._of_orphan(item).level for item in found] == ["warning", "fine"]
+
+
+@pytest.mark.parametrize(("typed", "goes"), [("y", True), ("n", False)])
+def test_orphans_and_keys_need_a_yes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, typed: str, goes: bool
+) -> None:
+    removed: list[Item] = []
+    trusted: list[str] = []
+
+    def remove(_session: object, _ask: object, items: list[Item], *_: object) -> dict[Item, str]:
+        removed.extend(items)
+        return {}
+
+    monkeypatch.setattr(gc, "remove", remove)
+    monkeypatch.setattr(trust, "trust", lambda _s, _t, hosts, *_, **__: trusted.extend(h.name for h in hosts))
+    orphan = Item("t-1", "a", "directory", "alive", pids=(77,))
+    unknown = of_problem(Problem("host-key-unknown", "a: its key is not known", exit_code=5), "a")
+    changed = replace(unknown, problem=Problem("host-key-changed", "a: another key", exit_code=5))
+
+    def done(*found: Finding, asks: bool = True) -> int:
+        return _Fixes(desk, plan_of(), found, asks=asks).all([orphan])
+
+    a_person(monkeypatch, typed)
+    assert done(unknown, asks=False) == 0, "nobody is asked"
+    assert (removed, trusted) == ([], [])
+    assert done(unknown) == 1 + goes
+    assert "kill its processes (pid 77 on a)" in desk.said
+    assert (bool(removed), trusted) == (goes, ["a"])
+    a_person(monkeypatch, typed)
+    done(changed)
+    assert trusted == ["a"], "one that has changed is for `orch trust --replace`"

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tests.sim.machine import Machine
 
 CONNECT_TIMEOUT_S = 20.0
-START_TIMEOUT_S = 60.0
 READ_BYTES = 1 << 14
 
 BUNDLE = Bundle(code=Archive("0" * 64, b""), psutil=None, platform="test")
@@ -158,9 +157,9 @@ class Boot:
     COMMAND = COMMAND
 
     @staticmethod
-    def start_agent(channel: SimChannel, host: HostPlan, _bundle: Bundle) -> Started:
+    def start_agent(channel: SimChannel, host: HostPlan, _bundle: Bundle, *, timeout_s: float) -> Started:
         """Wait for the hello. Raises ConnectFailed where none comes in time."""
-        channel.machine.world.heap.after(START_TIMEOUT_S, lambda: None if heard else channel.close())
+        channel.machine.world.heap.after(timeout_s, lambda: None if heard else channel.close())
         decoder, heard = Decoder(), False
         while not heard:
             data = channel.read(1 << 16)

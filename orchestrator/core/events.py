@@ -43,6 +43,8 @@ class HostUp:
     """What on this host may end tasks although nothing is wrong with them."""
     slow: str | None = None
     """What took longer than it should on the way, for people."""
+    before: str = ""
+    """What the engine says of the end of what ran under the host's name before, for people; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ class Greeting(Hello):
     slow: NotRequired[Slow]
     printed: NotRequired[Text]
     """What the rc files of the login shell have printed first, if they print anything."""
+    before: NotRequired[Text]
+    """What the host's engine says of the end of what ran under its name before, if it says anything."""
 
 
 @final

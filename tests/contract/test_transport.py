@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
-from orchestrator.head.reach.kubernetes.transport import kubernetes_transport
+from orchestrator.head.reach.kubernetes.transport import KubernetesTransport
 from orchestrator.head.reach.local import LocalTransport
 from orchestrator.head.reach.slurm.transport import slurm_transport
 from orchestrator.head.reach.ssh.channel import SshChannel
@@ -97,7 +97,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[C
     need_namespaces()
     cluster = Cluster()
     pods = Pods(tmp_path_factory.mktemp("state"), cluster)
-    _wait_for_the_keeper(kubernetes_transport(pods.state_dir), pods.hosts[0])
+    _wait_for_the_keeper(KubernetesTransport(pods.state_dir), pods.hosts[0])
     yield cluster, pods
     cluster.close()
 
@@ -144,7 +144,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     elif request.param == "k8s":
         cluster, pods = request.getfixturevalue("shared_cluster")
         yield Rig(
-            kubernetes_transport(pods.state_dir),
+            KubernetesTransport(pods.state_dir),
             pods.hosts[0],
             cluster.cut,
             cluster.mend,

@@ -283,9 +283,17 @@ def _in_pod(run: Run, cause: Cause, host: str | None) -> tuple[str, str] | None:
     words = cause.row.in_pod
     if words is None or not any(known.is_pod for known in run.plan.hosts if known.name == host):
         return None
-    problem = run.host(str(host)).problem if cause.row.blame is Blame.HOST else None
+    known = run.host(str(host))
+    if cause is Cause.REBOOTED and known.before:
+        of_memory = Cause.OOM.row.in_pod if _KILLED_FOR_MEMORY in known.before else None
+        return f"{host}: {known.before}", (of_memory or words).advice.format(host=host)
+    problem = known.problem if cause.row.blame is Blame.HOST else None
     means = words.means.format(host=host) + (f"; {problem}" if problem else "")
     return means, words.advice.format(host=host)
+
+
+_KILLED_FOR_MEMORY = "OOMKilled"
+"""Kubernetes' word for a container that ended for want of memory."""
 
 
 def _injected(task: Task, ended_by: Cause) -> Injected | None:

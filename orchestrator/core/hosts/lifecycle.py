@@ -106,8 +106,10 @@ def host_up(turn: Turn, event: HostUp) -> None:
             if turn.run.plan.host(host.name).is_pod
             else "was rebooted"
         )
-        turn.note(NoteKind.HOST_REBOOTED, f"{host.name} {what}")
-        host = turn.set_host(host, facts=None, unkillable=(), leave_at=None, leave_why="")
+        turn.note(NoteKind.HOST_REBOOTED, ": ".join(filter(None, (f"{host.name} {what}", event.before))))
+        host = turn.set_host(
+            host, facts=None, unkillable=(), leave_at=None, leave_why="", before=event.before
+        )
         if host.state in (HostState.OPEN, HostState.STUCK, HostState.LEAVING):
             host = turn.set_host(host, state=HostState.OPEN, state_why="")
     if host.gone:

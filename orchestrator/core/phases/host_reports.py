@@ -79,8 +79,9 @@ def absorb(turn: Turn, event: HostReported) -> None:
         elif task.id in current:
             _absorb_task(turn, task, current[task.id])
         elif task.pid is not None and task.phase.may_live:
-            # Lose a task whose host answers and has no record of it: its directory is gone
-            ended = Exit(cause=Cause.HOST_LOST, at=turn.at)
+            # Lose a task whose host answers and has no record of it: its directory is gone, as with an older pod
+            is_pod = turn.run.plan.host(task.host).is_pod
+            ended = Exit(cause=Cause.REBOOTED if is_pod else Cause.HOST_LOST, at=turn.at)
             turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
             turn.note(NoteKind.TASK_LOST, f"{task.host} has no record of {task.id} any more", task.id)
 

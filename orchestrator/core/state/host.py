@@ -101,6 +101,8 @@ class Host:
     since_at: Instant = 0.0
     heard_at: Instant | None = None
     boot_id: str | None = None
+    before: str = ""
+    """How what ran under its name before this boot has ended, as its engine says; empty where it says nothing."""
     facts: Facts | None = None
     """None until it is prepared; None again after a reboot."""
     problem: str | None = None

@@ -70,6 +70,9 @@ log = logging.getLogger(__name__)
 SERVICE_VARIABLE = "ORCH_SERVICE"
 """Set by the systemd unit: its name, so that a restart goes through systemd and not past it."""
 
+_LET_GO_S = 5.0
+"""How long no connection is made to a host that may end. Its lender is looked at more often, and it is let go again."""
+
 _COPY = "keep its copy of the plan up to date"
 """One effect, so that a copy that could not be written is never written after it was to be removed."""
 
@@ -359,6 +362,12 @@ class Coordinator:
             return host_requests.drain(run, host, at=time.monotonic(), now=now, why=why)
 
         return self._decide_of_host(name, event)
+
+    def let_go(self, run: Run, host: str) -> None:
+        """Break the connection to a host that its engine takes away: its keeper ends once no agent runs there."""
+        link = self._executor.link(run, host)
+        if link is not None:
+            link.hold_off(_LET_GO_S, "its engine takes it away, and the run has nothing there any more")
 
     def give_up(self, name: str, host: str) -> Run:
         """Take a host for gone for good, as a person says: its tasks are dead, and no proof is asked of it.

@@ -184,6 +184,7 @@ class Executor:
             boot_id=hello["boot_id"],
             warning=hello["warning"],
             slow=wire.slowness(hello),
+            before=hello.get("before", ""),
         )
         self._post(run_id, event)
 

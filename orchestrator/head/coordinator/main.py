@@ -23,7 +23,7 @@ from orchestrator.head.hosts.lent_hosts import LentHosts
 from orchestrator.head.node.notify import Notifier
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.reach.kubernetes.lent import KubernetesLender
-from orchestrator.head.reach.kubernetes.transport import kubernetes_transport
+from orchestrator.head.reach.kubernetes.transport import KubernetesTransport
 from orchestrator.head.reach.local import LocalTransport
 from orchestrator.head.reach.slurm.transport import slurm_transport
 from orchestrator.head.reach.ssh.transport import SshTransport
@@ -79,7 +79,7 @@ def transports(paths: Paths) -> dict[str, Transport]:
         "ssh": SshTransport(Path(paths.known_hosts)),
         "local": LocalTransport(),
         "slurm": slurm_transport(paths.bundle),
-        "k8s": kubernetes_transport(paths.state_dir),
+        "k8s": KubernetesTransport(paths.state_dir),
     }
 
 

@@ -15,6 +15,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.hosts.slots import why_not_drained
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.host import Host, HostState
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.head.effects.lookout import Lookout
 
@@ -45,6 +46,9 @@ class Drains(Protocol):
         """See Coordinator."""
 
     def undrain(self, name: str, host: str) -> Run:
+        """See Coordinator."""
+
+    def let_go(self, run: Run, host: str) -> None:
         """See Coordinator."""
 
 
@@ -124,6 +128,8 @@ class LentHosts:
                 if leaves and (self._left.get(key) != which or _has_room_now(run, host)):
                     self._left[key] = which
                     self._order(run, host.name, taken=f"{_TAKEN}{leaves}; its id is {which}")
+                elif leaves and _may_end(runs, host):
+                    self._drains.let_go(run, host.name)
                 elif not leaves and _was_taken(host) and not host.state_why.endswith(which):
                     self._order(run, host.name)
 
@@ -143,6 +149,13 @@ _TAKEN = "its engine takes it away: "
 
 def _was_taken(host: Host) -> bool:
     return host.state is HostState.DRAINED and host.state_why.startswith(_TAKEN)
+
+
+def _may_end(runs: list[Run], host: Host) -> bool:
+    """Whether a host that leaves may end before its time: the run trains, and has nothing on it any more."""
+    return _was_taken(host) and all(
+        run.phase is Phase.RUNNING and not run.tasks_on(host.name) for run in runs
+    )
 
 
 def _has_room_now(run: Run, host: Host) -> bool:

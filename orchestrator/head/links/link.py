@@ -42,6 +42,7 @@ from orchestrator.head.links.conversation import (
 from orchestrator.head.links.crew import Crew
 from orchestrator.head.links.edge import WireError
 from orchestrator.head.links.reception import Frames, Reception
+from orchestrator.head.reach.relayed import RelayTransport
 from orchestrator.head.reach.transport import Transport
 from orchestrator.protocol.channel import FrameError
 from orchestrator.protocol.check import cleaned
@@ -141,6 +142,8 @@ class HostLink:
         self._connection: Conversation | None = None
         self._closed = False
         self._held_until = 0.0
+        self._boot_id: str | None = None
+        """Of the last connection."""
         self._tries = 0
         """How many in a row came to no steady connection."""
         self._began_at = 0.0
@@ -214,11 +217,11 @@ class HostLink:
         if connection is not None:
             connection.break_off(why)
 
-    def hold_off(self, seconds: float) -> None:
-        """Break the connection, and make none for so long: `orch chaos` plays a cut."""
+    def hold_off(self, seconds: float, why: str = "") -> None:
+        """Break the connection, and make none for so long: `orch chaos` plays a cut, or a pod is to end."""
         with self._lock:
             self._held_until = time.monotonic() + seconds
-        self.reset(f"orch chaos cut it off for {duration(seconds)}")
+        self.reset(why or f"orch chaos cut it off for {duration(seconds)}")
 
     def close(self) -> None:
         """End the connection; what runs on the host goes on."""
@@ -275,6 +278,11 @@ class HostLink:
                 raise
             if connect_s > SLOW_CONNECT_S:
                 started.hello.setdefault("slow", {})["connect_s"] = round(connect_s, 1)
+            if self._boot_id not in (None, started.hello["boot_id"]) and isinstance(
+                self._transport, RelayTransport
+            ):
+                started.hello["before"] = self._transport.before(self.host)
+            self._boot_id = started.hello["boot_id"]
             self._serve(Conversation(self.host.name, channel, started.hello, self._crew), started)
         except Exception as e:
             self._try_again(e)

@@ -29,7 +29,7 @@ def slowness(hello: Greeting) -> str | None:
     slow = hello.get("slow", {})
     said = []
     if "connect_s" in slow:
-        said.append(f"sshd let us in after {duration(slow['connect_s'])}")
+        said.append(f"a connection took {duration(slow['connect_s'])}")
     if "shell_s" in slow:
         said.append(f"the rc files of its login shell took {duration(slow['shell_s'])}")
     return "; ".join(said) or None

@@ -57,6 +57,10 @@ class RelayTransport(Children):
         self._engine = engine
         self._open_s = open_s
 
+    def before(self, host: HostPlan) -> str:  # noqa: ARG002
+        """Return how what ran under the host's name before has ended, for people; empty where nothing is known."""
+        return ""
+
     def open(self, host: HostPlan, command: str) -> Channel:
         """Start `command` with /bin/sh on the host, as a child of its keeper.
 

@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core import decide
+from orchestrator.core.actions import Note
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit
+from orchestrator.core.events import HostReported, HostUp
+from orchestrator.core.state.host import Facts
+from orchestrator.core.state.phase_states import Rendezvous
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress, TaskPhase
 from tests.unit.core.transcript import make_plan
@@ -294,4 +299,27 @@ def test_a_host_that_is_a_pod_is_spoken_of_as_a_pod(
     assert found is not None
     assert sentence in found.sentence
     assert means in found.means
+    assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("before", "advice"),
+    [
+        ("its container ended with 137 (OOMKilled) and was started again, 1 time so far", "memory: …"),
+        ("the pod before it: Evicted: The node was low on resource: memory.", "describe pod a"),
+    ],
+)
+def test_how_a_pod_ended_is_said_by_kubernetes(before: str, advice: str) -> None:
+    plan = make_plan(["a"], checkpoint=False)
+    run = new_run("t", replace(plan, hosts=(replace(plan.host("a"), transport="k8s"),)), epoch=1, at=0.0)
+    run = run.with_host(replace(run.host("a"), boot_id="1", facts=Facts()))
+    task = replace(run.tasks[0], phase=TaskPhase.READY, pid=7, generation=1)
+    run = replace(run.with_task(task), generation=1, phase_state=Rendezvous(deadline_at=99.0))
+    run, done, _ = decide.step(run, HostUp(1.0, "a", "2", before=before))
+    said = f"a is another pod, or its container was started again: {before}"
+    assert said in [action.message for action in done if isinstance(action, Note)]
+    run, _, _ = decide.step(run, HostReported(2.0, "a", ()))
+    found = run.first_cause
+    assert found is not None
+    assert (found.cause, found.means) == (Cause.REBOOTED, f"a: {before}")
     assert advice in found.advice

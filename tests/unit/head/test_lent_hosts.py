@@ -7,8 +7,8 @@ from dataclasses import replace
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.state.host import Facts, HostState, Link
-from orchestrator.core.state.instants import Instant
-from orchestrator.core.state.phase_states import Ended, Phase
+from orchestrator.core.state.instants import Deadline, Instant
+from orchestrator.core.state.phase_states import Ended, Phase, Rendezvous, Running
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.hosts.lent_hosts import PATIENCE_S, LentHosts
 
@@ -19,6 +19,7 @@ PLAN = Plan(
     (TaskPlan(TaskId("worker", 0), "t-0"),),
     "t.py",
 )
+TRAINS = Running(progress_at=Instant(0.0))
 LEAVES = "it is being deleted from node n"
 RUN = new_run("t-1", PLAN, epoch=1, at=Instant(0.0))
 ENDED = replace(RUN, phase_state=Ended(phase=Phase.SUCCEEDED))
@@ -59,6 +60,9 @@ class Bench:
         self.set_state(name, HostState.OPEN)
         return self.runs[name]
 
+    def let_go(self, run: Run, host: str) -> None:
+        self.done.append(f"let {host} of {run.run_id} go")
+
     def set_state(self, name: str, state: HostState, why: str = "") -> None:
         run = self.runs[name]
         hosts = tuple(replace(host, state=state, state_why=why) for host in run.hosts[:1])
@@ -88,6 +92,21 @@ def test_a_host_that_leaves_is_drained_once_and_another_in_its_place_is_let_in()
     bench.there["t-0"] = ("uid-3", "")
     assert bench.look() == ["undrain t-0 of t-1"]
     assert bench.look() == []
+
+
+def test_a_host_that_leaves_may_end_once_the_run_trains_without_it() -> None:
+    bench = Bench(RUN)
+    bench.there["t-0"] = ("uid-1", LEAVES)
+    bench.look()
+    bench.runs["t-1"] = replace(bench.runs["t-1"], phase_state=TRAINS)
+    assert bench.look() == [], "its task is there"
+    moved = tuple(replace(task, host="t-1") for task in RUN.tasks)
+    bench.runs["t-1"] = replace(
+        bench.runs["t-1"], phase_state=Rendezvous(deadline_at=Deadline(9.0)), tasks=moved
+    )
+    assert bench.look() == [], "its checkpoint may be needed"
+    bench.runs["t-1"] = replace(bench.runs["t-1"], phase_state=TRAINS)
+    assert bench.look() == bench.look() == ["let t-0 of t-1 go"]
 
 
 def test_the_next_coordinator_lets_in_again_what_this_one_has_drained() -> None:

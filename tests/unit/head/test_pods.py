@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.head.reach.kubernetes.pods import missing, summary, waiting
+from orchestrator.head.reach.kubernetes.pods import before, missing, summary, waiting
 
 UNSCHEDULABLE = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available."
 
@@ -122,3 +122,20 @@ def test_a_pod_that_is_not_even_made_is_explained_by_the_event_of_its_set() -> N
     plain = missing(["t-1"], [], [])
     assert plain is not None
     assert plain.why == "t-1 is not there yet"
+
+
+def test_how_a_container_or_an_older_pod_ended() -> None:
+    ended = {"reason": "OOMKilled", "exitCode": 137, "finishedAt": "2026-01-01T00:00:00Z"}
+    again = {"name": "task", "restartCount": 2, "lastState": {"terminated": ended}, "state": {"running": {}}}
+    how = "its container ended with 137 (OOMKilled) and was started again, 2 times so far"
+    low = "The node was low on resource: memory. Threshold quantity: 23400Mi, available: 14759856Ki. "
+    events = [
+        {"reason": "Killing", "message": "Stopping container task", "lastTimestamp": "2026-01-01T00:00:02Z"},
+        {"reason": "Evicted", "message": low, "lastTimestamp": "2026-01-01T00:00:02Z"},
+        {"reason": "Evicted", "message": "older", "lastTimestamp": "2026-01-01T00:00:01Z"},
+    ]
+    of_older = [{**event, "involvedObject": {"uid": "older"}} for event in events]
+    of_this = [{**event, "involvedObject": {"uid": "u"}} for event in events]
+    assert before(pod(containerStatuses=[again]), of_older) == how
+    assert before(RUNNING, of_older) == f"the pod before it: Evicted: {low.strip()}"
+    assert before(RUNNING, of_this) == ""

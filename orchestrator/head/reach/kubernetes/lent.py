@@ -73,10 +73,15 @@ class Lent:
         """Return its pods, as Kubernetes knows them. Raises KubernetesFailed."""
         return self.cluster.items("pods", self.selector)
 
-    def events(self) -> list[dict[str, Any]]:
-        """Return what the controller of its pods has said. Raises KubernetesFailed."""
-        fields = f"--field-selector=involvedObject.kind=StatefulSet,involvedObject.name={self.name}"
+    def events(self, kind: str, name: str) -> list[dict[str, Any]]:
+        """Return what is said of its StatefulSet, or of a pod and older ones. Raises KubernetesFailed."""
+        fields = f"--field-selector=involvedObject.kind={kind},involvedObject.name={name}"
         return self.cluster.items("events", fields)
+
+    def before(self, name: str) -> str:
+        """Return how the container of that pod, or an older pod of that name, has ended. Raises KubernetesFailed."""
+        here = [pod for pod in self.pods() if documents.name_of(pod) == name]
+        return documents.before(here[0], self.events("Pod", name)) if here else ""
 
     def end(self) -> str | None:
         """Return how it came to its end, as a sentence's end; None while it is there. Raises KubernetesFailed."""
@@ -94,7 +99,7 @@ class Lent:
         running = documents.running(found)
         if len(running) >= wanted:
             return running, None
-        events = self.events() if len(found) < self.count else []
+        events = self.events("StatefulSet", self.name) if len(found) < self.count else []
         return running, documents.summary(self.pod_names, found, events)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.core.words import counted
+
 Document = Mapping[str, Any]
 
 CONTAINER = "task"
@@ -140,6 +142,27 @@ def _of_container(status: Document) -> Waiting | None:
         ended = f"{reason}: it ended with {code}" if code is not None else reason
         return Waiting(_sentence(ended, told.get("message") or message), _HOPELESS[reason], hopeless=True)
     return Waiting(_sentence(reason or "it waits", message))
+
+
+_TAKEN_AWAY = ("Evicted", "Preempted", "TaintManagerEviction")
+"""Reasons of events by which Kubernetes says that it ended a pod."""
+
+
+def before(pod: Document, events: Sequence[Document]) -> str:
+    """Return how the pod's container ended before, or an older pod of its name; empty where nothing is said of it."""
+    status = _status(pod) or {}
+    ended = _at(status, "lastState", "terminated")
+    if isinstance(ended, Mapping):
+        how = f"its container ended with {ended.get('exitCode')} ({ended.get('reason')})"
+        again = f"{how} and was started again, {counted(int(status.get('restartCount') or 1), 'time')} so far"
+        return _sentence(again, ended.get("message"))
+    told = [
+        event
+        for event in events
+        if event.get("reason") in _TAKEN_AWAY and _at(event, "involvedObject", "uid") != uid_of(pod)
+    ]
+    newest = max(told, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
+    return _sentence(f"the pod before it: {newest['reason']}", newest.get("message")) if newest else ""
 
 
 def missing(wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Document]) -> Waiting | None:

@@ -60,6 +60,17 @@ class Kubernetes:
         return f"its pod does not run: {told.why}"
 
 
-def kubernetes_transport(state_dir: str) -> RelayTransport:
-    """Return the transport `k8s`."""
-    return RelayTransport(Kubernetes(state_dir))
+class KubernetesTransport(RelayTransport):
+    """The transport `k8s`."""
+
+    def __init__(self, state_dir: str) -> None:
+        super().__init__(Kubernetes(state_dir))
+        self._state_dir = state_dir
+
+    def before(self, host: HostPlan) -> str:
+        """Return how the pod's container, or an older pod of that name, has ended."""
+        found = lent.read(self._state_dir, host.allocation)
+        try:
+            return found.before(host.address or host.name) if found is not None else ""
+        except KubernetesFailed:
+            return ""

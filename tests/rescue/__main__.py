@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import math
 import os
 import random
 import signal
@@ -249,11 +250,14 @@ def _comes(cluster: Cluster, directory: Path, generation: int, moment: str) -> b
         if moment == "release":
             return True
         if moment == "save":
-            is_now = any(directory.glob(f"ckpt/*/gen-{generation:06d}/orch/fit-*/saving_temp/*.h5"))
+            is_now = any(directory.glob(f"ckpt/gen-{generation:06d}/orch/fit-*/saving_temp/*.h5"))
         elif moment == "random":
             is_now = max((step for _, step in _steps(directory)), default=0) > began
         else:
-            is_now = any(what == moment and at > since_s for at, what in _told(directory))
+            told = [(at, what) for at, what in _told(directory) if at > since_s]
+            # Fits that had ended are passed over, one after the other, before the first step.
+            stepped_s = min((at for at, what in told if what.isdecimal()), default=math.inf)
+            is_now = any(what == moment and (what != "between" or at > stepped_s) for at, what in told)
         if is_now:
             return True
         if turn % 20 == 0 and cluster.run()["phase"] != "RUNNING":

@@ -290,7 +290,10 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
         if not (
             len(said) < SAID_MAX and of_task <= SAID_CHARS_MAX and said_chars + len(message) <= RUN_CHARS_MAX
         ):
-            _mute(turn, task)
+            if not task.is_muted:
+                turn.set_task(task, is_muted=True)
+                muted = f"{task.id} says more than is kept of a task: its further sentences are left out"
+                turn.note(NoteKind.LIMIT_REACHED, muted, task.id)
             break
         turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)
         if said_by_task(kind) is NoteKind.NO_RESCUE and message not in turn.run.warnings:
@@ -299,13 +302,6 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
     if said != task.said:
         turn.set_task(turn.run.task(task.id), said=said)
         turn.set(said_chars=said_chars)
-
-
-def _mute(turn: Turn, task: Task) -> None:
-    if not task.is_muted:
-        turn.set_task(task, is_muted=True)
-        message = f"{task.id} says more than is kept of a task: its further sentences are left out"
-        turn.note(NoteKind.LIMIT_REACHED, message, task.id)
 
 
 def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:

@@ -153,7 +153,9 @@ def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
             setting.said("batch", "the batches of this tf.data have no known size, and are split as they are")
             return
         kwargs["x"] = larger
-    elif x is None or not _arrays(x):
+    elif not hasattr(x, "shape") and not isinstance(
+        x, (list, tuple, dict)
+    ):  # a Sequence makes its own batches
         setting.said("batch", "the batches of a generator or Sequence are its own, and are split as they are")
         return
     else:
@@ -177,11 +179,6 @@ def _batch_sentence(shrink: Shrink) -> str:
         f"a batch of the script is that of one replica: the global one is {up} times as large{held}, and an epoch has "
         "that many fewer steps; the learning rate is the script's"
     )
-
-
-def _arrays(x: Any) -> bool:
-    """Return whether Keras makes the batches: from arrays, tensors, or containers of them. A Sequence makes its own."""
-    return hasattr(x, "shape") or isinstance(x, (list, tuple, dict))
 
 
 def build(model: Any, x: Any, setting: Setting) -> None:

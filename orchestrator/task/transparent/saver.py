@@ -131,15 +131,11 @@ class Saver:
     def _agree(self, position: backup.Position) -> None:
         """Check that all workers continue at one position; else they would wait for each other for ever."""
         mine = position.epoch * 1e7 + position.batch
-        if abs(self._mean(mine) - mine) > 0.01:
+        if abs(mean_over_workers(self._setting.strategy, mine) - mine) > 0.01:
             raise RuntimeError(
                 f"the workers' backups differ: this one has epoch {position.epoch} and batch {position.batch}; "
                 "all must be seeded from the same checkpoint"
             )
-
-    def _mean(self, number: float) -> float:
-        """Return the mean over all workers, which must all call this."""
-        return mean_over_workers(self._setting.strategy, number)
 
     def _begin_epoch(self, model: Any, epoch: int) -> None:
         self._epoch = epoch

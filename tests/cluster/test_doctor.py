@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -21,7 +22,8 @@ from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.reporting.findings import Finding
 from tests.cluster.cluster import WORKDIR, Cluster
 from tests.cluster.conftest import MakeLab
-from tests.cluster.lab import Lab, LabHost
+from tests.cluster.lab import FIRST_UID, Lab, LabHost
+from tests.cluster.test_leases import python_for_all
 from tests.patience import patient
 
 pytestmark = pytest.mark.lab
@@ -198,6 +200,34 @@ def test_the_bandwidth_is_measured_in_both_directions_and_not_beside_a_run(
         assert f"would disturb {cluster.run()['run_id']} on host-0" in busy.message
     finally:
         cluster.close()
+
+
+def test_hosts_that_save_as_two_users_and_what_another_user_has_left(
+    make_lab: MakeLab, ssh: SshTransport
+) -> None:
+    lab = make_lab(2)
+    python = python_for_all(lab.dir)
+    for host in lab.hosts:
+        host.own_accounts("ann", "bob")
+    shared = lab.dir / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    os.chown(shared, FIRST_UID, FIRST_UID)
+
+    def seen(*users: str) -> dict[str, str]:
+        hosts = [host.plan(user=user, python=python) for host, user in zip(lab.hosts, users, strict=True)]
+        plan = replace(plan_of(*hosts), checkpoint=CheckpointPlan(str(shared)), runtime=False)
+        found = examine(plan, {"ssh": ssh}, bundle.load).findings
+        return {one.id: one.message for one in found if one.id.startswith("storage.")}
+
+    assert seen("ann", "ann") == {}
+    found = seen("ann", "bob")
+    assert found["storage.users"].startswith(
+        f"the hosts write {shared} as ann (uid {FIRST_UID}) on host-0; bob (uid "
+    )
+    assert found["storage.owner"].startswith(
+        f"host-1: {shared}/.orch belongs to ann (uid {FIRST_UID}, mode 0700)"
+    )
 
 
 def test_rc_files_that_print_read_or_hang_are_named(make_lab: MakeLab, ssh: SshTransport) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,13 +55,16 @@ def examined(
 
 
 def _show(session: Session, findings: Sequence[Finding]) -> None:
+    """Print the findings. What is said of several hosts has its reason and its way out once."""
+    from orchestrator.reporting.findings import BY_ID
+
     width = max((len(one.id) for one in findings), default=0)
-    for one in findings:
-        level = session.paint(f"{one.level:7}", _COLOURS[one.level])
-        session.put(f"{level}  {one.id:{width}}  {one.message}")
-        if one.level != "fine":
-            session.put(f"{'':7}  {one.row.why}")
-            session.put(f"{'':7}  {session.paint('way out:', 'bold')} {one.hint}")
+    for (which, level, hint), alike in groupby(findings, lambda one: (one.id, one.level, one.hint)):
+        for one in alike:
+            session.put(f"{session.paint(f'{level:7}', _COLOURS[level])}  {which:{width}}  {one.message}")
+        if level != "fine":
+            session.put(f"{'':7}  {BY_ID[which].why}")
+            session.put(f"{'':7}  {session.paint('way out:', 'bold')} {hint}")
 
 
 def _orphans(session: Session, plan: Plan, runs: Mapping[str, Sequence[KnownRun]]) -> list[Item]:

@@ -19,7 +19,7 @@ from orchestrator.core.hosts import compatibility, host_state
 from orchestrator.core.plan import HostPlan, Plan
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.run import Problem, Run, new_run
-from orchestrator.core.words import duration, listed
+from orchestrator.core.words import counted, duration, listed
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.hosts import judgement
 from orchestrator.head.hosts.judgement import Met
@@ -258,7 +258,7 @@ class _Doctor:
                 seen = self._links[name].ask(order, timeout_s=self._within_s).ok["seen"]
             except (LinkDown, OrderRefused):
                 return None
-            self._told(f"{name}: has tried to reach {len(met) - 1} others")
+            self._told(f"{name}: has tried to reach {counted(len(met) - 1, 'other')}")
             return seen
 
         answers = at_once(one, list(met), self._within_s + 1)
@@ -351,7 +351,8 @@ class _Doctor:
                 found = self._links[name].ask(order, timeout_s=IMPORT_S).ok.get("tensorflow")
             except (LinkDown, OrderRefused):
                 return None
-            self._told(f"{name}: has imported TensorFlow")
+            if found is not None and found["gpus"] is not None:
+                self._told(f"{name}: has imported TensorFlow")
             return found
 
         if names:

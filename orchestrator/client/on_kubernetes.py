@@ -136,9 +136,11 @@ def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir
 
 
 def wait_for_pods(
-    made: lent.Lent, wanted: int, environment: Environment, *, timeout_s: float | None = None
+    made: lent.Lent, wanted: int, environment: Environment, *, file: str, timeout_s: float | None = None
 ) -> list[str]:
     """Wait until that many of the pods run, and return their names. Say meanwhile why others do not.
+
+    Where a quota refuses them, name the place in the file that asks for too much.
 
     Raises:
         KubernetesFailed: they will never run, or are deleted: then they are given back. Or they cannot be listed: the
@@ -161,11 +163,23 @@ def wait_for_pods(
             return running
         if waiting.why != said:
             environment.say(f"waiting for pods: {waiting.why}")
-            environment.hint(waiting.hint)
+            over_quota = waiting.hint == pods.QUOTA_HINT
+            environment.hint(_with_place(file, waiting.why, pods.QUOTA_HINT) if over_quota else waiting.hint)
             said = waiting.why
         if deadline is not None and environment.now() >= deadline:
             raise WaitTimedOut(f"the pods of {made.name} still wait: {waiting.why}", hint=goes_on(made))
         environment.pause(_LOOK_S)
+
+
+def _with_place(file: str, why: str, hint: str) -> str:
+    from orchestrator.spec.kubernetes.objects import place_of
+    from orchestrator.spec.load import located
+    from orchestrator.spec.plan import pod_wishes_of
+
+    try:
+        return located(file, place_of(why, pod_wishes_of(file)), hint)
+    except SpecError:
+        return hint  # the file was changed meanwhile
 
 
 def _running_pods(made: lent.Lent, wanted: int, state_dir: str) -> tuple[list[str], pods.Waiting | None]:

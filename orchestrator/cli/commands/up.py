@@ -118,7 +118,9 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
     session.say(f"{made.count} pods {what}: StatefulSet {made.name} in namespace {made.cluster.namespace}")
     needed = sum(not host.spare for host in load_plan(request.file)[0].hosts)
     try:
-        running = on_kubernetes.wait_for_pods(made, needed, session, timeout_s=request.timeout_s)
+        running = on_kubernetes.wait_for_pods(
+            made, needed, session, file=request.file, timeout_s=request.timeout_s
+        )
     except KeyboardInterrupt:
         session.hint(on_kubernetes.goes_on(made))
         raise

@@ -125,4 +125,6 @@ def place_of(sentence: str, asked: Asked) -> Loc:
     for word in ("memory", "cpu", "image", "storage"):
         if word in sentence and getattr(asked, word, None):
             return ("kubernetes", word)
+    if "requested: pods=" in sentence:
+        return ("kubernetes", "pods")
     return ("kubernetes", "pod") if asked.pod else ("kubernetes",)

@@ -66,6 +66,11 @@ class Pods:
         metadata = {"name": name, "uid": "3", "labels": labels, "deletionTimestamp": "2026-01-01T00:00:00Z"}
         put(self._top, {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": node}, "status": {}})
 
+    def event(self, name: str, message: str) -> None:
+        """Let the controller of a StatefulSet say why it makes no pod."""
+        event = {"kind": "Event", "type": "Warning", "metadata": {"name": f"{name}.1"}, "message": message}
+        put(self._top, {**event, "reason": "FailedCreate", "lastTimestamp": "2026-01-01T00:00:00Z"})
+
     def claim(self, name: str, allocation: str = "") -> None:
         """Make a claim, for an allocation or by somebody else."""
         labels = {ALLOCATION_LABEL: allocation} if allocation else {}

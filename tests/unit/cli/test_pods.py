@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.client.on_kubernetes import (
@@ -33,7 +35,7 @@ def test_an_api_server_that_is_away_for_a_moment_is_asked_again(orch: Desk, pods
             pods.run("t-0", made)
 
     orch.on_pause = on_pause
-    wait_for_pods(made, 1, orch)
+    wait_for_pods(made, 1, orch, file="cluster.yaml")
     assert orch.said.count("Unable to connect to the server") == 1
     assert "; it is asked again" in orch.said
     assert pods.lent == ["t"]
@@ -50,9 +52,9 @@ def test_names_that_older_pods_keep_are_not_waited_for_and_what_runs_gets_the_ta
     made = pods.lend("t", count=3, first=lent.first_free("t", made.cluster, 3))
     pods.run("t-2", made)
     with pytest.raises(WaitTimedOut, match="1 of 3 pods run; t-1 is not there yet"):
-        wait_for_pods(made, 2, orch, timeout_s=0.0)
+        wait_for_pods(made, 2, orch, file="cluster.yaml", timeout_s=0.0)
     pods.run("t-3", made)
-    running = wait_for_pods(made, 2, orch)
+    running = wait_for_pods(made, 2, orch, file="cluster.yaml")
     assert running == ["t-2", "t-3"]
     hosts = place(made, running)
     plan = Plan("t", "single", (HostPlan("a"), HostPlan("b"), HostPlan("s", spare=True)), (), "t.py")
@@ -70,7 +72,7 @@ def test_one_that_stays_away_ends_the_wait_at_its_deadline(orch: Desk, pods: Pod
     made = pods.lend("t")
     pods.set(down=True)
     with pytest.raises(WaitTimedOut, match="still wait: kubectl") as raised:
-        wait_for_pods(made, 1, orch, timeout_s=3.0)
+        wait_for_pods(made, 1, orch, file="cluster.yaml", timeout_s=3.0)
     assert raised.value.hint == WAY_OUT
 
 
@@ -78,7 +80,7 @@ def test_what_stays_so_ends_the_wait_and_names_the_way_out(orch: Desk, pods: Pod
     made = pods.lend("t")
     pods.set(forbidden=["get pods"])
     with pytest.raises(KubernetesFailed, match="Forbidden") as raised:
-        wait_for_pods(made, 1, orch)
+        wait_for_pods(made, 1, orch, file="cluster.yaml")
     assert WAY_OUT in str(raised.value.hint)
     assert pods.lent == ["t"]
 
@@ -156,3 +158,22 @@ def test_only_a_right_that_is_missing_is_asked_of_an_administrator(said: str, ex
     told = explained(said)
     assert told.exit_code == exit_code
     assert ("docs/kubernetes.md has the Role" in str(told.hint)) is (exit_code == 5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "place"),
+    [("requests.memory=3Gi", "3:44: kubernetes.memory"), ("pods=1", "3:20: kubernetes.pods")],
+)
+def test_a_quota_that_refuses_pods_is_told_with_the_place_in_the_file(
+    orch: Desk, pods: Pods, tmp_path: Path, asked: str, place: str
+) -> None:
+    run = "run: {strategy: multi_worker_mirrored, script: t.py, tasks: {worker: {replicas: 2}}}"
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"version: 1\nname: t\nkubernetes: {{pods: 2, image: mine, memory: 3Gi}}\n{run}\n")
+    (tmp_path / "t.py").touch()
+    made = pods.lend("t", count=2)
+    why = f'pods "t-0" is forbidden: exceeded quota: team, requested: {asked}, used: x=0, limited: x=1Gi'
+    pods.event("t", f"Create Pod t-0 in StatefulSet t failed error: {why}")
+    with pytest.raises(WaitTimedOut, match=r"0 of 2 pods run; t-0 cannot be made: .*exceeded quota: team"):
+        wait_for_pods(made, 2, orch, file=str(file), timeout_s=0.0)
+    assert f"cluster.yaml:{place}: ask for less, or end what runs: `kubectl describe quota`" in orch.said

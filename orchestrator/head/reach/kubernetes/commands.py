@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.head.reach.kubernetes.pods import QUOTA_HINT
 
 TIMEOUT_S = 30.0
 _REQUEST_S = 20
@@ -155,7 +156,7 @@ _RIGHTS = (
 )
 
 _KNOWN = (
-    ("exceeded quota", "ask for less, or end what runs: `kubectl describe quota` shows what is left", 1),
+    ("exceeded quota", QUOTA_HINT, 1),
     (
         "violates PodSecurity",
         "give what it asks for as `kubernetes: {pod: {spec: …}}`; docs/kubernetes.md has it",

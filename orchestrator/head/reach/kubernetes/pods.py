@@ -29,6 +29,7 @@ _IMAGE_HINT = (
 )
 _PYTHON_HINT = "give the image's Python as `run.python`; it must be 3.10 or newer"
 
+QUOTA_HINT = "ask for less, or end what runs: `kubectl describe quota` shows what is left"
 _MEMORY_HINT = "where it is memory: give the pods more by `kubernetes: {memory: …}`"
 
 _BY_SIGNAL = (137, 143)
@@ -176,7 +177,7 @@ def missing(wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Do
     if newest is None:
         return Waiting(f"{absent[0]} is not there yet")
     text = str(newest.get("message") or "")
-    hint = "`kubectl describe quota` shows what is left of it" if "exceeded quota" in text else None
+    hint = QUOTA_HINT if "exceeded quota" in text else None
     return Waiting(_sentence(f"{absent[0]} cannot be made", text), hint)
 
 

@@ -217,6 +217,7 @@ def _kill(
     at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     if fault == "alone":
         wait_until(lambda: not any(is_alive(task["pid"]) for task in tasks.values()), "the survivors' end")
+        cluster.ok("coordinator", "start")
     deadline = time.monotonic() + END_S
     while time.monotonic() < deadline:
         now = cluster.run()

@@ -48,8 +48,8 @@ class Noise:
         self.generator = sys.modules["keras.src.random.seed_generator"].global_seed_generator()
         random.setstate(before)  # the script's next random numbers must not depend on this
 
-    def seed(self, step: steps.Step) -> Any:
-        """Return the seed of the next draw of a step."""
+    def make(self) -> None:
+        """Make the variable, unless there is one: for the first step that draws, or for what a backup has of it."""
         import tensorflow as tf
 
         if self.variable is None:
@@ -57,6 +57,12 @@ class Noise:
                 self.variable = tf.Variable(
                     0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
                 )
+
+    def seed(self, step: steps.Step) -> Any:
+        """Return the seed of the next draw of a step."""
+        import tensorflow as tf
+
+        self.make()
         if not step.draws:
             step.at_end.append(lambda: self.variable.assign_add(1))
         step.draws += 1

@@ -112,6 +112,8 @@ class Saver:
     def _restore(self, model: Any, values: dict[str, Any]) -> None:
         """Restore the groups that are built. An optimizer of a `train_step`, say, is built only when that is traced."""
         self._setting.prepare(model, self._course)
+        if self._setting.noise and not self._setting.restores_late and "noise/00000" in values:
+            self._setting.noise.make()  # else the first step would
         groups, late = self._setting.groups_of(model), []
         for name in backup.groups_in(values):
             if name in ("metrics", GROUP):

@@ -6,7 +6,7 @@ docs/findings.md is made of the rows. To add one: a row here, and the place that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -34,425 +34,300 @@ class Row:
     """The problems of a start that say the same thing."""
 
 
-CATALOGUE: tuple[Row, ...] = (
-    Row(
-        "ssh.no-answer",
-        "error",
-        "the host cannot be reached over SSH, or does not answer in time",
-        "nothing can be started there",
-        "see that `ssh` reaches it from the head node, with the same name, port and bastion",
-        ("unreachable", "connect", "link", "pod"),
-    ),
-    Row(
-        "ssh.refused",
-        "error",
-        "the host refuses our keys",
-        "nothing can be started there",
-        "put the public key into authorized_keys there, or name another as `identity_file`",
-        ("auth",),
-    ),
-    Row(
-        "ssh.host-key",
-        "error",
-        "the key of the host is not known, is another one than it was, or is revoked",
-        "the host may be another machine, so no authentication is tried",
-        "compare the fingerprint with the owner of the host, then `orch trust FILE`",
-        ("host-key-unknown", "host-key-changed", "host-key-revoked", "revoked-keys-unreadable"),
-    ),
-    Row(
-        "ssh.limits",
-        "error",
-        "sshd of the host takes fewer sessions or logins at once than orch and you open",
-        "connections are dropped at random, or no command starts",
-        "raise `MaxStartups` (10:30:100 is usual) and `MaxSessions` in /etc/ssh/sshd_config there",
-        ("no-session",),
-    ),
-    Row(
-        "ssh.rc-files",
-        "error",
-        "the rc files of the login shell print, are slow, hang, or read from stdin",
-        "they run before each command over SSH, and what they take or delay is missed there",
-        "let `.bashrc`, `.profile` and their like end at once for shells that are not interactive: "
-        "`case $- in *i*) ;; *) return;; esac`",
-        ("rc-files",),
-    ),
-    Row(
-        "ssh.round-trip",
-        "fine",
-        "an order to the host and its answer take this long over SSH",
-        "the training does not wait for it; commands such as `orch logs` do",
-        "nothing is to be done",
-    ),
-    Row(
-        "ssh.config",
-        "warning",
-        "~/.ssh/config says something of the host that orch does not do",
-        "`ssh` may reach the host where orch does not, or by another way",
-        "say the same in the cluster spec: `address`, `port`, `user`, `identity_file`, `proxy_jump`",
-    ),
-    Row(
-        "net.reached",
-        "fine",
-        "the hosts reach each other by the addresses of TF_CONFIG, on ports of the run, in both directions",
-        "TensorFlow connects them in the same way",
-        "nothing is to be done",
-    ),
-    Row(
-        "net.name-unresolved",
-        "error",
-        "the name of a host cannot be resolved on another host",
-        "TF_CONFIG names the hosts, and TensorFlow waits for ever for a peer that it cannot find",
-        "write the address that its peers reach as `address` or `data_address` of the host",
-    ),
-    Row(
-        "net.name-loopback",
-        "error",
-        "the name of a host means another machine on one of its peers, often the peer itself (127.0.1.1)",
-        "the peer would connect to itself, and wait for ever",
-        "correct /etc/hosts there, or write the address as `address` or `data_address` of the host",
-    ),
-    Row(
-        "net.name-slow",
-        "warning",
-        "resolving the name of a host takes long on another host",
-        "each connection waits for that; a name server that drops packets adds 10 s to each start",
-        "write addresses instead of names, or remove the name server that does not answer",
-    ),
-    Row(
-        "net.blocked",
-        "error",
-        "a host cannot connect to the ports of the run on another host",
-        "TensorFlow would wait for ever for its peers, and no step would be made",
-        "open the ports of `ports:` between the hosts in their firewalls, or name ports that are open; where they have "
-        "a network of their own, write its addresses as `data_address`",
-    ),
-    Row(
-        "net.large-packets",
-        "error",
-        "two hosts connect, and large packets between them are lost",
-        "the first exchange of gradients would never end",
-        "give their interfaces the MTU that the network carries: `ping -M do -s 1472` between them shows it",
-    ),
-    Row(
-        "net.bandwidth",
-        "fine",
-        "how much the hosts send each other by the addresses of TF_CONFIG, measured by `orch doctor --bandwidth`",
-        "each step of a mirrored training sends all gradients: a model of 400 MB waits 0.3 s for 10 Gbit/s",
-        "nothing is to be done",
-    ),
-    Row(
-        "net.bandwidth-low",
-        "warning",
-        "a host sends another much less than is usual between the hosts, or than Gigabit Ethernet carries",
-        "the whole gang waits for its slowest link, at each step",
-        "see `ethtool` for a port that has agreed on a lower speed, and what else uses the link; of several networks, "
-        "write the faster one's addresses as `data_address`",
-    ),
-    Row(
-        "net.ports-busy",
-        "error",
-        "too few of the ports of `ports:` are free on a host",
-        "a task would find no port to listen on",
-        "name another range as `ports:`; `ss -tlnp` there shows who listens",
-    ),
-    Row(
-        "net.ports-outgoing",
-        "warning",
-        "`ports:` lies in the range of outgoing connections of a host",
-        "any program there may take a port of the run for a moment, and a start fails now and then",
-        "name a range as `ports:` outside of `sysctl net.ipv4.ip_local_port_range`",
-    ),
-    Row(
-        "net.proxy",
-        "fine",
-        "a proxy is set in the environment that tasks get",
-        "gRPC would send to it what the tasks say to each other; so they are told to go around it (no_grpc_proxy)",
-        "nothing, as long as the training trains",
-    ),
-    Row(
-        "host.twice",
-        "error",
-        "two hosts of the spec are one machine",
-        "its GPUs, memory and ports would be given out twice",
-        "remove one of them, and give the other all `gpus` and `slots`",
-    ),
-    Row(
-        "host.clock",
-        "warning",
-        "the clock of a host is not that of the head node",
-        "logs and events of the hosts do not fit together, and files of others look new or old",
-        "let the host keep time: `timedatectl set-ntp true` there",
-    ),
-    Row(
-        "host.open-files",
-        "warning",
-        "few files may be open at once on a host",
-        "the input pipeline and the connections of a large training need more",
-        "raise `nofile` in /etc/security/limits.conf there",
-    ),
-    Row(
-        "host.processes",
-        "warning",
-        "few processes are allowed to the user on a host",
-        "each thread counts, and TensorFlow begins hundreds for one task",
-        "raise `nproc` in /etc/security/limits.conf there",
-    ),
-    Row(
-        "host.ends-at-logout",
-        "warning",
-        "a host ends what a user has left when the last session closes",
-        "a short break of the SSH connection would end the training",
-        "`loginctl enable-linger` there, once; `orch doctor --fix` does it",
-    ),
-    Row(
-        "host.orphans",
-        "warning",
-        "a run that this head node does not know any more has left processes or a directory on a host",
-        "its processes hold memory, ports and GPUs; its directory holds disk",
-        "`orch gc --hosts FILE` lists and removes them, and so does `orch doctor --fix`, once you agree",
-    ),
-    Row(
-        "host.stuck",
-        "error",
-        "processes of an earlier run cannot be killed on a host",
-        "they hold its GPUs and memory",
-        "see what they wait for (a disk, a driver), or reboot the host",
-        ("host-stuck", "unkillable"),
-    ),
-    Row(
-        "host.own-name",
-        "error",
-        "a host's own name resolves to no place where its peers can reach it",
-        "gloo listens where the own name resolves to",
-        "give the name the host's address in /etc/hosts there",
-        ("own-name",),
-    ),
-    Row(
-        "host.unfit",
-        "error",
-        "the host answers, and cannot hold the run",
-        "nothing can be started there",
-        "see the sentence of the finding",
-        ("host-unfit", "host", "agent", "not-writable", "no-space", "limit", "own-place"),
-    ),
-    Row(
-        "gpu.missing",
-        "error",
-        "a host has fewer GPUs than the spec says, or none",
-        "the training would fall back to the CPU, or not begin",
-        "correct `gpus` of the host; `nvidia-smi -L` there lists them",
-        ("gpu-missing",),
-    ),
-    Row(
-        "gpu.unseen",
-        "error",
-        "TensorFlow sees fewer GPUs on a host than the spec names",
-        "the training would go on on the CPU, a hundred times slower, and say so in one line only",
-        "install `tensorflow[and-cuda]` there, and see that the driver (`nvidia-smi`) is no older than its CUDA",
-    ),
-    Row(
-        "gpu.in-use",
-        "error",
-        "a GPU of the run is used by somebody else, or held by another run",
-        "its memory would not suffice",
-        "`orch up --queue` waits for it; or ask them, or give the run other GPUs",
-        ("gpu-in-use", "gpu-leased"),
-    ),
-    Row(
-        "gpu.differs",
-        "warning",
-        "the GPUs of the run are of different models",
-        "each step of a mirrored training waits for the slowest",
-        "give the run GPUs of one model, or live with the pace of the slowest",
-    ),
-    Row(
-        "gpu.unwell",
-        "warning",
-        "a GPU has had errors, of its memory or told by the driver (Xid), or its hardware slows it down",
-        "it may fail or compute wrong numbers, and the whole gang waits for it",
-        "reset or replace it, see to its cooling and power; leave it out of `gpus` until then",
-    ),
-    Row(
-        "setup.not-made",
-        "error",
-        "the environment that `setup:` names is not on the host",
-        "there is no Python to start the tasks with; `orch up` makes it first",
-        "`orch setup FILE` makes it",
-        ("no-environment",),
-    ),
-    Row(
-        "setup.no-python",
-        "error",
-        "the host does not have the version of Python that `setup:` names, nor uv, which could load it",
-        "the environment cannot be made",
-        "install that Python there, or uv, or name another version",
-        ("no-python-version",),
-    ),
-    Row(
-        "setup.no-ensurepip",
-        "error",
-        "the Python of the host has no ensurepip, as that of a Debian without python3-venv",
-        "a virtual environment cannot be made with it",
-        "install python3-venv there, or put uv into ~/.local/bin there",
-        ("no-ensurepip",),
-    ),
-    Row(
-        "setup.failed",
-        "error",
-        "uv or pip could not install the requirements on the host",
-        "the environment is not there, and what was made of it is not used",
-        "correct the requirements, or set `offline: true` where the host does not reach a package index",
-        ("setup-failed",),
-    ),
-    Row(
-        "setup.no-wheel",
-        "error",
-        "the head could not collect the wheels that the host needs",
-        "nothing was pushed",
-        "build a wheel of the package that has none for this platform, and name its directory with --find-links",
-        ("no-wheel",),
-    ),
-    Row(
-        "python.unusable",
-        "error",
-        "the Python of the run cannot be started on a host, or is too old",
-        "nothing can be started there",
-        "give the full path of the Python that has TensorFlow as `python`",
-        ("no-python", "python-too-old"),
-    ),
-    Row(
-        "python.fits",
-        "fine",
-        "the Python of all hosts has what the script needs, in the same versions",
-        "a gang computes one gradient, and its members agree",
-        "nothing is to be done",
-    ),
-    Row(
-        "python.imports",
-        "fine",
-        "TensorFlow was imported once on each host, as a task does it",
-        "each start and restart begins with it",
-        "nothing is to be done",
-    ),
-    Row(
-        "python.import-fails",
-        "error",
-        "TensorFlow is installed on a host, and cannot be imported",
-        "every task would end at its first line",
-        "install it again there; of a missing library, name its directory as LD_LIBRARY_PATH in `env:`",
-    ),
-    Row(
-        "python.import-slow",
-        "warning",
-        "the import of TensorFlow takes long on a host, or does not end",
-        "each start and restart of the gang waits for it",
-        "put the Python on a local disk (`setup:` makes one in the home), and see what else loads the host",
-    ),
-    Row(
-        "python.no-tensorflow",
-        "error",
-        "the Python of the run has no TensorFlow on a host",
-        "the first import would fail",
-        "install it there, or name the Python that has it as `python` of the host",
-        ("no-tensorflow",),
-    ),
-    Row(
-        "python.keras",
-        "error",
-        "the strategy and the version of Keras do not go together",
-        "the training would fail, or not be distributed",
-        "see the sentence of the finding",
-        ("keras",),
-    ),
-    Row(
-        "python.differs",
-        "error",
-        "the hosts have different versions of Python, TensorFlow or Keras",
-        "a gang computes one gradient, and its members must agree",
-        "install the same versions on all hosts, or name another Python per host",
-        ("hosts-differ",),
-    ),
-    Row(
-        "python.syntax",
-        "error",
-        "the Python of a host cannot compile the script",
-        "every task would end at once",
-        "correct the script, or name a newer Python",
-        ("syntax",),
-    ),
-    Row(
-        "python.no-module",
-        "error",
-        "the script imports a module that a host does not have",
-        "the task would end at that import",
-        "install the package in the Python of the run there",
-        ("no-module",),
-    ),
-    Row(
-        "storage.checkpoint",
-        "error",
-        "the checkpoint directory cannot be written on a host",
-        "nothing that the training learns would be saved",
-        "it must exist, or be possible to make, and be writable by the SSH user on every host",
-        ("checkpoint-dir",),
-    ),
-    Row(
-        "storage.not-shared",
-        "error",
-        "the checkpoint directory is not one directory on all hosts",
-        "what one host saves would not be found by the others after a restart",
-        "mount the same file system there, or write `checkpoint: {shared: false}`",
-        ("not-shared",),
-    ),
-    Row(
-        "storage.space",
-        "warning",
-        "little space, or few files, are left on a disk that the run uses",
-        "the training would fail when it saves or logs",
-        "remove what is not needed, or name another directory; `orch gc` removes what ended runs have left",
-    ),
-    Row(
-        "storage.read-only",
-        "error",
-        "a directory that the run needs lies on a file system that is read-only",
-        "nothing can be written there",
-        "mount it for writing, or set another directory",
-    ),
-    Row(
-        "storage.missing",
-        "warning",
-        "the TMPDIR of `env:` does not exist on a host",
-        "what the training unpacks or compiles goes to another disk, or fails",
-        "make it there: `orch doctor --fix` does",
-    ),
-    Row(
-        "storage.noexec",
-        "warning",
-        "a directory where Python puts compiled code lies on a file system without execution",
-        "a library that has or unpacks its code there fails at its import",
-        "set TMPDIR in `env:` to a directory elsewhere; of a home, mount it with exec, or set ORCH_HOST_DIR there",
-    ),
-    Row(
-        "storage.owner",
-        "error",
-        "the checkpoint directory, or `.orch` in it, belongs to another user and is not open to this one",
-        "another head or user has saved there before, and no checkpoint of this run could be kept",
-        "ask the owner to open it to a group of yours (`chgrp -R`, `chmod -R g+rwX`, `g+s`), or name another directory",
-    ),
-    Row(
-        "storage.users",
-        "warning",
-        "the hosts write into the shared checkpoint directory as different users",
-        "what one host saves may be closed to the others, and is missed after a restart",
-        "connect as one user with one number everywhere, or give the directory a common group with `g+s`",
-    ),
-    Row(
-        "storage.nfs",
-        "warning",
-        "the NFS mount of the checkpoint directory has options that harm checkpoints",
-        "a write fails, a lock does not hold, or what one host saved is seen late by the others",
-        "mount it with `hard`, with locks, and with short `acregmax` and `acdirmax`",
-    ),
+def _rows(table: str) -> Iterator[Row]:
+    """Read the rows of a table: each has its id, level and codes, and below them what is so, why, and the way out."""
+    for block in table.strip().split("\n\n"):
+        head, *texts = block.replace("\n    ", " ").split("\n  ")
+        name, level, *codes = head.split()
+        about, why, way_out = texts
+        yield Row(name, LEVELS[LEVELS.index(level)], about, why, way_out, tuple(codes))
+
+
+CATALOGUE: tuple[Row, ...] = tuple(
+    _rows("""
+ssh.no-answer error unreachable connect link pod
+  the host cannot be reached over SSH, or does not answer in time
+  nothing can be started there
+  see that `ssh` reaches it from the head node, with the same name, port and bastion
+
+ssh.refused error auth
+  the host refuses our keys
+  nothing can be started there
+  put the public key into authorized_keys there, or name another as `identity_file`
+
+ssh.host-key error host-key-unknown host-key-changed host-key-revoked revoked-keys-unreadable
+  the key of the host is not known, is another one than it was, or is revoked
+  the host may be another machine, so no authentication is tried
+  compare the fingerprint with the owner of the host, then `orch trust FILE`
+
+ssh.limits error no-session
+  sshd of the host takes fewer sessions or logins at once than orch and you open
+  connections are dropped at random, or no command starts
+  raise `MaxStartups` (10:30:100 is usual) and `MaxSessions` in /etc/ssh/sshd_config there
+
+ssh.rc-files error rc-files
+  the rc files of the login shell print, are slow, hang, or read from stdin
+  they run before each command over SSH, and what they take or delay is missed there
+  let `.bashrc`, `.profile` and their like end at once for shells that are not interactive: `case $- in *i*) ;; *)
+    return;; esac`
+
+ssh.round-trip fine
+  an order to the host and its answer take this long over SSH
+  the training does not wait for it; commands such as `orch logs` do
+  nothing is to be done
+
+ssh.config warning
+  ~/.ssh/config says something of the host that orch does not do
+  `ssh` may reach the host where orch does not, or by another way
+  say the same in the cluster spec: `address`, `port`, `user`, `identity_file`, `proxy_jump`
+
+net.reached fine
+  the hosts reach each other by the addresses of TF_CONFIG, on ports of the run, in both directions
+  TensorFlow connects them in the same way
+  nothing is to be done
+
+net.name-unresolved error
+  the name of a host cannot be resolved on another host
+  TF_CONFIG names the hosts, and TensorFlow waits for ever for a peer that it cannot find
+  write the address that its peers reach as `address` or `data_address` of the host
+
+net.name-loopback error
+  the name of a host means another machine on one of its peers, often the peer itself (127.0.1.1)
+  the peer would connect to itself, and wait for ever
+  correct /etc/hosts there, or write the address as `address` or `data_address` of the host
+
+net.name-slow warning
+  resolving the name of a host takes long on another host
+  each connection waits for that; a name server that drops packets adds 10 s to each start
+  write addresses instead of names, or remove the name server that does not answer
+
+net.blocked error
+  a host cannot connect to the ports of the run on another host
+  TensorFlow would wait for ever for its peers, and no step would be made
+  open the ports of `ports:` between the hosts in their firewalls, or name ports that are open; where they have a
+    network of their own, write its addresses as `data_address`
+
+net.large-packets error
+  two hosts connect, and large packets between them are lost
+  the first exchange of gradients would never end
+  give their interfaces the MTU that the network carries: `ping -M do -s 1472` between them shows it
+
+net.bandwidth fine
+  how much the hosts send each other by the addresses of TF_CONFIG, measured by `orch doctor --bandwidth`
+  each step of a mirrored training sends all gradients: a model of 400 MB waits 0.3 s for 10 Gbit/s
+  nothing is to be done
+
+net.bandwidth-low warning
+  a host sends another much less than is usual between the hosts, or than Gigabit Ethernet carries
+  the whole gang waits for its slowest link, at each step
+  see `ethtool` for a port that has agreed on a lower speed, and what else uses the link; of several networks, write
+    the faster one's addresses as `data_address`
+
+net.ports-busy error
+  too few of the ports of `ports:` are free on a host
+  a task would find no port to listen on
+  name another range as `ports:`; `ss -tlnp` there shows who listens
+
+net.ports-outgoing warning
+  `ports:` lies in the range of outgoing connections of a host
+  any program there may take a port of the run for a moment, and a start fails now and then
+  name a range as `ports:` outside of `sysctl net.ipv4.ip_local_port_range`
+
+net.proxy fine
+  a proxy is set in the environment that tasks get
+  gRPC would send to it what the tasks say to each other; so they are told to go around it (no_grpc_proxy)
+  nothing, as long as the training trains
+
+host.twice error
+  two hosts of the spec are one machine
+  its GPUs, memory and ports would be given out twice
+  remove one of them, and give the other all `gpus` and `slots`
+
+host.clock warning
+  the clock of a host is not that of the head node
+  logs and events of the hosts do not fit together, and files of others look new or old
+  let the host keep time: `timedatectl set-ntp true` there
+
+host.open-files warning
+  few files may be open at once on a host
+  the input pipeline and the connections of a large training need more
+  raise `nofile` in /etc/security/limits.conf there
+
+host.processes warning
+  few processes are allowed to the user on a host
+  each thread counts, and TensorFlow begins hundreds for one task
+  raise `nproc` in /etc/security/limits.conf there
+
+host.ends-at-logout warning
+  a host ends what a user has left when the last session closes
+  a short break of the SSH connection would end the training
+  `loginctl enable-linger` there, once; `orch doctor --fix` does it
+
+host.orphans warning
+  a run that this head node does not know any more has left processes or a directory on a host
+  its processes hold memory, ports and GPUs; its directory holds disk
+  `orch gc --hosts FILE` lists and removes them, and so does `orch doctor --fix`, once you agree
+
+host.stuck error host-stuck unkillable
+  processes of an earlier run cannot be killed on a host
+  they hold its GPUs and memory
+  see what they wait for (a disk, a driver), or reboot the host
+
+host.own-name error own-name
+  a host's own name resolves to no place where its peers can reach it
+  gloo listens where the own name resolves to
+  give the name the host's address in /etc/hosts there
+
+host.unfit error host-unfit host agent not-writable no-space limit own-place
+  the host answers, and cannot hold the run
+  nothing can be started there
+  see the sentence of the finding
+
+gpu.missing error gpu-missing
+  a host has fewer GPUs than the spec says, or none
+  the training would fall back to the CPU, or not begin
+  correct `gpus` of the host; `nvidia-smi -L` there lists them
+
+gpu.unseen error
+  TensorFlow sees fewer GPUs on a host than the spec names
+  the training would go on on the CPU, a hundred times slower, and say so in one line only
+  install `tensorflow[and-cuda]` there, and see that the driver (`nvidia-smi`) is no older than its CUDA
+
+gpu.in-use error gpu-in-use gpu-leased
+  a GPU of the run is used by somebody else, or held by another run
+  its memory would not suffice
+  `orch up --queue` waits for it; or ask them, or give the run other GPUs
+
+gpu.differs warning
+  the GPUs of the run are of different models
+  each step of a mirrored training waits for the slowest
+  give the run GPUs of one model, or live with the pace of the slowest
+
+gpu.unwell warning
+  a GPU has had errors, of its memory or told by the driver (Xid), or its hardware slows it down
+  it may fail or compute wrong numbers, and the whole gang waits for it
+  reset or replace it, see to its cooling and power; leave it out of `gpus` until then
+
+setup.not-made error no-environment
+  the environment that `setup:` names is not on the host
+  there is no Python to start the tasks with; `orch up` makes it first
+  `orch setup FILE` makes it
+
+setup.no-python error no-python-version
+  the host does not have the version of Python that `setup:` names, nor uv, which could load it
+  the environment cannot be made
+  install that Python there, or uv, or name another version
+
+setup.no-ensurepip error no-ensurepip
+  the Python of the host has no ensurepip, as that of a Debian without python3-venv
+  a virtual environment cannot be made with it
+  install python3-venv there, or put uv into ~/.local/bin there
+
+setup.failed error setup-failed
+  uv or pip could not install the requirements on the host
+  the environment is not there, and what was made of it is not used
+  correct the requirements, or set `offline: true` where the host does not reach a package index
+
+setup.no-wheel error no-wheel
+  the head could not collect the wheels that the host needs
+  nothing was pushed
+  build a wheel of the package that has none for this platform, and name its directory with --find-links
+
+python.unusable error no-python python-too-old
+  the Python of the run cannot be started on a host, or is too old
+  nothing can be started there
+  give the full path of the Python that has TensorFlow as `python`
+
+python.fits fine
+  the Python of all hosts has what the script needs, in the same versions
+  a gang computes one gradient, and its members agree
+  nothing is to be done
+
+python.imports fine
+  TensorFlow was imported once on each host, as a task does it
+  each start and restart begins with it
+  nothing is to be done
+
+python.import-fails error
+  TensorFlow is installed on a host, and cannot be imported
+  every task would end at its first line
+  install it again there; of a missing library, name its directory as LD_LIBRARY_PATH in `env:`
+
+python.import-slow warning
+  the import of TensorFlow takes long on a host, or does not end
+  each start and restart of the gang waits for it
+  put the Python on a local disk (`setup:` makes one in the home), and see what else loads the host
+
+python.no-tensorflow error no-tensorflow
+  the Python of the run has no TensorFlow on a host
+  the first import would fail
+  install it there, or name the Python that has it as `python` of the host
+
+python.keras error keras
+  the strategy and the version of Keras do not go together
+  the training would fail, or not be distributed
+  see the sentence of the finding
+
+python.differs error hosts-differ
+  the hosts have different versions of Python, TensorFlow or Keras
+  a gang computes one gradient, and its members must agree
+  install the same versions on all hosts, or name another Python per host
+
+python.syntax error syntax
+  the Python of a host cannot compile the script
+  every task would end at once
+  correct the script, or name a newer Python
+
+python.no-module error no-module
+  the script imports a module that a host does not have
+  the task would end at that import
+  install the package in the Python of the run there
+
+storage.checkpoint error checkpoint-dir
+  the checkpoint directory cannot be written on a host
+  nothing that the training learns would be saved
+  it must exist, or be possible to make, and be writable by the SSH user on every host
+
+storage.not-shared error not-shared
+  the checkpoint directory is not one directory on all hosts
+  what one host saves would not be found by the others after a restart
+  mount the same file system there, or write `checkpoint: {shared: false}`
+
+storage.space warning
+  little space, or few files, are left on a disk that the run uses
+  the training would fail when it saves or logs
+  remove what is not needed, or name another directory; `orch gc` removes what ended runs have left
+
+storage.read-only error
+  a directory that the run needs lies on a file system that is read-only
+  nothing can be written there
+  mount it for writing, or set another directory
+
+storage.missing warning
+  the TMPDIR of `env:` does not exist on a host
+  what the training unpacks or compiles goes to another disk, or fails
+  make it there: `orch doctor --fix` does
+
+storage.noexec warning
+  a directory where Python puts compiled code lies on a file system without execution
+  a library that has or unpacks its code there fails at its import
+  set TMPDIR in `env:` to a directory elsewhere; of a home, mount it with exec, or set ORCH_HOST_DIR there
+
+storage.owner error
+  the checkpoint directory, or `.orch` in it, belongs to another user and is not open to this one
+  another head or user has saved there before, and no checkpoint of this run could be kept
+  ask the owner to open it to a group of yours (`chgrp -R`, `chmod -R g+rwX`, `g+s`), or name another directory
+
+storage.users warning
+  the hosts write into the shared checkpoint directory as different users
+  what one host saves may be closed to the others, and is missed after a restart
+  connect as one user with one number everywhere, or give the directory a common group with `g+s`
+
+storage.nfs warning
+  the NFS mount of the checkpoint directory has options that harm checkpoints
+  a write fails, a lock does not hold, or what one host saved is seen late by the others
+  mount it with `hard`, with locks, and with short `acregmax` and `acdirmax`
+""")
 )
 
 BY_ID = {row.id: row for row in CATALOGUE}

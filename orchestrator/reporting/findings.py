@@ -76,6 +76,12 @@ ssh.round-trip fine
   the training does not wait for it; commands such as `orch logs` do
   nothing is to be done
 
+ssh.agent warning
+  the coordinator that runs has no SSH agent that answers, and your shell has one
+  keys that your agent holds let you in, and not the coordinator, which starts the training
+  `orch coordinator stop`, then `orch coordinator start` from this shell, while that agent lives; or name a key
+    without a passphrase as `identity_file`
+
 ssh.config warning
   ~/.ssh/config says something of the host that orch does not do
   `ssh` may reach the host where orch does not, or by another way

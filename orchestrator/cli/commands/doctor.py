@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -65,6 +67,35 @@ def _show(session: Session, findings: Sequence[Finding]) -> None:
         if level != "fine":
             session.put(f"{'':7}  {BY_ID[which].why}")
             session.put(f"{'':7}  {session.paint('way out:', 'bold')} {hint}")
+
+
+def _agents(session: Session, plan: Plan) -> list[Finding]:
+    """Return whether you have an SSH agent and the coordinator has none: this command has looked with yours."""
+    from orchestrator.reporting.findings import finding
+
+    yours = session.environ.get("SSH_AUTH_SOCK", "")
+    if not _answers(yours) or all(host.transport != "ssh" for host in plan.hosts):
+        return []
+    try:
+        pid = session.client().get("/v1/coordinator")["pid"]
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (OrchestratorError, OSError, KeyError):
+        return []  # none runs: `orch up` starts one with this environment
+    its = next((line.partition(b"=")[2] for line in environ if line.startswith(b"SSH_AUTH_SOCK=")), b"")
+    if _answers(os.fsdecode(its)):
+        return []
+    what = f"asks {os.fsdecode(its)}, where nothing answers" if its else "knows of none"
+    return [finding("ssh.agent", f"your SSH agent is {yours}, and the coordinator (pid {pid}) {what}")]
+
+
+def _answers(path: str) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as tried:
+            tried.settimeout(1.0)
+            tried.connect(path)
+    except OSError:
+        return False
+    return True
 
 
 def _orphans(session: Session, plan: Plan, runs: Mapping[str, Sequence[KnownRun]]) -> list[Item]:
@@ -218,7 +249,7 @@ def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bo
     plan, _ = load_plan(file)
     result = examined(file, plan, session, imports=True, bandwidth=bandwidth)
     orphans = _orphans(session, plan, result.runs)
-    found = worst_first([*result.findings, *map(_of_orphan, orphans)])
+    found = worst_first([*result.findings, *map(_of_orphan, orphans), *_agents(session, plan)])
     if as_json:
         session.put_json({"schema": 1, "findings": [one.document() for one in found]})
     else:

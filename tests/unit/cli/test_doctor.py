@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -48,6 +51,35 @@ def test_a_missing_tmpdir_is_made_whatever_its_name_is(desk: Desk, tmp_path: Pat
     fixes = _Fixes(desk, plan_of(TMPDIR=str(tmp_path / "file/in")), missing, asks=False)
     assert fixes.all([]) == 0
     assert "Not a directory" in desk.said
+
+
+def test_a_coordinator_without_the_ssh_agent_that_you_have(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yours, dead = str(tmp_path / "agent"), str(tmp_path / "dead")
+    plan = replace(plan_of(), hosts=(HostPlan("a"),))
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(yours)
+        agent.listen()
+
+        def found(**environ: str) -> list[str]:
+            coordinator = subprocess.Popen(["/bin/sleep", "60"], env=environ)
+            try:
+                client = SimpleNamespace(get=lambda _: {"pid": coordinator.pid})
+                monkeypatch.setattr(desk, "client", lambda: client)
+                return [one.message for one in doctor._agents(desk, plan)]
+            finally:
+                coordinator.kill()
+                coordinator.wait()
+
+        assert found() == [], "you have none either"
+        monkeypatch.setattr(desk, "environ", {**desk.environ, "SSH_AUTH_SOCK": yours})
+        assert found(SSH_AUTH_SOCK=yours) == []
+        (none,) = found()
+        assert none.endswith("knows of none")
+        (gone,) = found(SSH_AUTH_SOCK=dead)
+        assert gone.endswith(f"asks {dead}, where nothing answers")
+        assert doctor._agents(desk, plan_of()) == [], "no host is reached by SSH"
 
 
 def run_of(name: str, owner: str, **more: Any) -> KnownRun:

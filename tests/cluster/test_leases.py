@@ -150,11 +150,13 @@ def python_for_all(directory: Path) -> str:
     return str(stand_in_python.make(directory / "python", base=base))
 
 
-@pytest.mark.long
+@pytest.mark.parametrize(
+    ("each", "steps", "kills_max"), [(1, 60, 2), pytest.param(5, 300, 8, marks=pytest.mark.long)]
+)
 @pytest.mark.timeout(900)
 @pytest.mark.fault(99)
-def test_row_99_two_users_ten_runs_two_hosts_and_heads_that_are_killed_at_random(
-    make_lab: MakeLab, tmp_path: Path
+def test_row_99_runs_of_two_users_on_two_hosts_and_heads_that_are_killed_at_random(
+    make_lab: MakeLab, tmp_path: Path, each: int, steps: int, kills_max: int
 ) -> None:
     chance = random.Random(7)
     lab = make_lab(2)
@@ -182,27 +184,34 @@ def test_row_99_two_users_ten_runs_two_hosts_and_heads_that_are_killed_at_random
     looking = threading.Thread(target=look)
     looking.start()
     try:
-        for number in range(5):
+        specs: dict[str, list[str]] = {user: [] for user in heads}
+        for number in range(each):
             for uid, (user, head) in enumerate(heads.items(), FIRST_UID):
                 saves = lab.dir / f"{user}-{number}"
                 saves.mkdir()
                 os.chown(saves, uid, uid)
-                places = chance.choice(([0], [1], [0, 1]))
+                places = chance.choice(([0], [1], [0, 1])) if number else [0, 1]
                 hosts = [{**head.hosts(2)[at], "user": user, "gpus": [0]} for at in places]
-                steps = str(chance.randint(300, 500))
                 more: dict[str, Any] = {
                     "hosts": hosts,
                     "checkpoint": {"dir": str(saves)},
                     "queue": {},
                     "python": python,
                 }
-                spec = head.spec("--steps", steps, tasks=len(places), name=f"{user}-{number}", **more)
-                head.ok("up", spec, "--detach")
+                lasts = str(chance.randint(steps, 2 * steps))
+                spec = head.spec("--steps", lasts, tasks=len(places), name=f"{user}-{number}", **more)
+                specs[user].append(spec)
+        with ThreadPoolExecutor(2) as at_once:
+            list(
+                at_once.map(
+                    lambda user: [heads[user].ok("up", one, "--detach") for one in specs[user]], heads
+                )
+            )
 
         def ended(head: Cluster) -> bool:
             runs = head.get("/v1/status")["runs"]
             assert not {"FAILED", "KILLED"} & {run["phase"] for run in runs}, runs
-            return len(runs) == 5 and all(run["phase"] == "SUCCEEDED" for run in runs)
+            return len(runs) == each and all(run["phase"] == "SUCCEEDED" for run in runs)
 
         give_up_at = time.monotonic() + patient(600)
         kills = 0
@@ -210,7 +219,7 @@ def test_row_99_two_users_ten_runs_two_hosts_and_heads_that_are_killed_at_random
             assert time.monotonic() < give_up_at, [
                 json.loads(head.ok("queue", "--json")) for head in heads.values()
             ]
-            if kills < 8:
+            if kills < kills_max:
                 kills += 1
                 victim = chance.choice(list(heads.values()))
                 victim.kill_coordinator()
@@ -224,4 +233,4 @@ def test_row_99_two_users_ten_runs_two_hosts_and_heads_that_are_killed_at_random
             head.orch("coordinator", "stop")
             head._short.cleanup()
     assert not twice, "no GPU was leased twice"
-    assert len(seen) == 10
+    assert len(seen) == 2 * each

@@ -12,7 +12,9 @@ from orchestrator.core.state.phase_states import Queued
 from orchestrator.core.turn import Turn
 
 RETRY_S = 30.0
-"""About how long a run that has returned to the queue stays there."""
+"""About how long a run that has returned to the queue stays there, once it has waited for longer than that twice."""
+
+_RETRY_MIN_S = 4.0
 
 
 def wait_again(turn: Turn, waited: Queued, *, others: str = "", why: str = "") -> None:
@@ -21,7 +23,8 @@ def wait_again(turn: Turn, waited: Queued, *, others: str = "", why: str = "") -
     Two that want the same GPUs of several hosts, and hold some of them each, let go and come back at different times.
     """
     differs = crc32(f"{turn.run.run_id}/{turn.at}".encode()) / 2**32
-    retry_at = turn.at + RETRY_S * (0.75 + 0.5 * differs)
+    stays_s = min(RETRY_S, max(_RETRY_MIN_S, (turn.at - waited.since_at) / 2))
+    retry_at = turn.at + stays_s * (0.75 + 0.5 * differs)
     is_known = (others, why) == (waited.others, waited.why)
     waits = replace(waited, others=others, why=why, in_vain_at=turn.at, retry_at=retry_at)
     _return(turn, waits, "" if is_known else others or why)

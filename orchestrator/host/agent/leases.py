@@ -27,6 +27,11 @@ ANSWER_S = 1.0
 
 _AGAIN_S = 0.05
 _TRIES = 5
+
+_JUST_NOW_S = 5.0
+_YIELDS_S = 0.4
+"""How long to wait, as often as it is tried, for a later run that has just taken a GPU: it may have to let it go."""
+
 _LATEST = 2.5e11
 
 LEASED = "gpu-leased"
@@ -173,7 +178,7 @@ class Leases:
             if holder.has_closed:
                 self._again(run, wish, gpu, told, tries, holder.user)
             else:
-                self._learn(run, wish, gpu, holder, told)
+                self._learn(run, wish, gpu, holder, told, tries)
 
         self._loop.watch(asking.fileno(), 1, answered)
         self._loop.after(ANSWER_S, answered)
@@ -194,7 +199,13 @@ class Leases:
             told(gpu, _leased(gpu, user, {}))
 
     def _learn(
-        self, run: str, wish: _Wish, gpu: int, holder: Holder, told: Callable[[int, Leased | None], None]
+        self,
+        run: str,
+        wish: _Wish,
+        gpu: int,
+        holder: Holder,
+        told: Callable[[int, Leased | None], None],
+        tries: int,
     ) -> None:
         lease = holder.shared
         is_ours = lease is not None and holder.told.get("run") == run
@@ -204,7 +215,18 @@ class Leases:
             self._hold(run, gpu, lease)
         elif lease is not None:
             lease.close()
-        told(gpu, None if is_ours else _leased(gpu, holder.user, holder.told))
+        other = _leased(gpu, holder.user, holder.told)
+        age_s = time.time() - (other["since"] or 0.0)
+        if tries and not is_ours and 0 <= age_s < _JUST_NOW_S and _order(run) < _order(other["run"] or ""):
+            # Both may hold what the other wants on another host: the later one lets go, and the earlier one waits.
+            self._loop.after(_YIELDS_S, lambda: self._ask(run, wish, gpu, told, tries - 1))
+        else:
+            told(gpu, None if is_ours else other)
+
+
+def _order(run: str) -> tuple[str, str]:
+    """Return what is less for a run that was submitted earlier, by the date at the end of its id."""
+    return run[-len("YYYYMMDD-HHMMSS") :], run
 
 
 def _leased(gpu: int, user: str | None, told: Mapping[str, Any]) -> Leased:

@@ -34,7 +34,7 @@ def take(gpu: int) -> socket.socket | None:
     lease = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         lease.bind(_name(gpu))
-        lease.listen(16)
+        lease.listen(socket.SOMAXCONN)  # while its holder is stopped, who asks and goes still takes a place
     except OSError as e:
         lease.close()
         if e.errno == errno.EADDRINUSE:

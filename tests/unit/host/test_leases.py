@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.both import hostdir
 from orchestrator.both.hostdir import HostFault
+from orchestrator.host.agent import leases
 from orchestrator.host.agent.leases import LEASED, Leases
 from orchestrator.host.agent.streams import Loop
 from orchestrator.host.system import gpu_lease
@@ -113,6 +114,9 @@ def test_who_holds_a_gpu_and_answers_nonsense_or_nothing_speaks_of_himself_only(
     assert held is not None
     agent = Agent(tmp_path, loop)
     agent.leases.want("a-1", [gpu], "lab-1", 1)
+    for gone in [gpu_lease.ask(gpu) for _ in range(100)]:
+        assert gone is not None, "who asks in vain keeps no other from asking"
+        gone.close()
     (silent,) = asked(agent, "a-1", loop)
     assert (silent["run"], bool(silent["user"])) == (None, True), "the kernel tells whose it is"
     loop.watch(held.fileno(), 1, lambda _: gpu_lease.answer(held, {"run": "\x1b[2J" * 9, "since": 1e300}))
@@ -190,6 +194,27 @@ def test_who_takes_no_connection_holds_the_gpu_and_nobody_knows_who_it_is(
     assert (other["gpu"], other["user"], other["run"]) == (gpu, None, None)
     for one in (held, *waiting):
         one.close()
+
+
+def test_of_two_that_each_hold_what_the_other_wants_the_earlier_gets_both_when_the_later_lets_go(
+    tmp_path: Path, loop: Loop, gpu: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "_YIELDS_S", 0.05)
+    earlier, later = "z-20260101-000000", "a-20260101-000001"
+    one, other = [Agent(tmp_path, loop) for _ in range(2)], [Agent(tmp_path, loop) for _ in range(2)]
+    gpus = [gpu, next(_numbers)]  # of two hosts
+    one[0].leases.want(earlier, gpus[:1], "lab-1", 1)
+    other[1].leases.want(later, gpus[1:], "lab-2", 1)
+    one[1].leases.want(earlier, gpus[1:], "lab-1", 1)
+    other[0].leases.want(later, gpus[:1], "lab-2", 1)
+    told: list[Any] = []
+    one[1].leases.take(earlier, told.append)
+    assert [holder["run"] for holder in asked(other[0], later, loop)] == [earlier]
+    assert not told, "it is not refused while the other may still let go"
+    other[1].leases.release(later)
+    while not told:
+        loop.turn()
+    assert told == [[]]
 
 
 def test_a_run_that_another_head_has_taken_over_lets_go_when_it_is_asked(

@@ -329,6 +329,16 @@ storage.users warning
   what one host saves may be closed to the others, and is missed after a restart
   connect as one user with one number everywhere, or give the directory a common group with `g+s`
 
+storage.speed fine
+  how fast the checkpoint directory is written, with a sync, from each host
+  a checkpoint of a gigabyte takes that long, and is not safe before
+  nothing is to be done
+
+storage.slow warning
+  the checkpoint directory is written slowly from a host
+  a checkpoint of a gigabyte takes a minute, in which the training may wait, and is not safe before
+  save less often (`every:` of `checkpoint:`), or name a directory on a faster disk
+
 storage.nfs warning
   the NFS mount of the checkpoint directory has options that harm checkpoints
   a write fails, a lock does not hold, or what one host saved is seen late by the others

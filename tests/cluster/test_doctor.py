@@ -270,6 +270,7 @@ def test_doctor_says_it_all_as_json(tmp_path: Path, lab3: Lab) -> None:
         assert "error" not in fine
         assert "2 hosts reach each other, in both directions, on ports of 20000-20999" in fine
         assert "python.fits" in fine
+        assert " is written, and synced, with " in fine
         broken = tmp_path / "broken"
         broken.mkdir()
         (broken / "tensorflow.py").write_text("raise ImportError('libcudart.so.12: cannot open')")

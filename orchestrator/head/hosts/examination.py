@@ -206,7 +206,8 @@ class _Doctor:
             connected_s = time.monotonic() - began_at
             token = secrets.token_hex(16)
             secret = secrets.token_hex(16) if self._bandwidth else ""
-            more = [self._plan.checkpoint.dir] if self._plan.checkpoint is not None else []
+            saves = self._plan.checkpoint.dir if self._plan.checkpoint is not None else None
+            more = [saves] if saves is not None else []
             more += [self._plan.env["TMPDIR"]] if "TMPDIR" in self._plan.env else []
             asked_at = time.time()
             order = requests.examine(
@@ -215,6 +216,7 @@ class _Doctor:
                     "token": token if len(self._plan.hosts) > 1 else "",
                     "listen_s": _LISTEN_S + (2 * IMPORT_S if self._bandwidth else 0.0),
                     "secret": secret,
+                    "writes": saves if self._imports else None,
                     "directories": more,
                     "gpus": self._whole and bool(self._plan.host(name).gpus),
                 }

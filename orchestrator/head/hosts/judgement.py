@@ -16,6 +16,7 @@ from orchestrator.reporting.findings import Finding, Level, finding
 
 SLOW_NAME_S = 2.0
 SLOW_IMPORT_S = 15.0
+SLOW_WRITE_BYTES_PER_S = 20e6
 SLOW_BYTES_PER_S = 100e6
 """Below a Gigabit Ethernet, all but what its headers take."""
 OPEN_FILES_MIN = 4096
@@ -65,7 +66,7 @@ def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding
     """Return what is wrong with single hosts, and which two of them are one. With `whole`, also what will be missed."""
     findings = [*_twice(met.values()), *_gpus_differ(plan, met)]
     if whole:
-        findings += [*_round_trips(met.values()), *_users(plan, met)]
+        findings += [*_round_trips(met.values()), *_users(plan, met), *_writes(plan, met.values())]
     for one in met.values():
         findings += _ports(plan, one)
         if whole:
@@ -143,6 +144,19 @@ def _bits(bytes_per_s: float) -> str:
     """
     gigabits = bytes_per_s * 8 / 1e9
     return f"{gigabits:.2f} Gbit/s" if gigabits < 1 else f"{gigabits:.3g} Gbit/s"
+
+
+def _writes(plan: Plan, met: Iterable[Met]) -> Iterator[Finding]:
+    """Yield how fast the checkpoint directory is written, and where it is slow."""
+    rates = sorted(
+        (rate, one.name) for one in met if (rate := one.health.get("write_bytes_per_s")) is not None
+    )
+    if plan.checkpoint is None or not rates:
+        return
+    told = listed([f"{size(rate)}/s on {name}" for rate, name in rates])
+    slow = rates[0][0] < SLOW_WRITE_BYTES_PER_S
+    said = f"{plan.checkpoint.dir} is written, and synced, with {told}"
+    yield finding("storage.slow" if slow else "storage.speed", said, rates[0][1] if slow else None)
 
 
 def _round_trips(met: Iterable[Met]) -> list[Finding]:

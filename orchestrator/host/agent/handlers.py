@@ -144,11 +144,14 @@ class Orders:
         if self._listeners is None:
             self._listeners = neighbours.Listeners(self._context.loop)
         first, last = order["ports"]
-        secret = order.get("secret", "")
+        secret, writes = order.get("secret", ""), order.get("writes")
         told = health.of_now(*self._listeners.begin((first, last), order["token"], order["listen_s"], secret))
         host_dir, more, gpus = self._host.host_dir, order["directories"], order.get("gpus", False)
         self._fork(
-            reply, "the look at the host", LOOK_S, lambda: health.whole(told, host_dir, more, gpus=gpus)
+            reply,
+            "the look at the host",
+            LOOK_S,
+            lambda: health.whole(told, host_dir, more, gpus=gpus, writes=writes),
         )
 
     def _on_reach(self, order: orders.Reach, _blob: bytes, reply: Reply) -> None:

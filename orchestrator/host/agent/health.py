@@ -16,6 +16,7 @@ PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 _OUTGOING = "/proc/sys/net/ipv4/ip_local_port_range"
 _DIRECTORY_S = 5.0
+_WRITTEN_BYTES = 16 << 20
 _ANCESTORS_MAX = 8
 _XIDS_MAX = 16
 _RECORDS_MAX = 50_000
@@ -44,9 +45,14 @@ def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
     }
 
 
-def whole(told: Health, host_dir: str, more: list[str], *, gpus: bool) -> Health:
-    """Return the same with the directories, and with the GPUs where they are asked for. In a fork: both may hang."""
+def whole(told: Health, host_dir: str, more: list[str], *, gpus: bool, writes: str | None = None) -> Health:
+    """Return the same with the directories, and with the GPUs where they are asked for. In a fork: both may hang.
+
+    `writes`: where to try how fast it can be written.
+    """
     told = {**told, "directories": directories(host_dir, more)}
+    if writes is not None:
+        told["write_bytes_per_s"] = write_speed(writes)
     return {**told, "gpus": _gpus()} if gpus else told
 
 
@@ -132,11 +138,47 @@ def outgoing() -> tuple[int, int] | None:
 
 
 def directories(host_dir: str, more: list[str]) -> list[Directory]:
-    """Return how ours, the home, the temporary one and more directories are. In a fork: they may hang."""
+    """Return how ours, the home, the temporary one and more directories are. In a fork: they may hang, several too."""
+    import threading
+
+    found = {path: _hangs(path) for path in (host_dir, os.path.expanduser("~"), tempfile.gettempdir(), *more)}
+
+    def look(path: str) -> None:
+        found[path] = _directory(path)
+
+    threads = [threading.Thread(target=look, args=(path,), daemon=True) for path in list(found)]
+    for thread in threads:
+        thread.start()
+    end_at = time.monotonic() + _DIRECTORY_S
+    for thread in threads:
+        thread.join(max(0.0, end_at - time.monotonic()))
+    return list(found.values())
+
+
+def write_speed(directory: str) -> float | None:
+    """Return how many bytes a second are written and synced; None where that cannot be tried.
+
+    Where it takes longer than its deadline, that is the most that it can be.
+    """
     from orchestrator.host.system.patience import within
 
-    paths = dict.fromkeys([host_dir, os.path.expanduser("~"), tempfile.gettempdir(), *more])
-    return [within(_DIRECTORY_S, lambda path=path: _directory(path), _hangs(path)) for path in paths]  # type: ignore[misc]
+    def write() -> float:
+        path = os.path.join(directory, f".orch-speed-{os.uname().nodename}-{os.getpid()}")
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.unlink(path)  # whatever becomes of this process, nothing is left
+            part, began_at = os.urandom(1 << 20), time.monotonic()
+            for _ in range(_WRITTEN_BYTES >> 20):
+                os.write(file, part)
+            os.fsync(file)
+            return _WRITTEN_BYTES / max(time.monotonic() - began_at, 0.001)
+        finally:
+            os.close(file)
+
+    try:
+        return within(_DIRECTORY_S / 2, write, _WRITTEN_BYTES / (_DIRECTORY_S / 2))
+    except OSError:
+        return None
 
 
 def _hangs(path: str) -> Directory:

@@ -34,6 +34,8 @@ class Examine(Order):
     """Directories besides those of the host itself."""
     gpus: NotRequired[bool]
     """Whether to ask nvidia-smi, which may take seconds."""
+    writes: NotRequired[str | None]
+    """A directory in which to try how fast it can be written and synced."""
     secret: NotRequired[str]
     """Who sends it to a listener gets bytes for `BULK_S` or up to `BULK_BYTES_MAX`, to measure the network."""
 
@@ -105,6 +107,8 @@ class Health(TypedDict):
     directories: Annotated[list[Directory], Length(64)]
     gpus: NotRequired[Annotated[list[GpuState], Length(1024)]]
     """In the driver's order; not there where they were not asked for."""
+    write_bytes_per_s: NotRequired[Number | None]
+    """With a sync; null where it could not be tried."""
 
 
 class Target(TypedDict):

@@ -92,6 +92,9 @@ def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
         ({"directories": [{**SHARE, "nfs": NFS[:1] + NFS[2:3]}]}, None),
         ({"directories": [{**SHARE, "nfs": NFS}]}, "storage.nfs"),
         ({"directories": [{**SHARE, "noexec": True}]}, None),
+        ({"write_bytes_per_s": None}, None),
+        ({"write_bytes_per_s": 5e6}, "storage.slow"),
+        ({"write_bytes_per_s": 5e8}, "storage.speed"),
         ({"warning": "it ends what is left"}, "host.ends-at-logout"),
         ({"directories": [{**DIRECTORY, "free_bytes": 1 << 20}]}, "storage.space"),
         ({"directories": [{**DIRECTORY, "free_files": 3}]}, "storage.space"),
@@ -104,7 +107,7 @@ def test_what_is_wrong_with_one_host(health: dict[str, Any], id: str | None) -> 
     plan = replace(plan_of("10.0.0.1", "10.0.0.2"), checkpoint=CheckpointPlan("/shared"))
     found = of_hosts(plan, {"a": met(**health)}, whole=True)
     assert [one.id for one in found] == ([id] if id else [])
-    assert all("a: " in one.message for one in found)
+    assert all("a: " in one.message or one.message.endswith("on a") for one in found)
 
 
 def test_what_is_said_of_a_checkpoint_directory() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from orchestrator.host.agent import health
 from orchestrator.host.system import kernel_log
+from tests.patience import patient
 
 TOOL = """#!/bin/sh
 case "$1" in
@@ -55,6 +57,25 @@ def test_directories_that_are_there_that_would_be_made_and_that_hang(
     monkeypatch.setattr(health, "_directory", lambda _path: hangs.wait())
     assert health.directories(str(tmp_path), [])[0]["why"] == "it has not answered for 0 s"
     hangs.set()
+
+
+def test_several_directories_that_hang_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(health, "_DIRECTORY_S", 0.05)
+    monkeypatch.setattr(health, "_directory", lambda _path: hangs.wait())
+    began_at = time.monotonic()
+    found = health.directories("/h", [f"/d{number}" for number in range(100)])
+    assert all(one["why"] for one in found)
+    assert time.monotonic() - began_at < patient(1.0), "and not 5 s"
+    hangs.set()
+
+
+def test_how_fast_a_directory_is_written_and_nothing_is_left(tmp_path: Path) -> None:
+    speed = health.write_speed(str(tmp_path))
+    assert speed is not None
+    assert speed > 0
+    assert list(tmp_path.iterdir()) == []
+    assert health.write_speed(str(tmp_path / "none")) is None
 
 
 def test_whose_a_directory_is_and_that_of_ours_in_it(tmp_path: Path) -> None:

@@ -198,6 +198,11 @@ def frozen(task: Task) -> str:
     return f"{task.id} on {task.host} is frozen: no sign of life for {duration(silent_s)}"
 
 
+def end_of(run: Run, task: Task, ended: Exit) -> str:
+    """Return a sentence that says how a task ended."""
+    return f"{task.id} on {task.host} {how(ended, in_pod=run.plan.host(task.host).is_pod)}"
+
+
 def of_task(run: Run, task: Task) -> FirstCause | None:
     """Return why this task ended, and what became of the others; None while it lives."""
     ended = task.exit
@@ -205,7 +210,7 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
         return None
     step = task.progress.global_step
     alike = _alike(run, task)
-    ending = how(ended, in_pod=run.plan.host(task.host).is_pod)
+    ending = end_of(run, task, ended)
     # A script's own words may name the step already.
     when = "" if step is None or re.search(rf"\b[Ss]tep[ =:#]*{step}\b", ending) else f" at step {step}"
     too = f"; so did {_named(run, alike)}" if alike else ""
@@ -215,7 +220,7 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
         task=task.id,
         generation=task.generation,
         cause=ended.cause,
-        sentence=f"{task.id} on {task.host} {ending}{when}{too}",
+        sentence=f"{ending}{when}{too}",
         last_lines=ended.last_lines,
         exit_code=ended.code,
         signal=ended.signal,

@@ -166,8 +166,11 @@ def _goes_on(run: Run, host: Host) -> bool:
 
 def why_not_drained(run: Run, name: str) -> str | None:
     """Return why the run cannot do without a host; None where it can."""
-    drained = replace(run.host(name), state=HostState.DRAINED)
-    if name not in next_assignment(run.with_host(drained)).waits_for:
+    waits_for = next_assignment(run.with_host(replace(run.host(name), state=HostState.DRAINED))).waits_for
+    drained = {host.name for host in run.assignees if host.state is HostState.DRAINED}
+    # The room may be the one that the tasks of a host move to which was drained before
+    is_taken = drained & (set(waits_for) - set(next_assignment(run).waits_for))
+    if name not in waits_for and not (is_taken and run.tasks_on(name)):
         return None
     held = ", ".join(str(task.id) for task in run.tasks if task.host == name)
     fewest = ", ".join(counted(n, type_) for type_, n in run.plan.replicas_min.items())

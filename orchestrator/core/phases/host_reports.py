@@ -311,7 +311,7 @@ def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
     turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
     turn.note(
         NoteKind.TASK_EXITED,
-        f"{task.id} on {task.host} {cause.how(ended, in_pod=turn.run.plan.host(task.host).is_pod)}",
+        cause.end_of(turn.run, task, ended),
         task.id,
         cause=ended.cause.value,
         exit_code=ended.code,

@@ -121,7 +121,7 @@ def _restart(turn: Turn, task: Task) -> None:
     run, ended = turn.run, task.exit or Exit(cause=Cause.HOST_LOST)
     if ended.cause is Cause.FINISHED and not is_served(run, task):
         return  # an evaluator that has finished
-    blamed, sentence = ended.cause, f"{task.id} on {task.host} {cause.how(ended)}"
+    blamed, sentence = ended.cause, cause.end_of(run, task, ended)
     if task.ending is not None:
         blamed, sentence = task.ending.cause, task.ending.sentence
     decided = restart.verdict(

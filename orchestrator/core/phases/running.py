@@ -114,7 +114,7 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
     if first is None or first.exit is None:
         return  # a worker ended well before the chief: nothing to do
     lost, away = cause.lost_by(run, first), cause.cut_off_from(run, first)
-    why = f"{first.id} on {first.host} {cause.how(first.exit)}"
+    why = cause.end_of(run, first, first.exit)
     if away is not None:
         why = f"{away.name} is cut off: {cause.silence_of(away)}; {why}"
     elif lost is not None:

@@ -201,7 +201,7 @@ def _settle_intent(turn: Turn) -> None:
         is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
     failed = cause.failed_before_its_chief(run, gang(run)) if is_done else None
     if failed is not None and failed.exit is not None and run.intent is Intent.SUCCEED:
-        turn.set(reason=f"{failed.id} on {failed.host} {cause.how(failed.exit)}", reason_rest=None)
+        turn.set(reason=cause.end_of(run, failed, failed.exit), reason_rest=None)
         turn.set_phase(intent=intent_after(failed.exit.cause))
     if (run.intent is Intent.RESTART or is_gentle) and is_done and failed is None:
         turn.set_phase(intent=Intent.SUCCEED)
@@ -372,9 +372,7 @@ def _conclude(turn: Turn) -> None:
     reason = run.reason
     if stopping.intent is Intent.SUCCEED:
         late = [t for t in run.tasks if t.exit and t.exit.cause.row.blame is not Blame.NOBODY]
-        warnings = tuple(
-            f"{t.id} on {t.host} {cause.how(t.exit)}, {_when(t.exit, run)}" for t in late if t.exit
-        )
+        warnings = tuple(f"{cause.end_of(run, t, t.exit)}, {_when(t.exit, run)}" for t in late if t.exit)
         turn.set(warnings=(*run.warnings, *warnings), first_cause=None)
         step = run.global_step
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")

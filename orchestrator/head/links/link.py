@@ -278,10 +278,9 @@ class HostLink:
                 raise
             if connect_s > SLOW_CONNECT_S:
                 started.hello.setdefault("slow", {})["connect_s"] = round(connect_s, 1)
-            if self._boot_id not in (None, started.hello["boot_id"]) and isinstance(
-                self._transport, RelayTransport
-            ):
-                started.hello["before"] = self._transport.before(self.host)
+            last, transport = self._boot_id, self._transport
+            if last not in (None, started.hello["boot_id"]) and isinstance(transport, RelayTransport):
+                started.hello["before"] = transport.before(self.host, str(last))
             self._boot_id = started.hello["boot_id"]
             self._serve(Conversation(self.host.name, channel, started.hello, self._crew), started)
         except Exception as e:

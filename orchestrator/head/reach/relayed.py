@@ -57,8 +57,8 @@ class RelayTransport(Children):
         self._engine = engine
         self._open_s = open_s
 
-    def before(self, host: HostPlan) -> str:  # noqa: ARG002
-        """Return how what ran under the host's name before has ended, for people; empty where nothing is known."""
+    def before(self, host: HostPlan, boot_id: str) -> str:  # noqa: ARG002
+        """Return how an earlier boot of the host has ended, for people; empty where nothing is known of it."""
         return ""
 
     def open(self, host: HostPlan, command: str) -> Channel:

@@ -178,6 +178,10 @@ def test_moving_is_worth_a_restart_only_for_more_tasks_or_a_drained_host() -> No
 def test_a_drain_that_cannot_be_done_is_told_why() -> None:
     assert why_not_drained(run_of(plan_of(2, 1)), "h1") is None
     assert why_not_drained(run_of(plan_of(2, 1)), "s0") is None, "it holds nothing"
+    for first, second in (("h0", "h1"), ("h1", "h0")):
+        told = why_not_drained(run_of(plan_of(2, 1), **{first: DRAINED}), second)
+        assert told is not None, "one spare has room for one of them"
+        assert told.startswith(f"{second} cannot be drained")
     assert why_not_drained(run_of(plan_of(2)), "h1") == (
         "h1 cannot be drained: no other host that is ready has room for worker:1, and the spec, which has no "
         "`replicas_min`, does not allow to go on without"

@@ -135,7 +135,7 @@ def test_how_a_container_or_an_older_pod_ended() -> None:
         {"reason": "Evicted", "message": "older", "lastTimestamp": "2026-01-01T00:00:01Z"},
     ]
     of_older = [{**event, "involvedObject": {"uid": "older"}} for event in events]
-    of_this = [{**event, "involvedObject": {"uid": "u"}} for event in events]
-    assert before(pod(containerStatuses=[again]), of_older) == how
-    assert before(RUNNING, of_older) == f"the pod before it: Evicted: {low.strip()}"
-    assert before(RUNNING, of_this) == ""
+    assert before(pod(containerStatuses=[again]), of_older, "u-1a2b") == how
+    assert before(pod(containerStatuses=[again]), [], "older-1a2b") == ""
+    assert before(RUNNING, of_older, "older-1a2b") == f"the pod before it: Evicted: {low.strip()}"
+    assert before(RUNNING, of_older, "a later one-1a2b") == "", "an hour later its event is still there"

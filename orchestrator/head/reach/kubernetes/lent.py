@@ -78,10 +78,10 @@ class Lent:
         fields = f"--field-selector=involvedObject.kind={kind},involvedObject.name={name}"
         return self.cluster.items("events", fields)
 
-    def before(self, name: str) -> str:
-        """Return how the container of that pod, or an older pod of that name, has ended. Raises KubernetesFailed."""
+    def before(self, name: str, boot_id: str) -> str:
+        """Return how that boot of the pod, or of an older one of that name, has ended. Raises KubernetesFailed."""
         here = [pod for pod in self.pods() if documents.name_of(pod) == name]
-        return documents.before(here[0], self.events("Pod", name)) if here else ""
+        return documents.before(here[0], self.events("Pod", name), boot_id) if here else ""
 
     def end(self) -> str | None:
         """Return how it came to its end, as a sentence's end; None while it is there. Raises KubernetesFailed."""

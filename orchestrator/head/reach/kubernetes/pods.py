@@ -149,18 +149,19 @@ _TAKEN_AWAY = ("Evicted", "Preempted", "TaintManagerEviction")
 """Reasons of events by which Kubernetes says that it ended a pod."""
 
 
-def before(pod: Document, events: Sequence[Document]) -> str:
-    """Return how the pod's container ended before, or an older pod of its name; empty where nothing is said of it."""
+def before(pod: Document, events: Sequence[Document], boot_id: str) -> str:
+    """Return how that boot ended: the pod's container, or an older pod of its name. Empty: nothing is said of it."""
     status = _status(pod) or {}
     ended = _at(status, "lastState", "terminated")
-    if isinstance(ended, Mapping):
+    if isinstance(ended, Mapping) and boot_id.startswith(uid_of(pod)):
         how = f"its container ended with {ended.get('exitCode')} ({ended.get('reason')})"
         again = f"{how} and was started again, {counted(int(status.get('restartCount') or 1), 'time')} so far"
         return _sentence(again, ended.get("message"))
     told = [
         event
         for event in events
-        if event.get("reason") in _TAKEN_AWAY and _at(event, "involvedObject", "uid") != uid_of(pod)
+        if event.get("reason") in _TAKEN_AWAY
+        and boot_id.startswith(str(_at(event, "involvedObject", "uid") or "?"))
     ]
     newest = max(told, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
     return _sentence(f"the pod before it: {newest['reason']}", newest.get("message")) if newest else ""

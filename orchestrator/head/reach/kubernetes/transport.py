@@ -67,10 +67,10 @@ class KubernetesTransport(RelayTransport):
         super().__init__(Kubernetes(state_dir))
         self._state_dir = state_dir
 
-    def before(self, host: HostPlan) -> str:
+    def before(self, host: HostPlan, boot_id: str) -> str:
         """Return how the pod's container, or an older pod of that name, has ended."""
         found = lent.read(self._state_dir, host.allocation)
         try:
-            return found.before(host.address or host.name) if found is not None else ""
+            return found.before(host.address or host.name, boot_id) if found is not None else ""
         except KubernetesFailed:
             return ""

@@ -31,7 +31,7 @@ from tests.cluster.lab import Lab, LabHost
 from tests.cluster.processes import is_alive
 
 SCRIPTS = Path(__file__).parents[1] / "contract" / "scripts" / "transparent"
-FITS_PER_KILL = 0.7
+FITS_PER_KILL, FITS_PER_KILL_COMPARED = 0.7, 2.0
 END_S = 120.0
 MOMENTS = {
     "random": 2.0,
@@ -96,7 +96,10 @@ def main() -> int:
     )
     options = parser.parse_args()
     dice, kills, wrong = random.Random(options.seed), list[Kill](), 0
-    fits = int(min(options.kills, options.per_run) * FITS_PER_KILL) + 1
+    compares = "," in options.rescue
+    fits = (
+        int(min(options.kills, options.per_run) * (FITS_PER_KILL_COMPARED if compares else FITS_PER_KILL)) + 1
+    )
     rescues = itertools.cycle(options.rescue.split(","))
     with tempfile.TemporaryDirectory(prefix="orch-rescues-") as directory:
         whole = disturbed(Path(directory, "whole"), options, fits, 0, dice, "off")[1]
@@ -146,6 +149,10 @@ def disturbed(
             if options.at or options.fault:
                 moment = dice.choice((options.at or "random").split(","))
                 way = (options.fault or "kill", moment, options.victims)
+            if "," in options.rescue:  # what is compared are restarts with a standby
+                while run["phase"] == "RUNNING" and run["standby"]["state"] != "ready":
+                    time.sleep(0.1)
+                    run = cluster.run()
             kill = _kill(cluster, directory, run, dice, *way)
             if kill is None:
                 break

@@ -20,7 +20,7 @@ import weakref
 
 from orchestrator.task import this_task
 from orchestrator.task.shim_orders import STOPPED, end
-from orchestrator.task.transparent import backup
+from orchestrator.task.transparent import backup, replay
 from orchestrator.task.transparent.atomic import Atomic, NotAtomic, of_tensorflow, own
 from orchestrator.task.transparent.strategy import workers_of
 
@@ -203,6 +203,9 @@ class Rescue:
             raise NotAtomic("an epoch was ending, and some of its callbacks had run")
         done = atomic.steps() - counted
         position.batch += done
+        course = replay.Course.current
+        if setting.library == "tf_keras" and course and (self._metrics or position.batch == course.steps):
+            raise NotAtomic("tf_keras goes on within an epoch, and not between its last batch and its end")
         position.steps += done
 
         def write() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -22,11 +23,13 @@ from orchestrator.task.transparent import backup as transparent_backup
 from orchestrator.task.transparent import data as transparent_data
 from orchestrator.task.transparent import main as transparent
 from orchestrator.task.transparent import replay as transparent_replay
+from orchestrator.task.transparent.atomic import NotAtomic
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.files import Files, Scratch, summary_dir
 from orchestrator.task.transparent.recording import track_nothing
 from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.replay import Course
+from orchestrator.task.transparent.rescue import Rescue
 from orchestrator.task.transparent.said import Said
 
 
@@ -324,6 +327,34 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_backup_before_it(tmp_path: Pa
     assert (again[1].epoch, again[1].batch) == (2, 8)
     assert again[0]["model/00000"].tolist() == [[1.0, 1.0]] * 3
     assert os.listdir(directory)
+
+
+@pytest.mark.parametrize(
+    ("library", "batches", "evaluates", "is_held"),
+    [
+        ("keras", 60, True, True),
+        ("tf_keras", 59, False, True),
+        ("tf_keras", 60, False, False),
+        ("tf_keras", 59, True, False),
+    ],
+)
+def test_tf_keras_hands_nothing_over_after_the_last_batch_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, library: str, batches: int, evaluates: bool, is_held: bool
+) -> None:
+    """There it could not go on: the run would fail."""
+    monkeypatch.setenv("ORCH_RESCUE_DIR", "/nowhere")
+    model, rescue = type("Model", (), {})(), Rescue(None, "worker:0")
+    model.history = SimpleNamespace(epoch=[0])
+    steps: Any = SimpleNamespace(counted=lambda: 0, steps=lambda: batches)
+    rescue._atomics[model] = steps
+    rescue.mark(model, Position(1, 0, 60), lambda: ({}, {}))
+    rescue._metrics = {"metrics/00000": 1.0} if evaluates else {}
+    with (
+        Course(0) as course,
+        contextlib.nullcontext() if is_held else pytest.raises(NotAtomic, match="tf_keras"),
+    ):
+        course.keep_handler(SimpleNamespace(inferred_steps=60))
+        assert rescue._held(model, SimpleNamespace(library=library), 0)[0] == 60 + batches
 
 
 def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_newer(tmp_path: Path) -> None:

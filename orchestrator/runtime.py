@@ -56,9 +56,9 @@ def should_save(*, agree: Callable[[float], float] | None = None) -> bool:
         if runtime.should_save():
             manager.save(checkpoint_number=step)
 
-    How often is `checkpoint: {every: …}` of the spec; `auto` finds what costs least from how long your saves take.
-    All processes get the same answer at the same step. They agree through MultiWorkerMirroredStrategy, Horovod,
-    torch.distributed or JAX, whichever the script has begun to use. Where it uses none, the chief alone gets True.
+    `checkpoint: {every: …}` of the spec sets how often; `auto` computes the interval of least cost from how long your
+    saves take. All processes get the same answer at the same step. They agree through MultiWorkerMirroredStrategy,
+    Horovod, torch.distributed or JAX, whichever the script has begun to use. If it uses none, only the chief gets True.
 
     Args:
         agree: returns rank 0's number in every process, for a library that is none of these.
@@ -69,7 +69,7 @@ def should_save(*, agree: Callable[[float], float] | None = None) -> bool:
 
 
 def rescue(manager: Any, step: Any) -> Callable[[Step], Step]:
-    """Have a survivor of a dead worker hand over what the manager saves, in a loop under MultiWorkerMirroredStrategy.
+    """Let a survivor of a dead worker save for the manager, in a loop under MultiWorkerMirroredStrategy.
 
         whole = runtime.rescue(manager, step)
 
@@ -77,10 +77,10 @@ def rescue(manager: Any, step: Any) -> Callable[[Step], Step]:
         def train(batch):
             strategy.run(whole(step_of_a_replica), args=(batch,))
 
-    What it returns makes the step of a replica whole: all its updates are done, or none. `step` is the variable that
-    counts the steps, and must be changed within the step, as `optimizer.iterations` is. The manager, a
-    `tf.train.CheckpointManager`, saves below `runtime.checkpoint_dir()`. Without orch, or with
-    `restart: {rescue: off}`, nothing is changed.
+    The returned function makes a replica's step atomic: either all its updates are done, or none. `step` is the
+    variable that counts the steps, and must be changed within the step, as `optimizer.iterations` is. The manager, a
+    `tf.train.CheckpointManager`, saves below `runtime.checkpoint_dir()`. Without orch, or with `restart: {rescue:
+    off}`, nothing is changed.
     """
     if not this_task.options.get("rescue") or checkpoint_dir() is None:
         return lambda function: function

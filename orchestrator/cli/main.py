@@ -40,14 +40,14 @@ PURPOSES = {
         "hosts": "Show what the hosts have, and who uses it.",
         "events": "Show what happened to a run, and when.",
         "metrics": "Serve the numbers of the runs to Prometheus.",
-        "notify": "Send a test to those who are told when a run fails.",
+        "notify": "Send a test message to the recipients of notices.",
         "stacks": "Show the Python stacks of the tasks.",
-        "replay": "Play a run's journal through this orch: what would it decide?",
+        "replay": "Replay a run's journal: what would this version decide?",
         "ui": "Serve a page with plots, timeline and logs of the runs.",
-        "report": "Write all of a run into one HTML file.",
+        "report": "Write everything about a run into one HTML file.",
         "scale": "Train with several numbers of replicas, and compare.",
         "prove": "Compare several workers with one process, step by step.",
-        "diff": "Compare a run with its file and code of now, or with another.",
+        "diff": "Compare a run with its present file and code, or another run.",
         "exec": "Run a command on the hosts of a run, or as a task.",
         "ssh": "Open a terminal on a host of a run.",
         "fetch": "Fetch what a run's tasks left: models, tables, plots.",
@@ -62,7 +62,7 @@ PURPOSES = {
         "chaos": "Inject faults into a run, and measure its recovery.",
     },
     "Set up": {
-        "init": "Look at hosts, and write a cluster.yaml for them.",
+        "init": "Examine hosts, and write a cluster.yaml for them.",
         "setup": "Make the Python environment of a spec on its hosts.",
         "trust": "Show the hosts' SSH keys, and add them to known_hosts.",
         "coordinator": "Run, start, stop, restart or show the coordinator.",
@@ -83,7 +83,7 @@ _EXAMPLES = (
     ("orch why mnist", "Show why the run mnist failed or restarted"),
 )
 
-_WORDS_OF_OTHERS = {
+_SYNONYMS = {
     **dict.fromkeys(("down", "stop", "delete", "rm", "cancel", "scancel"), "kill"),
     **dict.fromkeys(("run", "start", "submit", "apply", "launch", "sbatch", "mpirun"), "up"),
     **dict.fromkeys(("ps", "ls", "list", "jobs", "runs", "get"), "status"),
@@ -99,7 +99,7 @@ _WORDS_OF_OTHERS = {
     "version": "--version",
     "help": "--help",
 }
-"""What people type who come from other tools, and the word here. A command of that name goes before."""
+"""Words of other tools, and the command here that does the same. A command of that very name comes first."""
 
 INTERRUPTED = 130
 STDOUT_CLOSED = 141
@@ -149,7 +149,7 @@ class LazyGroup(Group):
         except click.UsageError as e:
             from difflib import get_close_matches
 
-            known = _WORDS_OF_OTHERS.get(args[0])
+            known = _SYNONYMS.get(args[0])
             close = [known] if known else get_close_matches(args[0], COMMANDS, n=1)
             hint = f"; did you mean `orch {close[0]}`?" if close else ""
             raise click.UsageError(f"no such command: {args[0]!r}{hint}", ctx) from e

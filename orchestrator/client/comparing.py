@@ -92,7 +92,7 @@ def plan_of_now(run: Run) -> tuple[str, Plan]:
     file = next((host.spec for host in run.plan.hosts if host.spec), "")
     if not file:
         raise OrchestratorError(
-            f"it is not known which file {run.run_id} was begun with",
+            f"it is not known from which file {run.run_id} was started",
             hint="name a second run to compare with",
         )
     return file, load_plan(file)[0]

@@ -82,7 +82,7 @@ _RUN = _Gauges(
         ("orch_run_remaining_seconds", "Time until the end at the present pace.", _key("eta_s")),
         (
             "orch_run_goodput_ratio",
-            "Share of the time in which it trained what it has kept.",
+            "Share of the time that was spent on training that was kept.",
             _key("goodput"),
         ),
         (
@@ -97,7 +97,7 @@ _RUN = _Gauges(
         ),
         (
             "orch_run_decisions_stopped",
-            "1 where a fault of orch has stopped all decisions about the run.",
+            "1 where a bug in orch has stopped all decisions about the run.",
             lambda run: 1 if run.get("decisions_stopped") else 0,
         ),
     ],

@@ -56,7 +56,7 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
             return one, False
         else:
             raise Refused(
-                f"{plan.name} has pods that were asked for in another way, in namespace {one.cluster.namespace}",
+                f"{plan.name} already has pods with other settings, in namespace {one.cluster.namespace}",
                 hint=f"`orch kill {plan.name}` gives them back",
             )
     claim = objects.claim_name(plan, wishes) if hosts.needs_claim(plan) else ""
@@ -84,11 +84,12 @@ def _claim(plan: Plan, wishes: PodWishes, made: lent.Lent) -> list[Manifest]:
     if existing and pods.is_leaving(existing[0]):
         raise KubernetesFailed(
             f"the {where} is being deleted",
-            hint="again in a moment: it goes with the last pod that mounts it",
+            hint="try again in a moment: it goes with the last pod that mounts it",
         )
     if not existing and wishes.claim is not None:
         raise KubernetesFailed(
-            f"there is no {where}", hint="make it, or leave `claim` out: then one is made, and kept"
+            f"there is no {where}",
+            hint="create it, or leave `claim` out: then orch creates one, and keeps it",
         )
     return [] if existing else [hosts.claim_manifest(plan, wishes, made.id)]
 

@@ -154,7 +154,7 @@ class Cause(Enum):
         how="was ended by orch, but not by this coordinator",
         means="orch ended it on {host}, for another head node or command: `--take-over`, `orch gc`, or a run that has "
         "this machine under another name",
-        advice="`orch gc --hosts FILE --json` shows who drives what on {host}",
+        advice="`orch gc --hosts FILE --json` shows which head node drives which run on {host}",
     )
     """So often as a failure of its own: two heads that end each other's tasks do not go on for ever."""
     CRASH = Row(
@@ -249,14 +249,14 @@ class Cause(Enum):
     UNSUPPORTED = Row(
         "unsupported",
         ends_the_run=True,
-        means="the script does what this strategy cannot do; another start would meet the same",
+        means="the script does what this strategy cannot do; another start would fail in the same way",
         advice="the message names the place in the script, and the way out",
     )
     STALLED = Row(
         "stalled",
         is_found_first=True,
-        means="the tasks live, and none gets further",
-        advice="the stack of the odd one says where; a legitimate pause needs a longer `timing: stall_after`",
+        means="all tasks are alive, and none makes progress",
+        advice="the stack of the task that differs shows where; a planned pause needs a longer `timing: stall_after`",
     )
     NONFINITE = Row(
         "nonfinite",
@@ -291,7 +291,7 @@ class Cause(Enum):
         is_free=True,
         ends_saved=True,
         is_found_first=True,
-        means="whoever lends the hosts takes them away, and no other host could take the tasks",
+        means="the provider of the hosts takes them away, and no other host could take the tasks",
         advice="`orch up` goes on from the last checkpoint, on other hosts",
     )
 

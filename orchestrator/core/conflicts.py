@@ -23,7 +23,7 @@ DRIVEN = "driven"
 DRIVEN_EXIT_CODE = 6
 
 WAY_BACK = (
-    "`orch coordinator stop` and `orch recover --hosts cluster.yaml` take up what of it lives on its hosts, or give it "
+    "`orch coordinator stop` and `orch recover --hosts cluster.yaml` adopt its living tasks, or give it "
     "up with --give-up"
 )
 """What a person can do about a run that cannot be read."""

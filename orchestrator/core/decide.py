@@ -342,7 +342,7 @@ def _seed_failed(turn: Turn, host: str, problem: Problem) -> None:
         turn.set(problem=problem)
         stop_all(turn, Intent.FAIL, problem.message)
         return
-    what = f"the checkpoint was not made ready: {problem.message}"
+    what = f"the checkpoint could not be prepared: {problem.message}"
     is_full = problem.code == room.NO_SPACE
     failed_by = Cause.DISK if is_full else Cause.START
     stop_for(turn, FirstCause(None, turn.run.generation, failed_by, what, host=host if is_full else None))

@@ -28,7 +28,7 @@ class Change:
         return (
             f"{self.key}: {self.old} -> {self.new}"
             if self.new is not None
-            else f"{self.key}: without {self.old}"
+            else f"{self.key}: {self.old} is removed"
         )
 
 

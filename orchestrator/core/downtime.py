@@ -129,12 +129,12 @@ class Cost:
         """Return a sentence that says where the time went.
 
         >>> text = Cost(0.5, 0.5, 5.0, 4.0, 1.0, 2.0, 20, 10.0).sentence()
-        >>> text[:73]
-        '13 s: detected in 0.5 s, decided in 5.5 s (of it 5 s of waiting), started'
-        >>> text[73:]
+        >>> text[:70]
+        '13 s: detected in 0.5 s, decided in 5.5 s (5 s of it waiting), started'
+        >>> text[70:]
         ' in 4 s, restored in 1 s, first new step in 2 s; 20 steps (10 s) are trained again: 23 s in all'
         """
-        waited = f" (of it {duration(self.waited_s)} of waiting)" if self.waited_s >= 0.05 else ""
+        waited = f" ({duration(self.waited_s)} of it waiting)" if self.waited_s >= 0.05 else ""
         said = [
             f"detected in {duration(self.detected_s)}",
             f"decided in {duration(self.decided_s)}{waited}",

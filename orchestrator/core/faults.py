@@ -35,10 +35,10 @@ KINDS = MappingProxyType(
         kind.name: kind
         for kind in (
             Kind("kill", "task", "its process is killed (SIGKILL)", restarts=True),
-            Kind("freeze", "task", "its process is stopped (SIGSTOP), and let go afterwards", lasts=True),
+            Kind("freeze", "task", "its process is stopped (SIGSTOP), and continued afterwards", lasts=True),
             Kind("kill-shim", "task", "its shim is killed (SIGKILL)", restarts=True),
             Kind("kill-agent", "host", "the host's agent is killed (SIGKILL)"),
-            Kind("cut", "host", "the head's connection is closed, and not made again meanwhile", lasts=True),
+            Kind("cut", "host", "the head's connection is closed, and kept closed meanwhile", lasts=True),
             Kind("fill", "host", "the file system of the tasks' logs is filled, and freed", lasts=True),
         )
     }
@@ -78,14 +78,14 @@ def fault(run: Run, kind: str, target: str, for_s: float) -> Fault:
     if not run.plan.chaos:
         raise Refused(
             f"{run.run_id} does not allow injected faults",
-            hint="write `chaos: allowed` under `run` in its cluster spec, and start it so",
+            hint="write `chaos: allowed` under `run` in its cluster spec, and start it again",
         )
     if kind not in KINDS:
         raise UsageError(f"no such fault: {kind!r}", hint=f"there are: {', '.join(KINDS)}")
     if not 0 < for_s <= LASTS_MAX_S:
         raise UsageError(f"a fault lasts more than 0 and at most {LASTS_MAX_S:g} seconds; got {for_s:g}")
     if run.phase is not Phase.RUNNING:
-        raise Refused(f"{run.run_id} is {run.phase.value}; faults are for a run that trains")
+        raise Refused(f"{run.run_id} is {run.phase.value}; faults can be injected only while a run trains")
     if KINDS[kind].of == "task":
         known = {str(task.id): task for task in run.tasks}
         if target not in known:

@@ -33,52 +33,60 @@ class NoteKind(Enum):
     """What a note is about. `row` holds what that means."""
 
     # the run
-    SUBMITTED = Row("submitted", "The run was taken on.")
+    SUBMITTED = Row("submitted", "The run was accepted.")
     PREPARED = Row("prepared", "The hosts have been checked, and have the code.")
     GENERATION = Row("generation", "A generation starts: its tasks are placed, and ordered to start.")
     RUNNING = Row("running", "All tasks have joined, and are released into the script.")
-    STOPPING = Row("stopping", "The tasks are ended, and why.", gives_a_reason=True)
+    STOPPING = Row("stopping", "The tasks are being ended; the message says why.", gives_a_reason=True)
     BACKOFF = Row(
         "backoff",
         "What ended the generation, and when the next one starts.",
         repeats_a_cause=True,
         notice="restarted",
     )
-    SUCCEEDED = Row("succeeded", "The run has done what it should.", ends_the_run=True, notice="succeeded")
+    SUCCEEDED = Row(
+        "succeeded",
+        "The run has finished: its chief ended with exit code 0.",
+        ends_the_run=True,
+        notice="succeeded",
+    )
     FAILED = Row(
-        "failed", "The run was given up, and why.", ends_the_run=True, repeats_a_cause=True, notice="failed"
+        "failed",
+        "The run was given up; the message says why.",
+        ends_the_run=True,
+        repeats_a_cause=True,
+        notice="failed",
     )
     KILLED = Row(
         "killed",
-        "The run has ended at the user's word, or because its hosts were taken away.",
+        "The user ended the run, or its hosts were taken away.",
         ends_the_run=True,
     )
-    WARNING = Row(
-        "warning", "Something that a person should know of, though the run goes on or has succeeded."
-    )
+    WARNING = Row("warning", "Something that a person should know; the run goes on, or has succeeded.")
 
     # what the user asks for
-    KILL = Row("kill", "The user asked for the end.")
-    DRAINED = Row("drained", "The user takes a host out: it is given no task.")
-    UNDRAINED = Row("undrained", "The user lets a host in again.")
+    KILL = Row("kill", "The user asked to end the run.")
+    DRAINED = Row("drained", "The user drains a host: it gets no new tasks.")
+    UNDRAINED = Row("undrained", "The user lets a host take tasks again.")
     ROLLBACK = Row("rollback", "The user goes back to an older checkpoint.")
     CHAOS = Row("chaos", "`orch chaos` injects a fault.", is_routine=True)
 
     # the coordinator
-    EPOCH = Row("epoch", "Another coordinator takes up the run.", is_routine=True)
-    ADOPTED = Row("adopted", "A living task goes on under another coordinator.")
+    EPOCH = Row("epoch", "Another coordinator has taken over the run.", is_routine=True)
+    ADOPTED = Row("adopted", "A living task continues under another coordinator.")
     OVERTAKEN = Row(
         "overtaken",
         "A host has tasks of a newer generation, which another coordinator had started: they are stopped.",
     )
     RECOVERED = Row("recovered", "The journal was lost; the run was rebuilt from what its hosts know.")
     CUT_OFF = Row(
-        "cut-off", "So many hosts are silent that it must be the coordinator: nothing is stopped or started."
+        "cut-off",
+        "So many hosts are silent that the coordinator itself must be cut off: nothing is stopped or started.",
     )
-    ORDER_FAILED = Row("order-failed", "A host could not do what it was told.")
+    ORDER_FAILED = Row("order-failed", "A host could not carry out an order.")
     DECISIONS_STOPPED = Row(
         "decisions-stopped",
-        "A fault of orch itself: nothing more is decided about this run.",
+        "A bug in orch: nothing more is decided about this run.",
         notice="failed",
     )
     RUN_SET_ASIDE = Row(
@@ -87,16 +95,16 @@ class NoteKind(Enum):
         notice="failed",
     )
     NOTICE_FAILED = Row(
-        "notice-failed", "A recipient of `notify:` took no message; it is tried again, or given up."
+        "notice-failed", "A recipient of `notify:` did not accept a message; it is tried again, or given up."
     )
 
     # hosts
-    HOST_UNREACHABLE = Row("host-unreachable", "A host is silent; its tasks may well be training.")
+    HOST_UNREACHABLE = Row("host-unreachable", "A host is silent; its tasks may still be training.")
     HOST_BACK = Row("host-back", "A silent host is heard again.")
     HOST_LOST = Row("host-lost", "A host was silent for too long, and counts as lost.", notice="host-lost")
     HOST_GONE = Row(
         "host-gone",
-        "A host is gone for good, by the word of the user or of the engine that lent it: its tasks count as dead, and "
+        "A host is gone for good, as the user says or the engine that lent it: its tasks count as dead, and "
         "no proof is awaited.",
     )
     HOST_OPEN = Row("host-open", "A host that counted as lost, or was stuck, may be given tasks again.")
@@ -106,7 +114,7 @@ class NoteKind(Enum):
     )
     HOST_LEAVES = Row(
         "host-leaves",
-        "A host will be taken away by whoever lends it, when, and what becomes of its tasks.",
+        "The provider of a host will take it away; the message says when, and what becomes of its tasks.",
         notice="host-lost",
     )
     QUEUED = Row("queued", "The run waits until what it needs is free.")
@@ -115,38 +123,40 @@ class NoteKind(Enum):
     )
     HOST_STAYS = Row("host-stays", "A host that was to be taken away stays after all.")
     HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.")
-    GPU_LOST = Row("gpu-lost", "A GPU is not told of any more; its index is in `data`.")
-    GPU_XID = Row("gpu-xid", "The driver complains of a GPU; index and Xid are in `data`.")
+    GPU_LOST = Row("gpu-lost", "A GPU has disappeared; its index is in `data`.")
+    GPU_XID = Row("gpu-xid", "The driver reports an error of a GPU; index and Xid are in `data`.")
     HOST_CLOCK = Row(
         "host-clock",
-        "A host's clock is not the head node's; the times of its logs and ends are shown by the head's.",
+        "A host's clock differs from the head node's; the times of its logs and ends are shown by the head's clock.",
     )
-    SLOW = Row("slow", "A host is slow to let us in.")
+    SLOW = Row("slow", "A host is slow to accept connections.")
     QUARANTINED = Row(
         "quarantined",
         "A host has ended too many generations by its own fault: it is given no task.",
         notice="quarantined",
     )
-    SPARE_UNFIT = Row("spare-unfit", "A spare cannot stand in for another host, and why.")
-    MOVED = Row("moved", "A host takes the tasks of another.")
+    SPARE_UNFIT = Row("spare-unfit", "A spare cannot replace another host; the message says why.")
+    MOVED = Row("moved", "A host takes over the tasks of another.")
     NO_ALTERNATIVE = Row(
         "no-alternative", "A host is used although something speaks against it: there is no other."
     )
     FEWER = Row("fewer", "The run goes on with fewer tasks.")
     GROWN = Row("grown", "The run has all its tasks again.")
     LIMIT_REACHED = Row(
-        "limit-reached", "A host or a task sends more than orch takes, and what becomes of the rest."
+        "limit-reached",
+        "A host or a task sends more than orch accepts; the message says what becomes of the rest.",
     )
     WAITING_FOR_HOST = Row(
         "waiting-for-host",
-        "The next generation could start, but for hosts that nobody can replace; `hosts` in `data`.",
+        "The next generation waits for hosts that no other can replace; they are `hosts` in `data`.",
     )
-    SWEPT = Row("swept", "A host was looked at for what is left of the run.")
+    SWEPT = Row("swept", "A host was searched for processes of the run.")
 
     # tasks
     MISSING = Row("missing", "A task did not join in time.")
     TASK_EXITED = Row(
-        "task-exited", "A task has ended, and how; `cause`, `exit_code` and `signal` are in `data`."
+        "task-exited",
+        "A task has ended; the message says how, and `cause`, `exit_code` and `signal` are in `data`.",
     )
     TASK_LOST = Row("task-lost", "A task is given up without a record of its end.")
     UNKILLABLE = Row("unkillable", "A process of some run survives SIGKILL; no task is started beside it.")
@@ -162,10 +172,12 @@ class NoteKind(Enum):
         "The next generation's tasks have been started in advance, and wait at their gates.",
         is_routine=True,
     )
-    STANDBY_LOST = Row("standby-lost", "What was started in advance is gone; the training goes on.")
-    STALLED = Row("stalled", "The position stands still for longer than it ever did.", notice="stalled")
+    STANDBY_LOST = Row(
+        "standby-lost", "The tasks that were started in advance are gone; the training goes on."
+    )
+    STALLED = Row("stalled", "The position has stood still for longer than ever before.", notice="stalled")
     NONFINITE = Row("nonfinite", "A metric that the chief reports is NaN or infinite.", notice="nonfinite")
-    STACKS = Row("stacks", "Where every task stood; the stacks are in `data`.")
+    STACKS = Row("stacks", "Where in its code every task is; the stacks are in `data`.")
     MOVES_AGAIN = Row("moves-again", "The position moves again, before anything was stopped.")
 
     BOTTLENECK = Row(
@@ -177,16 +189,18 @@ class NoteKind(Enum):
     # checkpoints
     CHECKPOINT = Row(
         "checkpoint",
-        "A checkpoint reads whole; or, `verified: false`, its format cannot be verified.",
+        "A checkpoint was read as a whole; or, with `verified: false`, its format cannot be verified.",
         is_routine=True,
     )
-    CHECKPOINT_REJECTED = Row("checkpoint-rejected", "A checkpoint does not read whole.", is_routine=True)
+    CHECKPOINT_REJECTED = Row(
+        "checkpoint-rejected", "A checkpoint is damaged or incomplete.", is_routine=True
+    )
     CHECKPOINTS_REMOVED = Row(
         "checkpoints-removed",
         "Generations beyond `keep` were removed at a start; which are in `data`.",
         is_routine=True,
     )
-    CHECKPOINT_REMOVED = Row("checkpoint-removed", "The script removed its checkpoint at its end.")
+    CHECKPOINT_REMOVED = Row("checkpoint-removed", "The script removed its checkpoint when it ended.")
     RESUMED = Row(
         "resumed", "A generation starts from a checkpoint; `global_step` and `steps_lost` are in `data`."
     )
@@ -195,7 +209,7 @@ class NoteKind(Enum):
     )
     RESCUED = Row(
         "rescued",
-        "What a survivor of a dead task has handed over; in `data` `global_step` and `took_s`, or `why` nothing was.",
+        "A survivor of a dead task has handed over its state: `global_step` and `took_s` in `data`; or `why` not.",
     )
     REPLICAS_DIVERGED = Row(
         "replicas-diverged",
@@ -204,10 +218,10 @@ class NoteKind(Enum):
     FROM_START = Row("from-start", "A generation starts at step 0: there is no checkpoint.")
     OWN_PLACE = Row(
         "own-place",
-        "The script went on at a step above that of its checkpoint; `global_step` and `steps_lost` are in `data`.",
+        "The script resumed from a place of its own, above its checkpoint: `global_step` and `steps_lost` in `data`.",
     )
     CHECKPOINT_DIR_SILENT = Row(
-        "checkpoint-dir-silent", "The checkpoint directory does not answer; it is waited for."
+        "checkpoint-dir-silent", "The checkpoint directory does not answer; the run waits for it."
     )
     CHECKPOINT_DIR_ANSWERS = Row("checkpoint-dir-answers", "The checkpoint directory answers again.")
     CHECKPOINT_DISK_FULL = Row(
@@ -217,13 +231,13 @@ class NoteKind(Enum):
         "waiting-for-room", "The run waits for room in the checkpoint directory.", notice="disk-full"
     )
     ROOM_AGAIN = Row("room-again", "The checkpoint directory has room again, and the run goes on.")
-    ROOM_RETRY = Row("room-retry", "The run tries again whether the checkpoint directory has room.")
+    ROOM_RETRY = Row("room-retry", "The run checks again whether the checkpoint directory has room.")
 
     # what a task says, by its runtime or its shim
     SERVING = Row("serving", "A parameter server or a worker serves the chief.", by_task=True)
     HOROVOD = Row("horovod", "A rank has found the rendezvous.", by_task=True)
     COMMUNICATION = Row("communication", "How the strategy communicates.", by_task=True)
-    REPLICAS_ON_CPU = Row("replicas-on-cpu", "The CPU is shown as several devices.", by_task=True)
+    REPLICAS_ON_CPU = Row("replicas-on-cpu", "TensorFlow sees the CPU as several devices.", by_task=True)
     KERAS3_PATCHED = Row(
         "keras3-patched", "Keras 3 was changed so that it trains under the strategy.", by_task=True
     )
@@ -245,22 +259,24 @@ class NoteKind(Enum):
     TRANSPARENT_TENSORBOARD = Row(
         "transparent-tensorboard", "Where a script's TensorBoard files are written.", by_task=True
     )
-    TRANSPARENT_PROFILER = Row("transparent-profiler", "The chief alone takes a profile.", by_task=True)
+    TRANSPARENT_PROFILER = Row("transparent-profiler", "Only the chief takes a profile.", by_task=True)
     TRANSPARENT_TRACKING = Row(
-        "transparent-tracking", "The chief alone tracks with W&B or MLflow.", by_task=True
+        "transparent-tracking", "Only the chief tracks with W&B or MLflow.", by_task=True
     )
     TRANSPARENT_BACKUP = Row("transparent-backup", "What is backed up for a restart.", by_task=True)
     TRANSPARENT_CALLBACK = Row(
-        "transparent-callback", "A callback holds what a restart cannot bring back.", by_task=True
+        "transparent-callback", "A callback holds state that a restart cannot restore.", by_task=True
     )
-    TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` goes on from its backup.", by_task=True)
-    TRANSPARENT_METRICS = Row("transparent-metrics", "What metrics after a restart are of.", by_task=True)
+    TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` resumes from its backup.", by_task=True)
+    TRANSPARENT_METRICS = Row(
+        "transparent-metrics", "Which part of the data the metrics after a restart cover.", by_task=True
+    )
     NO_RESCUE = Row(
         "no-rescue",
         "Why a survivor of a dead worker could hand over nothing; `status` shows it.",
         by_task=True,
     )
-    SAVE_ALONE = Row("save-alone", "`runtime.should_save` tells the chief alone to save.", by_task=True)
+    SAVE_ALONE = Row("save-alone", "`runtime.should_save` lets only the chief save.", by_task=True)
     PROGRESS_LOST = Row(
         "progress-lost",
         "The script's position cannot be read, so a standstill cannot be noticed.",
@@ -268,9 +284,11 @@ class NoteKind(Enum):
     )
     METRICS_DROPPED = Row("metrics-dropped", "The script reports more metrics than are shown.", by_task=True)
     REPORT_TRIMMED = Row(
-        "report-trimmed", "What the task says is too long for a report, and was cut.", by_task=True
+        "report-trimmed", "A task's message was too long for a report, and was cut.", by_task=True
     )
-    SAID = Row("said", "The task said something of a kind that this orch does not know.", by_task=True)
+    SAID = Row(
+        "said", "A task sent a message of a kind that this version of orch does not know.", by_task=True
+    )
 
     _value_: str
     row: Row

@@ -49,7 +49,7 @@ class Turn:
 
     ask: Ask
     begins_at: Instant
-    """When it is reckoned to begin, at the latest; `inf` where nobody knows."""
+    """When it is expected to begin, at the latest; `inf` where nobody knows."""
     waits_for: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """The runs of this head node that hold, or are before it at, what it needs, and what that is."""
 
@@ -63,7 +63,7 @@ class Turn:
         if self.has_come:
             return "begins"
         what = listed([f"{run_id} ({listed(needs)})" for run_id, needs in self.waits_for])
-        when = f"; reckoned to begin in {duration(self.begins_at - now)}" if self.begins_at < inf else ""
+        when = f"; expected to begin in {duration(self.begins_at - now)}" if self.begins_at < inf else ""
         others = f": {self.ask.others}" if self.ask.others else ""
         return f"waits in the queue{f' for {what}' if what else ''}{others}{when}"
 

@@ -275,17 +275,17 @@ def _task(
     task = _as_reported(run, task, report, at)
     not_found = report is None and task.pid is None
     if is_behind and not_found:
-        return _lost(task, at, "nothing of it was found on any host")
+        return _lost(task, at, "no trace of it was found on any host")
     if not released:
         return task
     if task.phase is TaskPhase.STARTING and not is_individual(run, task):
         if not_found:
-            return _lost(task, at, "nothing of it was found although its peers were released")
+            return _lost(task, at, "no trace of it was found, although its peers were released")
         return replace(task, phase=TaskPhase.RUNNING)  # the task has ended, or does not report
     if _at_its_gate(run, task):
         if not is_seeded(run):
             # Without the checkpoint this task would begin at step 0, and its peers would not.
-            return _lost(task, at, "the checkpoint that it was to begin with is not known any more")
+            return _lost(task, at, "the checkpoint that it was to start from is not known any more")
         return replace(task, phase=TaskPhase.RELEASED)
     return task
 

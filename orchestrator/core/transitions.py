@@ -48,7 +48,7 @@ _PENDING: Mapping[Phase, str] = {
 }
 _RENDEZVOUS: Mapping[Phase, str] = {
     Phase.RUNNING: "every task is at its gate and the checkpoint is ready: all are released together",
-    Phase.STOPPING: "a task ended or did not join in time, the checkpoint was not made ready, a host leaves, or the "
+    Phase.STOPPING: "a task ended or did not join in time, the checkpoint could not be prepared, a host leaves, or the "
     "user wants it",
 }
 _RUNNING: Mapping[Phase, str] = {

@@ -118,8 +118,9 @@ def pace(steps_per_s: float) -> str:
 
 _PROOFS = {
     "cgroup": "each task's control group, which holds every process that it has started",
-    "marker": "the host lets us make no control group: found by ORCH_RUN in the environment, by recorded pid, and as "
-    "children of the shim; a process that outlived its shim and has another environment or user would not be found",
+    "marker": "no control group can be made on the host: processes are found by ORCH_RUN in their environment, by "
+    "recorded pid, and as children of the shim; a process that outlived its shim and has another environment or user "
+    "would not be found",
 }
 
 

@@ -246,7 +246,7 @@ def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tu
             f"examples and loss are equal, the weights are not: the gradient of {replicas} is not that of one process"
         )
     return "unknown", (
-        "the examples are equal, the loss is not: it is computed otherwise on each replica, or from random numbers "
+        "the examples are equal, the loss is not: it is computed differently on each replica, or from random numbers "
         "that are drawn outside of Keras's layers"
     )
 

@@ -28,7 +28,7 @@ from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.words import duration, listed
 
-NOTHING_LEFT = ", but no step, checkpoint or output was seen: look at its log whether it trained at all"
+NOTHING_LEFT = ", but no step, checkpoint or output was seen: see in its log whether it trained at all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
         return f"{named}; {means}"
     connecting = [host.name for host in run.assignees if host.link is Link.CONNECTING]
     if connecting:
-        return f"taking up the tasks on {', '.join(connecting)}"
+        return f"adopting the tasks on {', '.join(connecting)}"
     ended = [task for task in run.tasks if task.phase.is_gone]
     if ended:
         return f"{', '.join(f'{t.id} on {t.host}' for t in ended)} finished; the other tasks continue"

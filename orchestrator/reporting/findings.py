@@ -48,10 +48,10 @@ CATALOGUE: tuple[Row, ...] = tuple(
 ssh.no-answer error unreachable connect link pod
   the host cannot be reached over SSH, or does not answer in time
   nothing can be started there
-  see that `ssh` reaches it from the head node, with the same name, port and bastion
+  check that `ssh` reaches it from the head node, with the same name, port and bastion
 
 ssh.refused error auth
-  the host refuses our keys
+  the host refuses orch's SSH keys
   nothing can be started there
   put the public key into authorized_keys there, or name another as `identity_file`
 
@@ -66,15 +66,15 @@ ssh.limits error no-session
   raise `MaxStartups` (10:30:100 is usual) and `MaxSessions` in /etc/ssh/sshd_config there
 
 ssh.rc-files error rc-files
-  the rc files of the login shell print, are slow, hang, or read from stdin
-  they run before each command over SSH, and what they take or delay is missed there
+  the start-up files of the login shell print, are slow, hang, or read from stdin
+  they run before each command over SSH, which waits for them, or loses the input that they read
   let `.bashrc`, `.profile` and their like end at once for shells that are not interactive: `case $- in *i*) ;; *)
     return;; esac`
 
 ssh.round-trip fine
   an order to the host and its answer take this long over SSH
   the training does not wait for it; commands such as `orch logs` do
-  nothing is to be done
+  nothing needs to be done
 
 ssh.agent warning
   the coordinator that runs has no SSH agent that answers, and your shell has one
@@ -83,14 +83,14 @@ ssh.agent warning
     without a passphrase as `identity_file`
 
 ssh.config warning
-  ~/.ssh/config says something of the host that orch does not do
+  ~/.ssh/config has settings for the host that orch does not support
   `ssh` may reach the host where orch does not, or by another way
-  say the same in the cluster spec: `address`, `port`, `user`, `identity_file`, `proxy_jump`
+  write the same into the cluster spec: `address`, `port`, `user`, `identity_file`, `proxy_jump`
 
 net.reached fine
   the hosts reach each other by the addresses of TF_CONFIG, on ports of the run, in both directions
   TensorFlow connects them in the same way
-  nothing is to be done
+  nothing needs to be done
 
 net.name-unresolved error
   the name of a host cannot be resolved on another host
@@ -121,7 +121,7 @@ net.large-packets error
 net.bandwidth fine
   how much the hosts send each other by the addresses of TF_CONFIG, measured by `orch doctor --bandwidth`
   each step of a mirrored training sends all gradients: a model of 400 MB waits 0.3 s for 10 Gbit/s
-  nothing is to be done
+  nothing needs to be done
 
 net.bandwidth-low warning
   a host sends another much less than is usual between the hosts, or than Gigabit Ethernet carries
@@ -141,8 +141,8 @@ net.ports-outgoing warning
 
 net.proxy fine
   a proxy is set in the environment that tasks get
-  gRPC would send to it what the tasks say to each other; so they are told to go around it (no_grpc_proxy)
-  nothing, as long as the training trains
+  gRPC would send the tasks' traffic to it, so orch lets the tasks bypass it (no_grpc_proxy)
+  nothing, as long as the tasks train
 
 host.twice error
   two hosts of the spec are one machine
@@ -165,7 +165,7 @@ host.processes warning
   raise `nproc` in /etc/security/limits.conf there
 
 host.ends-at-logout warning
-  a host ends what a user has left when the last session closes
+  a host ends a user's processes when the user's last session closes
   a short break of the SSH connection would end the training
   `loginctl enable-linger` there, once; `orch doctor --fix` does it
 
@@ -180,8 +180,8 @@ host.stuck error host-stuck unkillable
   see what they wait for (a disk, a driver), or reboot the host
 
 host.own-name error own-name
-  a host's own name resolves to no place where its peers can reach it
-  gloo listens where the own name resolves to
+  a host's own name does not resolve to an address at which its peers reach it
+  gloo listens at the address of the host's own name
   give the name the host's address in /etc/hosts there
 
 host.unfit error host-unfit host agent not-writable no-space limit own-place
@@ -210,8 +210,8 @@ gpu.differs warning
   give the run GPUs of one model, or live with the pace of the slowest
 
 gpu.unwell warning
-  a GPU has had errors, of its memory or told by the driver (Xid), or its hardware slows it down
-  it may fail or compute wrong numbers, and the whole gang waits for it
+  a GPU has had memory errors or errors that its driver reported (Xid), or its hardware slows it down
+  it may fail or compute wrong numbers, or the whole gang waits for it
   reset or replace it, see to its cooling and power; leave it out of `gpus` until then
 
 setup.not-made error no-environment
@@ -220,18 +220,18 @@ setup.not-made error no-environment
   `orch setup FILE` makes it
 
 setup.no-python error no-python-version
-  the host does not have the version of Python that `setup:` names, nor uv, which could load it
+  the host has neither the version of Python that `setup:` names, nor uv, which could download it
   the environment cannot be made
   install that Python there, or uv, or name another version
 
 setup.no-ensurepip error no-ensurepip
-  the Python of the host has no ensurepip, as that of a Debian without python3-venv
+  the Python of the host has no ensurepip, such as Debian's without python3-venv
   a virtual environment cannot be made with it
   install python3-venv there, or put uv into ~/.local/bin there
 
 setup.failed error setup-failed
   uv or pip could not install the requirements on the host
-  the environment is not there, and what was made of it is not used
+  the environment is incomplete, and is not used
   correct the requirements, or set `offline: true` where the host does not reach a package index
 
 setup.no-wheel error no-wheel
@@ -247,12 +247,12 @@ python.unusable error no-python python-too-old
 python.fits fine
   the Python of all hosts has what the script needs, in the same versions
   a gang computes one gradient, and its members agree
-  nothing is to be done
+  nothing needs to be done
 
 python.imports fine
   TensorFlow was imported once on each host, as a task does it
   each start and restart begins with it
-  nothing is to be done
+  nothing needs to be done
 
 python.import-fails error
   TensorFlow is installed on a host, and cannot be imported
@@ -332,7 +332,7 @@ storage.users warning
 storage.speed fine
   how fast the checkpoint directory is written, with a sync, from each host
   a checkpoint of a gigabyte takes that long, and is not safe before
-  nothing is to be done
+  nothing needs to be done
 
 storage.slow warning
   the checkpoint directory is written slowly from a host

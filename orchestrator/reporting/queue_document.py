@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 def queue_document(runs: Mapping[str, Run], now: float) -> dict[str, Any]:
-    """Return who waits, in their order, for what, since when, and when it is reckoned to begin."""
+    """Return who waits, in their order, for what, since when, and when it is expected to begin."""
     return {
         "schema": SCHEMA,
         "queue": [_turn(turn, runs[turn.ask.run_id], now) for turn in turns(runs.values(), now)],

@@ -1,6 +1,6 @@
-"""Checks for the values in cluster.yaml, as pydantic runs them: each with its sentence and its part of the JSON schema.
+"""Checks of the values in cluster.yaml, which pydantic runs: each has an error sentence and a part of the JSON schema.
 
-The types that are made of them are in `forms`.
+The types that use them are in `forms`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def diagnose(sentence: str) -> PydanticCustomError:
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """A check of ours in a field's annotation, with its part of the JSON schema.
+    """A check of orch's own in a field's annotation, with its part of the JSON schema.
 
     It runs after pydantic's own check of the type, or `instead` of it.
     """
@@ -79,7 +79,7 @@ def path_of(what: str) -> AfterValidator:
 
 
 def some() -> AfterValidator:
-    """Return a check for a list that has something in it. It is silent where its items are wrong already."""
+    """Return a check that a list is not empty. It reports nothing where items of the list are wrong already."""
 
     def check(value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:
@@ -113,7 +113,7 @@ _N = TypeVar("_N", int, float)
 def between(
     least: _N, most: _N, value: object, parse: Callable[[object], _N], show: Callable[[_N], str]
 ) -> _N:
-    """Return what was written, parsed. Bounds and value are shown in the notation of the file."""
+    """Return the parsed value. Error messages show bounds and value in the notation of the file."""
     try:
         parsed = parse(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Diagnostics, which say what is wrong in a cluster spec and where, and how a diagnostic shows values."""
+"""Diagnostics: what is wrong in a cluster spec, and where; and how a diagnostic shows values."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def closest(word: object, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Ask whether the closest known word was meant. Return an empty text where none is close."""
+    """Return a question whether the closest known word was meant; empty where no word is close."""
     meant = closest(word, known)
     return f"; did you mean `{meant}`?" if meant else ""

@@ -1,4 +1,4 @@
-"""Parses YAML into a tree that knows the position of every value. On purpose, it accepts less than YAML allows.
+"""Parses YAML into a tree that knows the position of every value. It deliberately accepts less than YAML allows.
 
 - It reads the parser's events one by one and never composes a document. So depth and size are bounded before anything
   is built, and nothing is expanded or constructed.

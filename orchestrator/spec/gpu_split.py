@@ -1,7 +1,7 @@
-"""`gpus: split`: hosts with different numbers of GPUs are cut into tasks that have equally many.
+"""`gpus: split`: divides hosts with different numbers of GPUs into tasks with equal numbers.
 
-A task gets as many GPUs as divide the number of each host without a rest, so that none is idle. A host then holds as
-many of these tasks as it has parts, whatever its `slots` say; a host without GPUs holds none.
+The number of GPUs of a task divides the number of each host without a remainder, so that no GPU is idle. A host then
+holds as many tasks as it has such parts, whatever its `slots` say; a host without GPUs holds none.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from orchestrator.core.words import counted
 def split(
     hosts: Sequence[HostPlan], asks: Iterable[Ask]
 ) -> tuple[tuple[HostPlan, ...], tuple[Ask, ...], tuple[NoPlacement, ...]]:
-    """Return the hosts with a slot for each of their parts, the asks with numbers, and why it cannot be done.
+    """Return the hosts with a slot for each part, the asks with numbers, and why a split is impossible.
 
-    Asks of which none is split are returned as they are.
+    Without an ask that is split, everything is returned unchanged.
 
     >>> hosts, asks, _ = split([HostPlan("a", gpus=tuple(range(8))), HostPlan("b", gpus=(0, 1, 2, 3))],
     ...                        [Ask("worker", 1, split=True)])

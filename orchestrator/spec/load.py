@@ -191,7 +191,7 @@ def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
 
 
 def check_form(text: str) -> list[Diagnostic]:
-    """Return what is wrong with the form of a spec that is no file yet: nothing beside it is looked for."""
+    """Return the diagnostics on the form of a spec that is not in a file yet: the files that it names are not read."""
     root, diagnostics = parse(text)
     if root is None:
         return sorted(diagnostics)
@@ -203,7 +203,7 @@ def check_form(text: str) -> list[Diagnostic]:
 
 
 def check_own(path: str | Path, base_dir: Path) -> tuple[Notify | None, list[Diagnostic]]:
-    """Return the user's own `notify:`, whose keys stand at the top of a file of its own; or None, and what is wrong."""
+    """Return the user's own `notify:`, from a file with its keys at the top level; or None, and the diagnostics."""
     text, said = _read(path)
     if text is None:
         return None, said

@@ -115,7 +115,7 @@ class Ssh(_Model):
 
 
 class Slurm(_Model):
-    """What is asked of Slurm, by `orch up --on slurm`."""
+    """The request of `orch up --on slurm` to Slurm."""
 
     nodes: Annotated[int, Field(ge=1, le=_HOSTS_MAX)] | None = None
     """How many nodes hold tasks. In place of `hosts`; with `hosts`, as many are taken as there are hosts."""
@@ -138,7 +138,7 @@ class Slurm(_Model):
 
 
 class Kubernetes(_Model):
-    """What is asked of Kubernetes, by `orch up --on k8s`: pods that are hosts."""
+    """The request of `orch up --on k8s` to Kubernetes: pods that serve as hosts."""
 
     pods: Annotated[int, Field(ge=1, le=_HOSTS_MAX)] | None = None
     """How many pods hold tasks. In place of `hosts`; with `hosts`, as many are taken as there are hosts."""

@@ -1,4 +1,4 @@
-"""The user's own `notify:`, a file for all of their runs: read when it is needed, and checked each time."""
+"""The user's own `notify:`, a file for all of their runs. It is read and checked each time that it is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.spec.recipient_files import urls
 
 @dataclass(frozen=True, slots=True)
 class OwnNotify:
-    """Who is told of all runs."""
+    """The recipients of messages about all runs."""
 
     on: tuple[str, ...] = ()
     to: tuple[str, ...] = field(default=(), repr=False)

@@ -1,4 +1,4 @@
-"""Find what a script shows before it is started: a path of its own for checkpoints, or that it is no Python."""
+"""Checks a script before it is started: whether it saves to a path of its own, and whether it is Python at all."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PLACES = {
 
 @dataclass(frozen=True, slots=True)
 class OwnPath:
-    """One call that is given a literal path."""
+    """One call with a literal path."""
 
     line: int
     call: str
     path: str
 
     def sentence(self, file: str) -> str:
-        """Say it, with the change that lets orch see the checkpoints."""
+        """Return a sentence on the call, with the change by which orch sees the checkpoints."""
         begin = f"{file}:{self.line}: {self.call} saves into {self.path!r}, where orch does not look: "
         if Path(self.path).suffix:
             instead = f'os.path.join(os.environ["ORCH_CHECKPOINT_DIR"], {Path(self.path).name!r})'
@@ -56,7 +56,7 @@ def sentences(plan: Plan) -> list[str]:
 
 
 def own_paths(source: str) -> list[OwnPath]:
-    """Return the calls that save into a path which the source spells out. Raises SyntaxError."""
+    """Return the calls that save into a literal path. Raises SyntaxError."""
     tree = ast.parse(source)
     names = _assigned_once(tree)
     paths = []
@@ -95,7 +95,7 @@ def _name_of(function: ast.expr) -> str | None:
 
 
 def _literal(node: ast.expr | None, names: dict[str, ast.expr], depth: int = 0) -> str | None:
-    """Return the path, with `{…}` for what is filled in later; None where its beginning is not spelled out."""
+    """Return the path, with `{…}` for parts that are computed; None where its beginning is not literal."""
     if depth > 8:
         return None  # a name that is assigned from itself
     match node:

@@ -129,7 +129,7 @@ def _part(model: type[M], data: Any) -> Part[M]:
 
 
 def _meant(model: type[BaseModel], bad: frozenset[str]) -> frozenset[str]:
-    """Return the keys that unknown keys were probably meant to be: their defaults must not be relied on."""
+    """Return the keys that unknown keys are probably misspellings of: their default values must not be used."""
     unknown = bad - model.model_fields.keys()
     if len(unknown) > _UNKNOWN_MAX:
         return frozenset(model.model_fields)
@@ -137,7 +137,7 @@ def _meant(model: type[BaseModel], bad: frozenset[str]) -> frozenset[str]:
 
 
 def engine_hosts(slurm: Slurm | None, pods: Kubernetes | None) -> tuple[Host, ...]:
-    """Return what an engine is asked for as hosts. Their names are known only once it has chosen them."""
+    """Return placeholder hosts for those that an engine will lend. Their real names are not known yet."""
     if slurm is not None and slurm.nodes is not None:
         return _lent("node", slurm.nodes, slurm.spares, slurm.gpus_per_node, slurm.slots)
     if pods is not None and pods.pods is not None:
@@ -153,7 +153,7 @@ def _lent(what: str, count: int, spares: int, gpus: int, slots: int) -> tuple[Ho
 
 
 def asks(run: Run) -> Iterator[Ask]:
-    """Yield what the tasks ask of the hosts."""
+    """Yield the requests of the tasks for slots and GPUs."""
     for type_, tasks in tasks_of(run).items():
         gpus = tasks.gpus if isinstance(tasks.gpus, int) else None
         yield Ask(type_, tasks.replicas, gpus, split=tasks.gpus == SPLIT)

@@ -150,7 +150,7 @@ def _restart(run: Run) -> RestartPolicy:
 
 
 def _fewest(run: Run, wanted: Iterable[Ask]) -> dict[str, int]:
-    """Return by type how many tasks must be left, where that is fewer than all."""
+    """Return, by type, how many tasks must remain, where that is fewer than all."""
     asked = {ask.type: ask.replicas for ask in wanted}
     return {
         type_: tasks.replicas_min
@@ -173,7 +173,7 @@ def _notify(run: Run, base_dir: Path) -> NotifyPlan | None:
 
 
 def wish_of(path: str | Path, plan: Plan) -> Wish:
-    """Return what the file asks of Slurm for its plan. Raises SpecError."""
+    """Return the request to Slurm for this plan. Raises SpecError."""
     slurm = load_spec(path).slurm or Slurm()
     return Wish(
         name=plan.name,
@@ -188,7 +188,7 @@ def wish_of(path: str | Path, plan: Plan) -> Wish:
 
 
 def pod_wishes_of(path: str | Path) -> PodWishes:
-    """Return what the file asks of Kubernetes. Raises SpecError where it names no image."""
+    """Return the request to Kubernetes. Raises SpecError where the file names no image."""
     asked = load_spec(path).kubernetes or Kubernetes()
     if asked.image is None:
         raise SpecError(

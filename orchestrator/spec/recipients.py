@@ -22,7 +22,7 @@ _ON_THIS_DESKTOP = ("dbus", "qt", "kde", "gnome", "glib", "macosx", "windows", "
 
 
 def service(url: str) -> str:
-    """Return the service of a URL, which is all of it that is ever shown.
+    """Return the service of a URL, the only part of it that is ever shown.
 
     >>> service("ntfy://my-secret-topic"), service("a token by mistake")
     ('ntfy', 'unknown')
@@ -72,7 +72,7 @@ def _schemes(described: dict[str, Any]) -> set[str]:
 
 
 def quiet_apprise() -> Any:
-    """Import apprise, and keep its own words, which show URLs, out of every log."""
+    """Import apprise, and keep its log messages, which show URLs, out of every log."""
     import apprise
 
     logger = logging.getLogger("apprise")

@@ -50,7 +50,7 @@ def relations(parts: Parts) -> Said:
 
 
 def _machines_somewhere(parts: Parts) -> Said:
-    """Check that there are hosts, or what an engine is asked for in their place, and not both."""
+    """Check that there are either hosts or a request to an engine, and not both."""
     slurm, pods = parts.slurm, parts.kubernetes
     if parts.is_empty:
         return
@@ -278,7 +278,7 @@ def _args(parts: Parts) -> Said:
 
 
 def _shadowed(folder: str) -> str | None:
-    """Return what a person has named as our package is, where a script imports from; None for our own sources."""
+    """Return a file or folder of the user with the name of orch's package, which would hide it from scripts."""
     module, package = "orchestrator.py", os.path.join("orchestrator", "__init__.py")
     ours = os.path.isfile(os.path.join(folder, "orchestrator", "bundle_main.py"))
     return next((n for n in (module, package) if not ours and os.path.isfile(os.path.join(folder, n))), None)

@@ -1,4 +1,4 @@
-"""The batch script of a run: readable, and nothing in it but checked words and quoted paths."""
+"""Writes the batch script of a run: readable, and made of checked words and quoted paths only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN_SHARE = ("--exclusive", "--oversubscribe", "--cpus-per-task", "--cpus-per-g
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked of Slurm."""
+    """The request to Slurm."""
 
     name: str
     nodes: int

@@ -87,7 +87,7 @@ def secret_values(spec: ClusterSpec, base_dir: Path = Path()) -> dict[str, str]:
 def secret_files(spec: ClusterSpec, base_dir: Path, file: Path | None) -> tuple[str, ...]:
     """Return the files that hold secrets of the run, absolute: none of them is ever pushed, wherever it lies.
 
-    Those that `secrets` and `notify` name; and the spec itself, if a secret stands in it.
+    These are the files that `secrets` and `notify` name, and the spec itself if it contains a secret.
     """
     named = [*spec.run.secrets.values()]
     inline = any(looks_secret(name, value) for name, value in spec.run.env.items())

@@ -1,4 +1,4 @@
-"""A cluster spec with another number of replicas, for who measures it at several sizes."""
+"""Changes the number of replicas of a cluster spec, to measure it at several sizes."""
 
 from __future__ import annotations
 

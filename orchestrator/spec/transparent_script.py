@@ -1,4 +1,4 @@
-"""Find what differs by worker, or is lost by a restart, in a script that is to run under `transparent: true`."""
+"""Finds code in a script for `transparent: true` whose result differs by worker or is lost by a restart."""
 
 from __future__ import annotations
 

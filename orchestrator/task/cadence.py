@@ -1,8 +1,8 @@
-"""When to save, counted in steps, so that the processes that train together save together.
+"""Decides when to save, counted in steps, so that the processes that train together save together.
 
-Clocks differ, and a save that one process begins alone waits for the others for ever. All count the same steps, though.
-So at a step that all of them know the chief says how many steps there are until the next save. It saves once after a
-few steps, which tells what a save costs, and from then on at the interval that costs least (`interval.py`).
+Clocks differ, and a save that one process begins alone would wait for the others for ever. But all processes count the
+same steps. So at an agreed step the chief says how many steps there are until the next save. The first save comes after
+a few steps and shows what a save costs; from then on the interval is the one that costs least (`interval`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Wish:
 
     @staticmethod
     def read(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Wish:
-        """Return that of ORCH_RUNTIME, and how often the head node expects a failure."""
+        """Return the wish in ORCH_RUNTIME, and how often the head node expects a failure."""
         steps, seconds = options.get("save_every_steps"), options.get("save_every_s")
         try:
             failure_s = float(environment.get("ORCH_FAILURE_EVERY_S", ""))
@@ -79,7 +79,7 @@ class Cadence:
         self._is_paced = wish.seconds is None
 
     def step(self, steps: int = 1) -> bool:
-        """Count steps. Return whether to save now; `saved` must follow then."""
+        """Count steps. Return whether to save now; if so, the caller must call `saved` after the save."""
         if self._mark is None:
             self._mark = self._now()
         else:
@@ -93,12 +93,12 @@ class Cadence:
         return True
 
     def saved(self, cost_s: float, written_s: float = 0.0, step: int | None = None) -> None:
-        """Learn from a save, and agree on the next one.
+        """Measure a save that was made, and agree on the next one.
 
         Args:
             cost_s: how long it held the training up.
-            written_s: how long the one before was written beside the training.
-            step: of the training, where it is known; people read it while nobody has verified that save.
+            written_s: how long the save before was written beside the training.
+            step: the step of the training, where it is known. It is shown until the save is verified.
         """
         self._saved_step = step
         self._cost_s = _averaged(self._cost_s, cost_s)
@@ -169,7 +169,7 @@ FAILURE_S = 84 * 3600.0
 
 
 class Interval:
-    """How long to train between two saves, and what decided."""
+    """How long to train between two saves, and which rule decided that."""
 
     def __init__(self, seconds: float, why: str) -> None:
         self.seconds = seconds
@@ -180,9 +180,9 @@ class Interval:
 def interval(cost_s: float, failure_s: float, written_s: float = 0.0) -> Interval:
     """Return the interval at which saving costs least. It runs inside the task, which measures the cost.
 
-    A run that saves seldom trains many steps again after a failure, and one that saves often loses time to saving: with
-    a save that holds the training up for `cost_s`, and a failure every `failure_s`, both together are least at
-    sqrt(2 * cost_s * failure_s) (Young, 1974).
+    A run that saves seldom trains many steps again after a failure, and one that saves often loses time to saving. If a
+    save holds the training up for `cost_s`, and a failure comes every `failure_s`, the sum of both costs is least at
+    the interval sqrt(2 * cost_s * failure_s) (Young, 1974).
 
     Args:
         cost_s: how long a save holds the training up.

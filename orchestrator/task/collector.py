@@ -1,11 +1,10 @@
-"""Python's cyclic garbage collector does not run while a framework is imported.
+"""Pauses Python's cyclic garbage collector while a framework is imported.
 
 The import of TensorFlow makes some 450,000 objects that live as long as the process, and almost none that is garbage.
 Under Python's thresholds the collector walks them again and again meanwhile: a quarter of the import's CPU.
 
-The first threshold is set to 0, and nothing is disabled: so a library that disables and enables collection around
-something of its own does not begin it again, and whoever sets thresholds or disables collection meanwhile is not
-overruled.
+The first threshold is set to 0 instead of disabling collection. So a library that disables and enables collection
+around its own work does not start it again, and thresholds that anybody sets meanwhile are kept.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def paused(*, freeze: bool = False) -> Iterator[None]:
-    """Pause collection, and then collect once. With `freeze`, do not: all that is there is never walked again.
+    """Pause collection, and then collect once. With `freeze`, exempt all present objects from collection instead.
 
-    Only before the script begins may that be. What a script has made may become garbage, and would not be freed.
+    Use `freeze` only before the script begins: objects that a script has made may become garbage, and must be freed.
     """
     before = gc.get_threshold()
     if before[0] == 0 or not gc.isenabled():  # it is paused already, or off for good

@@ -1,7 +1,7 @@
 """The runtime's end of the socket to its shim, which carries JSON lines in both directions.
 
-Training must never wait for us. If the shim does not take a message at once, progress is dropped, and an error waits
-one second at most. Without a socket, every call silently does nothing.
+Training must never wait for orch. If the shim does not accept a message at once, a progress report is dropped, and an
+error waits one second at most. Without a socket, every call silently does nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Link:
 
     @staticmethod
     def from_environment() -> Link:
-        """Take the socket from ORCH_FD, and hide it: a child of the script must not use it or keep it open."""
+        """Open the socket of ORCH_FD, and remove the variable: a child of the script must not get it."""
         text = os.environ.pop("ORCH_FD", "")
         if not text.isdecimal():
             return Link(None)
@@ -65,7 +65,7 @@ class Link:
             return True
 
     def say(self, kind: str, message: str) -> None:
-        """Tell a person something, in the task's log and through the coordinator."""
+        """Send a message to people, in the task's log and through the coordinator."""
         print(f"orch: {message}", file=sys.stderr, flush=True)
         self.send({"say": {"kind": kind, "message": message}}, wait_s=1.0)
 

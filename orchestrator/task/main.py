@@ -123,7 +123,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
 
 
 def _wait_at_gate(link: Link, orders: Orders, progress: Progress) -> None:
-    """Report ready, wait for the release, and take the environment that it brings."""
+    """Report ready, wait for the release, and set the environment variables that come with it."""
     from orchestrator.task.keras import hooks
 
     hooks.install(link, progress)
@@ -137,7 +137,7 @@ def _wait_at_gate(link: Link, orders: Orders, progress: Progress) -> None:
 
 
 def _measurement(wanted: Mapping[str, Any], progress: Progress) -> Proving | None:
-    """Begin to measure for `orch scale`, or to record for `orch prove`. Return the recorder, which seeds the script."""
+    """Start to measure for `orch scale`, or to record for `orch prove`. Return the recorder, which seeds the script."""
     if wanted.get("measure"):
         from orchestrator.task.trials.measured import Measuring
 

@@ -61,12 +61,12 @@ class Progress:
             self.flush()
 
     def began(self, step: Any) -> None:
-        """Say at which step training begins, if this is the first to know. Raises what reading it raises."""
+        """Record at which step training begins, if that is not known yet. Raises what reading the step raises."""
         if self._began is None:
             self._began = (int(step), 0)
 
     def _follow(self, step: Any) -> None:
-        """Tell from the first two reports where training began: the first one comes some steps after that."""
+        """Infer from the first two reports where training began: the first report comes some steps later."""
         try:
             # Reading a strategy's variable may be a collective.
             number = int(step) if is_plain(step) else None
@@ -95,7 +95,7 @@ class Progress:
             self.lost(latest[0] if latest is not None else None, e)
 
     def lost(self, step: Any, error: Exception) -> None:
-        """Say that a position could not be read or sent. Said once, since it may come at every step."""
+        """Report, once, that a position could not be read or sent, since it may happen at every step."""
         if self._is_lost:
             return
         self._is_lost = True
@@ -169,7 +169,7 @@ def as_number(value: Any) -> float | None:
 
 
 def not_finite(value: Any) -> NotFinite | None:
-    """Return the word for a number that JSON has none for. None: it is no number, or a finite one."""
+    """Return the name of a number that JSON cannot express; None for finite numbers and other values."""
     try:
         number = float(value)
     except Exception:  # as above

@@ -1,8 +1,8 @@
-"""What this process does, in one word: sent with each heartbeat, and seen from beside the training.
+"""The stage of this process, such as `importing`: sent with each heartbeat, and found without touching the training.
 
-The stack of the main thread tells it, looked at once a second. While TensorFlow connects to its peers it holds Python's
-lock, so that no thread of this process runs: this stage is said before, by whoever wraps the strategy's constructor. To
-which peers it connects, the shim sees from outside (`host/shim/peers.py`).
+It is read from the stack of the main thread once a second. While TensorFlow connects to its peers, it holds Python's
+lock, and no thread of this process runs: so the wrapper of the strategy's constructor sends this stage before. The shim
+sees from outside to which peers it connects (`host/shim/peers.py`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ where it is remembered."""
 
 
 class Stages:
-    """The stage of this process: null where nothing tells it, as in a loop of the script's own before its first report,
+    """The stage of this process; null where it is unknown, as in a loop of the script's own before its first report,
     in a task that only serves, or after a fit."""
 
     def __init__(self, link: Link, progress: Progress) -> None:
@@ -64,7 +64,7 @@ class Stages:
         """It serves, or executed a function of TensorFlow's outside of Keras: its own loop may train in there."""
 
     def connecting(self, connect: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap what connects to the peers, so that this stage is said before, and the next one after it."""
+        """Wrap a function that connects to the peers: send this stage before it, and the next stage after it."""
 
         @functools.wraps(connect)
         def connected(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ class Stages:
         self._link.send({"heartbeat": {"stage": self.now()}}, wait_s=wait_s)
 
     def now(self) -> Stage | None:
-        """Return what this process does now."""
+        """Return the present stage."""
         if self._connecting:
             return "connecting"
         stage, imports = self._inspect(sys._current_frames().get(self._main or 0))
@@ -104,7 +104,7 @@ class Stages:
         )
 
     def _inspect(self, frame: FrameType | None) -> tuple[Stage | None, bool]:
-        """Return what the innermost telling function does, and whether something is being imported."""
+        """Return the stage of the innermost known function on the stack, and whether something is being imported."""
         imports = False
         while frame is not None:
             path, name = frame.f_code.co_filename, frame.f_code.co_name

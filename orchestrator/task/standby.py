@@ -1,9 +1,9 @@
-"""What a standby does otherwise than a task that is about to train: it must not be in the way of those that do.
+"""How a standby differs from a task that is about to train: it must not disturb the tasks that train.
 
-It imports in a thread of the lowest priority. On Linux each thread has a priority of its own, and one that was lowered
-cannot be raised again without privileges: so the main thread, which trains later, is never lowered. NumPy's threads are
-made by its import and would stay as low as their maker, so NumPy is imported by the main thread. When memory runs out,
-the kernel shall take the standby, and not what trains; that is taken back with the release.
+It imports in a thread of the lowest priority. On Linux each thread has a priority of its own, and a lowered one cannot
+be raised again without privileges, so the main thread, which trains later, is never lowered. NumPy's threads are made
+by its import and inherit the priority, so the main thread imports NumPy. If memory runs out, the kernel is to kill the
+standby and not a task that trains; this setting is undone at the release.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OOM_FILE = "/proc/self/oom_score_adj"
 
 
 class Manners:
-    """Those of this process: of a standby until its release, and of a task that is about to train none."""
+    """The restraints of a standby until its release. A task that is about to train has none."""
 
     def __init__(self, *, is_standby: bool) -> None:
         self.is_standby = is_standby
@@ -31,7 +31,7 @@ class Manners:
 
     @staticmethod
     def from_environment() -> Manners:
-        """Return those that ORCH_STANDBY asks for, which the script does not see."""
+        """Return the restraints that ORCH_STANDBY asks for, and hide that variable from the script."""
         return Manners(is_standby=bool(os.environ.pop("ORCH_STANDBY", "")))
 
     def imports(self, work: Callable[[], T], named: set[str]) -> T:
@@ -55,13 +55,13 @@ class Manners:
         return done[0] if done else work()
 
     def released(self) -> None:
-        """Take the place of those that trained."""
+        """End the restraints: this task trains now."""
         if self._score_before is not None:
             _score(self._score_before)
 
 
 def _score(wanted: str) -> str | None:
-    """Set how soon the kernel takes this process when memory runs out. Return what it was; None where it cannot be."""
+    """Set how soon the kernel kills this process when memory runs out. Return the old value; None if that fails."""
     try:
         with open(_OOM_FILE, "r+") as file:
             before = file.read().strip()

@@ -1,4 +1,4 @@
-"""What this process knows of itself: set while it starts, and asked by whatever runs in it.
+"""Facts about this process: set while it starts, and read by the code that runs in it.
 
 Without orch nothing is set: `orchestrator.runtime` then does nothing.
 """
@@ -31,7 +31,7 @@ stop_hooks: list[Callable[[], object]] = []
 
 
 def tell_saving(saving: Saving) -> None:
-    """Report how often this task saves, with its next step."""
+    """Report how often this task saves, together with its next step."""
     if progress is not None:
         progress.saving = saving
 
@@ -47,7 +47,7 @@ def replicas_planned() -> int:
 
 
 def on_shrink() -> str:
-    """Return what the spec wants with fewer replicas: `hold_batch`, `scale_lr` or `ignore`."""
+    """Return what to do with fewer replicas, by the spec: `hold_batch`, `scale_lr` or `ignore`."""
     return os.environ.get("ORCH_ON_SHRINK") or "ignore"
 
 

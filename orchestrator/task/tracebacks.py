@@ -1,4 +1,4 @@
-"""Tracebacks of the user's script, as Python alone would print them: without our own frames."""
+"""Prints tracebacks of the user's script as plain Python would: without orch's own frames."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def last_line(error: BaseException) -> str:
 
 
 def _of_user_code(lines: list[str]) -> str:
-    """Return what an error says that was raised while TensorFlow traced the script's code, and the last place there.
+    """Return the message and the last place in the script of an error that was raised while TensorFlow traced its code.
 
     The error itself, indented, follows the places: `File "train.py", line 7, in train_step *`.
     """

@@ -1,7 +1,7 @@
-"""Writes saves beside the training: what was copied in memory goes to the disk in a thread.
+"""Writes saves beside the training: a thread writes the copy in memory to the disk.
 
-One save at a time: who saves again while the last one is being written waits for it. What goes wrong in the thread is
-raised where the training would have met it, at the next save or at the end.
+There is one save at a time: a second save waits until the first is written. An error in the thread is raised in the
+training, at the next save or at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Writer:
         """How long the last save was written; 0 before the first one."""
 
     def write(self, work: Callable[[], None]) -> None:
-        """Do this work beside the training, after the work before. Raises what that has raised."""
+        """Do this work beside the training, after the previous work. Raises what the previous work has raised."""
         self.wait()
         # The thread is not a daemon, so a script that ends meanwhile waits for its last save.
         self._thread = threading.Thread(target=self._run, args=(work,), name="orch-save")

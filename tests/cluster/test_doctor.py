@@ -342,7 +342,7 @@ def test_the_first_hour_goes_as_its_page_says(
         assert "which hosts?" in cluster.orch("init").stderr
         unknown = cluster.orch("init", "gpu-a", "--output", "early.yaml")
         assert unknown.returncode == 4, "its key is trusted by nobody yet"
-        assert "gpu-a was not looked at" in (tmp_path / "early.yaml").read_text()
+        assert "gpu-a was not examined" in (tmp_path / "early.yaml").read_text()
         cluster.ok("trust", "early.yaml", "--yes")
         (tmp_path / "early.yaml").write_text((tmp_path / "early.yaml").read_text().replace("gpu-a", "gpu-b"))
         cluster.ok("trust", "early.yaml", "--yes")

@@ -44,13 +44,13 @@ def test_row_71_a_host_that_is_gone_for_good_owes_no_proof_and_is_swept_if_it_co
     assert "host-1" in linked(cluster), "it is waited for"
     said = cluster.orch("drain", "host-1", "--gone")
     assert said.returncode == 0, said.stderr
-    assert "host-1 is gone for good, by the user's word at 20" in said.stdout
+    assert "host-1 is gone for good, as the user said at 20" in said.stdout
     assert run_id in said.stdout
     run = cluster.run()
     assert run["proof"]["unreachable"] == []
-    assert "by the user's word at" in run["proof"]["gone"]["host-1"]
+    assert "as the user said at" in run["proof"]["gone"]["host-1"]
     for shown in ("status", "why"):
-        assert "by the user's word at" in cluster.ok(shown, "t"), shown
+        assert "as the user said at" in cluster.ok(shown, "t"), shown
     wait_until(lambda: linked(cluster) == set(), "nobody connects to it any more")
     cluster.kill_coordinator()
     cluster.ok("coordinator", "start")

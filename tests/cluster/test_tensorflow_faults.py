@@ -322,7 +322,7 @@ def test_row_92_an_optimizer_that_was_changed_before_a_resume_is_said_to_be_that
     run = ended(cluster, "FAILED")
     found = run["first_cause"]
     assert found["cause"] == "resume-mismatch", found
-    assert found["sentence"].endswith("it did not go on from there")
+    assert found["sentence"].endswith("it did not resume from it")
     assert "the model or the optimizer was changed" in found["means"]
     assert sum(name.endswith(".weights.h5") for name in saved) == 3
     assert digests(cluster.directory / "ckpt/gen-000001") == saved, "nothing is removed"

@@ -262,6 +262,6 @@ def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bo
     if fix:
         done = _Fixes(session, plan, found, asks=not as_json).all(orphans)
         session.say(
-            f"fixed; `orch doctor {file}` looks again" if done else "nothing of it can be fixed from here"
+            f"fixed; `orch doctor {file}` looks again" if done else "none of this can be fixed from here"
         )
     return 1 if result.errors else 0

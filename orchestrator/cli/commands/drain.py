@@ -40,9 +40,7 @@ def give_up(name: str | None, host: str, session: Session) -> list[dict[str, Any
     runs = runs_of(client)
     chosen = [find(runs, name)] if name else [run for run in runs if awaits(run, host)]
     if not chosen:
-        raise UsageError(
-            f"no run awaits anything from {host}", hint="`orch status` shows hosts that do not answer"
-        )
+        raise UsageError(f"no run waits for {host}", hint="`orch status` shows hosts that do not answer")
     body = {"host": host, "gone": True}
     return [client.post(f"/v1/runs/{run['run_id']}/drain", body) for run in chosen]
 

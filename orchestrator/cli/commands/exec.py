@@ -132,7 +132,7 @@ def run(
         remote.hang_up()
         if late:
             unsure = listed([running[future] for future in late])
-            session.warn(f"{unsure} did not say that it has ended there; it ends with the connection")
+            session.warn(f"{unsure} did not confirm that the command has ended; it ends with the connection")
         output.end()
         raise e
 

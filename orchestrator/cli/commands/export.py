@@ -89,7 +89,7 @@ command.add_command(export_slurm.command)
     "--code", "code_dir", help="The directory of the image that has the code. Default: a ConfigMap."
 )
 @click.option("--python", help="The image's Python. Default: `run.python` of the spec, else python3.")
-@click.option("--claim", type=_NAME, help="A PersistentVolumeClaim that is there, for the checkpoints.")
+@click.option("--claim", type=_NAME, help="An existing PersistentVolumeClaim, for the checkpoints.")
 @click.option(
     "--claim-only",
     is_flag=True,
@@ -105,14 +105,14 @@ command.add_command(export_slurm.command)
     type=click.IntRange(0, 10000),
     default=100,
     show_default=True,
-    help="How many restarts that are somebody's fault; the entry gives up sooner without progress.",
+    help="How many restarts after failures; without progress, the pods give up sooner.",
 )
 @click.option(
     "--save-wait",
     type=click.IntRange(0, 86400),
     default=120,
     show_default=True,
-    help="How many seconds a pod that must end goes on, for one more checkpoint.",
+    help="How many seconds a pod that must end may go on, to save one more checkpoint.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a List as JSON.")
 @click.pass_obj

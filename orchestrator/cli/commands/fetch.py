@@ -133,7 +133,7 @@ def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
     failed, differ = by_state.get("failed", []), by_state.get("differs", [])
     if failed:
         raise OrchestratorError(
-            f"{counted(len(failed), 'file')} did not come: {listed(failed)}",
+            f"{counted(len(failed), 'file')} could not be fetched: {listed(failed)}",
             hint="fetch again: what is here already is not sent twice",
         )
     if differ:

@@ -149,7 +149,7 @@ def shown(items: Sequence[Item], session: Session) -> str:
     help="Look on this spec's hosts. Default: hosts of known runs.",
 )
 @click.option(
-    "--yes", is_flag=True, help="Remove without asking; of what lives, only runs named by --even-alive."
+    "--yes", is_flag=True, help="Remove without asking; runs that are alive only if --even-alive names them."
 )
 @click.option("--dry-run", is_flag=True, help="List the orphans only.")
 @click.option(
@@ -250,7 +250,7 @@ def _agreed(session: Session, chosen: Sequence[Item], even_alive: Sequence[str],
     end = f", and kill its processes (pid {living})" if living else ""
     named = {item.run for item in chosen if item.state in ("driven", "alive") and item.run in even_alive}
     if all(
-        confirm(session, f"{run} lives. End and remove it?", word=run) for run in sorted(named)
+        confirm(session, f"{run} is alive. End and remove it?", word=run) for run in sorted(named)
     ) and confirm(session, f"Remove {size(sum(item.bytes for item in chosen))}{end}?"):
         return True
     session.say("Nothing removed")

@@ -44,7 +44,7 @@ _SSH_CONFIG = "~/.ssh/config"
     "train.py.",
 )
 @click.option("--name", help="The run's name. Default: that of this directory.", metavar="NAME")
-@click.option("--dir", "directory", help="A directory that the hosts share. Default: it is looked for.")
+@click.option("--dir", "directory", help="A directory that the hosts share. Default: orch searches for one.")
 @click.option(
     "--output",
     default="cluster.yaml",
@@ -106,7 +106,7 @@ def _examine(
     from orchestrator.spec.foreign.layout import distinct, machine_of
 
     machines = distinct([machine_of(host) for host in hosts])
-    session.say(f"looking at {listed([machine.name for machine in machines])} …")
+    session.say(f"examining {listed([machine.name for machine in machines])} …")
     result = survey.survey(
         [_host(machine) for machine in machines],
         transports(session.paths),
@@ -133,7 +133,7 @@ def _host(machine: Machine) -> HostPlan:
 
 def _sentence(one: Surveyed) -> str:
     if one.why is not None:
-        return f"  {one.host.name}: not looked at: {one.why.removeprefix(f'{one.host.name}: ')}"
+        return f"  {one.host.name}: not examined: {one.why.removeprefix(f'{one.host.name}: ')}"
     gpus = f"{counted(one.gpus, 'GPU')}{f' ({one.gpu_name})' if one.gpu_name else ''}"
     python = (
         f"TensorFlow {one.tensorflow} in {one.python}"
@@ -150,7 +150,7 @@ def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str,
 
     heard = [one for one in survey.hosts if one.why is None]
     remarks = [
-        f"{one.host.name} was not looked at: its `gpus` and `python` are to be filled in"
+        f"{one.host.name} was not examined: fill in its `gpus` and `python`"
         for one in survey.hosts
         if one.why is not None
     ]

@@ -50,12 +50,18 @@ def _several(option: str, name: str, help: str, **more: Any) -> Callable[[Any], 
 @click.option("-t", "--timestamps", is_flag=True, help="Begin lines with their time: local, with the zone.")
 @click.option("--utc", is_flag=True, help="Read and print times as UTC.")
 @click.option("--grep", metavar="REGEX", help="Only lines in which this is found.")
-@_several("--task", "tasks", "Of this task.", metavar="TASK", shell_complete=complete_logged_task)
+@_several("--task", "tasks", "Only lines of this task.", metavar="TASK", shell_complete=complete_logged_task)
 @_several(
-    "--host", "hosts", "Of the tasks on this host.", metavar="HOST", shell_complete=complete_logged_host
+    "--host",
+    "hosts",
+    "Only lines of tasks on this host.",
+    metavar="HOST",
+    shell_complete=complete_logged_host,
 )
-@_several("--generation", "generations", "Of this generation.", metavar="N", type=click.IntRange(min=1))
-@click.option("--level", type=click.Choice(LEVELS), help="Only lines that are at least so serious.")
+@_several(
+    "--generation", "generations", "Only lines of this generation.", metavar="N", type=click.IntRange(min=1)
+)
+@click.option("--level", type=click.Choice(LEVELS), help="Only lines of this level, or more serious ones.")
 @click.option("--fold", is_flag=True, help="Show equal lines of several tasks once, with their number: ×4.")
 @click.option("--raw", is_flag=True, help="Show all lines whole, and all that gRPC repeats.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines. Their times are UTC.")

@@ -46,7 +46,9 @@ def registry(environment: Environment) -> CollectorRegistry:
     ],
 )
 @click.option("--listen", default=DEFAULT, show_default=True, metavar="ADDRESS:PORT", help="Where to listen.")
-@click.option("--no-token", is_flag=True, help="Ask for no bearer token: for whoever reaches the address.")
+@click.option(
+    "--no-token", is_flag=True, help="Serve without a bearer token, to whoever reaches the address."
+)
 @click.option("--once", is_flag=True, help="Print the metrics once, and serve nothing.")
 @click.pass_obj
 def command(session: Session, listen: str, no_token: bool, once: bool) -> int:

@@ -54,7 +54,7 @@ def run(where: str, urls: list[str], now: str) -> dict[str, Any]:
         problem = deliver(
             url,
             title=f"orch: a test from {head}",
-            body=f"This is how orch on {head} tells of its runs. Nothing has happened.\n\n{now}",
+            body=f"This is how orch on {head} reports on its runs. Nothing has happened.\n\n{now}",
             level="info",
         )
         took_s = round(time.monotonic() - began, 3)

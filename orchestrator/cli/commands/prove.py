@@ -172,15 +172,17 @@ def _figure(value: float | None) -> str:
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
 @click.option("--steps", type=click.IntRange(1, 1000), default=20, show_default=True)
-@click.option("--replicas", type=click.IntRange(1, 1000), help="How many. Default: those of the spec.")
+@click.option(
+    "--replicas", type=click.IntRange(1, 1000), help="The number of replicas. Default: that of the spec."
+)
 @click.option(
     "--tolerance",
     type=click.FloatRange(0, 1),
     default=TOLERANCE,
     show_default=True,
-    help="What may differ of the loss, and of the way that the weights went.",
+    help="The tolerated difference of the loss, and of the weights' change.",
 )
-@click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="Of each training.")
+@click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="The timeout of each training.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(

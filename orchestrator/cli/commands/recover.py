@@ -97,7 +97,7 @@ def check_give_up(give_up: Sequence[str], loss: Loss, search: Search) -> None:
         if run_id not in unreadable:
             names = ", ".join(unreadable)
             hint = f"these cannot be read: {names}" if names else "`orch kill` ends a run that can be read"
-            raise UsageError(f"{run_id} is no run of the journal that cannot be read", hint=hint)
+            raise UsageError(f"{run_id} is not among the runs that cannot be read", hint=hint)
         run = search.found.get(run_id)
         if run is not None and run.lives_on:
             where = ", ".join(sorted(run.lives_on))

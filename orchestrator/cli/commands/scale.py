@@ -154,7 +154,7 @@ def _or_dash(value: float | None, form: str) -> str:
 @click.option(
     "--warmup", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Steps before."
 )
-@click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="Of each size.")
+@click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="The timeout of each size.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(

@@ -239,7 +239,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
         ("orch up cluster.yaml --wait --timeout 12h", "Wait for the outcome, for scripts"),
         ("orch up cluster.yaml --dry-run", "Show the plan only"),
         ("orch up cluster.yaml --queue", "Wait until its GPUs are free, and begin then"),
-        ("orch up cluster.yaml --restart", "Go on with the code and spec of now, from the checkpoint"),
+        ("orch up cluster.yaml --restart", "Continue with the present code and spec, from the checkpoint"),
         ("orch up cluster.yaml --on slurm --follow", "Submit a job to Slurm, and train on its nodes"),
         (
             "orch up cluster.yaml --on k8s --follow",
@@ -252,7 +252,9 @@ def exit_code(document: Mapping[str, Any]) -> int:
 @click.option("--wait", is_flag=True, help="Wait until the run ends; the exit code is its outcome.")
 @click.option("--follow", is_flag=True, help="Like --wait, and show progress and logs. Ctrl-C detaches.")
 @click.option(
-    "--level", type=click.Choice(LEVELS), help="With --follow: only log lines that are at least so serious."
+    "--level",
+    type=click.Choice(LEVELS),
+    help="With --follow: only log lines of this level, or more serious ones.",
 )
 @click.option("--detach", is_flag=True, help="Return once the coordinator has accepted the run.")
 @click.option("--dry-run", is_flag=True, help="Show the plan; start nothing.")
@@ -279,7 +281,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
     help="Take nodes from Slurm, or pods from Kubernetes (experimental), as many as the file has hosts, or "
     "`slurm: {nodes: …}` or `kubernetes: {pods: …}` says.",
 )
-@click.option("--no-check", is_flag=True, help="Do not look first whether the hosts reach each other.")
+@click.option("--no-check", is_flag=True, help="Do not check first whether the hosts reach each other.")
 @click.option("--timeout", type=DURATION, help="Stop waiting after this time, with exit code 7.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one document at the end instead of the run's id."

@@ -84,7 +84,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         Cause.UNSUPPORTED,
         (),
-        "the script does what this strategy cannot do; another start would meet the same",
+        "the script does what this strategy cannot do; another start would fail in the same way",
         "the message names the place in the script, and the way out",
         kind="unsupported",
     ),

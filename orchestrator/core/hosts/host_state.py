@@ -92,7 +92,7 @@ def set_stuck(turn: Turn, name: str, why: str) -> None:
 
 
 STUCK_HINT = (
-    "it goes when what it waits for answers (a disk, a network file system, a GPU), or when somebody ends it who may; "
+    "it ends when what it waits for answers (a disk, a network file system, a GPU), or when its owner ends it; "
     "else reboot the host"
 )
 

@@ -115,7 +115,7 @@ def host_up(turn: Turn, event: HostUp) -> None:
     if host.gone:
         turn.note(
             NoteKind.HOST_BACK,
-            f"{host.name}, which was said to be gone for good, is there: what is left of the run on it is ended; "
+            f"{host.name}, which was said to be gone for good, is back: the run's remaining processes there are ended; "
             f"`orch undrain {host.name}` lets it get tasks again",
         )
         host = turn.set_host(host, gone="", state_why="by the user, who said that it was gone")

@@ -42,12 +42,12 @@ _FINDINGS = {
         "open the TCP ports {ports} between the hosts, or set `data_address` to an address that all of them reach",
     ),
     "no-route": _Finding(
-        "there is no way to that network",
+        "there is no route to that network",
         "set `data_address` to an address on a network that all hosts share",
     ),
     "refused": _Finding(
         "nothing listens there",
-        "see that this address is that of {peer_host}, and of the network that the hosts share",
+        "check that this is the address of {peer_host} on the network that the hosts share",
         tells_later=False,
     ),
     "proxy": _Finding(

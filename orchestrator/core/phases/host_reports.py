@@ -31,8 +31,8 @@ _NOBODY_IS_ENDED = (Phase.RENDEZVOUS, Phase.RUNNING)
 
 NO_STEPS_AFTER_S = 300.0
 NO_STEPS = (
-    "the script has told no step in 5 minutes: unless it is still loading, its loop is one of its own, and has to call "
-    "`runtime.report(step)` (from orchestrator import runtime); without it neither progress nor a standstill is seen"
+    "the script has reported no step in 5 minutes: unless it is still loading, its loop is one of its own, and has to "
+    "call `runtime.report(step)` (from orchestrator import runtime); without it neither progress nor a stall is seen"
 )
 """Said of a script with neither `fit` nor a report."""
 
@@ -96,7 +96,7 @@ def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
     turn.note(
         NoteKind.OVERTAKEN,
         f"{host.name} has {newest.task} of generation {newest.generation}, which another coordinator has started; "
-        "what lives of it is stopped, and the number is not used again",
+        "its living tasks are stopped, and the number is not used again",
         newest.task,
     )
     prove_again(turn)
@@ -292,7 +292,7 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
         ):
             if not task.is_muted:
                 turn.set_task(task, is_muted=True)
-                muted = f"{task.id} says more than is kept of a task: its further sentences are left out"
+                muted = f"{task.id} sends more messages than are kept of a task: further ones are left out"
                 turn.note(NoteKind.LIMIT_REACHED, muted, task.id)
             break
         turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)

@@ -139,7 +139,7 @@ def _restart(turn: Turn, task: Task) -> None:
     fresh = _fresh(turn, task, decided)
     when = f"in {duration(decided.delay_s)} ({decided.reason})" if decided.delay_s else "at once"
     if fresh.phase is not TaskPhase.WAITING:
-        when = "at once, by the one that has waited as a standby"
+        when = "at once, by the task that has waited as a standby"
     done = f"restarted individually, {when}; the other tasks continue"
     if waits_to_leave(turn.run, fresh):
         state = run.host(task.host).state.value

@@ -47,11 +47,11 @@ def say(turn: Turn, chief: Task) -> None:
     if step is None or run.phase is not Phase.RUNNING or why_refused(run) is not None:
         return
     at = f"about step {step}" if chief.progress.began_stride else f"step {step}"
-    sentence = f"the script went on at {at} from a place of its own: it can be neither verified nor fenced"
+    sentence = f"the script went on at {at} from a place of its own, which can be neither verified nor fenced"
     warning = f"generation {run.generation}: {sentence}; have it save in $ORCH_CHECKPOINT_DIR"
     if warning in run.warnings:
         return
-    others = [old for old in run.warnings if " from a place of its own: " not in old]
+    others = [old for old in run.warnings if " from a place of its own" not in old]
     turn.set(warnings=(*others, warning))
     lost = max(0, run.downtime.step - step) if run.downtime and run.downtime.step is not None else None
     if lost is not None:

@@ -111,11 +111,11 @@ def _give_up(turn: Turn, event: DrainRequested) -> None:
     host = turn.run.host(event.host)
     if host.gone:
         return
-    why = f"gone for good, by the user's word at {event.gone}"
+    why = f"gone for good, as the user said at {event.gone}"
     turn.set_host(host, state=HostState.DRAINED, state_why=why, gone=event.gone)
     turn.note(NoteKind.HOST_GONE, f"{host.name} is {why}: no proof is awaited from it")
     for task in host_state.living(turn.run, host):
-        host_state.lose(turn, task, f"{host.name} is gone, by the user's word")
+        host_state.lose(turn, task, f"{host.name} is gone, as the user says")
     if turn.run.phase.is_terminal:
         turn.do(CloseHost(host=host.name))
 

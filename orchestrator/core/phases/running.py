@@ -152,7 +152,7 @@ def _resumed_wrongly(turn: Turn) -> bool:
         return False
     sentence = (
         f"resume-mismatch: {chief.id} was given the checkpoint of step {given} and reports step "
-        f"{chief.first_step}: it did not go on from there"
+        f"{chief.first_step}: it did not resume from it"
     )
     hint = Cause.RESUME_MISMATCH.row.advice
     turn.set(problem=Problem(code="resume-mismatch", message=sentence, hint=hint))
@@ -203,7 +203,7 @@ def judge_pace(turn: Turn) -> None:
     if (was and was.key) == (is_now and is_now.key):
         return
     if is_now is None:
-        turn.note(NoteKind.BOTTLENECK, "nothing limits the run any more that was measured")
+        turn.note(NoteKind.BOTTLENECK, "no measured value limits the run any more")
         return
     turn.note(
         NoteKind.BOTTLENECK,

@@ -57,7 +57,7 @@ class _Found:
 class _Filter:
     text: str = ""
     least: Level | None = None
-    """Only lines that are at least so serious."""
+    """Only lines of this level, or more serious ones."""
 
     def takes(self, found: _Found) -> bool:
         if self.text and self.text.lower() not in found.line.text.lower():

@@ -18,7 +18,7 @@ const askFirst = (view, title, what, verb, body, word = verb) => {
       setText(said, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
       event.target.disabled = false;
     }
-    if (verb === "rollback") view.checkpoints.look(true);
+    if (verb === "rollback") view.checkpoints.refresh(true);
   };
   put(
     dialog,
@@ -78,8 +78,8 @@ export const runButtons = (view, run) => {
             askFirst(
               view,
               `Stop ${run.run_id}?`,
-              "All its tasks are asked to end, then killed; orch looks at each host that nothing is left. " +
-                "What was not saved is lost.",
+              "All its tasks are asked to end, then killed; orch checks on each host that no process is left. " +
+                "Progress that was not saved is lost.",
               "kill",
               {},
             ),
@@ -93,8 +93,8 @@ export const runButtons = (view, run) => {
 // Go back to a checkpoint.
 export const rollbackButton = (view, { global_step: step, name, generation }, active) => {
   const then = active
-    ? "All its tasks are stopped, and go on from there."
-    : "The next `orch up` goes on from there.";
+    ? "All its tasks are stopped, and resume from it."
+    : "The next `orch up` resumes from it.";
   return h(
     "button",
     {
@@ -105,7 +105,7 @@ export const rollbackButton = (view, { global_step: step, name, generation }, ac
         askFirst(
           view,
           `Roll ${view.id} back to step ${countText(step)}?`,
-          `${then} All newer checkpoints are set aside in their directory, and count no more.`,
+          `${then} All newer checkpoints are set aside in their directory, and no longer used.`,
           "rollback",
           { checkpoint: name, restart: active },
           "roll back",

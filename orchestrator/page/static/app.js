@@ -30,9 +30,9 @@ let hiddenTimer = null;
 
 // The server sends a browser that has logged in to `#key=…`, once.
 const takeKey = () => {
-  const found = /^#key=([\w-]+)$/.exec(location.hash);
-  if (!found) return;
-  setting("key", found[1]);
+  const match = /^#key=([\w-]+)$/.exec(location.hash);
+  if (!match) return;
+  setting("key", match[1]);
   history.replaceState(null, "", "#/");
 };
 
@@ -141,8 +141,8 @@ const live = (on, words) => {
   $("live").className = `live ${on ? "on" : "off"}`;
   setText($("live"), words);
 };
-// Say whether what is shown is so now. Without a coordinator it is what was known last, and grey.
-const tell = () => {
+// Show whether the page is up to date. Without a coordinator it shows, in grey, what was known last.
+const showConnection = () => {
   if (report) return;
   const away = page.state.away_since;
   document.body.classList.toggle("stale", page.isCut || Boolean(away));
@@ -154,7 +154,7 @@ const tell = () => {
     live(false, "coordinator away");
     setText(
       $("away"),
-      `The coordinator has not answered since ${timeText(away, { date: true })}. What is shown was known then. ` +
+      `The coordinator has not answered since ${timeText(away, { date: true })}. The page shows what was known then. ` +
         "Tasks train on without it, but whether they still do is not known, and until " +
         "`orch coordinator start` nobody restarts what fails.",
     );
@@ -173,23 +173,23 @@ const listen = () => {
   stopStream?.();
   streamed = run;
   stopStream = openStream(run, {
-    snapshot: (told) => {
-      page.state = told;
+    snapshot: (state) => {
+      page.state = state;
       page.loaded = true;
       page.isCut = "";
-      tell();
+      showConnection();
     },
-    delta: (told) => {
-      applyChanges(page.state, told);
-      tell();
+    delta: (changes) => {
+      applyChanges(page.state, changes);
+      showConnection();
     },
     event: (event) => view?.happened?.(event),
     broken: (error) => {
       const refused = error.status === 401 || error.status === 403;
       page.isCut = refused
-        ? "This browser is not let in. Open the address that `orch ui` has printed."
-        : `\`orch ui\` does not answer. What is shown was known at ${timeText(page.heardAt)}. The page tries again.`;
-      tell();
+        ? "This browser has no access. Open the address that `orch ui` has printed."
+        : `\`orch ui\` does not answer. The page shows what was known at ${timeText(page.heardAt)}, and tries again.`;
+      showConnection();
     },
   });
 };
@@ -248,8 +248,8 @@ setInterval(() => {
   // A server that stands still does not close its connection; one that lives says so every 15 s.
   const silent = Date.now() / 1000 - page.heardAt > SILENT_S && !document.hidden && stopStream;
   if (silent && page.heardAt && !page.isCut) {
-    page.isCut = `\`orch ui\` has said nothing since ${timeText(page.heardAt)}. What is shown was known then.`;
-    tell();
+    page.isCut = `\`orch ui\` has sent nothing since ${timeText(page.heardAt)}. The page shows what was known then.`;
+    showConnection();
   } else view?.update();
 }, 2000);
 if (report) {

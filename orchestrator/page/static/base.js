@@ -35,7 +35,7 @@ export const plainText = (text) =>
     .replace(
       // oxlint-disable-next-line no-control-regex
       /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g,
-      (found) => (found === "\r" ? "␍" : `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`),
+      (character) => (character === "\r" ? "␍" : `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`),
     );
 // Run `make` again only if `key` differs from the last time, so that existing elements keep their focus.
 export const memo = (element, key, make) => {
@@ -137,10 +137,10 @@ export const getDocument = async (run, what, query, signal) => {
 const askServer = async (url, options) => {
   const response = await fetch(url, { ...options, headers: { "Orch-Key": serverKey() } });
   if (!response.ok) {
-    const told = await response.json().catch(() => null);
-    const error = new Error(told?.error?.message || `the page's server answered ${response.status}`);
+    const body = await response.json().catch(() => null);
+    const error = new Error(body?.error?.message || `the page's server answered ${response.status}`);
     error.status = response.status;
-    error.hint = told?.error?.hint;
+    error.hint = body?.error?.hint;
     throw error;
   }
   return response.json();
@@ -150,12 +150,12 @@ export const postAction = (run, verb, body) =>
 // A series as `names` takes it: a metric's name may hold commas and slashes.
 export const seriesName = ({ task, name }) =>
   (task ? [task, name] : [name]).map(encodeURIComponent).join("/");
-const fromReport = (told, what, query) => {
+const fromReport = (documents, what, query) => {
   if (what === "band")
-    return told.bands.find((one) => one.of === query.of && one.name === query.name) || { x: [], outliers: [] };
-  if (what !== "series") return told[what] || {};
+    return documents.bands.find((one) => one.of === query.of && one.name === query.name) || { x: [], outliers: [] };
+  if (what !== "series") return documents[what] || {};
   const names = new Set((query.names || "").split(","));
-  const series = told.series[query.x || "time"].filter((one) => names.has(seriesName(one)));
+  const series = documents.series[query.x || "time"].filter((one) => names.has(seriesName(one)));
   return { series };
 };
 

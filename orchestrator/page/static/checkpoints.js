@@ -19,9 +19,9 @@ export class Checkpoints {
     return steps.length ? Math.max(...steps) : null;
   }
 
-  // Ask for the list of the directory: at once where another checkpoint was verified, so that the table says what the
+  // Ask for the list of checkpoints: at once where another checkpoint was verified, so that the table says what the
   // events do; else again and again while the run saves, since what was verified may be gone, and more be written.
-  async look(again) {
+  async refresh(again) {
     const run = this.view.run,
       key = JSON.stringify([
         run?.checkpoint?.path,
@@ -30,20 +30,20 @@ export class Checkpoints {
         run?.phase,
       ]);
     const writes = (this.inventory?.checkpoints || []).some((one) => one.writing);
-    const pauseMs = key !== this.lookedAt ? 500 : writes ? 10000 : ENDED.includes(run?.phase) ? Infinity : 30000;
-    if (!again && Date.now() - (this.lookedTime || 0) < pauseMs) return;
-    [this.lookedAt, this.lookedTime] = [key, Date.now()];
+    const pauseMs = key !== this.askedFor ? 500 : writes ? 10000 : ENDED.includes(run?.phase) ? Infinity : 30000;
+    if (!again && Date.now() - (this.askedTime || 0) < pauseMs) return;
+    [this.askedFor, this.askedTime] = [key, Date.now()];
     try {
-      const found = await getDocument(this.view.id, "checkpoints");
+      const answer = await getDocument(this.view.id, "checkpoints");
       this.listedTime = Date.now() / 1000;
-      this.inventory = found.checkpoints
-        ? found
-        : { error: "this report was made where the directory could not be asked" };
+      this.inventory = answer.checkpoints
+        ? answer
+        : { error: "the directory could not be read when this report was made" };
     } catch (error) {
       // What was listed before stays, with its time.
       this.inventory = { at: this.listedTime, ...this.inventory, error: error.message };
     }
-    if (this.view.told) {
+    if (this.view.history) {
       this.view.showTime();
       this.show();
     }
@@ -56,29 +56,29 @@ export class Checkpoints {
       (one, _, all) =>
         !one.given || !all.some((other) => !other.given && other.global_step === one.global_step),
     );
-    const told = this.view.told.checkpoints.slice(-12).reverse();
-    memo(this.element, [inventory, told, setting("zone"), page.actions, active, isStale()], () => {
+    const verified = this.view.history.checkpoints.slice(-12).reverse();
+    memo(this.element, [inventory, verified, setting("zone"), page.actions, active, isStale()], () => {
       if (!inventory?.checkpoints) {
         put(
           this.element,
           h(
             "p",
             {},
-            told
+            verified
               .map(
                 ([at, step]) =>
                   (step === null ? "unknown step" : `step ${countText(step)}`) +
-                  ` ✓ ${timeText(this.view.told.begin + at)}`,
+                  ` ✓ ${timeText(this.view.history.begin + at)}`,
               )
               .join(" · ") || h("span", { class: "dim" }, "None was verified."),
           ),
-          told.length > 0 &&
+          verified.length > 0 &&
             h(
               "p",
               { class: "dim" },
               inventory
                 ? `These were verified. Which of them are still there is not known: ${inventory.error}`
-                : "These were verified; the directory is being looked at…",
+                : "These were verified; the directory is being read…",
             ),
         );
         return;

@@ -53,7 +53,7 @@ export class CompareView {
 
   async load() {
     try {
-      this.told = await Promise.all(this.runs.map((run) => getDocument(run, "history")));
+      this.histories = await Promise.all(this.runs.map((run) => getDocument(run, "history")));
       await this.loadPlots();
       this.showDifferences(await getDocument(this.runs[0], "compare", { with: this.runs[1] }));
     } catch (error) {
@@ -63,14 +63,14 @@ export class CompareView {
   }
 
   update() {
-    const found = this.runs.map((run) => page.state.runs[run]).filter(Boolean);
-    if (found.length < 2) return;
-    const metrics = [...new Set(found.flatMap((run) => Object.keys(run.metrics || {})))];
+    const known = this.runs.map((run) => page.state.runs[run]).filter(Boolean);
+    if (known.length < 2) return;
+    const metrics = [...new Set(known.flatMap((run) => Object.keys(run.metrics || {})))];
     const rows = [...ROWS, ...metrics.map((name) => [name, (run) => numberText(run.metrics?.[name])])];
     this.table ??= new Table(
       [
         { name: "of", value: ([name]) => name },
-        ...found.map(({ run_id: id }) => ({
+        ...known.map(({ run_id: id }) => ({
           name: id,
           class: "wrap",
           value: ([, of]) => of(page.state.runs[id]),
@@ -88,7 +88,7 @@ export class CompareView {
 
   // Each run is a line of its own colour; what it trained again is part of it.
   async loadPlots() {
-    const names = plotNames(this.told.flatMap((told) => told.series)).filter(
+    const names = plotNames(this.histories.flatMap((history) => history.series)).filter(
       (name, i, all) => all.indexOf(name) === i,
     );
     const asked = { names: names.map((name) => seriesName({ name })).join(","), x: "step", buckets: 600 };
@@ -112,15 +112,15 @@ export class CompareView {
   }
 
   showDifferences({ spec, code, packages }) {
-    const list = (title, told, words) => [
+    const list = (title, changes, words) => [
       h("h3", {}, title),
-      told === null
+      changes === null
         ? h("p", { class: "dim" }, "not known")
-        : told.length
+        : changes.length
           ? h(
               "ul",
               {},
-              told.map((one) => h("li", {}, words(one))),
+              changes.map((one) => h("li", {}, words(one))),
             )
           : h("p", { class: "dim" }, "nothing"),
     ];

@@ -102,10 +102,10 @@ const range = (texts) => {
   if (texts.every((text) => text === texts[0])) return texts[0];
   const all = texts.map((text) => text.match(NUMBERS) || []);
   let at = 0;
-  return texts[0].replace(NUMBERS, (found) => {
+  return texts[0].replace(NUMBERS, (number) => {
     const each = all.map((numbers) => numbers[at]);
     at += 1;
-    if (each.every((one) => one === found)) return found;
+    if (each.every((one) => one === number)) return number;
     if (each.some((one) => one.startsWith("0x"))) return "0x…";
     each.sort((a, b) => Number(a) - Number(b));
     return `${each[0]}…${each.at(-1)}`;
@@ -151,8 +151,8 @@ export class Logs {
     );
     this.fold = setting("fold") !== "no";
     this.seen = new IntersectionObserver(
-      (found) => {
-        for (const one of found) this.near(one);
+      (entries) => {
+        for (const one of entries) this.near(one);
       },
       { root: this.list, rootMargin: "600px 0px" },
     );
@@ -207,7 +207,7 @@ export class Logs {
   async start() {
     try {
       const { at, until } = this.query;
-      this.take(await this.ask({ at, until }), true);
+      this.addPage(await this.ask({ at, until }), true);
       this.cut = Boolean(at || until);
       const target = this.list.querySelector(".target");
       if (target) target.scrollIntoView({ block: "center" });
@@ -230,7 +230,7 @@ export class Logs {
           if (this.following) {
             const page = await this.ask({});
             this.forget();
-            this.take(page, true);
+            this.addPage(page, true);
           }
           continue;
         }
@@ -246,7 +246,7 @@ export class Logs {
             text: `${page.skipped} lines were too fast to show; the log has them`,
           });
         if (!this.following) this.missed += page.lines.length;
-        if (this.cut) this.tell();
+        if (this.cut) this.showNote();
         else this.add(page.lines, false);
       } catch (error) {
         if (error.name === "AbortError") return;
@@ -259,7 +259,7 @@ export class Logs {
     if (this.loading || !this.before) return;
     this.loading = true;
     try {
-      this.take(await this.ask({ before: this.before }), false);
+      this.addPage(await this.ask({ before: this.before }), false);
     } catch (error) {
       this.failed(error);
     }
@@ -281,7 +281,7 @@ export class Logs {
           break;
         }
       }
-      this.tell();
+      this.showNote();
     } catch (error) {
       this.failed(error);
     }
@@ -297,8 +297,8 @@ export class Logs {
     this.list.scrollTop = 0;
   }
 
-  // Take in a page that ends where the lines that are held begin.
-  take(page, first) {
+  // Add a page that ends where the present lines begin.
+  addPage(page, first) {
     if (first) [this.after, this.next] = [page.after, placesOf(page.after)];
     [this.before, this.searched] = [page.before, page.searched_to];
     this.searches += 1;
@@ -393,14 +393,14 @@ export class Logs {
     for (const block of this.blocks) if (this.isNear(block.element)) this.fill(block);
     if (this.following) this.list.scrollTop = this.list.scrollHeight;
     else this.restore(seen);
-    this.tell();
+    this.showNote();
   }
 
   emptyWords() {
     if (report) return "A report holds no logs but the last lines of what failed.";
     if (this.before) return "No line fits so far.";
     return this.query.differs
-      ? "All tasks say the same."
+      ? "All tasks print the same."
       : "No line fits. A run that never started has written none.";
   }
 
@@ -505,7 +505,7 @@ export class Logs {
     );
   }
 
-  tell() {
+  showNote() {
     const { level, q, differs, until } = this.query;
     const one = this.lines.length === 1;
     const fits = level || q || differs ? (one ? " fits" : " fit") : "";
@@ -526,7 +526,7 @@ export class Logs {
     this.following = fromEnd < 30 && !this.query.at && !this.query.until && !this.cut;
     if (this.following && this.missed) {
       this.missed = 0;
-      this.tell();
+      this.showNote();
     }
     if (this.list.scrollTop < EDGE_PX) this.older();
     if (fromEnd < EDGE_PX) this.newer();
@@ -548,14 +548,14 @@ export class Logs {
     if (this.cut) {
       this.forget();
       try {
-        this.take(await this.ask({}), true);
+        this.addPage(await this.ask({}), true);
       } catch (error) {
         this.failed(error);
       }
     }
     [this.missed, this.following] = [0, true];
     this.list.scrollTop = this.list.scrollHeight;
-    this.tell();
+    this.showNote();
   }
 
   destroy() {

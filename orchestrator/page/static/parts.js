@@ -95,10 +95,10 @@ export const runSentence = (run, listed) => {
   return `${pace}${end}. ${after}${newer}`;
 };
 
-export const goodputText = (told) =>
-  told?.value === null || told?.value === undefined
+export const goodputText = (account) =>
+  account?.value === null || account?.value === undefined
     ? "–"
-    : `${(told.value * 100).toFixed(told.value > 0.995 ? 0 : 1)}%`;
+    : `${(account.value * 100).toFixed(account.value > 0.995 ? 0 : 1)}%`;
 
 // A table that changes cell by cell, so that nothing under the pointer or the focus goes away.
 export class Table {
@@ -159,14 +159,14 @@ export class Table {
 }
 
 // What was trained again, in hours of one GPU: what it cost.
-export const lostText = (told) =>
-  told?.lost_gpu_hours ? `${numberText(told.lost_gpu_hours)} GPU-h trained again` : "";
+export const lostText = (account) =>
+  account?.lost_gpu_hours ? `${numberText(account.lost_gpu_hours)} GPU-h trained again` : "";
 
 // A host's GPUs as small bars: full is busy, the tick is its memory. The words beside it say what they draw.
 const gaugeBars = (canvas, gpus) => {
-  const found = penOf(canvas, 26);
-  if (!found) return;
-  const { pen, width } = found,
+  const drawing = penOf(canvas, 26);
+  if (!drawing) return;
+  const { pen, width } = drawing,
     wide = Math.min(14, width / Math.max(1, gpus.length));
   const style = getComputedStyle(document.documentElement);
   gpus.forEach(([, used, memory], i) => {
@@ -260,8 +260,8 @@ export const isInTrouble = (one) =>
 // Of tasks or hosts those whose words hold a text, those in trouble first.
 export const worstFirst = (items, wanted, wordsOf) => {
   const text = wanted.trim().toLowerCase();
-  const found = text ? items.filter((item) => wordsOf(item).join(" ").toLowerCase().includes(text)) : items;
-  return [...found.filter(isInTrouble), ...found.filter((item) => !isInTrouble(item))];
+  const matching = text ? items.filter((item) => wordsOf(item).join(" ").toLowerCase().includes(text)) : items;
+  return [...matching.filter(isInTrouble), ...matching.filter((item) => !isInTrouble(item))];
 };
 
 export const section = (title, ...children) =>

@@ -192,26 +192,26 @@ export class Plot {
     this.draw();
   }
 
-  // `told`: of `/band`: the middle, four fifths of all around it, and those that are furthest away.
-  showBand(told, range) {
-    const line = (name, y, more) => ({ name, x: told.x, y: scaled(this.name, y), generation: 0, ...more });
+  // `band`: of `/band`: the middle, four fifths of all around it, and those that are furthest away.
+  showBand(band, range) {
+    const line = (name, y, more) => ({ name, x: band.x, y: scaled(this.name, y), generation: 0, ...more });
     this.range = range;
     this.marks = {};
-    this.band = told;
-    this.lines = told.x.length
+    this.band = band;
+    this.lines = band.x.length
       ? [
-          line("90 %", told.high, { edge: true }),
-          line("10 %", told.low, { edge: true }),
-          line("median", told.middle, {}),
-          ...told.outliers.map((one, i) => line(one.called, one.y, { hue: i + 1 })),
+          line("90 %", band.high, { edge: true }),
+          line("10 %", band.low, { edge: true }),
+          line("median", band.middle, {}),
+          ...band.outliers.map((one, i) => line(one.called, one.y, { hue: i + 1 })),
         ]
       : [];
     const hues = HUES[isDark() ? "dark" : "light"];
     this.words.className = "odd band";
     put(
       this.words,
-      h("span", {}, `median and 10–90 % of ${told.members}; furthest from it: `),
-      told.outliers.map((one, i) => {
+      h("span", {}, `median and 10–90 % of ${band.members}; furthest from it: `),
+      band.outliers.map((one, i) => {
         const name = h("strong", {}, `${one.called} `);
         name.style.color = hues[i + 1];
         return name;
@@ -399,10 +399,10 @@ export class Plot {
   hover(u) {
     const { idx } = u.cursor;
     if (idx === null || idx === undefined) return;
-    const found = this.lines
+    const points = this.lines
       .map((line, i) => [line, u.data[i + 1][idx]])
       .filter(([, y]) => y !== undefined && y !== null);
-    if (!found.length) return;
+    if (!points.length) return;
     const x = this.byStep ? `step ${countText(u.data[0][idx])}` : timeText(u.data[0][idx]);
     const called = (line) =>
       line.isSmooth
@@ -414,8 +414,8 @@ export class Plot {
             : line.name.startsWith("val_")
               ? "val "
               : "";
-    const shown = found.slice(0, 6).map(([line, y]) => called(line) + numberText(y));
-    setText(this.value, `${x}: ${shown.join(" / ")}${found.length > 6 ? " …" : ""}`);
+    const shown = points.slice(0, 6).map(([line, y]) => called(line) + numberText(y));
+    setText(this.value, `${x}: ${shown.join(" / ")}${points.length > 6 ? " …" : ""}`);
   }
 
   resize() {
@@ -442,17 +442,17 @@ export const FAMILIES = { task: "tasks", host: "hosts", gpu: "GPUs" };
 
 // A small line without axes.
 export const sparkline = (canvas, values) => {
-  const found = penOf(canvas, 24);
+  const drawing = penOf(canvas, 24);
   const known = values.filter((each) => each !== null);
-  if (!found || known.length < 2) return;
+  if (!drawing || known.length < 2) return;
   const [low, high] = [Math.min(...known), Math.max(...known)];
-  found.pen.strokeStyle = colourOf("training");
-  found.pen.lineWidth = 1.5;
-  found.pen.beginPath();
+  drawing.pen.strokeStyle = colourOf("training");
+  drawing.pen.lineWidth = 1.5;
+  drawing.pen.beginPath();
   known.forEach((each, i) => {
-    const [x, y] = [(i / (known.length - 1)) * found.width, 22 - ((each - low) / (high - low || 1)) * 20];
-    if (i) found.pen.lineTo(x, y);
-    else found.pen.moveTo(x, y);
+    const [x, y] = [(i / (known.length - 1)) * drawing.width, 22 - ((each - low) / (high - low || 1)) * 20];
+    if (i) drawing.pen.lineTo(x, y);
+    else drawing.pen.moveTo(x, y);
   });
-  found.pen.stroke();
+  drawing.pen.stroke();
 };

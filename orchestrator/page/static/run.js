@@ -65,8 +65,8 @@ const phaseAndStage = (task) => [
 
 // Which metrics are no numbers: training that has lost its way is said first.
 const nonfiniteWords = (run) => {
-  const found = Object.entries(run.nonfinite || {});
-  const words = found.map(
+  const broken = Object.entries(run.nonfinite || {});
+  const words = broken.map(
     ([name, odd]) => `${name} is ${odd.value} since step ${countText(odd.global_step)}`,
   );
   return words.length ? `✕ ${words.join(", ")}` : "";
@@ -143,7 +143,7 @@ export class RunView {
     this.update();
     this.load();
     this.timer = report ? null : setInterval(() => this.load(), 15000);
-    new ResizeObserver(() => goodputBar(this.bar, this.told?.goodput)).observe(this.bar);
+    new ResizeObserver(() => goodputBar(this.bar, this.history?.goodput)).observe(this.bar);
   }
 
   get run() {
@@ -158,22 +158,22 @@ export class RunView {
   }
 
   async load() {
-    if (document.hidden && this.told) return;
+    if (document.hidden && this.history) return;
     try {
-      const [told, why, events] = await Promise.all(
+      const [history, why, events] = await Promise.all(
         ["history", "why", "events"].map((what) => getDocument(this.id, what)),
       );
-      if (told.goodput) told.goodput.risk_s = atRiskSeconds(told);
-      this.told = told;
+      if (history.goodput) history.goodput.risk_s = atRiskSeconds(history);
+      this.history = history;
       this.causes = why.first_causes || [];
       this.events = events.events || [];
       this.showTime();
-      this.checkpoints.look();
+      this.checkpoints.refresh();
       await this.plots.show();
       this.showWhy();
       this.showEvents();
     } catch (error) {
-      if (!this.told) put(this.sentence, `${error.message}${error.hint ? ` (${error.hint})` : ""}`);
+      if (!this.history) put(this.sentence, `${error.message}${error.hint ? ` (${error.hint})` : ""}`);
     }
     this.element.dataset.loaded = "yes";
   }
@@ -205,7 +205,7 @@ export class RunView {
     );
     const limit = ENDED.includes(run.phase) || isStale() ? null : run.bottleneck;
     setText(this.sentence, runSentence(run, this.checkpoints.written));
-    if (this.told) this.checkpoints.look();
+    if (this.history) this.checkpoints.refresh();
     setText(this.odd, nonfiniteWords(run));
     setText(this.limit, limit ? `Limited by ${limit.sentence} (${limit.remedy}).` : "");
     const isOver =
@@ -236,10 +236,10 @@ export class RunView {
   }
 
   goTo(name) {
-    const found = this.element.querySelector(`section[aria-label="${name}"]`);
-    found.scrollIntoView();
-    found.setAttribute("tabindex", "-1");
-    found.focus({ preventScroll: true });
+    const target = this.element.querySelector(`section[aria-label="${name}"]`);
+    target.scrollIntoView();
+    target.setAttribute("tabindex", "-1");
+    target.focus({ preventScroll: true });
   }
 
   shownHosts(hosts) {
@@ -252,8 +252,8 @@ export class RunView {
   shownOf(tasks) {
     this.findTask.hidden = tasks.length < FIND_FROM;
     const wordsOf = (task) => [task.task, task.host, task.phase, task.cause || ""];
-    const found = worstFirst(tasks, this.findTask.firstChild.value, wordsOf);
-    const cut = found.length > TASKS_MAX && !this.allTasks;
+    const matching = worstFirst(tasks, this.findTask.firstChild.value, wordsOf);
+    const cut = matching.length > TASKS_MAX && !this.allTasks;
     this.moreTaskRows ??= h("button", {
       type: "button",
       onclick: () => {
@@ -262,10 +262,10 @@ export class RunView {
       },
     });
     if (cut) {
-      setText(this.moreTaskRows, `${TASKS_MAX} of ${found.length} tasks are listed. Show all`);
+      setText(this.moreTaskRows, `${TASKS_MAX} of ${matching.length} tasks are listed. Show all`);
       this.tasks.element.after(this.moreTaskRows);
     } else this.moreTaskRows.remove();
-    return cut ? found.slice(0, TASKS_MAX) : found;
+    return cut ? matching.slice(0, TASKS_MAX) : matching;
   }
 
   // A cause that is over is shown in short; the present one with all details.
@@ -370,10 +370,10 @@ export class RunView {
   // ------------------------------------------------ what is asked for
 
   showTime() {
-    const { told } = this;
-    setText(this.goodput, goodputText(told.goodput));
-    goodputBar(this.bar, told.goodput);
-    const spent = spentByClass(told.goodput);
+    const { history } = this;
+    setText(this.goodput, goodputText(history.goodput));
+    goodputBar(this.bar, history.goodput);
+    const spent = spentByClass(history.goodput);
     put(
       this.legend,
       CLASSES.filter(([name]) => spent[name] > 0.05).map(([name, state, words]) =>
@@ -393,11 +393,11 @@ export class RunView {
         ),
       ),
     );
-    if (lostText(told.goodput)) this.legend.append(h("span", {}, lostText(told.goodput)));
-    if (told.goodput && !told.goodput.final) this.legend.append(h("span", { class: "dim" }, "so far"));
-    if (told.begin === null) return;
+    if (lostText(history.goodput)) this.legend.append(h("span", {}, lostText(history.goodput)));
+    if (history.goodput && !history.goodput.final) this.legend.append(h("span", { class: "dim" }, "so far"));
+    if (history.begin === null) return;
     const tasks = Object.keys(this.run?.tasks || {});
-    this.timeline.show(told, this.causes, this.window, {
+    this.timeline.show(history, this.causes, this.window, {
       checkpoints: this.checkpoints.inventory?.checkpoints,
       events: this.events,
       tasks: this.everyTask ? tasks : [],
@@ -445,14 +445,14 @@ export class RunView {
   }
 
   showTimelineTable() {
-    const { told } = this;
+    const { history } = this;
     // It may have hundreds of rows: they are made only where they are seen.
-    if (!this.timelineTable.open || !told || told.begin === null) return;
+    if (!this.timelineTable.open || !history || history.begin === null) return;
     const table = new Table(
       [
         { name: "generation", num: true, value: (row) => row.generation },
         { name: "what", value: (row) => STATES[row.state]?.word || row.state },
-        { name: "from", value: (row) => timeText(told.begin + row.from, { date: true }) },
+        { name: "from", value: (row) => timeText(history.begin + row.from, { date: true }) },
         { name: "for", num: true, value: (row) => durationText(row.to - row.from) },
         {
           name: "steps",
@@ -465,12 +465,12 @@ export class RunView {
       ],
       "Timeline",
     );
-    const rows = told.generations.flatMap((one) =>
+    const rows = history.generations.flatMap((one) =>
       one.spans.map(([state, from, to], i) => ({ generation: one.generation, state, from, to, one, i })),
     );
     table.show(rows.slice(-300), (row) => `${row.generation}/${row.i}`);
     const cut = [
-      told.cut ? `${told.cut} older generations are not shown` : "",
+      history.cut ? `${history.cut} older generations are not shown` : "",
       rows.length > 300 ? `${rows.length - 300} older spans are not listed` : "",
     ]
       .filter(Boolean)
@@ -548,11 +548,11 @@ export class RunView {
       l: () => go(["r", this.id, "logs"]),
       i: () => go(["r", this.id, "plan"]),
     };
-    if (keys[name] && this.told) keys[name]();
+    if (keys[name] && this.history) keys[name]();
   }
 
   routed() {
-    if (this.told) {
+    if (this.history) {
       this.showTime();
       this.plots.show();
     }

@@ -23,14 +23,14 @@ export class RunPlots {
   }
 
   async show() {
-    const all = plotNames(this.view.told.series);
+    const all = plotNames(this.view.history.series);
     const byStep = setting("x") !== "time";
     const wanted = (route().query.plots || "").split(",").filter(Boolean);
     const most = matchMedia("(max-width: 700px)").matches ? NARROW_MAX : PLOTS_MAX;
     const names = [...new Set([...all.slice(0, most), ...wanted])].filter((name) => all.includes(name));
     const asked = names.flatMap((name) => [
       name,
-      ...(this.view.told.series.some((one) => one.name === `val_${name}`) ? [`val_${name}`] : []),
+      ...(this.view.history.series.some((one) => one.name === `val_${name}`) ? [`val_${name}`] : []),
     ]);
     const [from, to] = (!byStep && this.view.window) || [];
     const { series } = await getDocument(this.view.id, "series", {
@@ -41,7 +41,7 @@ export class RunPlots {
       buckets: 600,
     });
     const kept = Object.fromEntries(
-      this.view.told.generations.filter((one) => !one.at_risk).map((one) => [one.generation, one.kept_to]),
+      this.view.history.generations.filter((one) => !one.at_risk).map((one) => [one.generation, one.kept_to]),
     );
     const log = setting("log") === "yes";
     const [smooth, clip] = [Number(setting("smooth") || 0), setting("clip") === "yes"];
@@ -142,7 +142,7 @@ export class RunPlots {
       { type: "button", "aria-expanded": "false", onclick: () => this.toggleUse() },
       "What tasks, hosts and GPUs use",
     );
-    if (this.view.told.series.some((one) => one.task)) this.moreArea.append(this.moreTasks);
+    if (this.view.history.series.some((one) => one.task)) this.moreArea.append(this.moreTasks);
   }
 
   smoothing() {
@@ -163,10 +163,10 @@ export class RunPlots {
 
   // Where checkpoints were verified and tasks failed first: [Unix time, step].
   marks() {
-    const { told } = this.view,
-      of = new Map(told.generations.map((one) => [one.generation, one]));
+    const { history } = this.view,
+      of = new Map(history.generations.map((one) => [one.generation, one]));
     return {
-      checkpoints: told.checkpoints.map(([at, step]) => [told.begin + at, step]),
+      checkpoints: history.checkpoints.map(([at, step]) => [history.begin + at, step]),
       causes: this.view.causes.map((cause) => [cause.time, of.get(cause.generation)?.last_step ?? null]),
     };
   }
@@ -189,7 +189,7 @@ export class RunPlots {
   // What tasks, hosts and GPUs use, over the time: a line for each, and of more than a dozen what most of them do.
   async showUse() {
     const families = new Map();
-    for (const one of this.view.told.series.filter((each) => each.task)) {
+    for (const one of this.view.history.series.filter((each) => each.task)) {
       const [of, name] = familyOf(one),
         key = `${of}/${name}`;
       if (!families.has(key)) families.set(key, { of, name, members: [] });
@@ -232,7 +232,7 @@ export class RunPlots {
     }
   }
 
-  // Take in what the stream has told.
+  // Take in what the stream sends.
   add(run) {
     if (run.phase !== "RUNNING") return;
     for (const [name, value] of [["steps_per_s", run.steps_per_s], ...Object.entries(run.metrics || {})]) {

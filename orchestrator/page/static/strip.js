@@ -41,8 +41,8 @@ export class Strip {
       this.draw(states),
     );
     const counts = Object.keys(WORDS).filter((state) => states.includes(state));
-    const told = counts.map((state) => `${states.filter((each) => each === state).length} ${WORDS[state]}`);
-    this.summary = `${tasks.length} tasks: ${told.join(", ")}`;
+    const counted = counts.map((state) => `${states.filter((each) => each === state).length} ${WORDS[state]}`);
+    this.summary = `${tasks.length} tasks: ${counted.join(", ")}`;
     this.canvas.setAttribute("aria-label", this.summary);
     if (!this.pointed) setText(this.words, this.summary);
   }
@@ -52,13 +52,13 @@ export class Strip {
   }
 
   draw(states) {
-    const found = penOf(this.canvas, Math.ceil(states.length / this.columns) * CELL);
-    if (!found) return;
+    const drawing = penOf(this.canvas, Math.ceil(states.length / this.columns) * CELL);
+    if (!drawing) return;
     states.forEach((state, i) => {
-      found.pen.fillStyle = colourOf(state);
+      drawing.pen.fillStyle = colourOf(state);
       const [x, y] = [(i % this.columns) * CELL, Math.floor(i / this.columns) * CELL];
-      found.pen.fillRect(x, y, CELL - 2, CELL - 2);
-      if (state === "failed") found.pen.strokeRect(x - 0.5, y - 0.5, CELL - 1, CELL - 1);
+      drawing.pen.fillRect(x, y, CELL - 2, CELL - 2);
+      if (state === "failed") drawing.pen.strokeRect(x - 0.5, y - 0.5, CELL - 1, CELL - 1);
     });
   }
 

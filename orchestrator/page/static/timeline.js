@@ -116,15 +116,15 @@ export const CLASSES = [
 ];
 
 // The seconds of each class. Training that no checkpoint holds yet counts as useful, and has a class of its own.
-export const spentByClass = (told) => {
-  const risk = Math.min(told?.risk_s || 0, told?.kept_s || 0);
-  return { ...told?.badput, kept: (told?.kept_s || 0) - risk, risk };
+export const spentByClass = (account) => {
+  const risk = Math.min(account?.risk_s || 0, account?.kept_s || 0);
+  return { ...account?.badput, kept: (account?.kept_s || 0) - risk, risk };
 };
 // What the newest generation has trained since its last checkpoint is a span of its own. Returns its seconds.
-export const atRiskSeconds = (told) => {
-  const saved = told.checkpoints.at(-1)?.[0] ?? 0;
+export const atRiskSeconds = (history) => {
+  const saved = history.checkpoints.at(-1)?.[0] ?? 0;
   let risk = 0;
-  for (const one of told.generations.filter((each) => each.at_risk)) {
+  for (const one of history.generations.filter((each) => each.at_risk)) {
     one.spans = one.spans.flatMap(([state, from, to]) => {
       if (state === "risk") risk += to - from; // a report's document was cut before
       if (state !== "training" || to <= saved) return [[state, from, to]];
@@ -139,15 +139,15 @@ export const atRiskSeconds = (told) => {
   return risk;
 };
 
-export const goodputBar = (canvas, told) => {
-  const found = penOf(canvas, 22);
-  if (!found || !told) return;
-  const spent = spentByClass(told);
+export const goodputBar = (canvas, account) => {
+  const drawing = penOf(canvas, 22);
+  if (!drawing || !account) return;
+  const spent = spentByClass(account);
   const all = Object.values(spent).reduce((sum, each) => sum + each, 0) || 1;
   let x = 0;
   for (const [name, state] of CLASSES) {
-    const width = ((spent[name] || 0) / all) * found.width;
-    if (width > 0) paintState(found.pen, state, x, 0, width, 22);
+    const width = ((spent[name] || 0) / all) * drawing.width;
+    if (width > 0) paintState(drawing.pen, state, x, 0, width, 22);
     x += width;
   }
 };
@@ -192,17 +192,17 @@ export class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
-  // `told`: the document `/history`; `causes`: of `why`; `range`: Unix times, or null for all; `more`: pins and faults.
-  show(told, causes, range, more = {}) {
-    this.told = told;
+  // `history`: of `/history`; `causes`: of `why`; `range`: Unix times, or null for all; `more`: pins and faults.
+  show(history, causes, range, more = {}) {
+    this.history = history;
     this.causes = causes;
-    this.all = [told.begin, Math.max(told.end, told.begin + 1)];
+    this.all = [history.begin, Math.max(history.end, history.begin + 1)];
     this.range = range || this.all;
-    const spans = told.generations.flatMap((one) =>
+    const spans = history.generations.flatMap((one) =>
       one.spans.map(([state, from, to]) => ({
         state,
-        from: told.begin + from,
-        to: told.begin + to,
+        from: history.begin + from,
+        to: history.begin + to,
         generation: one.generation,
         one,
       })),
@@ -227,8 +227,8 @@ export class Timeline {
     const pinned = new Set(
       (more.checkpoints || []).filter((one) => one.pinned).map((one) => one.global_step),
     );
-    this.saved = told.checkpoints.map(([at, step]) => ({
-      at: told.begin + at,
+    this.saved = history.checkpoints.map(([at, step]) => ({
+      at: history.begin + at,
       pinned: pinned.has(step),
       words:
         `checkpoint ${step === null ? "of an unknown step" : `of step ${countText(step)}`}, verified` +
@@ -277,10 +277,10 @@ export class Timeline {
   }
 
   draw() {
-    if (!this.told) return;
-    const found = penOf(this.canvas, this.y(this.rows.length) + AXIS);
-    if (!found) return;
-    const { pen, width } = found;
+    if (!this.history) return;
+    const drawing = penOf(this.canvas, this.y(this.rows.length) + AXIS);
+    if (!drawing) return;
+    const { pen, width } = drawing;
     this.width = width;
     const style = getComputedStyle(document.documentElement);
     const [fg, dim, bad] = ["--fg", "--dim", "--bad"].map((name) => style.getPropertyValue(name));
@@ -369,9 +369,9 @@ export class Timeline {
   // Causes, faults and restarts that are too near to each other to be told apart are one mark with their number.
   above(pen, fg, bad) {
     const marks = this.marks.map(({ at, glyph }) => ({ x: this.x(at), glyph, count: 1 }));
-    const starts = this.told.generations
+    const starts = this.history.generations
       .filter((one) => one.generation > 1 && one.spans.length)
-      .map((one) => this.x(this.told.begin + one.spans[0][1]));
+      .map((one) => this.x(this.history.begin + one.spans[0][1]));
     const narrow = mergedMarks(
       starts.map((x) => ({ x, glyph: "", count: 1 })),
       4,
@@ -420,7 +420,7 @@ export class Timeline {
   }
 
   hover(event) {
-    if (!this.told) return;
+    if (!this.history) return;
     const { row, at, span, mark } = this.under(event);
     this.tip.hidden = !span && !mark;
     if (this.tip.hidden) return;
@@ -441,7 +441,7 @@ export class Timeline {
   }
 
   tapped(event) {
-    if (!this.told) return;
+    if (!this.history) return;
     const { row, span, mark, at } = this.under(event);
     if (mark?.cause) this.open(mark.cause.task, mark.cause, null);
     else if (span) this.open(row.name === "run" ? null : row.name, span, span.cause ? null : at);
@@ -449,7 +449,7 @@ export class Timeline {
 
   // By keyboard, where `n` and `p` have led: the log of that cause, else of the middle of what is seen.
   enter() {
-    if (!this.told) return;
+    if (!this.history) return;
     const centre = (this.range[0] + this.range[1]) / 2,
       reach = (this.range[1] - this.range[0]) / 20;
     const mark = this.marks.find((one) => Math.abs(one.at - centre) < reach);
@@ -474,7 +474,7 @@ export class Timeline {
 
   // Show it at once, and tell the other views when the pointer rests.
   soon(range) {
-    if (!this.told) return;
+    if (!this.history) return;
     this.range = range;
     this.draw();
     clearTimeout(this.timer);
@@ -502,14 +502,14 @@ export class Timeline {
       Math.abs(this.within([this.steppedTo.at - half, this.steppedTo.at + half])[0] - this.range[0]) < 0.2
         ? this.steppedTo.at
         : centre;
-    const found =
+    const nearest =
       direction > 0
         ? marks.find((mark) => mark.at > here + 0.05)
         : marks.findLast((mark) => mark.at < here - 0.05);
-    if (!found) return;
-    this.steppedTo = found;
-    announce(`${timeText(found.at)} ${found.words}`);
-    this.go(this.within([found.at - half, found.at + half]));
+    if (!nearest) return;
+    this.steppedTo = nearest;
+    announce(`${timeText(nearest.at)} ${nearest.words}`);
+    this.go(this.within([nearest.at - half, nearest.at + half]));
   }
 }
 

@@ -1,1 +1,1 @@
-"""What other launchers are told, read into hosts and a command, and written as a cluster spec. Pure functions."""
+"""Reads the configuration of other launchers into hosts and a command, and writes a cluster spec. Pure functions."""

@@ -1,4 +1,4 @@
-"""Ansible's inventories, as INI or YAML: groups of hosts, groups within groups, and variables of both."""
+"""Reads Ansible's inventories, as INI or YAML: groups of hosts, groups within groups, and the variables of both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Inventory:
     def hosts_of(
         self, group: str, inherited: Mapping[str, object], above: tuple[str, ...] = ()
     ) -> dict[str, Facts]:
-        """Return the hosts of a group and of its children, with all variables: the nearest ones count."""
+        """Return the hosts of a group and of its children, with all variables; the nearest definition wins."""
         if group in above:
             raise UsageError(f"the inventory's group {group!r} is a child of itself")
         known = {**inherited, **self.vars.get(group, {})}
@@ -55,7 +55,7 @@ class _Inventory:
 
 
 def ansible(text: str, group: str | None, words: Sequence[str]) -> Layout:
-    """Return the layout of an inventory; of one group of it where one is named."""
+    """Return the layout of an inventory, or of one group of it."""
     inventory = _of_yaml(text) if _is_yaml(text) else _of_ini(text)
     if group not in (None, "all") and group not in inventory.groups():
         raise UsageError(
@@ -86,7 +86,7 @@ def _machine(name: str, facts: Facts) -> Machine:
 
 
 def _is_yaml(text: str) -> bool:
-    """Return whether the first line that says something is one of YAML: a mapping's key, or the mark of a document."""
+    """Return whether the first line with content is YAML: a mapping's key, or the mark of a document."""
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and line[0] not in "#;"), "")
     return first.startswith(("---", "{")) or bool(re.match(r"[^\s\[=]+:(?:\s|$)", first))

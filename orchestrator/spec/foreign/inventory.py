@@ -1,4 +1,4 @@
-"""Lists of machines that other tools keep: Ray's cluster files, ~/.ssh/config."""
+"""Reads lists of machines that other tools keep: Ray's cluster files, ~/.ssh/config."""
 
 from __future__ import annotations
 

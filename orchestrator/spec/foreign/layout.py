@@ -1,4 +1,4 @@
-"""What every launcher knows in some form: machines, and a command that runs on them."""
+"""The layout that every launcher knows in some form: machines, and a command that runs on them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A cluster, as another launcher was told of it."""
+    """A cluster, as the configuration of another launcher describes it."""
 
     origin: str
     """What it was read from, for the comment at the head of the spec."""
@@ -104,7 +104,7 @@ def machine_of(text: str, slots: int = 1) -> Machine:
 
 
 def name_of(host: str) -> str:
-    """Return a name that a cluster spec takes: an address is no name, and a name has small letters and hyphens only.
+    """Return a valid name for a cluster spec: not an address, and only lower-case letters, digits and hyphens.
 
     >>> name_of("gpu-a.lab.example"), name_of("10.0.0.7"), name_of("fd00::7"), name_of("GPU_Box.lab")
     ('gpu-a', 'host-10-0-0-7', 'host-fd00--7', 'gpu-box')
@@ -119,7 +119,7 @@ def _plain(text: str) -> str:
 
 
 def distinct(machines: Sequence[Machine]) -> tuple[Machine, ...]:
-    """Put lines of the same host together: their slots add up. Different hosts get different names."""
+    """Merge lines of the same host: their slots add up. Different hosts get different names."""
     by_place: dict[str, Machine] = {}
     for machine in machines:
         known = by_place.get(machine.address or machine.name)
@@ -146,7 +146,7 @@ def _names_for(machine: Machine) -> Iterator[str]:
 def one_task_each(
     origin: str, machines: Sequence[Machine], words: Sequence[str], remarks: Sequence[str] = ()
 ) -> Layout:
-    """Return the layout of machines of which nothing more is known: a worker on each."""
+    """Return a layout with one worker on each machine, for machines of which nothing else is known."""
     if not machines:
         raise UsageError(f"{origin} names no hosts")
     hosts = distinct(machines)

@@ -1,4 +1,4 @@
-"""Write a layout as a commented cluster.yaml."""
+"""Writes a layout as a commented cluster.yaml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.spec.foreign.layout import LOCAL, Layout, Machine, Training
 
 
 def cluster_yaml(layout: Layout, name: str) -> str:
-    """Return the text of the file. What must be filled in or looked at is a comment at its line."""
+    """Return the text of the file. A comment marks each line that must be completed or checked."""
     return "\n".join(_lines(layout, name)) + "\n"
 
 
@@ -90,7 +90,7 @@ def _training(training: Training | None) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return it as YAML reads it back: in quotes where it may be taken for something else, such as `no`."""
+    """Return a text as YAML reads it back: in quotes where YAML would read something else, such as for `no`."""
     plain = text.replace("-", "").replace("_", "").replace("/", "").replace(".", "")
     is_plain = (
         plain.isascii() and plain.isalnum() and not text.startswith("-") and yaml.safe_load(text) == text

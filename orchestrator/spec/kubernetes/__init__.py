@@ -1,1 +1,1 @@
-"""What a cluster spec is on Kubernetes: manifests for people who have a cluster, written and never sent."""
+"""A cluster spec on Kubernetes: its pods as hosts, and exported manifests that orch writes and never sends."""

@@ -1,4 +1,4 @@
-"""Pods as hosts: a StatefulSet whose pods have our keeper as their first process, and the plan that uses them.
+"""Pods as hosts: a StatefulSet whose pods have orch's keeper as first process, and the plan that uses them.
 
 Nothing of the user's script is in here: code, arguments, environment and secrets travel over the channel, as over SSH.
 """
@@ -26,7 +26,7 @@ _TMP = "/orch/tmp"
 
 @dataclass(frozen=True, slots=True)
 class PodWishes:
-    """What is asked of Kubernetes."""
+    """The request to Kubernetes."""
 
     image: str
     namespace: str | None = None
@@ -95,7 +95,7 @@ def _host(host: HostPlan, name: str, plan: Plan, allocation: str) -> HostPlan:
 
 
 def claim_manifest(plan: Plan, wishes: PodWishes, allocation: str) -> Manifest:
-    """Return the claim. The label says for whom it was made: who never ran gives it back, and nobody else does."""
+    """Return the claim, labelled with its allocation: only an allocation that never ran deletes its claim."""
     claim = objects.claim(plan, wishes, len(plan.hosts))
     claim["metadata"]["labels"][pod.ALLOCATION_LABEL] = allocation
     return claim

@@ -1,4 +1,4 @@
-"""The manifests: ConfigMaps and a JobSet; the claim of the checkpoints stands alone, since it outlives them.
+"""The exported manifests: ConfigMaps and a JobSet. The claim of the checkpoints is separate, since it outlives them.
 
 A ConfigMap is named by its content: a changed run names another one, and what pods have mounted never changes.
 Everything of the user's is a YAML value; the container's command is fixed, and no shell reads it.
@@ -95,9 +95,9 @@ def manifests(plan: Plan, wishes: Wishes, bundle: bytes, code: bytes | None) -> 
     """Return all objects, in the order in which they are created.
 
     Args:
-        plan: what `refusals` had nothing against.
+        plan: a plan for which `refusals` yields nothing.
         wishes: the options.
-        bundle: our own code, as hosts get it.
+        bundle: orch's own code, as hosts get it.
         code: the user's code as a zip archive; None where the image has it.
     """
     files = {"pod.json": json.dumps(settings(plan, wishes), indent=1)}

@@ -1,4 +1,4 @@
-"""What pods that are hosts and exported manifests have in common: labels, claim, resources, contents by name."""
+"""The parts that pods as hosts and exported manifests share: labels, claim, resources, names by content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARGIN_S = 10
 
 
 class Asked(Protocol):
-    """What both are asked for."""
+    """The options that both have."""
 
     @property
     def claim(self) -> str | None:
@@ -50,7 +50,7 @@ def labels(plan: Plan) -> dict[str, str]:
 
 
 def digest(content: Any) -> str:
-    """Return what tells one set of manifests from another."""
+    """Return a digest of a content, by which manifests are named."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -99,7 +99,7 @@ def _merged(ours: Any, theirs: Any, key: str = "") -> Any:
 
 
 def refused(patch: Mapping[str, Any]) -> Iterator[tuple[Loc, str]]:
-    """Yield what a patch must not say, each with its place in it."""
+    """Yield what is not allowed in a patch, each with its place in it."""
     for key, value in patch.items():
         if key not in ("metadata", "spec") or not isinstance(value, Mapping):
             yield (key,), "is none of a pod template, which has `metadata: {…}` and `spec: {…}`"
@@ -112,7 +112,7 @@ def refused(patch: Mapping[str, Any]) -> Iterator[tuple[Loc, str]]:
 
 
 def place_of(sentence: str, asked: Asked) -> Loc:
-    """Return the place in the file that an answer of the API server speaks of, as near as its words tell."""
+    """Return the place in the file that an error of the API server is about, as near as its text shows."""
     for path in re.findall(r"\b(?:spec|metadata)\.[\w.\[\]/-]+", sentence):
         at: Any = asked.pod or {}
         loc: list[str] = []

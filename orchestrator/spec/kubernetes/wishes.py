@@ -1,4 +1,4 @@
-"""What `orch export k8s` is asked for beside the cluster spec, and the notes and refusals of what it cannot write."""
+"""The options of `orch export k8s`, its notes for people, and its refusals of what it cannot write."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is mended and watched in Keras."""
+"""Fixes for Keras, and the callbacks that watch its training."""

@@ -29,7 +29,7 @@ def reporter(base: type, progress: Progress, batches: bool, counted: bool = Fals
 
 
 class _Position:
-    """Where a training is, as far as Keras does not tell."""
+    """The position of a training, where Keras does not provide it."""
 
     def __init__(self, progress: Progress, counted: bool) -> None:
         self.progress, self.counted = progress, counted
@@ -62,7 +62,7 @@ class _Position:
             self.progress.lost(None, e)
 
     def expect(self, callback: Any, steps: int | None, epochs_done: int) -> None:
-        """Say where the training ends: after the epochs that are left, of as many steps, from here on.
+        """Report at which step the training will end, from the epochs that are left and their number of steps.
 
         A trial of `orch scale` or `orch prove` ends by its own count, long before the epochs that it asks for.
         """
@@ -76,7 +76,7 @@ class _Position:
 
 
 class _Reports:
-    """The methods of the callback. Keras gives it `model` and `params`, and calls it in the main thread."""
+    """The methods of the callback. Keras sets `model` and `params`, and calls it in the main thread."""
 
     orch: _Position
     # Without these, our callback would slow down the others: Keras 3 calls batch hooks in a separate thread only
@@ -118,7 +118,7 @@ class _Reports:
 
 
 class _BatchReports(_Reports):
-    """The same, and within epochs.
+    """The same, with reports within epochs.
 
     `iterations` is a device variable, and reading it at every batch would wait for the step to end. So between two
     messages a batch costs only one reading of the clock. With steps_per_execution Keras calls this once for several

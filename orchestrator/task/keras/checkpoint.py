@@ -1,4 +1,4 @@
-"""`orchestrator.keras.Checkpoint()`: a callback that saves as often as costs least, and resumes within an epoch.
+"""`orchestrator.keras.Checkpoint()`: a callback that saves at the interval of least cost, and resumes within an epoch.
 
 It does for a script with callbacks of its own what `transparent: true` does for one without. Under
 MultiWorkerMirroredStrategy each worker has it, and all save at the same steps. It saves weights, optimizer, metrics and
@@ -27,12 +27,12 @@ _settings: dict[str, Setting] = {}
 def Checkpoint() -> Any:
     """Return the callback, for `model.fit(callbacks=[Checkpoint(), …])`.
 
-    Where there is a checkpoint of this fit, the n-th of the script that has the callback, it is restored when training
-    begins, and the fit goes on behind its last batch. How often it saves is `checkpoint: {every: …}` of the spec.
-    Without orch, or without `checkpoint:`, it does nothing.
+    The n-th `fit` of the script with this callback has the n-th checkpoint. If there is one, it is restored when
+    training begins, and the fit resumes after its last batch. `checkpoint: {every: …}` of the spec sets how often it
+    saves. Without orch, or without `checkpoint:`, the callback does nothing.
 
     Raises:
-        RuntimeError: Keras runs on another backend than TensorFlow. What is saved, and the file, are TensorFlow's.
+        RuntimeError: Keras runs on another backend than TensorFlow, for whose variables alone this is made.
     """
     library = _library()
     base = sys.modules[f"{library}.src.callbacks"].Callback
@@ -40,7 +40,7 @@ def Checkpoint() -> Any:
 
 
 def fit(fit: Callable[..., Any], model: Any, library: str, given: dict[str, Any]) -> Any:
-    """Call `fit`, with what does the work in the place of each Checkpoint among its callbacks."""
+    """Call `fit`, with each Checkpoint among its callbacks replaced by the callback that does the work."""
     callbacks = given.get("callbacks")
     every = list(callbacks) if isinstance(callbacks, (list, tuple)) else []
     wanted = [each for each in every if getattr(each, "_orch_checkpoint", False)]

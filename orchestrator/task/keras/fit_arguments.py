@@ -1,4 +1,4 @@
-"""The arguments of Keras's `fit` by name, whether a script gives them by name or by place."""
+"""The arguments of Keras's `fit` by name, whether a script passes them by name or by position."""
 
 from __future__ import annotations
 

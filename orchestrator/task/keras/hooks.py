@@ -84,7 +84,7 @@ def install(link: Link, progress: Progress) -> None:
 
 
 def _remember(strategy: Any) -> None:
-    """Keep the script's newest strategy of this class: its workers agree through it when to save."""
+    """Remember the script's newest strategy of this class, through which its workers agree when to save."""
     init = strategy.__init__
 
     @functools.wraps(init)
@@ -117,12 +117,12 @@ def when_imported(patches: dict[str, Callable[[ModuleType], None]]) -> None:
 
 
 def import_without_collection(names: Iterable[str]) -> None:
-    """Pause the garbage collector while a module of these names is imported by the script, with all it imports."""
+    """Pause the garbage collector while the script imports one of these modules, with all that it imports."""
     sys.meta_path.insert(0, _Finder(dict.fromkeys(names, _uncollected)))
 
 
 def guarded(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Run a patch. If it fails, print that and go on: training is more important than progress reports."""
+    """Run a patch. If it fails, print the error and go on: training is more important than progress reports."""
     try:
         patch(module)
     except Exception as e:
@@ -130,7 +130,7 @@ def guarded(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
 
 
 class _Finder:
-    """Asks the other finders for a module, and puts something around the execution of the module's own code."""
+    """Asks the other finders for a module, and wraps the execution of the module's own code."""
 
     def __init__(self, around: _Around) -> None:
         self._around = around
@@ -159,7 +159,7 @@ class _Finder:
             self._searching.discard(search)
 
     def _executing(self, name: str, execute: _Execute) -> _Execute:
-        """Return an execution that has around it, each time, what is wanted for this module.
+        """Return an `exec_module` that is wrapped, each time, as this module needs it.
 
         A search alone uses nothing up: scripts search to see whether a library is there, and import it later. One
         loader may be of several modules, as that of a zip file is, and be found several times.

@@ -93,7 +93,7 @@ def _patch_reduce(trainer: Any) -> None:
 
 
 class _StepInline:
-    """Stands in for the module `tensorflow` in Keras's `_make_function`: its step does not become a tf.function."""
+    """Replaces the module `tensorflow` in Keras's `_make_function`, so that its step does not become a tf.function."""
 
     def __init__(self, tf: Any) -> None:
         self._tf = tf

@@ -1,8 +1,8 @@
 """Fixes conditions in the optimizers of Keras 3 (`gradient_accumulation_steps`) where replicas meet in a branch.
 
-TensorFlow lets the replicas of a process meet (as each update of a weight does) in no branch of a condition that each
-of them has for itself. All of them have the same counts, so the condition of the first one is that of all: they leave
-for one condition, and go on as replicas within its branches.
+TensorFlow does not allow the replicas of a process to synchronise (as each update of a weight does) within a branch of
+a condition that each replica evaluates by itself. All replicas have the same counts, so the first one's condition holds
+for all: they leave the replica context for one common condition, and continue as replicas within its branches.
 
 Under CentralStorageStrategy that would not help: there an accumulator has one copy for all replicas. It does help where
 the gradients are those of the whole batch already, as under `transparent: true`.
@@ -39,7 +39,7 @@ _everywhere = False
 
 
 class _Together:
-    """Stands in for `keras.ops` in the optimizers: a condition in a replica is one for all replicas."""
+    """Replaces `keras.ops` in the optimizers: a condition in a replica becomes one for all replicas."""
 
     def __init__(self, ops: Any, link: Link) -> None:
         self._ops = ops
@@ -74,7 +74,7 @@ class _Together:
 
 
 def _replica() -> Any:
-    """Return the context of the replica that this is; None elsewhere, and where nothing was tested."""
+    """Return this replica's context; None outside of a replica, and for versions that were not tested."""
     tf = sys.modules.get("tensorflow")
     if tf is None or not tf.distribute.has_strategy():
         return None
@@ -88,7 +88,7 @@ def _version() -> str:
 
 
 class _Branches:
-    """The branches of one replica. TensorFlow would take a tuple apart."""
+    """The branches of one replica; not a tuple, which TensorFlow would unpack."""
 
     def __init__(self, true_fn: Any, false_fn: Any) -> None:
         self.both = (true_fn, false_fn)

@@ -1,6 +1,6 @@
-"""`runtime.should_save()`: when a loop of the script's own is to save.
+"""`runtime.should_save()`: tells a training loop of the script's own when to save.
 
-What a save costs is the time between an answer of True and the next question, less a step.
+The cost of a save is the time between a call that returns True and the next call, minus the time of a step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def should_save(agree: Agree | None) -> bool:
 
 
 class Loop:
-    """The questions of one process."""
+    """The state of `should_save` in one process."""
 
     def __init__(self, agree: Agree | None, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -56,7 +56,7 @@ class Loop:
         return True
 
     def _begin(self) -> None:
-        """Find out how the processes agree: at the first step, when the script has begun to use its library."""
+        """Choose how the processes agree; at the first step, when the script has set up its library."""
         agree = self._agree or find_agreement()
         if agree is None:
             self._saves = is_chief()
@@ -72,9 +72,9 @@ class Loop:
 
 
 def find_agreement() -> Agree | None:
-    """Return what gives all processes the number of rank 0, by the library that the script uses.
+    """Return a function that broadcasts the number of rank 0, through the library that the script uses.
 
-    None where there are several processes and none of the libraries. Of a parameter server's tasks only the chief has a
+    None where there are several processes and none of the libraries. Under a parameter server only the chief runs a
     loop.
     """
     if processes() == 1:
@@ -87,7 +87,7 @@ def find_agreement() -> Agree | None:
 
 
 def processes() -> int:
-    """Return how many processes train together, as far as orch has told them."""
+    """Return how many processes train together, by the variables that orch has set."""
     import json
 
     try:

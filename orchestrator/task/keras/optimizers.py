@@ -1,4 +1,4 @@
-"""The optimizers of a model: the one that it was compiled with, and those that it holds as attributes of its own."""
+"""Finds the optimizers of a model: the one that it was compiled with, and those in its attributes."""
 
 from __future__ import annotations
 

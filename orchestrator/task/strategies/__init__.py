@@ -1,1 +1,1 @@
-"""What some strategies need in the user's process before the script begins."""
+"""Modules of strategies whose processes need preparation before the script begins."""

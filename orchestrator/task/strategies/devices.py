@@ -109,7 +109,7 @@ def _details(options: Mapping[str, Any]) -> str:
 
 
 def _set_collectives_options(module: Any, options: Mapping[str, Any], link: Link) -> None:
-    """Patch the place where MirroredStrategy makes its collectives: they and the strategy hold the same options."""
+    """Patch the code in which MirroredStrategy makes its collectives, which share the strategy's options."""
     extended = module.MirroredExtended
     original = extended._make_collective_ops_with_fallbacks
 

@@ -1,4 +1,4 @@
-"""Steps that are applied whole or not at all, so that what a survivor of a dead peer holds is the state of one step.
+"""Makes training steps atomic, so that a survivor of a dead peer holds the state of exactly one step.
 
 A step waits for its peers in collectives. When a peer dies, each operation that waits for no collective has been done
 and the others have not: a counter, say, is one ahead of the weights. So, in the graph of a training step:
@@ -40,7 +40,7 @@ _READS = frozenset(
 
 
 class NotAtomic(Exception):
-    """Why a step cannot be made atomic."""
+    """A step cannot be made atomic; the message says why."""
 
 
 class Atomic:
@@ -152,7 +152,7 @@ class Atomic:
         return done
 
     def put_back(self) -> None:
-        """Give the variables that a step writes early the values that they had after the last whole step."""
+        """Restore the variables that a step writes early to their values after the last whole step."""
         for outside, copy in self._copies.values():
             _assign(outside, copy.numpy())
 
@@ -173,7 +173,7 @@ class Atomic:
 
 
 def of_tensorflow(variable: Any) -> Any:
-    """Return TensorFlow's variable in one of Keras 3. What a distributed one lacks is looked for in its value."""
+    """Return the TensorFlow variable within one of Keras 3."""
     return variable if hasattr(type(variable), "values") else getattr(variable, "_value", variable)
 
 

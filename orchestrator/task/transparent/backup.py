@@ -75,7 +75,7 @@ def folder(checkpoint_dir: str, fit: int) -> str:
 
 
 def rescued(directory: str, task: str) -> str:
-    """Return the directory of what a task that survived has handed over of the fit of this directory."""
+    """Return the directory of the state that a survivor has handed over, for the fit of this directory."""
     return os.path.join(directory, _RESCUED + task.replace(":", "-"))
 
 

@@ -1,4 +1,4 @@
-"""Sources of chance: what a script draws without a seed is equal on all workers, and after a restart.
+"""Seeds random numbers: what a script draws without a seed is equal on all workers, and after a restart.
 
 A script that shuffles before `fit`, or draws the size of a layer, would otherwise see another data set or build another
 model on each worker.

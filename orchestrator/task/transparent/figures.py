@@ -1,4 +1,4 @@
-"""Make figures and states those of the global batch: what a step gives to `Mean` and `Sum`, or assigns to a variable.
+"""Makes figures and states those of the global batch: values that a step gives to `Mean` and `Sum`, or assigns.
 
 Metrics that are given a value for each example need nothing: their sums and counts add up over the replicas.
 """

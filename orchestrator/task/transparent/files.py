@@ -1,4 +1,4 @@
-"""Where the files of each worker are: what Keras saves can be read at the same path, by all workers.
+"""Redirects the files of each worker, so that each can read at the same path what Keras has saved.
 
 - Below the task's working directory, which each task has to itself, and in a temporary directory that the script has
   made, Keras saves on every worker.
@@ -74,7 +74,7 @@ def own_directory() -> str | None:
 
 
 class Files:
-    """Which path Keras is given for one of the script's."""
+    """Maps the script's paths to those that Keras gets."""
 
     def __init__(self, own: str | None, scratch: Scratch | None) -> None:
         self._own = own
@@ -141,7 +141,7 @@ class Files:
         return saved
 
     def put_back(self, callbacks: list[Any]) -> None:
-        """Put what this fit has saved in a generation before into the temporary directories of now."""
+        """Copy what this fit saved in an earlier generation into the present temporary directories."""
         kept = self._kept()
         for path in filter(None, (_full(getattr(callback, "filepath", None)) for callback in callbacks)):
             top = next((each for each in self._temporary if _within(path, each)), None)

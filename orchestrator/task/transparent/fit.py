@@ -49,7 +49,7 @@ def install(setting: Setting, files: Files, folder: str) -> None:
 
 
 def _counted(train_on_batch: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
-    """Report the steps of a loop of the script's own, of which there is no backup."""
+    """Report the steps of a training loop of the script's own, which has no backup."""
 
     @functools.wraps(train_on_batch)
     def counted(model: Any, *args: Any, **kwargs: Any) -> Any:

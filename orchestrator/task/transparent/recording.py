@@ -1,4 +1,4 @@
-"""Leaves to the chief what one process of a training should record: profiles, and runs of W&B and MLflow.
+"""Lets only the chief record what one process of a training should record: profiles, and runs of W&B and MLflow.
 
 In a process of MultiWorkerMirroredStrategy that is not the first, TensorFlow 2.21 corrupts its memory when a profile
 ends (`TraceMeRecorder::Stop`), with no orchestrator about: by hand, two workers crashed after 6 to 40 profiles, and
@@ -26,7 +26,7 @@ def leave_to_chief(said: Said) -> None:
 
 
 def track_nothing(said: Said) -> None:
-    """Turn W&B off, unless the spec says otherwise, and have MLflow track where nobody looks: it has no such switch."""
+    """Turn W&B off, unless the spec says otherwise, and let MLflow track into a scratch: it cannot be turned off."""
     mode = os.environ.setdefault("WANDB_MODE", "disabled")
 
     def off(_wandb: Any) -> None:

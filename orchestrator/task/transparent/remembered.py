@@ -1,7 +1,7 @@
-"""What callbacks remember over a restart: numbers, texts, arrays, and lists, sets and dicts of them.
+"""Keeps the state of callbacks over a restart: numbers, texts, arrays, and lists, sets and dicts of them.
 
-Of each callback those attributes are kept that have changed since the fit began, such as the best loss and the best
-weights that EarlyStopping saw, or a count of the script's own. What cannot be kept (a file, a model) is said.
+It keeps those attributes of each callback that have changed since the fit began, such as the best loss and the best
+weights that EarlyStopping saw, or a count of the script's own. What cannot be kept (a file, a model) is reported.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _decoded(code: Any, arrays: Arrays) -> Any:
 
 
 def _digest(value: Any) -> Any:
-    """Return what differs when the value has changed; of a value that cannot be kept, which object it is.
+    """Return a digest that differs when the value has changed; for a value that cannot be kept, its identity.
 
     Nothing is copied: a callback may hold a data set.
     """

@@ -26,7 +26,7 @@ class Course:
         """Called once the steps are traced, before the first one runs."""
 
     def traced(self, model: Any) -> None:
-        """Call, once, what waited for the steps to be traced."""
+        """Call, once, the function that waited until the steps were traced."""
         action, self.when_traced = self.when_traced, None
         if action is not None:
             action(model)

@@ -123,7 +123,7 @@ def constant_of(tensor: Any) -> Any:
 
 
 def of_unknown(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of an operation that nothing is known of: it may keep the axis of the examples."""
+    """Return the kind of an unknown operation: it may keep the axis of the examples."""
     ranks = [rank_of(output) for output in op.outputs]
     rank = max((9 if each_rank is None else each_rank for each_rank in ranks), default=0)
     of_batch = [kind for kind in kinds if kind.name in (EACH, "part")]

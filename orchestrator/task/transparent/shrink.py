@@ -1,10 +1,9 @@
 """Fewer replicas than planned: the global batch is held, or the learning rate follows by the linear rule.
 
-`hold_batch`: the replicas that are left take larger shares of the same batch, so that the training is that of all of
-them. `scale_lr`: each replica keeps its batch, and the
-learning rate is multiplied with what is left of the global one: at once where it becomes smaller, and within a warm-up
-where it grows again, since a large rate at once may undo what was trained. It is multiplied where it is applied: what
-schedules, callbacks and checkpoints see is the script's own.
+`hold_batch`: the remaining replicas take larger shares of the same batch, so the training is the same as with all
+replicas. `scale_lr`: each replica keeps its batch, and the learning rate is multiplied by the remaining share of the
+global batch: at once where it shrinks, and over a warm-up where it grows again, since a sudden large rate may undo what
+was trained. It is multiplied where it is applied, so schedules, callbacks and checkpoints see the script's own rate.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def install(
 
 
 def _explained(function: Callable[..., Any], said: Said, folder: str) -> Callable[..., Any]:
-    """Say what to write instead where a step takes the number of its examples for a constant."""
+    """Add to the error of a step that uses its number of examples as a constant what to write instead."""
 
     @functools.wraps(function)
     def explained(data: Any) -> Any:

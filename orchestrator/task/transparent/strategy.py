@@ -114,7 +114,7 @@ _REFUSED = ("ParameterServerStrategy", "ParameterServerStrategyV2", "TPUStrategy
 
 
 def replace_others(strategy: Any, said: Said, script: str) -> None:
-    """Give the script the run's strategy wherever it makes one: two would divide the work between them.
+    """Give the script the run's strategy wherever it makes one: with two, each would get a part of the work.
 
     So the strategy of a script is chosen in cluster.yaml. `with strategy.scope()` nests in ours.
     """

@@ -82,7 +82,7 @@ class Course:
             self._paused = self._last
 
     def resume(self) -> None:
-        """Let the clock go on."""
+        """Start the clock again."""
         if self._paused is not None and self._began is not None:
             self._began += self._now() - self._paused
         self._paused = None
@@ -139,7 +139,7 @@ class Measuring:
         self._end(figures)
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Count what a loop of the script's own reports."""
+        """Count a step that a training loop of the script's own reports."""
         if self._reported is not None and step > self._reported:
             self._course.advance(step - self._reported, metrics)
         self._reported = step

@@ -72,7 +72,7 @@ class Proving:
         return history
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Take no notice of a loop of the script's own: it has no form for one process."""
+        """Ignore a training loop of the script's own: it cannot be compared with one process."""
 
     # -- what is recorded
 
@@ -95,7 +95,7 @@ class Proving:
         return len(self._recorded) >= self._steps
 
     def tell_the_last_step(self) -> None:
-        """Report where the script is ended: most steps are not, since reports are some time apart."""
+        """Report the last step: reports are some time apart, so it may not have been reported."""
         progress = this_task.progress
         if progress is None:
             return

@@ -89,12 +89,12 @@ def test_a_host_that_is_gone_is_told_to_every_run_that_waits_for_it(orch: Desk, 
         run_document(name="done", run_id="done-1", **ended, proof={"unreachable": []}),
         run_document(hosts=hosts),
     ]
-    _stands(api, reason="gone for good, by the user's word at 09:30")
+    _stands(api, reason="gone for good, as the user said at 09:30")
     assert orch("drain", "gpu-b", "--gone") == 0
     body = {"host": "gpu-b", "gone": True}
     assert api.posted == [("/v1/runs/old-1/drain", body), (f"/v1/runs/{RUN}/drain", body)]
-    assert "gpu-b is gone for good, by the user's word at 09:30, for" in orch.put_out
+    assert "gpu-b is gone for good, as the user said at 09:30, for" in orch.put_out
     assert orch("drain", "done", "gpu-b", "--gone") == 0
     assert api.posted[-1][0] == "/v1/runs/done-1/drain", "the coordinator knows better, and says so"
     assert orch("drain", "gpu-z", "--gone") == 2
-    assert "no run awaits anything from gpu-z" in orch.said
+    assert "no run waits for gpu-z" in orch.said

@@ -43,9 +43,9 @@ def test_kill_proves_it(orch: Desk, api: FakeApi) -> None:
         "  gpu-a: no leftover processes, ports free (checked by cgroup)\n"
         "  gpu-b: no leftover processes, ports free (checked by marker)\n"
         "  cgroup: each task's control group, which holds every process that it has started\n"
-        "  marker: the host lets us make no control group: found by ORCH_RUN in the environment, by recorded pid, "
-        "and as children of the shim; a process that outlived its shim and has another environment or user would "
-        "not be found\n"
+        "  marker: no control group can be made on the host: processes are found by ORCH_RUN in their environment, by "
+        "recorded pid, and as children of the shim; a process that outlived its shim and has another environment or "
+        "user would not be found\n"
     )
     assert orch.said == f"{RUN}: STOPPING: 2 tasks are asked to end\n"
     assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import __version__
-from orchestrator.cli.main import _WORDS_OF_OTHERS, COMMANDS, acting_command
+from orchestrator.cli.main import _SYNONYMS, COMMANDS, acting_command
 from orchestrator.cli.session import Session
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, Desk, phases
@@ -98,8 +98,8 @@ def test_words_of_other_tools_lead_to_ours(orch: Desk, word: str, meant: str) ->
 
 
 def test_every_word_of_other_tools_leads_somewhere() -> None:
-    assert not _WORDS_OF_OTHERS.keys() & set(COMMANDS)
-    assert {word for word in _WORDS_OF_OTHERS.values() if word[0] != "-"} <= set(COMMANDS)
+    assert not _SYNONYMS.keys() & set(COMMANDS)
+    assert {word for word in _SYNONYMS.values() if word[0] != "-"} <= set(COMMANDS)
 
 
 def test_a_mistyped_option(orch: Desk) -> None:

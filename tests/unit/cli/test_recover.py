@@ -124,7 +124,7 @@ def test_row_59_the_run_that_cannot_be_read_is_rebuilt_beside_the_others(desk: D
 
 def test_a_run_that_cannot_be_read_and_does_not_live_is_given_up_by_word(desk: Desk) -> None:
     loss = check_lost(desk)
-    with pytest.raises(UsageError, match=f"{READABLE} is no run of the journal that cannot be read"):
+    with pytest.raises(UsageError, match=f"{READABLE} is not among the runs that cannot be read"):
         check_give_up((READABLE,), loss, search())
     with pytest.raises(Refused, match=f"{RUN} is alive on a"):
         check_give_up((RUN,), loss, search())

@@ -42,7 +42,7 @@ def test_phases_and_orders_are_shown_per_event(desk: Desk) -> None:
     assert "        note generation: generation 1 starts: 2 tasks on 2 hosts" in lines
     assert "KillRequested force=False" in desk.put_out
     assert "RUNNING -> STOPPING" in desk.put_out
-    assert f"{RUN}: 11 events played, 0 decided otherwise than was recorded" in desk.said
+    assert f"{RUN}: 11 events played, 0 decided differently than recorded" in desk.said
     assert Path(desk.paths.journal).read_bytes() == before, "it is only read"
 
 
@@ -74,7 +74,7 @@ def test_a_difference_is_shown_as_a_diff_does(desk: Desk, monkeypatch: pytest.Mo
     assert lines[start + 1] == "      - RUNNING -> STOPPING"
     assert "      - StopTask worker:0 gen 1 on a, grace 10 s" in lines[start:]
     assert "      + RUNNING -> STOPPING" in lines[start:]
-    assert "11 events played, 1 decided otherwise than was recorded" in desk.said
+    assert "11 events played, 1 decided differently than recorded" in desk.said
 
 
 def test_as_json_each_entry_is_a_line(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

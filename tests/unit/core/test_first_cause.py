@@ -98,7 +98,7 @@ def test_what_keras_printed_says_why_a_script_did_not_go_on_from_its_checkpoint(
     ended += "> 6 report b worker:1=exited,cause=ordered,signal=9\n"
     unknown = found_in(played(tmp_path, resumed + ended.format("")))
     assert unknown.cause is Cause.RESUME_MISMATCH
-    assert unknown.sentence.endswith("reports step 1: it did not go on from there")
+    assert unknown.sentence.endswith("reports step 1: it did not resume from it")
     assert "does not restore from $ORCH_CHECKPOINT_DIR, or" in unknown.means
     says = ",says=Skipping_variable_loading_for_optimizer_'adam',_because_it_has"
     changed = found_in(played(tmp_path, resumed + ended.format(says.replace(",_", "_"))))

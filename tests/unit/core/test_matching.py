@@ -415,7 +415,7 @@ KINDS = [
         "unsupported",
         "train.py makes a MirroredStrategy of its own",
         Cause.UNSUPPORTED,
-        "another start would meet the same",
+        "another start would fail in the same way",
     ),
 ]
 """Errors of our own runtime. Their words are for people: other rows may look like them."""

@@ -22,7 +22,7 @@ def ask(name: str, gpus: str, lasts_s: float = inf) -> Ask:
 
 
 def shown(waiting: list[Ask], held: list[tuple[Ask, float]]) -> dict[str, float | str]:
-    """Return by name when each is reckoned to begin; `now` of those that begin."""
+    """Return by name when each is expected to begin; `now` of those that begin."""
     found = reckon(waiting, held, 100.0)
     return {turn.ask.run_id: turn.begins_at if turn.waits_for else "now" for turn in found}
 
@@ -44,7 +44,7 @@ def test_a_later_one_goes_first_where_it_ends_before_the_earlier_one_can_begin()
 
 def test_what_a_run_waits_for_is_named() -> None:
     turn = reckon([ask("a", "01")], [(ask("h", "0"), 700.0)], 100.0)[0]
-    assert turn.sentence(100.0) == "waits in the queue for h (GPU 0); reckoned to begin in 10 min"
+    assert turn.sentence(100.0) == "waits in the queue for h (GPU 0); expected to begin in 10 min"
 
 
 def run(

@@ -173,7 +173,7 @@ def test_a_newer_generation_that_is_not_complete_begins_again() -> None:
     assert (W0, 2) in stopped
     assert (W1, 1) in stopped
     assert run.first_cause is not None
-    assert "nothing of it was found on any host" in run.first_cause.sentence
+    assert "no trace of it was found on any host" in run.first_cause.sentence
     run, actions = play(
         run,
         report("a", W0, "exited", 2, exit=Exit(cause=Cause.ORDERED, at=1001.0)),
@@ -199,7 +199,7 @@ def test_a_release_whose_checkpoint_is_not_known_is_not_repeated() -> None:
     assert not [action for action in actions if isinstance(action, ReleaseTask)]
     assert {action.task for action in actions if isinstance(action, StopTask)} == {W0, W1}
     assert run.first_cause is not None
-    assert "the checkpoint that it was to begin with is not known any more" in run.first_cause.sentence
+    assert "the checkpoint that it was to start from is not known any more" in run.first_cause.sentence
 
 
 def test_one_that_died_at_its_gate_opens_no_other() -> None:

@@ -18,7 +18,7 @@ from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
-MUTED = "worker:0 says more than is kept of a task: its further sentences are left out"
+MUTED = "worker:0 sends more messages than are kept of a task: further ones are left out"
 
 
 def say(run: Run, *sentences: str) -> tuple[Run, list[tuple[NoteKind, str]]]:

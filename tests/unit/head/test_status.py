@@ -189,7 +189,7 @@ def test_an_ended_run_says_what_was_proven_of_its_hosts() -> None:
         "gone": {},
         "unreachable": ["b"],
     }
-    why = "gone for good, by the user's word at 09:30"
+    why = "gone for good, as the user said at 09:30"
     called_gone = run.with_host(replace(run.host("b"), gone="09:30", state_why=why))
     (shown_gone,) = status.document([called_gone], now=NOW)["runs"]
     assert (shown_gone["proof"]["gone"], shown_gone["proof"]["unreachable"]) == ({"b": why}, [])

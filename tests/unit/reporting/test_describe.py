@@ -137,7 +137,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 hosts=(UP, {"link": Link.CONNECTING}),
                 tasks=(task(RUNNING, 120), task(RUNNING, 120)),
             ),
-            "step 120; taking up the tasks on b",
+            "step 120; adopting the tasks on b",
         ),
         (
             run_in(
@@ -177,8 +177,8 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 hosts=(UP, {**UP, "state": HostState.STUCK, "state_why": "pid 7 of old-1 cannot be killed"}),
                 reason="it ended",
             ),
-            "it ended; waiting for b (stuck: pid 7 of old-1 cannot be killed; it goes when what it waits for "
-            "answers (a disk, a network file system, a GPU), or when somebody ends it who may; else reboot the host); "
+            "it ended; waiting for b (stuck: pid 7 of old-1 cannot be killed; it ends when what it waits for "
+            "answers (a disk, a network file system, a GPU), or when its owner ends it; else reboot the host); "
             "starts again when it is back",
         ),
         (
@@ -297,7 +297,7 @@ FOUND = FirstCause(TaskId("worker", 0), 1, Cause.OOM, "it died")
                 hosts=(UP, {**UP, "link": Link.CONNECTING}),
             ),
             "global_step",
-            "taking up the tasks on b",
+            "adopting the tasks on b",
         ),
         (
             run_in(
@@ -334,7 +334,7 @@ def test_what_the_reason_begins_with_is_told_apart_from_the_rest(
         ),
         (
             {"pending": False, "problems": [], "tasks": []},
-            "exit code 0, but no step, checkpoint or output was seen: look at its log whether it trained at all",
+            "exit code 0, but no step, checkpoint or output was seen: see in its log whether it trained at all",
         ),
         ({"pending": False, "problems": [], "tasks": [{"files": 1}]}, "exit code 0"),
     ],

@@ -142,10 +142,10 @@ class Page:
 
         from orchestrator.client.exposition import registry
 
-        def told() -> bytes:
+        def generate() -> bytes:
             return generate_latest(registry(self._source.status))
 
-        return Response(await _thread(told), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(await _thread(generate), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def stream(self, request: Request) -> Response:
         """Stream the status and the events as they change."""

@@ -232,8 +232,8 @@ def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tu
     replicas = counted(together.replicas, "replica")
     if together.random:
         return "random", (
-            f"{listed(list(together.random))} {_draw(together.random)} other random numbers on each replica, as it "
-            "should: that cannot be proven; set the rate to 0 for the proof"
+            f"{listed(list(together.random))} draw{'s' * (len(together.random) == 1)} other random numbers on "
+            "each replica, as it should: that cannot be proven; set the rate to 0 for the proof"
         )
     if together.normalizing:
         return "normalization", (
@@ -249,10 +249,6 @@ def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tu
         "the examples are equal, the loss is not: it is computed differently on each replica, or from random numbers "
         "that are drawn outside of Keras's layers"
     )
-
-
-def _draw(layers: Sequence[str]) -> str:
-    return "draws" if len(layers) == 1 else "draw"
 
 
 def _cause_in_data(one: Step, other: Step, number: int, together: Record) -> tuple[str, str] | None:

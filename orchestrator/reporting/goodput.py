@@ -75,7 +75,7 @@ class Generation:
     """Its newest work is saved nowhere yet."""
     is_resumed: bool = False
     """It started from a checkpoint."""
-    told: Mapping[str, float] = field(default_factory=dict)
+    known_s: Mapping[str, float] = field(default_factory=dict)
     """Without a history: when it began to train, and made its first step, in seconds since its release."""
     has_lost_host: bool = False
     saved_s: float = 0.0
@@ -227,7 +227,7 @@ def _generations(events: Sequence[Event], end: float) -> list[Generation]:
         elif event.kind is Kind.TRAINS_AGAIN:
             restored_s, rest_s = event.data.get("restored_s"), event.data.get("first_step_s")
             if rest_s is not None:
-                generation.told = {"began": restored_s or 0.0, "first": (restored_s or 0.0) + rest_s}
+                generation.known_s = {"began": restored_s or 0.0, "first": (restored_s or 0.0) + rest_s}
         elif event.kind is Kind.HOST_LOST and state in _RELEASED:
             generation.has_lost_host = True
         if event.kind in _ENDS:
@@ -286,7 +286,7 @@ def _follow(generation: Generation, moved: Moved | None, *, going: bool) -> None
 
 def _first(generation: Generation, moved: Moved | None, span: Span) -> tuple[float, float]:
     """Return when its script had restored what it starts from, and when the first new step was made."""
-    known, began = generation.told, span.begin
+    known, began = generation.known_s, span.begin
     first = span.begin + known.get("first", 0.0) if moved is None else moved.first_at
     first = min(max(first, span.begin), span.end)
     if generation.is_resumed:

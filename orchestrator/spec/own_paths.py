@@ -137,10 +137,10 @@ def as_module(path: str, workdir: str) -> tuple[int, str, int] | None:
 
 def needs_package(path: str, workdir: str) -> str | None:
     """Return, after its name, that a script imports from its own package, which it cannot, and the way out."""
-    found = as_module(path, workdir)
-    if found is None:
+    package_use = as_module(path, workdir)
+    if package_use is None:
         return None
-    line, module, above = found
+    line, module, above = package_use
     up = f", and as `workdir` what lies {counted(above, 'folder')} above" if above else ""
     return (
         f":{line} imports from its own package, and a script lies in none; write `module: {module}` in the place of "

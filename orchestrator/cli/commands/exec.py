@@ -157,12 +157,11 @@ def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
         error.exit_code = first.exit_code
         return error
     failed = [one for one in ended if one.problem is not None or one.exit_code != 0]
-    failures = [f"{one.host} ({_how(one)})" for one in failed]
+    failures = [
+        f"{one.host} ({'not run' if one.exit_code is None else f'exit code {one.exit_code}'})"
+        for one in failed
+    ]
     return SomeHostsOnly(f"it failed on {len(failed)} of {counted(len(ended), 'host')}: {listed(failures)}")
-
-
-def _how(one: Ended) -> str:
-    return "not run" if one.exit_code is None else f"exit code {one.exit_code}"
 
 
 @click.command(

@@ -55,7 +55,10 @@ def lines(hosts: Sequence[Host], paint: Paint, width: int | None) -> list[str]:
         right=frozenset({"CPUS", "LOAD", "MEM FREE", "DISK FREE"}),
         always=frozenset({"HOST", "STATE"}),
         drop=("CPUS", "DISK FREE", "LOAD", "RUNS", "MEM FREE", "GPUS"),
-        styles={(n, "STATE"): _style(host) for n, host in enumerate(hosts)},
+        styles={
+            (n, "STATE"): ("green" if _state(host) in ("ready", "spare", "reachable") else "red",)
+            for n, host in enumerate(hosts)
+        },
     )
     gpus = [_gpu_row(host, gpu) for host in hosts for gpu in host["gpus"]]
     if gpus:
@@ -83,10 +86,6 @@ def _state(host: Host) -> str:
     if not host["reachable"]:
         return "unreachable"
     return str(host.get("state") or ("spare" if host.get("spare") else "reachable"))
-
-
-def _style(host: Host) -> tuple[str, ...]:
-    return ("green",) if _state(host) in ("ready", "spare", "reachable") else ("red",)
 
 
 def _host_row(host: Host) -> dict[str, str]:

@@ -213,8 +213,8 @@ def _as_run(script: str) -> str:
     """Return the module that a script in a package is, where it imports from that package; else the script."""
     from orchestrator.spec.own_paths import as_module
 
-    found = as_module(script, ".")
-    return found[1] if found is not None and not found[2] else script
+    module = as_module(script, ".")
+    return module[1] if module is not None and not module[2] else script
 
 
 def _schema(session: Session) -> str:

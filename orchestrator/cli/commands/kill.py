@@ -131,23 +131,23 @@ def _chosen(
     request: Request, runs: list[dict[str, Any]], waiting: list[str], session: Session
 ) -> list[dict[str, Any]]:
     """Return the runs that are meant. A name of waiting pods means the run of that name too, where it is active."""
-    active = [found for found in runs if is_active(found)]
+    active = [run for run in runs if is_active(run)]
     if request.all:
         return active
     if not request.names:
-        found = only_active(runs, "kill")
+        run = only_active(runs, "kill")
         if not request.yes:
             # Ask whether the only active run is meant, which nobody has named
             if not is_interactive(session):
                 raise Refused(
-                    f"no NAME is given, and no terminal to ask on whether {found['run_id']} is meant; "
+                    f"no NAME is given, and no terminal to ask on whether {run['run_id']} is meant; "
                     "nothing was stopped",
-                    hint=f"`orch kill {found['name']}`, or add --yes",
+                    hint=f"`orch kill {run['name']}`, or add --yes",
                 )
-            if not confirm(session, f"Stop {render.title(found)}?"):
+            if not confirm(session, f"Stop {render.title(run)}?"):
                 raise Refused("not confirmed; nothing was stopped")
-        return [found]
-    done = set(waiting) - {found["name"] for found in active}
+        return [run]
+    done = set(waiting) - {run["name"] for run in active}
     return [find(runs, name) for name in dict.fromkeys(request.names) if name not in done]
 
 

@@ -22,14 +22,10 @@ def _row(turn: Mapping[str, Any]) -> list[str]:
         str(turn["run_id"]),
         str(turn["priority"]),
         duration(turn["waited_s"]),
-        _in(turn["begins_in_s"]),
+        f"in {duration(turn['begins_in_s'])}" if turn["begins_in_s"] is not None else "not known",
         duration(turn["time_limit_s"]) if turn["time_limit_s"] is not None else "none",
         "; ".join(for_) or "nothing",
     ]
-
-
-def _in(seconds: float | None) -> str:
-    return f"in {duration(seconds)}" if seconds is not None else "not known"
 
 
 @click.command(

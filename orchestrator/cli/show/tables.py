@@ -39,7 +39,7 @@ def fitting(
     shown = [name for name in columns if name in always or any(row.get(name, "-") != "-" for row in rows)]
     widths = {name: max([len(name), *(len(row.get(name, "-")) for row in rows)]) for name in shown}
     for name in drop:
-        if width is None or _total(widths) <= width:
+        if width is None or sum(widths.values()) + GAP * (len(widths) - 1) <= width:
             break
         widths.pop(name, None)
     lines = []
@@ -53,10 +53,6 @@ def fitting(
             cells.append(pad + painted if name in right else painted + pad)
         lines.append(cut((" " * GAP).join(cells).rstrip(), width))
     return lines
-
-
-def _total(widths: Mapping[str, int]) -> int:
-    return sum(widths.values()) + GAP * (len(widths) - 1)
 
 
 def table(

@@ -54,7 +54,9 @@ def on_spares(run: Run, *, without: frozenset[str] = frozenset()) -> Iterator[tu
     spares = [
         host
         for host in run.hosts
-        if host.name not in holding and slots.is_free(run, host) and _may_hold(run, host)
+        if host.name not in holding
+        and slots.is_free(run, host)
+        and run.standby.lost_on.count(host.name) < SPARE_LOSSES_MAX
     ]
     taken = run.plan.hosts_used
     for number, spare in enumerate(spares):
@@ -71,10 +73,6 @@ def on_spares(run: Run, *, without: frozenset[str] = frozenset()) -> Iterator[tu
             if has_room(run.plan, slot, spare.name) and len(tasks) <= room:
                 room -= len(tasks)
                 yield from ((task.id, spare.name) for task in tasks)
-
-
-def _may_hold(run: Run, spare: Host) -> bool:
-    return run.standby.lost_on.count(spare.name) < SPARE_LOSSES_MAX
 
 
 def is_home(run: Run, task: Task) -> bool:

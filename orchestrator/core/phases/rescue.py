@@ -93,8 +93,8 @@ def choose(turn: Turn) -> None:
 
 
 def _holds(run: Run) -> dict[TaskId, Holds]:
-    told = {task: run.task(task).progress.holds for task in run.within(Stopping).survivors}
-    return {task: held for task, held in told.items() if held is not None}
+    held_by = {task: run.task(task).progress.holds for task in run.within(Stopping).survivors}
+    return {task: held for task, held in held_by.items() if held is not None}
 
 
 def _diverged(run: Run) -> str:
@@ -142,5 +142,5 @@ def outcome(run: Run) -> str:
     if state.rescuer is None and (differ := _diverged(run)):
         return f"nothing was rescued: {differ}"
     rescued = [(task, run.task(task).progress.rescued) for task in asked]
-    said = next((found.sentence(str(task)) for task, found in rescued if found), "")
+    said = next((saved.sentence(str(task)) for task, saved in rescued if saved), "")
     return said or f"nothing was rescued: {listed([str(task) for task in asked])} gave no answer"

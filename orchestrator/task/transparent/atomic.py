@@ -160,10 +160,10 @@ class Atomic:
         """Return the CRC-32 of the weights: all replicas have the same after the same step."""
         import numpy as np
 
-        found = 0
+        crc = 0
         for weight in getattr(self._model(), "trainable_variables", ()):
-            found = zlib.crc32(np.ascontiguousarray(self.value(weight)).view(np.uint8).data, found)
-        return found
+            crc = zlib.crc32(np.ascontiguousarray(self.value(weight)).view(np.uint8).data, crc)
+        return crc
 
     def value(self, variable: Any) -> Any:
         """Return the value that a variable had after the last whole step, on this process's replica."""

@@ -151,7 +151,9 @@ class Proving:
         if not is_chief(os.environ.get("TF_CONFIG")):
             return
         record = {
-            "replicas": _replicas(self._model),
+            "replicas": int(
+                getattr(getattr(self._model, "distribute_strategy", None), "num_replicas_in_sync", 1)
+            ),
             "weights": [
                 {
                     "name": str(getattr(variable, "path", variable.name)),
@@ -178,10 +180,6 @@ def _size(variable: Any) -> int:
     for length in variable.shape:
         size *= int(length)
     return size
-
-
-def _replicas(model: Any) -> int:
-    return int(getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1))
 
 
 def _layers(model: Any, wanted: Callable[[Any], bool]) -> list[str]:

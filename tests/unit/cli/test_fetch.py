@@ -109,7 +109,7 @@ def test_what_is_beyond_the_limit_is_named_and_all_else_comes(orch: Desk, api: F
         ("z.csv", "fetched"),
     ]
     assert "sparse: it is too large" in orch.said
-    assert "1 file did not come: sparse" in orch.said
+    assert "1 file could not be fetched: sparse" in orch.said
 
 
 def test_a_list_of_nothing_says_so(orch: Desk, api: FakeApi) -> None:

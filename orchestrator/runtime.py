@@ -95,3 +95,4 @@ def rescue(manager: Any, step: Any) -> Callable[[Step], Step]:
 def on_stop(hook: Callable[[], object]) -> None:
     """Call `hook()` in another thread before orch stops the training. It may take two seconds at most."""
     this_task.stop_hooks.append(hook)
+    this_task.has_own_hooks = True

@@ -68,7 +68,7 @@ from orchestrator.core.phases import (
 from orchestrator.core.phases.host_reports import absorb
 from orchestrator.core.phases.individual import advance_individual, end_individually
 from orchestrator.core.phases.nonfinite import advance_nonfinite
-from orchestrator.core.phases.reschedule import handle
+from orchestrator.core.phases.reschedule import at_step, handle
 from orchestrator.core.phases.running import advance_running, verification_failed
 from orchestrator.core.phases.stall import advance_stall, stacks_collected
 from orchestrator.core.phases.starting import (
@@ -261,6 +261,7 @@ def _advance(turn: Turn) -> None:
             for advance in (
                 advance_running,
                 leaving.advance,
+                at_step,
                 connecting.advance,
                 advance_individual,
                 advance_stall,

@@ -41,7 +41,8 @@ def check(run: Run, before: Run | None = None) -> None:
         trained = [run.task(each).first_step is not None for each in asked if each is not None]
         _demand(all(trained), "who hands over its state has trained")
         _demand(state.rescuer in (None, *asked), "who hands over its state was asked")
-        _demand(state.intent is not Intent.KILL, "a run that is killed hands nothing over")
+        is_saved = run.first_cause is not None and run.first_cause.cause.row.ends_saved
+        _demand(state.intent is not Intent.KILL or is_saved, "a run that its user kills hands nothing over")
     else:
         _demand(
             getattr(state, "rescue_ends_at", None) is None, "somebody is waited for to hand over its state"

@@ -167,6 +167,8 @@ class Task(TypedDict):
     began_age_s: NotRequired[Seconds | None]
     """Time since training began: what was to be restored is. null: not known, or not exactly."""
     saving: NotRequired[Saving | None]
+    rescues: NotRequired[bool]
+    """Whether it could hand over its state now."""
     holds: NotRequired[Holds | None]
     rescued: NotRequired[Rescued | None]
     epoch: NotRequired[Step | None]

@@ -25,6 +25,8 @@ class StepLine(TypedDict):
     age_s: NotRequired[Seconds]
     """Time since the step was made."""
     began: NotRequired[Began]
+    rescues: NotRequired[bool]
+    """Whether the state could be handed over now."""
     saving: NotRequired[Saving]
     epoch: NotRequired[Step]
     total: NotRequired[Step]

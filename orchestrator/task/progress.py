@@ -44,6 +44,8 @@ class Progress:
         self.epochs: int | None = None
         self.saving: Saving | None = None
         """How often it saves; sent with each step once it is decided."""
+        self.could_rescue: Callable[[], bool] | None = None
+        """Returns whether the state could be handed over now; sent with each step."""
         self._began: tuple[int, int] | None = None
         """Where training began, and how many steps that may be off; sent with each step."""
         self._first: int | None = None
@@ -127,6 +129,8 @@ class Progress:
             message["total"] = int(self.total)
         if self.saving is not None:
             message["saving"] = self.saving
+        if self.could_rescue is not None:
+            message["rescues"] = self.could_rescue()
         if self.epochs is not None:
             message["epochs"] = self.epochs
         values: dict[str, float] = {}

@@ -39,7 +39,8 @@ KILLED = [
 
 
 def _has_trained(run: Gang, index: int, steps: int) -> bool:
-    return max(run.steps(index), default=0) >= steps
+    could = any(line.get("rescues") for line in run.heard[index])
+    return could and max(run.steps(index), default=0) >= steps
 
 
 @pytest.mark.parametrize(("script", "arguments", "options", "victim"), KILLED)
@@ -59,7 +60,9 @@ def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturb
         env["ORCH_RESCUE_DIR"] = str(root / "shared" / "gen-000001")
         run = gang(script, str(out), *arguments, directories=seeded(root, 1, 2)[1], env=env)
         if name == "killed":
-            run.wait_for(partial(_has_trained, run, survivor, 12), "12 steps")
+            run.wait_for(
+                partial(_has_trained, run, survivor, 12), "12 steps, and that it could hand them over"
+            )
             run.tasks[victim].process.send_signal(signal.SIGKILL)
             run.tasks[survivor].order(stop={"grace_s": 60.0, "rescue": True})
             assert run.ended()[survivor] == 143, run.tasks[survivor].err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.plan import TaskId
@@ -66,6 +67,12 @@ class Process:
     def trains(self) -> bool:
         """Whether it would train, if its peers do."""
         return self.alive and self.released and not (self.frozen or self.stuck)
+
+    @property
+    def rescues(self) -> bool:
+        """Whether it says that it can hand over its state."""
+        may = Random(f"rescues {self.run.name} {self.generation}").random() < 0.7
+        return may and self.gang is not None and self.gang.began
 
     def _after(self, delay_s: float, thunk: Callable[[], None]) -> None:
         """Call `thunk` after a delay if it still lives. While it is frozen, the call waits."""
@@ -348,6 +355,7 @@ class Shim:
         if process is not None:
             task["pid"] = process.identity.pid
             task["error"] = process.error
+            task["rescues"] = process.rescues
             task["holds"] = process.holds
             task["rescued"] = process.rescued
             if process.gang is not None:

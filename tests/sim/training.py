@@ -26,6 +26,8 @@ class Gang:
         self.members: dict[TaskId, Process] = {}
         self.position = 0.0
         self.began = False
+        self.aborted = False
+        """Whether a survivor has ended all collectives."""
         self._since = 0.0
         self._runs = False
         self._version = 0
@@ -132,7 +134,7 @@ class Gang:
 
     def _is_well(self) -> bool:
         chief = self.chief
-        if not self.began or chief is None or not chief.trains:
+        if not self.began or self.aborted or chief is None or not chief.trains:
             return False
         needed = [task for task, _, _ in self.addresses() if self.is_needed(task)] or [chief.task]
         members = [self.members.get(task) for task in needed]
@@ -202,12 +204,15 @@ class Gang:
     def holds(self) -> Holds:
         """Return what a survivor holds: the step that was reached or the next; few have other weights than the rest."""
         self._settle()
-        chance = self._world.chance
+        chance, self.aborted = self._world.chance, True
+        self.update()
         return {"step": int(self.position) + chance.choice((0, 1)), "checksum": int(chance.random() < 0.05)}
 
     def hand_over(self, survivor: Process) -> tuple[int, Callable[[bool], None]]:
         """Begin to write what a survivor holds. Return the step, and what ends the writing."""
         self._settle()
+        self.aborted = True
+        self.update()
         step = survivor.holds["step"] if survivor.holds else int(self.position)
         self._run.checks.hands_over(survivor)
         return step, self._run.share.save(survivor, step)

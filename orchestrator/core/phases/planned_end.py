@@ -8,11 +8,13 @@ which no coordinator lived: that is nobody's fault.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.hosts import host_state
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases import rescue
 from orchestrator.core.phases.leaving import END_S
 from orchestrator.core.phases.queueing import has_made_way
 from orchestrator.core.phases.running import verify_soon
@@ -41,7 +43,7 @@ def begin(turn: Turn) -> None:
     at = turn.at + max(limit_s - turn.run.plan.timing.kill_grace_s - END_S, limit_s / 2)
     window_s = min(WINDOW_S, WINDOW_SHARE * limit_s) if turn.run.plan.checkpoint is not None else 0.0
     why = f"its time limit of {duration(limit_s)} is nearly over"
-    turn.set(planned_end=PlannedEnd(why, at=at, wanted_at=at - window_s))
+    turn.set(planned_end=PlannedEnd(why, at=at, wanted_at=at - window_s, is_asked=False))
 
 
 def ask(turn: Turn) -> None:
@@ -86,10 +88,11 @@ def advance(turn: Turn) -> None:
         waited = turn.run.plan.checkpoint is not None and (
             turn.run.phase is Phase.RUNNING or not planned.goes_on
         )
+        waited = waited and not rescue.is_ready(turn.run)
         in_vain = ", and no checkpoint came in time" if waited else ""
         _end(turn, f"{planned.why}{in_vain}")
         return
-    turn.set(planned_end=PlannedEnd(planned.why, planned.at, wanted_at=None))
+    turn.set(planned_end=replace(planned, wanted_at=None))
     left = duration(planned.at - turn.at)
     turn.note(NoteKind.ENDS_SOON, f"{planned.why}: the run ends at its next checkpoint, or in {left}")
     verify_soon(turn)

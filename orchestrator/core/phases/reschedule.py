@@ -11,8 +11,8 @@ from orchestrator.core.events import DrainRequested, UndrainRequested
 from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.launching.placement import assigned
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import leaving, planned_end
-from orchestrator.core.phases.running import verify_soon
+from orchestrator.core.phases import leaving, planned_end, rescue
+from orchestrator.core.phases.running import verify_soon, waits_for_checkpoint
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.state.host import HostState
 from orchestrator.core.state.phase_states import Intent, Phase
@@ -28,13 +28,24 @@ def at_checkpoint(turn: Turn) -> None:
     known = turn.run.checkpoint
     if turn.run.phase is Phase.RUNNING and known is not None:
         step = known.global_step if known.global_step is not None else "unknown"
-        occasion = f"checkpoint of step {step} is {'verified' if known.verified else 'saved'}"
-        if planned_end.at_checkpoint(turn, occasion):
-            return
-        if leaving.leaving(turn.run):
-            leaving.leave(turn, occasion)
-        else:
-            move(turn, occasion)
+        _go(turn, f"checkpoint of step {step} is {'verified' if known.verified else 'saved'}")
+
+
+def at_step(turn: Turn) -> None:
+    """Move or end now what waits for a checkpoint, where the tasks can hand over the state of their next step."""
+    planned = turn.run.planned_end
+    may_train_on = planned is not None and planned.wanted_at is None and not planned.is_asked
+    if rescue.is_ready(turn.run) and waits_for_checkpoint(turn.run) and not may_train_on:
+        _go(turn, "its next step is handed over")
+
+
+def _go(turn: Turn, occasion: str) -> None:
+    if planned_end.at_checkpoint(turn, occasion):
+        return
+    if leaving.leaving(turn.run):
+        leaving.leave(turn, occasion)
+    else:
+        move(turn, occasion)
 
 
 def move(turn: Turn, occasion: str) -> None:
@@ -89,8 +100,9 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
         when = ""
         if holds and turn.run.phase in _HAS_TASKS and not event.now:
             has_checkpoints = turn.run.plan.checkpoint is not None
+            saved = "step" if rescue.is_ready(turn.run) else "verified checkpoint"
             when = "; its tasks move " + (
-                "at the next verified checkpoint" if has_checkpoints else "at the next restart, or with --now"
+                f"at the next {saved}" if has_checkpoints else "at the next restart, or with --now"
             )
         turn.note(NoteKind.DRAINED, f"{host.name} is drained: it gets no new tasks{when}")
         verify_soon(turn)

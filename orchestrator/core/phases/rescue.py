@@ -31,8 +31,18 @@ COMPARE_SHARE = 0.5
 """The share of the bound in which the survivors are to say what they hold."""
 
 
-def wanted(run: Run, stopping: Stopping, at: Instant, patience_s: float) -> Stopping:
-    """Return a phase in which survivors are asked to hand over their state; the same phase where nobody is."""
+def is_ready(run: Run) -> bool:
+    """Return whether a run can be stopped at its next step and hand over its state, as all its tasks say."""
+    may = run.phase is Phase.RUNNING and run.plan.restart.rescue_s > 0 and run.plan.checkpoint is not None
+    return may and all(_can(run, task) and task.progress.rescues for task in gang(run))
+
+
+def wanted(run: Run, stopping: Stopping, at: Instant, patience_s: float, *, is_saved: bool) -> Stopping:
+    """Return a phase in which survivors are asked to hand over their state; the same phase where nobody is.
+
+    Args:
+        is_saved: whether the run is to end saved. If nothing has failed, all tasks are asked, where all said they can.
+    """
     policy, plan = run.plan.restart, run.plan
     if (
         not policy.rescue_s
@@ -40,16 +50,21 @@ def wanted(run: Run, stopping: Stopping, at: Instant, patience_s: float) -> Stop
         or not (STRATEGIES[plan.strategy].rescues and plan.runtime)
     ):
         return stopping
-    if run.phase is not Phase.RUNNING or stopping.intent is not Intent.RESTART:
+    if run.phase is not Phase.RUNNING:
         return stopping
-    if not any(task.phase.is_gone for task in gang(run)):
-        return stopping  # all live: it is not known which of them stands still
+    if stopping.intent is Intent.RESTART:
+        if not any(task.phase.is_gone for task in gang(run)):
+            return stopping  # all live: it is not known which of them stands still
+    elif not is_ready(run) or not (is_saved or stopping.intent is Intent.RESCHEDULE):
+        return stopping
     survivors = tuple(sorted(task.id for task in gang(run) if _can(run, task)))
     if not any(_can_write(run, task) for task in survivors):
         return stopping
     lost = (run.reached_step or 0) - (run.verified_step or 0)  # and what was not reported yet
     pace = run.task(run.chief).progress.steps_per_s
     bound_s = min(policy.rescue_s, max(BOUND_MIN_S, lost / pace if pace else 0.0))
+    if stopping.intent is not Intent.RESTART:
+        bound_s = policy.rescue_s  # it was trusted to lose nothing
     stopping = replace(stopping, rescue_ends_at=at + bound_s, deadline_at=at + bound_s + patience_s)
     if len(survivors) == 1:
         return replace(stopping, rescuer=survivors[0])

@@ -59,7 +59,7 @@ def next_verification(run: Run, at: Instant, took_s: float) -> Deadline | None:
     """Return when the newest checkpoint is next verified, after a verification that took so long."""
     if run.plan.checkpoint is None:
         return None
-    if _waits_for_checkpoint(run):
+    if waits_for_checkpoint(run):
         return at + max(VERIFY_SOON_S, took_s)
     return at + max(VERIFY_INTERVAL_MIN_S, VERIFY_COST_FACTOR * took_s)
 
@@ -67,11 +67,11 @@ def next_verification(run: Run, at: Instant, took_s: float) -> Deadline | None:
 def verify_soon(turn: Turn) -> None:
     """Verify the newest checkpoint at once, where a move or an end waits for a verified checkpoint."""
     running = turn.run.phase_state
-    if isinstance(running, Running) and running.verify_at is not None and _waits_for_checkpoint(turn.run):
+    if isinstance(running, Running) and running.verify_at is not None and waits_for_checkpoint(turn.run):
         turn.set_phase(verify_at=min(running.verify_at, turn.at))
 
 
-def _waits_for_checkpoint(run: Run) -> bool:
+def waits_for_checkpoint(run: Run) -> bool:
     """Return whether the gang moves or ends once a checkpoint is verified; not where no other host can take tasks."""
     planned = run.planned_end
     if planned is not None and planned.wanted_at is None:

@@ -66,7 +66,8 @@ def stop_all(
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
     stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
     if force_at is None:
-        stopping = rescue.wanted(turn.run, stopping, turn.at, patience_s)
+        is_saved = first_cause is not None and first_cause.cause.row.ends_saved
+        stopping = rescue.wanted(turn.run, stopping, turn.at, patience_s, is_saved=is_saved)
     down = turn.run.downtime or _downtime(turn)
     seen = _seen(turn, first_cause)
     turn.enter(stopping, reason, rest=rest, first_cause=first_cause, downtime=down, **seen)
@@ -156,7 +157,8 @@ def advance_stopping(turn: Turn) -> None:
         order_stop(turn, 0.0)
     if stopping.compare_ends_at is not None and rescue.is_compared(turn.run, turn.at):
         rescue.choose(turn)
-        order_stop(turn, 0.0)
+        asked = [turn.run.task(each) for each in stopping.survivors]
+        turn.do(*(stop_of(turn.run, task, 0.0, turn.at) for task in asked if task.phase.may_live))
     elif is_due(stopping.rescue_ends_at, turn.at):
         turn.set_phase(rescue_ends_at=None)
         order_stop(turn, 0.0)

@@ -62,6 +62,8 @@ class PlannedEnd:
     """From when on a checkpoint ends it; None once that has come."""
     goes_on: bool = False
     """Whether it returns to the queue then."""
+    is_asked: bool = True
+    """Whether somebody wants it to end as soon as nothing is lost; else it may train for as long as it has time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class Progress:
     """Of each metric that was not finite in this generation: the first such step, and `nan`, `inf` or `-inf`."""
     saving: Saving | None = None
     """How often it saves, where its runtime decides that."""
+    rescues: bool = False
+    """Whether it could hand over its state now, as its runtime says."""
     holds: Holds | None = None
     """What it could hand over, once it was asked to compare."""
     rescued: Rescued | None = None

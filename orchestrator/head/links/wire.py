@@ -143,6 +143,7 @@ def _progress(told: reports.Task) -> Progress:
         began_stride=began["stride"] if began else 0,
         began_age_s=told.get("began_age_s"),
         saving=_saving(told.get("saving")),
+        rescues=told.get("rescues", False),
         holds=_holds(told.get("holds")),
         rescued=_rescued(told.get("rescued")),
         epoch=told.get("epoch"),

@@ -83,6 +83,7 @@ def blank_task(start: dict[str, Any]) -> Task:
         "began": None,
         "began_age_s": None,
         "saving": None,
+        "rescues": False,
         "holds": None,
         "rescued": None,
         "epoch": None,
@@ -146,6 +147,7 @@ class Progress:
         self.began: Began | None = None
         self.began_at: float | None = None
         self.saving: Saving | None = None
+        self.rescues = False
         self.holds: Holds | None = None
         self.rescued: Rescued | None = None
         self.epoch: int | None = None
@@ -214,6 +216,7 @@ class Progress:
             self.began = _began(message.get("began"))
             self.began_at = at - _age_s(message) if self.began and not self.began["stride"] else None
         self.saving = _saving(message.get("saving")) or self.saving
+        self.rescues = message.get("rescues") is True
         epoch, metrics = message.get("epoch"), message.get("metrics")
         self.epoch = epoch if _is_step(epoch) else self.epoch
         total, epochs = message.get("total"), message.get("epochs")
@@ -263,6 +266,7 @@ class Progress:
         task["saving"] = self.saving
         task["stage"] = self.stage
         task["stage_age_s"] = None if self.stage is None else round(at - self.stage_at, 3)
+        task["rescues"] = self.rescues
         task["holds"] = self.holds
         task["rescued"] = self.rescued
         task["epoch"] = self.epoch

@@ -75,7 +75,9 @@ class Rescue:
     def of_this_task() -> Rescue | None:
         """Return the one of this process, if the spec wants one."""
         if this_task.rescue is None and this_task.options.get("rescue"):
-            this_task.rescue = Rescue(this_task.link, os.environ.get("ORCH_TASK", ""))
+            made = this_task.rescue = Rescue(this_task.link, os.environ.get("ORCH_TASK", ""))
+            if this_task.progress is not None:
+                this_task.progress.could_rescue = made.is_ready
         rescue: Rescue | None = this_task.rescue
         return rescue
 
@@ -128,6 +130,10 @@ class Rescue:
             self._metrics = _values(atomic, {"metrics": metrics})
 
     # --- the order ------------------------------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Return whether there is something to hand over; False if the script wants to be told before it is stopped."""
+        return self._hand_over is not None and self.refusal() is None and not this_task.has_own_hooks
 
     def order(self, *, compare: bool = False) -> bool:
         """Let the main thread's step fail, which then hands over. Return False where there is nothing to hand over."""

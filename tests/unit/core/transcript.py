@@ -383,6 +383,7 @@ class Transcript:
                 stage_age_s=float(options.get("staged", 0.0)),
                 unreached=_unreached(options.get("unreached", "")),
                 rescued=_handed_over(options["rescued"]) if "rescued" in options else None,
+                rescues=options.get("rescues") == "yes",
                 holds=Holds(*map(int, options["holds"].split("/"))) if "holds" in options else None,
             ),
             exit=ended,

@@ -35,7 +35,6 @@ FACTS: Facts = {
     "gpus": None,
     "gpus_why": None,
     "gpus_in_use": [],
-    "disk_free_bytes": 1 << 40,
     "own_name": {"name": "here", "address": "10.0.0.1", "why": None},
     "unkillable": [],
 }

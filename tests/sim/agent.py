@@ -286,7 +286,6 @@ class Agent(FileOrders):
             "gpus": None,
             "gpus_why": None,
             "gpus_in_use": [],
-            "disk_free_bytes": 1 << 40,
             "own_name": {"name": self.machine.name, "address": "10.0.0.1", "why": None},
             "unkillable": self._unkillable(),
         }

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 
+from orchestrator.both import logind
+
 NVIDIA_SMI_S = 20.0
 
 _OTHER_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvgpu", "/dev/nvhost-gpu", "/dev/kfd")
@@ -69,15 +71,9 @@ def ask(query: str) -> list[list[str]]:
 def _user(pid: int) -> str | None:
     """Return the user of a process; None where it cannot be seen, as from within a container."""
     try:
-        uid = os.stat(f"/proc/{pid}").st_uid
+        return logind.user_name(os.stat(f"/proc/{pid}").st_uid)
     except OSError:
         return None
-    try:
-        import pwd
-
-        return pwd.getpwuid(uid).pw_name
-    except (ImportError, KeyError):
-        return str(uid)
 
 
 def run_of(pid: int) -> str | None:

@@ -7,6 +7,8 @@ import resource
 import tempfile
 import time
 
+from orchestrator.both import logind
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from orchestrator.protocol.orders import Directory, GpuState, Health, Owner
@@ -224,12 +226,7 @@ def _owner(path: str) -> Owner | None:
         seen = os.stat(path)
     except OSError:
         return None
-    try:
-        import pwd
-
-        user = pwd.getpwuid(seen.st_uid).pw_name
-    except (ImportError, KeyError):
-        user = str(seen.st_uid)
+    user = logind.user_name(seen.st_uid)
     writable = os.access(path, os.W_OK | os.X_OK)
     return {"uid": seen.st_uid, "user": user, "mode": seen.st_mode & 0o7777, "writable": writable}
 

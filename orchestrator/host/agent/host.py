@@ -132,7 +132,7 @@ class Host:
             "gpu_faults": self._gpus.faults() if self._gpus is not None else [],
             "cpu_percent": cpu,
             "memory_percent": memory,
-            "memory_available_bytes": _memory().get(b"MemAvailable"),
+            "memory_available_bytes": memory_now().get(b"MemAvailable"),
             "disk_free_bytes": free,
             "psutil": self.psutil_from,
         }
@@ -163,7 +163,7 @@ def _cpu_ticks() -> tuple[int, int] | None:
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # ticks[3] is idle, ticks[4] waits for a disk
 
 
-def _memory() -> dict[bytes, int]:
+def memory_now() -> dict[bytes, int]:
     """Return the first lines of /proc/meminfo in bytes; nothing where they cannot be read."""
     try:
         with open("/proc/meminfo", "rb") as file:
@@ -174,7 +174,7 @@ def _memory() -> dict[bytes, int]:
 
 
 def _memory_percent() -> float | None:
-    found = _memory()
+    found = memory_now()
     try:
         return round(100.0 * (1 - found[b"MemAvailable"] / found[b"MemTotal"]), 1)
     except (LookupError, ZeroDivisionError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from orchestrator.host.agent import gpus
+from orchestrator.host.agent import gpus, host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,14 +17,7 @@ _GPU = "--query-gpu=uuid,name,utilization.gpu,memory.used,memory.total"
 def look(host_dir: str) -> Hardware:
     """Return what the host has. What cannot be told is None."""
     uuids, why = gpus.present()
-    memory = {}
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                name, _, rest = line.partition(b":")
-                memory[name] = int(rest.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
+    memory = host.memory_now()
     load: float | None
     try:
         load = os.getloadavg()[0]

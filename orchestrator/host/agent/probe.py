@@ -60,7 +60,6 @@ def main(argv: list[str]) -> int:
         "gpus_why": no_gpus,
         "gpus_in_use": gpus.in_use(uuids, wish.get("run")) if uuids else [],
         "own_name": own_name(os.uname().nodename),
-        "disk_free_bytes": _free_bytes(host_dir or "."),
         "unkillable": unkillable.known(host_dir) if host_dir else [],
     }
     missing, syntax = _missing(wish.get("modules") or []), _syntax(wish.get("source"))
@@ -241,11 +240,3 @@ def _sees_the_system(prefix: str) -> bool:
     except OSError:
         return False
     return settings.get("include-system-site-packages") == "true"
-
-
-def _free_bytes(directory: str) -> int | None:
-    try:
-        disk = os.statvfs(directory)
-    except OSError:
-        return None
-    return disk.f_bavail * disk.f_frsize

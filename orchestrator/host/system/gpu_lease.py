@@ -17,6 +17,8 @@ import os
 import socket
 import struct
 
+from orchestrator.both import logind
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,14 +88,7 @@ class Holder:
     @property
     def user(self) -> str | None:
         """Return the user's name, or the number of one without."""
-        if self.uid is None:
-            return None
-        try:
-            import pwd
-
-            return pwd.getpwuid(self.uid).pw_name
-        except (ImportError, KeyError):
-            return str(self.uid)
+        return None if self.uid is None else logind.user_name(self.uid)
 
 
 def heard(asking: socket.socket, gpu: int) -> Holder:

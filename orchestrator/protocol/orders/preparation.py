@@ -86,7 +86,6 @@ class Facts(TypedDict):
     gpus_why: Text | None
     """Why there is no GPU; null if there are some, or if it cannot be told."""
     gpus_in_use: Annotated[list[GpuInUse], Length(4096)]
-    disk_free_bytes: FreeBytes | None
     own_name: OwnName
     unkillable: Annotated[list[Unkillable], Length(LEFT_MAX)]
     missing: NotRequired[Annotated[list[Name], Length(1024)]]

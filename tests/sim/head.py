@@ -48,6 +48,8 @@ class SimJournal(Journal):
         """By run, the states that may be found afterwards: the last one written, and one that was being written."""
         self._written: dict[str, Run] = {}
         """By run, the state of the transaction that goes on."""
+        self.is_open = False
+        """Whether a transaction goes on."""
         super().__init__(path)
 
     @contextmanager
@@ -56,7 +58,11 @@ class SimJournal(Journal):
         self._written.clear()
         before = _size(self.path + "-wal")
         with super().together():
-            yield
+            self.is_open = True
+            try:
+                yield
+            finally:
+                self.is_open = False
             fate = "lives" if self.is_stale or not self._written else self._world.fate_of_write()
             if fate == "before":
                 raise Died
@@ -210,7 +216,9 @@ class Head:
 
     def _execute(self, run: Run, action: Action) -> None:
         if not self.is_stale:
-            self.world.runs[run.run_id].checks.performed(run, action)
+            checks = self.world.runs[run.run_id].checks
+            checks.demand(not self.journal.is_open, "acted-unwritten", f"{action} before its decision is kept")
+            checks.performed(run, action)
             if self.world.dies_between():
                 raise Died
         self.executor.execute(run, action)

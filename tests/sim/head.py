@@ -217,7 +217,9 @@ class Head:
     def _execute(self, run: Run, action: Action) -> None:
         if not self.is_stale:
             checks = self.world.runs[run.run_id].checks
-            checks.demand(not self.journal.is_open, "acted-unwritten", f"{action} before its decision is kept")
+            checks.demand(
+                not self.journal.is_open, "acted-unwritten", f"{action} before its decision is kept"
+            )
             checks.performed(run, action)
             if self.world.dies_between():
                 raise Died

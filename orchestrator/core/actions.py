@@ -22,7 +22,7 @@ class PrepareHost:
 
 @dataclass(frozen=True, slots=True)
 class SeedCheckpoint:
-    """Copy the newest checkpoint that reads whole into the generation's directory. Ends as CheckpointSeeded."""
+    """Copy the newest whole checkpoint into the generation's directory. Ends as CheckpointSeeded."""
 
     host: str
     generation: int
@@ -38,7 +38,7 @@ class VerifyCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class GoBack:
-    """Go back to the newest checkpoint from before that step which reads whole. Ends as RolledBack or NotGoneBack."""
+    """Go back to the newest whole checkpoint from before that step. Ends as RolledBack or NotGoneBack."""
 
     host: str
     generation: int

@@ -85,7 +85,7 @@ class Cause(Enum):
     )
     ORDERED = Row("ordered", blame=Blame.NOBODY, how="was stopped")
     SCRIPT = Row("script", repeats=True, may_want_room=True, reported_as="script")
-    """The script's own words say more than any sentence of ours."""
+    """The script's own message says more than any sentence of orch's."""
     IMPORT = Row("import", repeats=True, finding="python.no-module")
     DATA = Row("data", repeats=True)
     """How the data set is split, or a file of it."""

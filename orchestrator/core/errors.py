@@ -79,7 +79,7 @@ class AllocationGone(HostError):
 
 
 class AuthRefused(HostError):
-    """The host refused our keys."""
+    """The host refused orch's SSH keys."""
 
     exit_code = 5
     code = "auth"

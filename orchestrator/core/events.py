@@ -142,7 +142,7 @@ class NoticeFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSeeded:
-    """The generation's directory holds the newest checkpoint that reads whole."""
+    """The generation's directory holds the newest checkpoint that could be read as a whole."""
 
     at: Instant
     seed: Seed

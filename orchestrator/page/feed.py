@@ -124,7 +124,7 @@ class Feed:
 
 
 def steady(status: Document, before: Document | None) -> Document:
-    """Return the status as it is told: by name in the place of lists, with instants in the place of ages.
+    """Return the status as it is sent: with lists as mappings by name, and with instants instead of ages.
 
     >>> steady({"now": 50.0, "runs": [{"run_id": "t", "phase_age_s": 8.0, "tasks": [{"task": "w"}]}]}, None)["runs"]
     {'t': {'run_id': 't', 'phase_time': 42.0, 'tasks': {'w': {'task': 'w'}}}}
@@ -159,7 +159,7 @@ def _timed(value: Any, now: float, before: Any) -> Any:
 
 
 class Calm:
-    """Sends the measurements of many tasks more seldom. A change of a task's phase, say, is sent at once."""
+    """Sends the measurements of many tasks less often. Other changes, such as of a task's phase, are sent at once."""
 
     def __init__(self) -> None:
         self._told_at: dict[str, float] = {}

@@ -63,14 +63,14 @@ class Keys:
         return self._token
 
     def redeem(self, token: str) -> bool:
-        """Return whether that is the token. Then it is no longer valid."""
+        """Return whether that is the token, which is then no longer valid."""
         fits = _same(token, self._token) and self._now() < self._token_ends_at
         if fits:
             self._token = ""
         return fits
 
     def welcome(self) -> Response:
-        """Send a browser that has shown its token to the page, with cookie and key."""
+        """Redirect a browser that has shown its token to the page, with cookie and key."""
         # A browser sends a fragment to no server, so it is in no log.
         response = RedirectResponse(f"/#key={self._key}", status_code=303)
         response.set_cookie(self.cookie_name, self._cookie, httponly=True, samesite="strict", path="/")
@@ -107,7 +107,7 @@ class Tickets:
         return ticket
 
     def redeem(self, ticket: str) -> tuple[str, Mapping[str, str]]:
-        """Return the run and the query that it was made for. UsageError where it is not valid any more."""
+        """Return the run and the query of this ticket. UsageError where it is not valid any more."""
         until, run_id, query = self._open.pop(ticket, (0.0, "", {}))
         if self._now() >= until:
             raise UsageError(

@@ -54,7 +54,7 @@ def _refusal(request: Request, token: str) -> str | None:
 
 
 def _is_ours(host: str) -> bool:
-    """Return whether a Host header is no name of somebody else's, by which a page could reach us (DNS rebinding)."""
+    """Return whether a Host header names this machine, and not a foreign name that points here (DNS rebinding)."""
     match = _HOST.fullmatch(host)
     if match is None:
         return False

@@ -1,4 +1,4 @@
-"""One file with all of a run: the page, with its documents in it, which asks no server for more."""
+"""Writes everything about a run into one file: the page with its documents in it, which needs no server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The server of the page and of `orch metrics`, which strangers on this machine may connect to as well.
 
-A connection that has asked nothing yet waits for so long at most, and of too many such the oldest is closed: who opens
-hundreds and says nothing keeps nobody else out, and costs a socket each.
+A connection without a request may wait for a limited time, and if there are too many of them, the oldest is closed:
+so idle connections keep nobody else out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SILENT_MAX = 64
 
 
 class _Patient(H11Protocol):
-    """Closes a connection that asks nothing. What is asked in time is uvicorn's affair."""
+    """Closes a connection that sends no request in time. uvicorn handles the others."""
 
     _silent: OrderedDict[_Patient, asyncio.TimerHandle]
     """Those of one server, the oldest first."""

@@ -1,4 +1,4 @@
-"""Where the page's documents come from: the coordinator while it answers, and the disk always."""
+"""Provides the page's documents: from the coordinator while it answers, and from the disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EVENTS = (
 
 
 class Source:
-    """Reads. Everything blocks, and any thread may call it."""
+    """Reads the documents. Every method blocks, and any thread may call it."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
@@ -69,7 +69,7 @@ class Source:
         return {**document, "away_since": self._away_since, "now": now}
 
     def status(self) -> dict[str, Any] | None:
-        """Return the status as the coordinator tells it; None while it does not answer."""
+        """Return the coordinator's status; None while it does not answer."""
         try:
             return self.client.get("/v1/status", timeout_s=5.0)
         except CoordinatorUnreachable:
@@ -141,7 +141,7 @@ class Source:
         return {"schema": 1, "run_id": run_id, "other": other, **comparing.document(comparison)}
 
     def act(self, run_id: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Do what a person has confirmed."""
+        """Carry out an action that a person has confirmed."""
         path = {"rollback": "checkpoints/rollback"}.get(verb, verb)
         return self.client.post(f"/v1/runs/{quote(run_id)}/{path}", body, timeout_s=_CHECKPOINTS_S)
 

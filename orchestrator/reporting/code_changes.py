@@ -29,7 +29,7 @@ class FileChange:
 
     @property
     def sentence(self) -> str:
-        """Such as `train.py: 12 lines`, which is the more of those that went and came."""
+        """Return such as `train.py: 12 lines`: the larger of the numbers of added and removed lines."""
         if self.change == "mode":
             return f"{self.path}: its mode"
         if self.added is None or self.removed is None:
@@ -49,7 +49,7 @@ def changes(old: Files, old_text: Text, new: Files, new_text: Text) -> list[File
 
 
 def sentence(changes: Sequence[FileChange]) -> str:
-    """Return it in one sentence."""
+    """Return the changes in one sentence."""
     return listed([one.sentence for one in changes])
 
 

@@ -1,4 +1,4 @@
-"""The sentence of a phase: what it waits for, on which host, for how long, and what happens next."""
+"""Describes a phase in a sentence: what the run waits for, on which host, for how long, and what happens next."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Reason:
 
 
 def reason(run: Run, *, now: Instant) -> Reason:
-    """Say in one line what the run does or waits for; made of the state alone."""
+    """Return in one line what the run does or waits for, from its state alone."""
     match run.phase_state:
         case Queued():
             return _plain(run.reason)  # who is before it is known only with all runs: `queue`
@@ -64,7 +64,7 @@ def reason(run: Run, *, now: Instant) -> Reason:
 
 
 def add_outputs(shown: dict[str, Any], outputs: Mapping[str, Any] | None) -> None:
-    """Let the reason of an ended run that made no step say whether it left files, once that is known."""
+    """Add to the reason of an ended run that made no step whether it left files, once that is known."""
     if outputs is None or outputs["pending"] or (outputs["problems"] and not outputs["tasks"]):
         return
     sentence = "" if outputs["tasks"] else NOTHING_LEFT
@@ -160,7 +160,7 @@ def _running(run: Run, running: Running, now: Instant) -> Reason:
 
 
 def _stages(run: Run) -> str:
-    """Say what the tasks do before their first step, as far as it is known."""
+    """Return what the tasks do before their first step, as far as it is known."""
     doing: dict[str, list[str]] = {}
     for task in run.tasks:
         if task.progress.stage is not None and task.phase is TaskPhase.RUNNING:
@@ -170,7 +170,7 @@ def _stages(run: Run) -> str:
 
 
 def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
-    """Say what else there is to say of a run that trains; nothing where all is well."""
+    """Return the problems of a run that trains; empty where there are none."""
     silent = [host for host in run.assignees if host.link is Link.UNREACHABLE]
     if silent:
         named = ", ".join(f"{host.name} unreachable{_for(host.heard_at, now)}" for host in silent)
@@ -187,7 +187,7 @@ def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
 
 
 def _in_other_places(run: Run) -> str:
-    """Say how the placement differs from the spec, and what ends that."""
+    """Return how the placement differs from the spec, and what will end that."""
     drained = [host.name for host in run.assignees if host.state is HostState.DRAINED]
     occasion = "checkpoint" if run.plan.checkpoint is not None else "restart"
     parts = [f"moves off {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
@@ -212,7 +212,7 @@ _AFTERWARDS = {
 
 
 def _stopping(run: Run, stopping: Stopping) -> str:
-    """Say what is waited for, after the reason why the run stops."""
+    """Return the reason why the run stops, and what it waits for."""
     alive = [t for t in run.tasks if t.phase.may_live]
     following = _AFTERWARDS[stopping.intent]
     if alive:
@@ -235,7 +235,7 @@ def _stopping(run: Run, stopping: Stopping) -> str:
 
 
 def _gone(run: Run) -> str:
-    """Say which hosts owe no proof, by the user's word."""
+    """Return which hosts are not checked, since the user has declared them gone."""
     return "; ".join(f"{host.name} is {host.state_why}, and not checked" for host in run.hosts if host.gone)
 
 
@@ -251,7 +251,7 @@ def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:
 
 
 def _meanwhile(run: Run, missing: list[Host]) -> str:
-    """Say what ends the wait: the host comes back, or its tasks move when it counts as lost."""
+    """Return what ends the wait: the host comes back, or its tasks move when it counts as lost."""
     back = "starts again when it is back"
     hopeful = [replace(host, state=HostState.LOST) for host in missing if host.state is HostState.OPEN]
     if not hopeful or is_cut_off(run):

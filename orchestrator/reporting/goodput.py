@@ -1,7 +1,7 @@
 """What each second of a run was spent on: its spans, and its goodput, from its events alone.
 
-Goodput is the time in which steps were trained that count, of all the time since the run was submitted. The rest is
-badput, in classes that are disjoint and add up to the elapsed time:
+Goodput is the share of the time since submission in which steps were trained that were kept. The rest is badput, in
+disjoint classes that add up to the elapsed time:
 
     connect  until the first generation starts      stall    the position stood still
     start    processes start and join               stop     from the last step until the tasks had ended
@@ -53,7 +53,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From when to when the run did what: a class of badput, or `training`."""
+    """A span of time and what the run did in it: a class of badput, or `training`."""
 
     state: str
     begin: float
@@ -62,7 +62,7 @@ class Span:
 
 @dataclass(slots=True)
 class Generation:
-    """One generation, as its events tell it."""
+    """One generation, as its events show it."""
 
     number: int
     spans: list[Span]
@@ -104,7 +104,7 @@ class Account:
         return self.end - self.begin
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as status and history carry it."""
+        """Return the account as JSON has it in status and history."""
         return {
             "value": None if self.value is None else round(self.value, 4),
             "final": self.is_final,
@@ -160,9 +160,9 @@ def account(
 
     Args:
         events: those of the run.
-        now: until when a run counts that has not ended.
+        now: the end of the account of a run that has not ended.
         moved: by generation, when its position moved.
-        watched: from when to when a coordinator looked, in order; empty where nobody has kept that.
+        watched: the times in which a coordinator ran, in order; empty where they were not recorded.
     """
     relevant = [event for event in events if event.kind in KINDS]
     if not relevant:

@@ -1,4 +1,4 @@
-"""How serious a line of a task's output is, by the forms in which TensorFlow, absl and Python's logging write it."""
+"""The level of a line of a task's output, by the formats of TensorFlow, absl and Python's logging."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def is_serious(level: Level, least: Level) -> bool:
 
 
 class Levels:
-    """Tells the level of each line. A traceback is an error in all its lines, so lines are told by task, in order."""
+    """Finds the level of each line. All lines of a traceback are errors, so lines are given by task, in order."""
 
     def __init__(self) -> None:
         self._in_traceback: set[object] = set()
 
     def level(self, source: object, text: str) -> Level:
-        """Return the level of the next line of this source. One that does not say is `info`.
+        """Return the level of the next line of this source; `info` where the line shows none.
 
         >>> levels = Levels()
         >>> levels.level("worker:0", "2026-11-20 12:00:00.123456: W tensorflow/core/x.cc:7] slow")
@@ -78,7 +78,7 @@ class Levels:
 
 
 def backwards(lines: Iterable[_Line], text_of: Callable[[_Line], str]) -> Iterator[tuple[_Line, Level]]:
-    """Yield the lines of one source, the newest first, each with the level that `Levels` tells.
+    """Yield the lines of one source, the newest first, each with the level that `Levels` would return.
 
     >>> [level for _, level in backwards(["go on", "ValueError: no", "  File", f"{_TRACEBACK}:"], str)]
     ['info', 'error', 'error', 'error']

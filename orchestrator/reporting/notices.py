@@ -1,4 +1,4 @@
-"""The messages about a run's events that people get: about which events, when, how often, and in which words.
+"""The messages that people get about a run's events: about which events, how often, and in which words.
 
 Pure: events of the journal go in, and come out as notices, at most one a minute of what repeats.
 """
@@ -87,7 +87,7 @@ class Happened:
 
     @property
     def notice(self) -> str:
-        """As what a person may want to be told of it; empty where nobody is."""
+        """Return the kind of notice for this event; empty where nobody is notified of it."""
         kind = kind_of(self.kind)
         return kind.row.notice if kind is not None else ""
 
@@ -107,7 +107,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """For one run and kind: when it was said last, and what has happened since."""
+    """For one run and kind: when a notice was last sent, and what has happened since."""
 
     said_at: float
     count: int = 0
@@ -138,7 +138,7 @@ def throttle(desk: Desk, happened: Happened, now: float) -> tuple[Desk, Notice |
 
 
 def due(desk: Desk, now: float) -> tuple[Desk, tuple[Notice, ...]]:
-    """Say what was held back for a minute, in one notice of each kind; forget what has not repeated."""
+    """Return a notice of each kind that was held back for a minute; forget kinds that have not repeated."""
     left: dict[tuple[str, str], Held] = {}
     said: list[Notice] = []
     for key, held in desk.items():
@@ -200,7 +200,7 @@ _CALLS = re.compile(r"(@)(?=\w)|(<)(?=[!@#|])")
 
 
 def inert(text: str, most: int = TEXT_MAX) -> str:
-    """Return a text of a host so that no service takes it for more: no control character, nobody called by name.
+    """Return a host's text made harmless for message services: no control characters, no mentions of people.
 
     >>> inert("\\x1b[31m@everyone").replace(chr(0x200b), "|"), inert("<!channel>").replace(chr(0x200b), "|")
     ('@|everyone', '<|!channel>')
@@ -210,6 +210,6 @@ def inert(text: str, most: int = TEXT_MAX) -> str:
 
 
 def of_head(sentence: str, time: str) -> Notice:
-    """Return what is said of the head node itself: the journal could not take an event of it."""
+    """Return the notice about the head node itself: its journal could not store an event."""
     happened = Happened("", "", NoteKind.CHECKPOINT_DISK_FULL.value, sentence, time)
     return Notice("disk-full", happened)

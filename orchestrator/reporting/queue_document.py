@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 def queue_document(runs: Mapping[str, Run], now: float) -> dict[str, Any]:
-    """Return who waits, in their order, for what, since when, and when it is expected to begin."""
+    """Return the runs that wait, in their order: for what, since when, and when each is expected to begin."""
     return {
         "schema": SCHEMA,
         "queue": [_turn(turn, runs[turn.ask.run_id], now) for turn in turns(runs.values(), now)],
@@ -23,7 +23,7 @@ def queue_document(runs: Mapping[str, Run], now: float) -> dict[str, Any]:
 
 
 def add_turns(shown: Sequence[dict[str, Any]], queue: Mapping[str, Any]) -> None:
-    """Let the status of runs that wait say for what."""
+    """Add to the status of runs that wait what they wait for."""
     turns = {turn["run_id"]: turn for turn in queue["queue"]}
     for run in shown:
         if run["run_id"] in turns:

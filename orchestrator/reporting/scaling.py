@@ -1,4 +1,4 @@
-"""What a training gains by more replicas, from what `orch scale` measured of it. Pure.
+"""The speed-up of a training with more replicas, from the measurements of `orch scale`. Pure.
 
 The time of a step is split by differences of measured times. Input: what a step takes less where its batch lies in
 memory. Communication, and waiting for the slowest replica: what such a step takes more than the computation of a
@@ -61,7 +61,7 @@ class Row:
 
 
 def measured_of(replicas: int, figures: Mapping[str, float]) -> Measured | None:
-    """Return what a task reported; None where no step was measured."""
+    """Return the measurements that a task reported; None where no step was measured."""
     if "step_s" not in figures:
         return None
     step_s = figures["step_s"]

@@ -105,7 +105,7 @@ def test_ctrl_c_ends_it_on_every_host_with_all_that_it_started(trains: Cluster) 
     person.send_signal(signal.SIGINT)
     _, said = person.communicate(timeout=patient(15))
     assert (person.returncode, sleeping(mark)) == (130, []), said
-    assert "did not say" not in said
+    assert "did not confirm" not in said
     # The head dies: the end of the channel ends it too. So does the end of the command, for what it left.
     person = started(trains, stubborn)
     wait_until(lambda: len(sleeping(mark)) == 4, "two processes on each host")

@@ -224,7 +224,7 @@ def detached(submitted: Submitted) -> str:
 
 
 def exit_code(document: Mapping[str, Any]) -> int:
-    """Return the run's outcome. A failure with an exit code of its own (5: a host refused our keys) keeps it."""
+    """Return the exit code of the outcome. A failure with its own exit code (5: a host refused the keys) keeps it."""
     if document.get("phase") not in ("FAILED", "KILLED"):
         return 0
     problem = document.get("problem") or {}

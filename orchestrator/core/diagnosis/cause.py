@@ -32,7 +32,7 @@ FROZEN_AFTER_S = 5.0
 sends one each second."""
 
 SENTENCE_MAX = 200
-"""Characters of a process's own words in a sentence of ours; the rest is in its last lines."""
+"""How many characters of a process's own message a sentence of orch's may hold; the rest is in its last lines."""
 
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}

@@ -28,7 +28,7 @@ class Arrivals:
             del self._by_directory[asked.building]
         return {**answer}
 
-    def take(self, order: Mapping[str, Any], data: bytes) -> dict[str, Any]:
+    def receive_part(self, order: Mapping[str, Any], data: bytes) -> dict[str, Any]:
         """Do the order `blob`. Raises HostFault."""
         chunk = order["sha256"]
         found = [(coming, place) for coming in self._by_directory.values() if (place := coming.place(chunk))]

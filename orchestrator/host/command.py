@@ -1,6 +1,6 @@
 """A person's command on a host (`orch exec`): its output goes to the head as it comes, and it ends with its channel.
 
-It is no task: nothing is recorded of it, and no shim keeps it. What it has started ends with it.
+It is no task: nothing of it is recorded, and it has no shim. The processes that it has started end with it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _place(host_dir: str, asked: Command) -> tuple[dict[str, str], str]:
         with open(os.path.join(directory, "start.json"), encoding="utf-8") as file:
             start = dict(json.load(file))
     except (OSError, ValueError) as e:
-        raise CannotStart(f"{asked['task']} was not started here, or nothing of it is left") from e
+        raise CannotStart(f"{asked['task']} was not started on this host, or its files were removed") from e
     env = spawn.task_env(start, dict(os.environ), {}, asked["env"], directory)
     env["PATH"] = os.pathsep.join([paths[0], env.get("PATH", os.defpath)])
     return env, spawn.work_dir(start)

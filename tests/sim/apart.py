@@ -92,7 +92,7 @@ class Apart:
         elif verb == "receive":
             told = arrivals.receive(root, order["manifest"])
         else:
-            told = arrivals.take(order, blob)
+            told = arrivals.receive_part(order, blob)
         return json.loads(json.dumps(told).replace(self._host(machine), "")), data
 
     def copy_is_whole(self, machine: Machine, path: str) -> bool:

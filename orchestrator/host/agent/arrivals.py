@@ -1,4 +1,4 @@
-"""The snapshots that come to this host, one for each run: what is asked of them, and the process that writes them."""
+"""The snapshots that this host receives, one for each run, and the process that writes them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Arrivals:
         self._parts: Parts | None = None
 
     def end(self) -> None:
-        """End what writes. The agent ends."""
+        """End the writing process: the agent ends."""
         if self._parts is not None:
             self._parts.end()
 
     def forget(self, run: str) -> None:
-        """Forget what comes for a run. What has come stays on the disk."""
+        """Forget the snapshot that is received for a run. Its chunks stay on the disk."""
         self._by_run.pop(run, None)
 
     def receive(self, order: orders.Receive, reply: Reply) -> None:
-        """Put a snapshot in place, or answer what is missing."""
+        """Put a snapshot in place, or answer which chunks are missing."""
         from orchestrator.checkpoints import safe
 
         run, root, manifest = order["run"], order["dir"], order["manifest"]
@@ -56,8 +56,8 @@ class Arrivals:
             self.forget(run)
         return answer
 
-    def take(self, order: orders.Blob, data: bytes, reply: Reply) -> None:
-        """Take a part of a chunk. Raises HostFault for a chunk that this agent was not asked to receive."""
+    def receive_part(self, order: orders.Blob, data: bytes, reply: Reply) -> None:
+        """Write a part of a chunk. Raises HostFault for a chunk that this agent was not asked to receive."""
         from orchestrator.checkpoints import arrival
 
         chunk, coming = order["sha256"], self._by_run.get(order["run"])

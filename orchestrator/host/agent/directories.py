@@ -41,7 +41,7 @@ class Directories:
         if known is not None and known.directory == directory:
             return
         self._watched[run] = watched = _Watched(directory)
-        self._look(run, watched)
+        self._check(run, watched)
 
     def forget(self, run: str) -> None:
         """Stop checking the directory of a run."""
@@ -58,14 +58,14 @@ class Directories:
             for run, watched in self._watched.items()
         }
 
-    def _look(self, run: str, watched: _Watched) -> None:
+    def _check(self, run: str, watched: _Watched) -> None:
         if self._watched.get(run) is not watched:
             return
         if watched.asked_at is None:  # otherwise the same silence continues
             watched.asked_at = time.monotonic()
         directory, host_dir = watched.directory, self._host_dir
         self._jobs.function(
-            lambda: look(directory, run, host_dir),
+            lambda: probe(directory, run, host_dir),
             lambda result: self._answered(run, watched, result),
             deadline_s=GIVEN_UP_S,
         )
@@ -76,10 +76,10 @@ class Directories:
         if not result.timed_out:
             watched.asked_at = None
             try:
-                watched.free_bytes = answer_of(result, "the look")["free_bytes"]
+                watched.free_bytes = answer_of(result, "the check of the directory")["free_bytes"]
             except HostFault:
                 watched.free_bytes = None  # it answers with an error, which the next reader will report
-        self._loop.after(self._every_s, lambda: self._look(run, watched))
+        self._loop.after(self._every_s, lambda: self._check(run, watched))
 
 
 class _Watched:
@@ -91,8 +91,8 @@ class _Watched:
         self.free_bytes: int | None = None
 
 
-def look(directory: str, run: str, host_dir: str) -> dict[str, int]:
-    """Access the directory so that the file system itself must answer: the answer to `stat` may be cached."""
+def probe(directory: str, run: str, host_dir: str) -> dict[str, int]:
+    """Access the directory, and return its free bytes. Its file system itself must answer: `stat` may be cached."""
     disk = os.statvfs(directory)
     os.listdir(directory)
     import contextlib

@@ -1,4 +1,4 @@
-"""Virtual environments of a host, by their content: `python -I <bundle> environment` looks for one, or makes it.
+"""Virtual environments of a host, by their content: `python -I <bundle> environment` finds one, or makes it.
 
 Below ~/.local/share/orch/environments:
 
@@ -10,7 +10,7 @@ Below ~/.local/share/orch/environments:
     <key>.lock         held by who makes it
 
 A <key> is a <name> with the platform and the minor version of the Python: what one of them can load, another cannot.
-It is a link since no environment can be renamed: its programs name the path of their Python.
+It is a link because an environment cannot be renamed: its programs contain the path of their Python.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RECORD = "orch-environment.json"
 
 KEPT_MAX = 3
 KEPT_S = 86400.0
-"""How many of those asked for last are kept, and for how long each is, whether a run uses it or not."""
+"""How many of the last used environments are kept, and how long after its last use each is, even if no run needs it."""
 
 _SAID_CHARS_MAX = 600
 _TAIL_BYTES = 16 << 10
@@ -57,7 +57,7 @@ def root() -> str:
     return os.path.expanduser("~/.local/share/orch/environments")
 
 
-def said(name: str) -> str:
+def last_line(name: str) -> str:
     """Return the last line that uv or pip has printed."""
     logs = [each.path for each in os.scandir(root()) if each.name.startswith(f"{_plain(name)}-")]
     logs = [path for path in logs if path.endswith(".log")]
@@ -66,32 +66,32 @@ def said(name: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Read the wish from stdin, look or make, and print the answer."""
+    """Read the wish from stdin, find or make the environment, and print its state."""
     del argv
     wish = json.loads(sys.stdin.read())
     try:
-        answer: Any = _make(wish) if wish["begin"] else _look(wish)
+        answer: Any = _make(wish) if wish["begin"] else _find(wish)
     except Exception as e:
         answer = {"error": hostdir.fault_of(e).to_json()}
     print(json.dumps(answer), flush=True)
     return 0
 
 
-def _look(wish: Wish) -> EnvironmentState:
+def _find(wish: Wish) -> EnvironmentState:
     """Return whether the environment is there and works; if not, with what it would be made."""
     absent, key = _wanted(wish)
     there = _path(key)
     if (record := durable.read_object(there, RECORD)) is not None:
-        found = _version_of(os.path.join(there, "bin", "python"))
-        if found is not None and _minor(found) == _minor(str(record["python"])):
+        current = _version_of(os.path.join(there, "bin", "python"))
+        if current is not None and _minor(current) == _minor(str(record["python"])):
             os.utime(os.path.join(there, RECORD))
             _open(wish["key"], key)
-            return {**absent, "state": "ready", "python": found, "by": record["by"]}
+            return {**absent, "state": "ready", "python": current, "by": record["by"]}
     return absent
 
 
 def _wanted(wish: Wish) -> tuple[EnvironmentState, str]:
-    """Return with what the environment of this host would be made, and its key."""
+    """Return the state of an environment that is still to be made on this host, and its key."""
     python = _interpreter(wish["version"], may_load=not wish["offline"])
     version = (_version_of(python) or "0") if os.path.isabs(python) else python
     state = _state(version, "uv" if _program("uv") else "pip")
@@ -138,8 +138,8 @@ def _make(wish: Wish) -> EnvironmentState:
     os.makedirs(root(), mode=0o700, exist_ok=True)
     key = _wanted(wish)[1]
     with open(_path(key, "lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another setup of the same: what it has made is taken
-        state = _look(wish)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another setup may be making the same; then its result is used
+        state = _find(wish)
         blobs = {name: os.path.join(wish["host_dir"], "blobs", digest) for name, digest in wish["wheels"]}
         missing = [digest for name, digest in wish["wheels"] if not os.path.exists(blobs[name])]
         if state["state"] == "ready" or missing:
@@ -149,13 +149,13 @@ def _make(wish: Wish) -> EnvironmentState:
         try:
             os.makedirs(os.path.join(work, "wheels"), mode=0o700)
             for name, blob in blobs.items():
-                os.utime(blob)  # the age of what nobody uses
+                os.utime(blob)  # old blobs are removed
                 os.symlink(blob, os.path.join(work, "wheels", _plain(name)))
             _install(wish, state["by"], made, work, _path(key, "log"))
             version = _version_of(os.path.join(made, "bin", "python"))
             if version is None:
-                said = "all is installed, but its Python does not start"
-                raise HostFault("setup-failed", said, f"what uv or pip said: {_path(key, 'log')}")
+                problem = "all is installed, but its Python does not start"
+                raise HostFault("setup-failed", problem, f"what uv or pip said: {_path(key, 'log')}")
             durable.write_json(os.path.join(made, RECORD), {"python": version, "by": state["by"]})
             os.sync()  # tens of thousands of files, which neither uv nor pip has synced
             os.symlink(made, f"{work}/link")
@@ -166,7 +166,9 @@ def _make(wish: Wish) -> EnvironmentState:
             raise
         finally:
             shutil.rmtree(work, ignore_errors=True)
-    with contextlib.suppress(Exception):  # it is made, whatever cannot be removed; the next setup tries again
+    with contextlib.suppress(
+        Exception
+    ):  # the environment is made; the next setup tries again to remove the rest
         for blob in filter(os.path.exists, blobs.values()):
             os.unlink(blob)
         _remove_old(key, wish)
@@ -201,16 +203,16 @@ def _install(wish: Wish, by: str, made: str, work: str, said_in: str) -> None:
 
 
 def _has_pip(python: str) -> bool:
-    """Return whether it has a pip that installs for another Python; else it must have one to put there."""
-    found = (_answer([python, "-I", "-m", "pip", "--version"]) or "pip 0").split()[1].split(".")
-    if [int(part) for part in found if part.isdigit()][:2] >= [22, 3]:
+    """Return whether it has a pip that installs for another Python. Else it must be able to install one there."""
+    pip_version = (_answer([python, "-I", "-m", "pip", "--version"]) or "pip 0").split()[1].split(".")
+    if [int(part) for part in pip_version if part.isdigit()][:2] >= [22, 3]:
         return True
     if _answer([python, "-I", "-c", "import ensurepip, venv"]) is None:
         version = _minor(_version_of(python) or "3")
         raise HostFault(
             "no-ensurepip",
             f"{python} cannot make a virtual environment: it has neither pip nor ensurepip, which Debian and Ubuntu "
-            "ship apart",
+            "ship in a package of their own",
             f"`apt install python{version}-venv` there; or put `uv` into ~/.local/bin there, which needs no root",
         )
     return False
@@ -240,13 +242,17 @@ def _run(argv: list[str], log: int, wish: Wish, said_in: str) -> None:
 
 
 def _sentence(lines: list[str]) -> str:
-    """Return the last error of pip, which is one line; else of uv, whose goes on over lines; else the last line."""
+    """Return the last error of pip, which is one line; else that of uv, which may be several; else the last line."""
     of_pip = [line.partition(": ")[2] for line in lines if line.startswith("ERROR: ")]
     if of_pip:
         return of_pip[-1][:_SAID_CHARS_MAX]
     begins = [at for at, line in enumerate(lines) if line.lstrip().startswith(("error: ", "× "))]
-    told = lines[begins[-1] :] if begins else lines[-1:]
-    said = " ".join(line.strip(" ×╰─▶│") for line in told).removeprefix("error: ").replace(" cause: ", ": ")
+    error_lines = lines[begins[-1] :] if begins else lines[-1:]
+    said = (
+        " ".join(line.strip(" ×╰─▶│") for line in error_lines)
+        .removeprefix("error: ")
+        .replace(" cause: ", ": ")
+    )
     return said[:_SAID_CHARS_MAX] or "it ended with an error, and said nothing"
 
 
@@ -269,17 +275,17 @@ def _interpreter(version: str | None, *, may_load: bool) -> str:
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if version is None or version == own:
         return sys.executable
-    found = _program(f"python{version}")
+    python = _program(f"python{version}")
     uv = _program("uv")
-    if found is None and uv is not None:
-        found = _answer([uv, "--offline", "python", "find", version]) or (version if may_load else None)
-    if found is None:
+    if python is None and uv is not None:
+        python = _answer([uv, "--offline", "python", "find", version]) or (version if may_load else None)
+    if python is None:
         raise HostFault(
             "no-python-version",
             f"there is no Python {version}: {sys.executable} is {own}, and python{version} and uv are not in PATH",
             f"install Python {version} or uv there, or name another as `python` in `setup:`",
         )
-    return found
+    return python
 
 
 def _program(name: str) -> str | None:
@@ -298,9 +304,9 @@ def _minor(version: str) -> str:
 
 
 def _answer(argv: list[str]) -> str | None:
-    """Return what a program prints; None where it is not there, or fails.
+    """Return what a program prints; None where it is missing or fails.
 
-    Raises HostFault or OSError where that is not known: the host had no time or memory to run it.
+    Raises HostFault or OSError where the host had no time or memory to run it, so that its answer is not known.
     """
     import subprocess
 
@@ -324,10 +330,10 @@ def _answer(argv: list[str]) -> str | None:
 
 
 def _remove_old(made: str, wish: Wish) -> None:
-    """Remove what interrupted setups have left, and the environments that nobody has a use for.
+    """Remove what interrupted setups have left, and the environments that nobody needs.
 
-    Those are not among the three that were asked for last, were not asked for within a day, and no run uses them that
-    lives here, that a coordinator drives, or that the head has told of.
+    An environment is needed if it is one of the three that were last asked for, if it was asked for within a day, if a
+    run uses it that lives here or that a coordinator drives, or if the head names it in `keep`.
     """
     import fcntl
 
@@ -344,11 +350,11 @@ def _remove_old(made: str, wish: Wish) -> None:
 
 
 def _remove(key: str, *, whole: bool, earlier: bool) -> None:
-    """Remove what is left beside an environment; with `earlier`, what was whole there too; with `whole`, it as well."""
+    """Remove what setups of `key` left; with `earlier`, its former environments; with `whole`, the current one too."""
     import shutil
 
     if whole:
-        os.unlink(_path(key))  # first: what has no link is not taken for whole
+        os.unlink(_path(key))  # first: without the link, nothing counts as whole
         doors = os.path.join(_path(key.partition("-")[0]), "hosts")
         if os.path.isdir(doors) and not any(
             os.path.exists(os.path.join(doors, one)) for one in os.listdir(doors)

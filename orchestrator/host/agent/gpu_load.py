@@ -1,8 +1,8 @@
-"""What the GPUs of this host do: one `nvidia-smi` goes on beside the agent, and tells it every five seconds.
+"""The load of this host's GPUs: one `nvidia-smi` runs beside the agent, and prints it every five seconds.
 
 It is started once, where a device of NVIDIA's driver is: to start one each time would cost up to a second of CPU. It
-ends with the agent. Where it fails, or hangs with its driver, nothing is told any more. A GPU that was told and is not
-told any more has disappeared; what the driver complains of (an Xid) stands in the kernel's log, if we may read that.
+ends with the agent. Where it fails, or hangs with its driver, no load is reported any more. A GPU that was listed and
+is not listed any more has disappeared. The driver's errors (Xids) are in the kernel's log, if we may read that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EVERY_S = 5
 STALE_S = 30.0
 GONE_S = 3 * EVERY_S
-"""A GPU that was not told for so long, while others were, has disappeared."""
+"""A GPU that was not listed for this long, while others were, has disappeared."""
 XIDS_MAX = 32
 GPUS_MAX = 64
 
@@ -40,15 +40,15 @@ _XID = b"NVRM: Xid (PCI:"
 
 
 def xids(log: KernelLog, records_max: int = 200) -> list[tuple[str, int]]:
-    """Return (bus, Xid) of each error that the driver has told since the last call."""
-    found: list[tuple[str, int]] = []
+    """Return (bus, Xid) of each error of the driver since the last call."""
+    errors: list[tuple[str, int]] = []
     for line in log.lines(records_max):
         _, marker, rest = line.partition(_XID)
         where, _, number = rest.partition(b"): ")
         digits = number.split(b",")[0]
         if marker and digits.isdigit() and len(digits) < 5:
-            found.append((bus(where.decode("ascii", "replace")), int(digits)))
-    return found
+            errors.append((bus(where.decode("ascii", "replace")), int(digits)))
+    return errors
 
 
 def bus(text: str) -> str:
@@ -74,7 +74,7 @@ class GpuLoads:
     ) -> None:
         self._command, self._now = command or _COMMAND, now
         self._kernel_log = KernelLog(kernel_log)
-        self._told_at: dict[int, float] = {}
+        self._listed_at: dict[int, float] = {}
         self._by_bus: dict[str, int] = {}
         self._xids: list[tuple[str, int]] = []
         self._child: subprocess.Popen[bytes] | None = None
@@ -83,7 +83,7 @@ class GpuLoads:
         self._heard_at = 0.0
 
     def start(self) -> None:
-        """Start to listen. Without nvidia-smi nothing is ever told."""
+        """Start nvidia-smi. Where there is none, no load is ever reported."""
         process.load_prctl()
         try:
             self._child = subprocess.Popen(
@@ -99,21 +99,21 @@ class GpuLoads:
         os.set_blocking(self._child.stdout.fileno(), False)
 
     def latest(self) -> list[GpuLoad]:
-        """Return what was told last of each GPU, in their order; nothing where that is too old."""
+        """Return the last load of each GPU, in their order, without those that are too old."""
         if self._child is None or self._child.stdout is None:
             return []
         try:
-            told = os.read(self._child.stdout.fileno(), _BYTES_MAX)
+            output = os.read(self._child.stdout.fileno(), _BYTES_MAX)
         except OSError:  # nothing new
-            told = b""
-        *lines, self._held = (self._held + told).split(b"\n")
+            output = b""
+        *lines, self._held = (self._held + output).split(b"\n")
         self._held = self._held[-1000:]
         for line in lines:
             cells = line.decode("ascii", "replace").split(",")
             if len(cells) not in (7, 8) or not cells[0].strip().isdecimal() or int(cells[0]) >= GPUS_MAX:
                 continue
             used, total = _number(cells[3]), _number(cells[4])
-            self._heard_at = self._told_at[int(cells[0])] = self._now()
+            self._heard_at = self._listed_at[int(cells[0])] = self._now()
             if len(cells) == 8:
                 self._by_bus[bus(cells[7])] = int(cells[0])
             self._latest[int(cells[0])] = {
@@ -126,25 +126,25 @@ class GpuLoads:
                 "power_w": _number(cells[6]),
             }
         now = self._now()
-        for index in [index for index, at in self._told_at.items() if now - at > STALE_S]:
+        for index in [index for index, at in self._listed_at.items() if now - at > STALE_S]:
             self._latest.pop(index, None)
         return [self._latest[index] for index in sorted(self._latest)]
 
     def faults(self) -> list[GpuFault]:
-        """Return which GPUs have disappeared, and what the driver has said of which, since the agent began."""
+        """Return the GPUs that have disappeared, and the Xid of each error of a GPU, since the agent began."""
         for one in xids(self._kernel_log):
             if one not in self._xids and len(self._xids) < XIDS_MAX:
                 self._xids.append(one)
         gone = [
             index
-            for index, at in sorted(self._told_at.items())
+            for index, at in sorted(self._listed_at.items())
             if self._heard_at - at > GONE_S or self._now() - at > STALE_S
         ]
-        told: list[GpuFault] = [{"index": index, "xid": None} for index in gone]
+        faults: list[GpuFault] = [{"index": index, "xid": None} for index in gone]
         for where, xid in self._xids:
             if where in self._by_bus:
-                told.append({"index": self._by_bus[where], "xid": xid})
-        return told
+                faults.append({"index": self._by_bus[where], "xid": xid})
+        return faults
 
 
 def _number(text: str) -> float | None:

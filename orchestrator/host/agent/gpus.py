@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def present() -> tuple[list[str] | None, str | None]:
     """Return the UUIDs of the GPUs in the driver's order, else None and why there is none.
 
-    Both are None where it cannot be told: nvidia-smi does not answer or is not on the PATH although a driver is there,
+    Both are None where that is not known: nvidia-smi does not answer or is not on the PATH although a driver is there,
     or the GPUs are another vendor's.
     """
     try:
@@ -40,7 +40,7 @@ def present() -> tuple[list[str] | None, str | None]:
 
 def in_use(uuids: list[str], run: str | None) -> list[GpuInUse]:
     """Return the processes on these GPUs as `gpu` (its number), `pid`, `user`, `name`, without those of the run."""
-    found: list[GpuInUse] = []
+    processes: list[GpuInUse] = []
     try:
         rows = ask("--query-compute-apps=pid,gpu_uuid,process_name")
     except (OSError, subprocess.SubprocessError):
@@ -51,8 +51,10 @@ def in_use(uuids: list[str], run: str | None) -> list[GpuInUse]:
         pid = int(row[0])
         if run is not None and f"ORCH_RUN={run}".encode() in _environ(pid):
             continue
-        found.append({"gpu": uuids.index(row[1]), "pid": pid, "user": _user(pid), "name": ", ".join(row[2:])})
-    return found
+        processes.append(
+            {"gpu": uuids.index(row[1]), "pid": pid, "user": _user(pid), "name": ", ".join(row[2:])}
+        )
+    return processes
 
 
 def ask(query: str) -> list[list[str]]:
@@ -77,7 +79,7 @@ def _user(pid: int) -> str | None:
 
 
 def run_of(pid: int) -> str | None:
-    """Return the run of ours that a process is of, by its marker; None where it has none, or cannot be looked at."""
+    """Return the run that a process belongs to, by its marker; None where it has none, or we may not read it."""
     for entry in _environ(pid):
         if entry.startswith(b"ORCH_RUN="):
             return entry.partition(b"=")[2].decode("utf-8", "replace")

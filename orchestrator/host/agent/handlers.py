@@ -47,7 +47,7 @@ UNFENCED = ("probe", "machine", "examine", "reach", "environment", "psutil", "ru
 
 
 class Orders:
-    """Everything that an agent may be told."""
+    """The handlers of all orders, and the parts that outlast one order."""
 
     def __init__(self, context: Context, output: Output) -> None:
         self._context = context
@@ -64,13 +64,13 @@ class Orders:
         self._setup = Setup(context)
 
     def end(self) -> None:
-        """End what reads and writes for the head. The agent ends."""
+        """End the processes that read and write for the head: the agent ends."""
         self._arrivals.end()
         if self._reader is not None:
             self._reader.end()
 
     def handle(self, order: dict[str, Any], blob: bytes) -> None:
-        """Do an order, fenced: of an older coordinator it is refused, in this one place."""
+        """Carry out an order. An order of an older coordinator is refused, here and nowhere else (fencing)."""
         reply = Reply(self._output, order.get("id"))
         reply.attempt(lambda: self._handle(order, blob, reply))
 
@@ -98,7 +98,7 @@ class Orders:
         return {}
 
     def _on_lease(self, order: orders.OfRun, _blob: bytes, reply: Reply) -> None:
-        self._leases.take(order["run"], lambda others: reply.ok({"others": others}))
+        self._leases.acquire(order["run"], lambda others: reply.ok({"others": others}))
 
     def _on_unwatch(self, order: orders.OfRun, _blob: bytes, _reply: Reply) -> orders.Nothing:
         self._tasks.unwatch(order["run"])
@@ -131,12 +131,12 @@ class Orders:
         del order
         host_dir = self._host.host_dir
 
-        def look() -> orders.Hardware:
+        def inspect() -> orders.Hardware:
             from orchestrator.host.agent import machine  # in the fork: few agents are asked
 
-            return machine.look(host_dir)
+            return machine.inspect(host_dir)
 
-        self._fork(reply, "the look at the machine", PROBE_S, look)
+        self._fork(reply, "the survey of the machine", PROBE_S, inspect)
 
     def _on_examine(self, order: orders.Examine, _blob: bytes, reply: Reply) -> None:
         from orchestrator.host.agent import health, neighbours  # few agents are asked
@@ -145,24 +145,24 @@ class Orders:
             self._listeners = neighbours.Listeners(self._context.loop)
         first, last = order["ports"]
         secret, writes = order.get("secret", ""), order.get("writes")
-        told = health.of_now(*self._listeners.begin((first, last), order["token"], order["listen_s"], secret))
+        facts = health.of_now(*self._listeners.begin((first, last), order["token"], order["listen_s"], secret))
         host_dir, more, gpus = self._host.host_dir, order["directories"], order.get("gpus", False)
         self._fork(
             reply,
-            "the look at the host",
+            "the examination of the host",
             LOOK_S,
-            lambda: health.whole(told, host_dir, more, gpus=gpus, writes=writes),
+            lambda: health.whole(facts, host_dir, more, gpus=gpus, writes=writes),
         )
 
     def _on_reach(self, order: orders.Reach, _blob: bytes, reply: Reply) -> None:
         targets, within_s = order["targets"], order["within_s"]
 
-        def look() -> orders.Reached:
+        def connect() -> orders.Reached:
             from orchestrator.host.agent import neighbours
 
             return {"seen": neighbours.reach(targets, within_s)}
 
-        self._fork(reply, "the look for the other hosts", within_s + 5.0, look)
+        self._fork(reply, "the attempt to reach the other hosts", within_s + 5.0, connect)
 
     def _on_environment(
         self, order: orders.Environment, _blob: bytes, reply: Reply
@@ -171,7 +171,7 @@ class Orders:
 
     def _on_psutil(self, order: orders.Psutil, blob: bytes, _reply: Reply) -> orders.Nothing:
         digest, last = order["sha256"], order["last"]
-        if self._blobs.take(digest, order["offset"], blob, last) and last:
+        if self._blobs.receive(digest, order["offset"], blob, last) and last:
             self._unpack_psutil(digest)
         return {}
 
@@ -211,9 +211,9 @@ class Orders:
 
     def _on_blob(self, order: orders.Blob, blob: bytes, reply: Reply) -> orders.BlobState | None:
         if order.get("store") == "checkpoints":
-            self._arrivals.take(order, blob, reply)
+            self._arrivals.receive_part(order, blob, reply)
             return None
-        whole = self._blobs.take(order["sha256"], order["offset"], blob, order["last"])
+        whole = self._blobs.receive(order["sha256"], order["offset"], blob, order["last"])
         return {} if whole else {"damaged": True}
 
     def _on_highest(self, order: orders.Highest, _blob: bytes, reply: Reply) -> None:
@@ -222,7 +222,7 @@ class Orders:
         directory = order["dir"]
         self._fork(
             reply,
-            f"the look into {directory}",
+            f"the listing of {directory}",
             LOOK_S,
             lambda: {"generation": max(generations(directory), default=0)},
         )
@@ -277,10 +277,10 @@ class Orders:
     def _on_checkpoints(self, order: orders.Checkpoints, _blob: bytes, reply: Reply) -> None:
         verb = order["do"]
         if verb not in CHECKPOINT_VERBS:
-            raise HostFault("bad-order", f"nothing can be done to checkpoints by the name of {verb!r}")
+            raise HostFault("bad-order", f"there is no command {verb!r} for checkpoints")
         argv = ["checkpoints", verb, order["dir"]]
         argv += [order["what"]] if order["what"] else []
-        self._python(order["python"], argv, reply, "the look into the checkpoint directory")
+        self._python(order["python"], argv, reply, "the reading of the checkpoint directory")
 
     # ---------------------------------------------------------------- a task's life
 
@@ -314,7 +314,7 @@ class Orders:
             if port is not None:
                 ports.append(port)
             if link.socket is not None:
-                # First by the one who reaps it, so that its record says that we ended it.
+                # Its shim is asked first, so that the exit record says that we ended the task.
                 stop: orders.Stop = {
                     "order": "stop",
                     "run": run,
@@ -326,7 +326,7 @@ class Orders:
                 self._tasks.forward(link, stop)
         host_dir, release, ends = self._host.host_dir, order.get("release"), order.get("ends", False)
 
-        def told(result: Result) -> dict[str, Any]:
+        def answer(result: Result) -> dict[str, Any]:
             swept = answer_of(result, "the sweep")
             if ends and not swept["left"]:
                 self._leases.release(run)  # before the head hears of it, and begins another run
@@ -334,7 +334,7 @@ class Orders:
 
         self._jobs.function(
             lambda: sweep.sweep(host_dir, run, generation_max, ports, release=release, ends=ends),
-            lambda result: reply.attempt(lambda: told(result)),
+            lambda result: reply.attempt(lambda: answer(result)),
             deadline_s=LOOK_S,
         )
 
@@ -348,7 +348,7 @@ class Orders:
 
     def _on_files(self, order: orders.AskFiles, _blob: bytes, reply: Reply) -> None:
         host_dir, run, of = self._host.host_dir, order["run"], order["of"]
-        self._fork(reply, "the look for the tasks' files", LOOK_S, lambda: files.listing(host_dir, run, of))
+        self._fork(reply, "the listing of the tasks' files", LOOK_S, lambda: files.listing(host_dir, run, of))
 
     def _on_file(self, order: orders.AskFile, _blob: bytes, reply: Reply) -> None:
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
@@ -371,7 +371,7 @@ class Orders:
         brief, directory = order.get("brief", False), order.get("dir")
         self._fork(
             reply,
-            "the look",
+            "the listing of the host's runs",
             CHECKPOINT_S,
             lambda: runs.known(host_dir, records=records, brief=brief, directory=directory),
         )
@@ -396,7 +396,7 @@ class Orders:
     def _fork(
         self, reply: Reply, what: str, deadline_s: float, work: Callable[[], Mapping[str, Any]]
     ) -> None:
-        """Have a fork do what may hang, and reply with its answer. `what` it is, for people."""
+        """Do work that may hang in a fork, and reply with its answer. `what` names the work in an error."""
         self._jobs.function(
             work, lambda result: reply.attempt(lambda: answer_of(result, what)), deadline_s=deadline_s
         )

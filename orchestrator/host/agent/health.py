@@ -30,7 +30,7 @@ _SLOWED = {
 
 
 def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
-    """Return what can be told without a look at a disk. The ports: where it listens, how many are free, who is not."""
+    """Return the facts that need no disk: the `ports` it listens on, how many are `free`, which are `busy`, …."""
     return {
         "time": time.time(),
         "reached_at": reached_at(),
@@ -47,19 +47,19 @@ def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
     }
 
 
-def whole(told: Health, host_dir: str, more: list[str], *, gpus: bool, writes: str | None = None) -> Health:
-    """Return the same with the directories, and with the GPUs where they are asked for. In a fork: both may hang.
+def whole(facts: Health, host_dir: str, more: list[str], *, gpus: bool, writes: str | None = None) -> Health:
+    """Return the facts with the directories, and with the GPUs where they are wanted. In a fork: both may hang.
 
-    `writes`: where to try how fast it can be written.
+    `writes`: a directory whose write speed is measured.
     """
-    told = {**told, "directories": directories(host_dir, more)}
+    facts = {**facts, "directories": directories(host_dir, more)}
     if writes is not None:
-        told["write_bytes_per_s"] = write_speed(writes)
-    return {**told, "gpus": _gpus()} if gpus else told
+        facts["write_bytes_per_s"] = write_speed(writes)
+    return {**facts, "gpus": _gpus()} if gpus else facts
 
 
 def _gpus() -> list[GpuState]:
-    """Return the GPUs in the driver's order; what this driver does not know is left out."""
+    """Return the GPUs in the driver's order, without the fields that this driver does not know."""
     import subprocess
 
     from orchestrator.host.agent import gpu_load, gpus
@@ -93,15 +93,15 @@ def _gpus() -> list[GpuState]:
 
 
 def reached_at() -> str | None:
-    """Return the address at which SSH has reached this host, as sshd has told it; None of another transport."""
+    """Return the address at which SSH has reached this host, as sshd says; None under another transport."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else None
 
 
 def proxies() -> dict[str, str]:
     """Return the proxies that gRPC would use here, without user and password."""
-    found = {name: os.environ.get(name, "") for name in PROXIES}
-    return {name: value.rpartition("@")[2] for name, value in found.items() if value}
+    values = {name: os.environ.get(name, "") for name in PROXIES}
+    return {name: value.rpartition("@")[2] for name, value in values.items() if value}
 
 
 def limit(of: int) -> int | None:
@@ -130,7 +130,7 @@ def startups(pid: int = 0, proc: str = "/proc") -> int | None:
 
 
 def outgoing() -> tuple[int, int] | None:
-    """Return the range of ports of outgoing connections; None where it cannot be told."""
+    """Return the range of ports of outgoing connections; None where it is not known."""
     try:
         with open(_OUTGOING, encoding="ascii") as file:
             first, last = map(int, file.read().split())
@@ -140,27 +140,27 @@ def outgoing() -> tuple[int, int] | None:
 
 
 def directories(host_dir: str, more: list[str]) -> list[Directory]:
-    """Return how ours, the home, the temporary one and more directories are. In a fork: they may hang, several too."""
+    """Return the state of our directory, the home, the temporary one and `more`. In a fork: several may hang."""
     import threading
 
-    found = {path: _hangs(path) for path in (host_dir, os.path.expanduser("~"), tempfile.gettempdir(), *more)}
+    states = {path: _hangs(path) for path in (host_dir, os.path.expanduser("~"), tempfile.gettempdir(), *more)}
 
-    def look(path: str) -> None:
-        found[path] = _directory(path)
+    def inspect(path: str) -> None:
+        states[path] = _directory(path)
 
-    threads = [threading.Thread(target=look, args=(path,), daemon=True) for path in list(found)]
+    threads = [threading.Thread(target=inspect, args=(path,), daemon=True) for path in list(states)]
     for thread in threads:
         thread.start()
     end_at = time.monotonic() + _DIRECTORY_S
     for thread in threads:
         thread.join(max(0.0, end_at - time.monotonic()))
-    return list(found.values())
+    return list(states.values())
 
 
 def write_speed(directory: str) -> float | None:
-    """Return how many bytes a second are written and synced; None where that cannot be tried.
+    """Return how many bytes a second can be written and synced; None where that cannot be tried.
 
-    Where it takes longer than its deadline, that is the most that it can be.
+    If it takes longer than its deadline, the result is an upper bound.
     """
     from orchestrator.host.system.patience import within
 
@@ -202,7 +202,7 @@ def _hangs(path: str) -> Directory:
 def _directory(path: str) -> Directory:
     there = path
     while there != os.path.dirname(there) and not os.path.exists(there):
-        there = os.path.dirname(there)  # what is missing is made there
+        there = os.path.dirname(there)  # the missing directories will be made there
     try:
         disk = os.statvfs(there)
     except OSError as e:

@@ -174,8 +174,8 @@ def memory_now() -> dict[bytes, int]:
 
 
 def _memory_percent() -> float | None:
-    found = memory_now()
+    memory = memory_now()
     try:
-        return round(100.0 * (1 - found[b"MemAvailable"] / found[b"MemTotal"]), 1)
+        return round(100.0 * (1 - memory[b"MemAvailable"] / memory[b"MemTotal"]), 1)
     except (LookupError, ZeroDivisionError):
         return None

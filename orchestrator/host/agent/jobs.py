@@ -215,8 +215,8 @@ def _work(work: Callable[[], Any], writer: int) -> None:
             answer = work()
         except Exception as e:
             answer = {"error": fault_of(e).to_json()}
-        told = RAW + answer if isinstance(answer, bytes) else json.dumps(answer).encode() + b"\n"
-        data = memoryview(told)
+        output = RAW + answer if isinstance(answer, bytes) else json.dumps(answer).encode() + b"\n"
+        data = memoryview(output)
         while data:
             data = data[os.write(3, data) :]
     finally:

@@ -1,7 +1,7 @@
-"""The leases of the GPUs of the runs that this agent watches, and who has those that it cannot take.
+"""The leases of the GPUs of the runs that this agent watches, and who holds those that it cannot acquire.
 
-A run's leases are taken when it is watched, shared with the shims of its tasks, and let go when it is watched no more
-or a sweep has found nothing of it. So they last as long as its tasks live or its head node is connected.
+A run's leases are acquired when it is watched, shared with the shims of its tasks, and released when it is not watched
+any more or a sweep has found nothing of it. So they last as long as its tasks live or its head node is connected.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEASED = "gpu-leased"
 
 
 class _Wish:
-    """What a run wants."""
+    """The GPUs that a run wants, what to answer about them, and the epoch of the coordinator that wants them."""
 
     def __init__(self, gpus: Sequence[int], about: dict[str, Any], epoch: int) -> None:
         self.gpus = gpus
@@ -58,21 +58,21 @@ class Leases:
         self._held: dict[int, tuple[str, socket.socket]] = {}
 
     def want(self, run: str, gpus: Sequence[int], head: str, epoch: int) -> None:
-        """Take the leases of a run from now on, and name `head` to whoever asks."""
+        """Acquire the leases of a run from now on, and name `head` to whoever asks."""
         self._let_go(run, but=gpus)
         known = self._wishes.pop(run, None)
         if gpus:
             since = known.about["since"] if known is not None else time.time()
             self._wishes[run] = _Wish(gpus, {"run": run, "head": head, "since": since}, epoch)
-            self.take(run, lambda _others: None)
+            self.acquire(run, lambda _others: None)
 
     def release(self, run: str) -> None:
-        """Let the leases of a run go."""
+        """Release the leases of a run."""
         self._wishes.pop(run, None)
         self._let_go(run, but=())
 
-    def take(self, run: str, done: Callable[[list[Leased]], None]) -> None:
-        """Take what a run wants and does not have, and call `done` with what others have of it."""
+    def acquire(self, run: str, done: Callable[[list[Leased]], None]) -> None:
+        """Acquire the GPUs that a run wants and does not have, and call `done` with those that others hold."""
         wish = self._wishes.get(run)
         missing = self._missing(run)
         if wish is None or not missing:
@@ -81,7 +81,7 @@ class Leases:
         others: list[Leased] = []
         left = set(missing)
 
-        def told(gpu: int, holder: Leased | None) -> None:
+        def settle(gpu: int, holder: Leased | None) -> None:
             left.discard(gpu)
             if holder is not None:
                 others.append(holder)
@@ -89,12 +89,12 @@ class Leases:
                 done(sorted(others, key=lambda one: one["gpu"]))
 
         for gpu in missing:
-            self._ask(run, wish, gpu, told, _TRIES)
+            self._ask(run, wish, gpu, settle, _TRIES)
 
     def of_start(self, run: str) -> tuple[list[int], dict[str, Any]]:
-        """Return the descriptors of a run's leases, for a shim of it, and what it answers to who asks.
+        """Return the descriptors of a run's leases, for a shim of it, and what the shim answers about them.
 
-        Raises HostFault where somebody else has one.
+        Raises HostFault where somebody else holds one.
         """
         wish = self._wishes.get(run)
         if wish is None:
@@ -116,13 +116,13 @@ class Leases:
         return self._held[gpu][0] if gpu in self._held else None
 
     def _take_now(self, run: str, gpu: int) -> bool:
-        """Take a GPU that nobody has, or a run of the same head of which nothing lives: that head decides."""
+        """Acquire a GPU that nobody holds, or that a run of the same head holds of which nothing lives."""
         from orchestrator.host.system import gpu_lease
 
         other = self._of(gpu)
         if other is not None and not self._lives(other):
             self._hold(run, gpu, self._held[gpu][1])
-        elif other is None and (lease := gpu_lease.take(gpu)) is not None:
+        elif other is None and (lease := gpu_lease.acquire(gpu)) is not None:
             self._hold(run, gpu, lease)
         return self._of(gpu) == run
 
@@ -137,7 +137,7 @@ class Leases:
             lease.close()
 
     def _asked(self, gpu: int) -> None:
-        """Answer one who asks who has it: a run that another head has taken over and ended has it no more."""
+        """Answer a process that asks who holds the GPU. A run that another head has taken over does not any more."""
         from orchestrator.host.system import gpu_lease
 
         run, lease = self._held[gpu]
@@ -148,20 +148,20 @@ class Leases:
             gpu_lease.answer(lease, wish.about)
 
     def _ask(
-        self, run: str, wish: _Wish, gpu: int, told: Callable[[int, Leased | None], None], tries: int
+        self, run: str, wish: _Wish, gpu: int, done: Callable[[int, Leased | None], None], tries: int
     ) -> None:
         from orchestrator.host.system import gpu_lease
 
         if self._wishes.get(run) is not wish or self._take_now(run, gpu):
-            told(gpu, None)
+            done(gpu, None)
             return
         other = self._of(gpu)
         if other is not None:
-            told(gpu, _leased(gpu, gpu_lease.Holder(os.geteuid(), {}).user, self._wishes[other].about))
+            done(gpu, _leased(gpu, gpu_lease.Holder(os.geteuid(), {}).user, self._wishes[other].about))
             return
         asking = gpu_lease.ask(gpu)
         if asking is None:
-            self._again(run, wish, gpu, told, tries)
+            self._again(run, wish, gpu, done, tries)
             return
         open_ = [asking]
 
@@ -171,14 +171,14 @@ class Leases:
             connection = open_.pop()
             self._loop.forget(connection.fileno())
             try:
-                holder = gpu_lease.heard(connection, gpu)
+                holder = gpu_lease.read_answer(connection, gpu)
             except Exception:  # whatever a stranger answers, the agent goes on
                 holder = gpu_lease.Holder(None, {})
             connection.close()
             if holder.has_closed:
-                self._again(run, wish, gpu, told, tries, holder.user)
+                self._again(run, wish, gpu, done, tries, holder.user)
             else:
-                self._learn(run, wish, gpu, holder, told, tries)
+                self._learn(run, wish, gpu, holder, done, tries)
 
         self._loop.watch(asking.fileno(), 1, answered)
         self._loop.after(ANSWER_S, answered)
@@ -188,15 +188,15 @@ class Leases:
         run: str,
         wish: _Wish,
         gpu: int,
-        told: Callable[[int, Leased | None], None],
+        done: Callable[[int, Leased | None], None],
         tries: int,
         user: str | None = None,
     ) -> None:
         """Try again in a moment: its holder has just ended, or has just begun."""
         if tries:
-            self._loop.after(_AGAIN_S, lambda: self._ask(run, wish, gpu, told, tries - 1))
+            self._loop.after(_AGAIN_S, lambda: self._ask(run, wish, gpu, done, tries - 1))
         else:
-            told(gpu, _leased(gpu, user, {}))
+            done(gpu, _leased(gpu, user, {}))
 
     def _learn(
         self,
@@ -204,24 +204,24 @@ class Leases:
         wish: _Wish,
         gpu: int,
         holder: Holder,
-        told: Callable[[int, Leased | None], None],
+        done: Callable[[int, Leased | None], None],
         tries: int,
     ) -> None:
         lease = holder.shared
-        is_ours = lease is not None and holder.told.get("run") == run
+        is_ours = lease is not None and holder.answer.get("run") == run
         if lease is not None and is_ours and self._wishes.get(run) is wish and gpu not in self._held:
-            since = holder.told.get("since")
+            since = holder.answer.get("since")
             wish.about["since"] = since if isinstance(since, float) else wish.about["since"]
             self._hold(run, gpu, lease)
         elif lease is not None:
             lease.close()
-        other = _leased(gpu, holder.user, holder.told)
+        other = _leased(gpu, holder.user, holder.answer)
         age_s = time.time() - (other["since"] or 0.0)
         if tries and not is_ours and 0 <= age_s < _JUST_NOW_S and _order(run) < _order(other["run"] or ""):
             # Both may hold what the other wants on another host: the later one lets go, and the earlier one waits.
-            self._loop.after(_YIELDS_S, lambda: self._ask(run, wish, gpu, told, tries - 1))
+            self._loop.after(_YIELDS_S, lambda: self._ask(run, wish, gpu, done, tries - 1))
         else:
-            told(gpu, None if is_ours else other)
+            done(gpu, None if is_ours else other)
 
 
 def _order(run: str) -> tuple[str, str]:
@@ -229,17 +229,19 @@ def _order(run: str) -> tuple[str, str]:
     return run[-len("YYYYMMDD-HHMMSS") :], run
 
 
-def _leased(gpu: int, user: str | None, told: Mapping[str, Any]) -> Leased:
-    """Return who has a GPU, as far as what he says can be shown."""
-    since = told.get("since")
+def _leased(gpu: int, user: str | None, answer: Mapping[str, Any]) -> Leased:
+    """Return who holds a GPU, with the parts of the holder's answer that can be shown."""
+    since = answer.get("since")
     return {
         "gpu": gpu,
         "user": _word(user),
-        "run": _word(told.get("run")),
-        "head": _word(told.get("head")),
+        "run": _word(answer.get("run")),
+        "head": _word(answer.get("head")),
         "since": since if isinstance(since, float) and 0 <= since < _LATEST else None,
     }
 
 
-def _word(told: object) -> str | None:
-    return told if isinstance(told, str) and told.isprintable() and 0 < len(told) <= NAME_CHARS_MAX else None
+def _word(value: object) -> str | None:
+    return (
+        value if isinstance(value, str) and value.isprintable() and 0 < len(value) <= NAME_CHARS_MAX else None
+    )

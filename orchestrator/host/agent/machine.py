@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _GPU = "--query-gpu=uuid,name,utilization.gpu,memory.used,memory.total"
 
 
-def look(host_dir: str) -> Hardware:
-    """Return what the host has. What cannot be told is None."""
+def inspect(host_dir: str) -> Hardware:
+    """Return what the host has. What is not known is None."""
     uuids, why = gpus.present()
     memory = host.memory_now()
     load: float | None
@@ -46,11 +46,11 @@ def _cards(uuids: list[str]) -> list[Gpu]:
     for one in gpus.in_use(uuids, None):
         user: GpuUser = {"pid": one["pid"], "user": one["user"], "run": gpus.run_of(one["pid"])}
         users.setdefault(one["gpu"], []).append(user)
-    found: list[Gpu] = []
+    cards: list[Gpu] = []
     for index, uuid in enumerate(uuids):
         row = rows.get(uuid, [uuid, "", "", "", ""])
         used, total = _number(row[-2]), _number(row[-1])
-        found.append(
+        cards.append(
             {
                 "index": index,
                 "name": ", ".join(row[1:-3]),
@@ -60,7 +60,7 @@ def _cards(uuids: list[str]) -> list[Gpu]:
                 "processes": users.get(index, []),
             }
         )
-    return found
+    return cards
 
 
 def _number(text: str) -> float | None:
@@ -72,7 +72,7 @@ def _number(text: str) -> float | None:
 
 
 def _disk(directory: str) -> tuple[int | None, int | None]:
-    """Return what the file system of this directory has in all, and free."""
+    """Return the total and the free bytes of this directory's file system."""
     try:
         disk = os.statvfs(directory)
     except OSError:

@@ -95,7 +95,7 @@ class Agent:
         self._jobs.reap()
         self._tasks.scan()
         dirs = self._directories.report()
-        self._sampled = {**self._host.sample(), "checkpoint_dirs": dirs, "leaving": leaving.told()}
+        self._sampled = {**self._host.sample(), "checkpoint_dirs": dirs, "leaving": leaving.read()}
         self._report()
         heartbeat_s = min(self._tasks.watched.values(), default=self._heartbeat_s)
         self._loop.after(next_heartbeat_s(heartbeat_s, time.time()), lambda: self._heartbeat(rhythm))

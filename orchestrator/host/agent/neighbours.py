@@ -170,7 +170,7 @@ def reach(targets: list[Target], within_s: float) -> list[Seen]:
 
 def _reach(target: Target, give_up_at: float) -> Seen:
     began_at = time.monotonic()
-    told: Seen = {
+    seen: Seen = {
         "host": target["host"],
         "address": target["address"],
         "outcome": "fine",
@@ -180,19 +180,19 @@ def _reach(target: Target, give_up_at: float) -> Seen:
         "why": None,
     }
     try:
-        found = _resolve(target["address"], min(SLOW_NAME_S, give_up_at - began_at))
+        addresses = _resolve(target["address"], min(SLOW_NAME_S, give_up_at - began_at))
     except OSError as e:
-        return {**told, "outcome": "no-name", "resolve_s": time.monotonic() - began_at, "why": _words(e)}
-    told["resolved"] = [str(place[0]) for _, place in found][:_NAMED_MAX]
-    told["resolve_s"] = time.monotonic() - began_at
+        return {**seen, "outcome": "no-name", "resolve_s": time.monotonic() - began_at, "why": _words(e)}
+    seen["resolved"] = [str(place[0]) for _, place in addresses][:_NAMED_MAX]
+    seen["resolve_s"] = time.monotonic() - began_at
     if target.get("secret"):
-        bytes_per_s, outcome, why = _measured(target, found, give_up_at)
-        return {**told, "outcome": outcome, "why": why, "bytes_per_s": bytes_per_s}
+        bytes_per_s, outcome, why = _measured(target, addresses, give_up_at)
+        return {**seen, "outcome": outcome, "why": why, "bytes_per_s": bytes_per_s}
     for port in target["ports"]:
-        outcome, why = _connect(found, port, target["token"].encode(), give_up_at)
+        outcome, why = _connect(addresses, port, target["token"].encode(), give_up_at)
         if outcome != "fine":
-            return {**told, "outcome": outcome, "port": port, "why": why}
-    return told
+            return {**seen, "outcome": outcome, "port": port, "why": why}
+    return seen
 
 
 def _measured(
@@ -240,14 +240,14 @@ def _resolve(name: str, limit_s: float) -> list[tuple[int, tuple[object, ...]]]:
 
     hangs: list[tuple[int, tuple[object, ...]]] = []
 
-    def look() -> list[tuple[int, tuple[object, ...]]]:
+    def look_up() -> list[tuple[int, tuple[object, ...]]]:
         bare = name.strip("[]").encode()
         return [(row[0], row[4]) for row in socket.getaddrinfo(bare, 0, 0, socket.SOCK_STREAM)]
 
-    found = within(limit_s, look, hangs)
-    if found is hangs:
+    addresses = within(limit_s, look_up, hangs)
+    if addresses is hangs:
         raise TimeoutError(errno.ETIMEDOUT, f"no name server has answered for {limit_s:.0f} s")
-    return found
+    return addresses
 
 
 def _connect(

@@ -56,14 +56,14 @@ class Slots:
 class Parts:
     """The process, while there is something to do. `do_part` does it, in that process.
 
-    It is called with a part's memory, and then what `read` or `write` was told. It returns a number: of a part that is
-    read, its bytes.
+    It is called with a part's memory, and then with the arguments of `read` or `write`. It returns a number: for a part
+    that is read, how many bytes it has.
 
     Args:
         loop: the agent's.
         do_part: see above.
         deadline_s: how long a part may take.
-        what: what is done to the snapshot, for people.
+        what: "reading" or "writing", for the text of an error.
     """
 
     def __init__(self, loop: Loop, do_part: DoPart, deadline_s: float, what: str = "reading") -> None:
@@ -93,7 +93,7 @@ class Parts:
     ) -> None:
         """Write a part. Raises OSError where no process can be made.
 
-        `do_part` is told its length before all else. `done` gets the number, or the fault.
+        `do_part` gets the length of the data before the other arguments. `done` gets its number, or the fault.
         """
 
         def written(room: memoryview, fault: HostFault | None, free: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ class Parts:
             self._socket, self._slots = ours, slots
             self._buffer.clear()
             self._loop.watch(ours.fileno(), READ, lambda _events: self._hear())
-            self._look()
+            self._check()
         self._asked.append((where, data, done))
         self._ask()
 
@@ -126,7 +126,7 @@ class Parts:
             kill_group(self._pid)
 
     def _ask(self) -> None:
-        """Send what there are slots for."""
+        """Send as many requests as there are free slots."""
         while self._socket is not None and self._slots is not None and self._asked and self._slots.free:
             (where, data, done), slot = self._asked.popleft(), self._slots.free.pop()
             self._slots.room(slot)[: len(data)] = data
@@ -172,7 +172,7 @@ class Parts:
             free()
         done(slots.room(slot)[: 0 if fault else length], fault, free)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """End the process if it hangs, or has nothing to do."""
         if self._socket is None:
             return
@@ -185,7 +185,7 @@ class Parts:
         elif not self._waiting and not self._asked and now - self._used_at >= IDLE_S:
             self._close()
         else:
-            self._loop.after(1.0, self._look)
+            self._loop.after(1.0, self._check)
 
     def _fail(self, why: str, code: str = "job-failed", hint: str | None = None) -> None:
         self._close()

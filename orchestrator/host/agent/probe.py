@@ -169,21 +169,21 @@ def own_name(name: str) -> OwnName:
     """Return where a library listens that resolves the host's own name, as gloo does: the first address that binds."""
     import socket
 
-    found: OwnName = {"name": name, "address": None, "why": None}
+    own: OwnName = {"name": name, "address": None, "why": None}
     try:
         # As bytes: Python would else import its tables of international names for it.
         addresses = socket.getaddrinfo(name.encode(), None, 0, socket.SOCK_STREAM)
     except OSError as e:
-        return {**found, "why": e.strerror or str(e)}
+        return {**own, "why": e.strerror or str(e)}
     for family, kind, protocol, _, address in addresses:
         try:
             with socket.socket(family, kind, protocol) as listener:
                 listener.bind(address)
         except OSError as e:
-            found["why"] = f"it resolves to {address[0]}: {e.strerror}"
+            own["why"] = f"it resolves to {address[0]}: {e.strerror}"
         else:
             return {"name": name, "address": str(address[0]), "why": None}
-    return found
+    return own
 
 
 def _version(module: str, names: tuple[str, ...], installed: Mapping[str, str]) -> str | None:
@@ -203,7 +203,7 @@ def _installed() -> dict[str, str]:
     By the names of the directories of metadata, `tensorflow-2.21.0.dist-info`: `importlib.metadata` says the same, and
     importing it takes longer than all else here.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for place in _places():
         try:
             entries = os.listdir(place or ".")
@@ -214,8 +214,8 @@ def _installed() -> dict[str, str]:
             name, _, version = stem.partition("-")
             if suffix in (".dist-info", ".egg-info") and version:
                 normal = name.lower().replace("_", "-").replace(".", "-")
-                found.setdefault(normal, version.partition("-py")[0])
-    return found
+                versions.setdefault(normal, version.partition("-py")[0])
+    return versions
 
 
 def _places() -> list[str]:

@@ -32,7 +32,7 @@ class Reply:
     def ok(
         self, value: Mapping[str, Any], blob: bytes | memoryview = b"", sent: Callable[[], None] | None = None
     ) -> None:
-        """Say that it is done, and what came of it. `blob` must stay as it is until `sent` is called."""
+        """Reply that the order is done, with its result. `blob` must stay as it is until `sent` is called."""
         try:
             if self._id is not None:
                 self._output.send({"reply": self._id, "ok": value}, blob, sent)
@@ -43,13 +43,13 @@ class Reply:
             sent()
 
     def fault(self, fault: HostFault) -> None:
-        """Say that it is not done, and why."""
+        """Reply that the order has failed, and why."""
         if self._id is not None:
             error = {**fault.to_json(), "message": fault.message[:MESSAGE_CHARS_MAX]}
             self._output.send({"reply": self._id, "error": error})
 
     def attempt(self, work: Callable[[], Mapping[str, Any] | None]) -> None:
-        """Answer with what `work` gives; with its fault where it has one. None: the answer comes later."""
+        """Reply with the result of `work`, or with the fault that it raises. None: somebody replies later."""
         try:
             value = work()
         except Exception as e:

@@ -46,12 +46,12 @@ class Watched:
         self._host_dir = host_dir
         self._looked_at: dict[str, float] = {}
 
-    def take(self, run: str) -> None:
-        """Have the claim of a run written again: the order to watch it may come from another coordinator."""
+    def rewrite(self, run: str) -> None:
+        """Write the claim of a run anew at the next `renew`: another coordinator may have ordered to watch it."""
         self._looked_at.pop(run, None)
 
-    def look(self, watched: Mapping[str, Claim]) -> None:
-        """Show that these are watched."""
+    def renew(self, watched: Mapping[str, Claim]) -> None:
+        """Mark the claims of these runs, so that others see that this agent watches them."""
         now = time.monotonic()
         for run, claim in watched.items():
             looked_at = self._looked_at.get(run)
@@ -82,20 +82,23 @@ def keep(host_dir: str, run: str, record: Record) -> None:
 
 
 def known(host_dir: str, *, records: bool, brief: bool = False, directory: str | None = None) -> KnownRuns:
-    """Return all that the host remembers, living processes of runs that it does not remember, and whose a directory is.
+    """Return the runs that the host remembers, those that only have living processes, and whose a directory is.
 
     Args:
         records: add the runs' records.
-        brief: leave out sizes, and the tasks of runs of which nothing lives.
+        brief: leave out sizes, and the tasks of runs without a living process.
         directory: a checkpoint directory.
     """
     processes = _marked(host_dir)
-    runs = [run for run in sorted(codestore.run_names(host_dir)) if _can_be_told(run)]
-    found = [_known(host_dir, run, processes.pop(run, []), brief=brief) for run in runs]
+    runs = [run for run in sorted(codestore.run_names(host_dir)) if _has_valid_name(run)]
+    remembered = [_known(host_dir, run, processes.pop(run, []), brief=brief) for run in runs]
     if records:
-        _add_records(host_dir, found)
-    forgotten = [_forgotten(run, pids) for run, pids in sorted(processes.items()) if _can_be_told(run)]
-    return {"runs": [*found, *forgotten], "checkpoint": _stamp(directory) if directory is not None else None}
+        _add_records(host_dir, remembered)
+    forgotten = [_forgotten(run, pids) for run, pids in sorted(processes.items()) if _has_valid_name(run)]
+    return {
+        "runs": [*remembered, *forgotten],
+        "checkpoint": _stamp(directory) if directory is not None else None,
+    }
 
 
 def _stamp(directory: str) -> Stamp | None:
@@ -106,7 +109,7 @@ def _stamp(directory: str) -> Stamp | None:
         return None
 
 
-def _can_be_told(run: str) -> bool:
+def _has_valid_name(run: str) -> bool:
     """Return whether the head accepts the name: one strange directory must not hide all runs of the host."""
     import re
 
@@ -133,10 +136,10 @@ def _forgotten(run: str, processes: list[int]) -> KnownRun:
     }
 
 
-def _add_records(host_dir: str, found: list[KnownRun]) -> None:
+def _add_records(host_dir: str, runs: list[KnownRun]) -> None:
     """Add the records of all runs that live, and of the newest others as far as there is room."""
     room = _RECORDS_BYTES
-    for one in sorted(found, key=lambda one: one["age_s"] or 0.0):
+    for one in sorted(runs, key=lambda one: one["age_s"] or 0.0):
         directory = hostdir.run_dir(host_dir, one["run"])
         try:
             size = os.stat(os.path.join(directory, hostdir.RECORD)).st_size
@@ -179,21 +182,21 @@ def _lives(host_dir: str, run: str) -> bool:
 
 
 def _tasks(host_dir: str, run: str) -> list[KnownTask]:
-    """Return the records of each task as reports show them: of one that has ended, back to its last release."""
-    found: dict[tuple[str, int], KnownTask] = {}
+    """Return each task's generations as reports show them; of an ended task, back to the last that was released."""
+    tasks: dict[tuple[str, int], KnownTask] = {}
     known: dict[tuple[str, int], agent_state.Known] = {}
     seen = set()
     for task, generation, directory in hostdir.generations(host_dir, run):
         alive = shim_record.shim_alive(directory)
         if task in seen and not alive:
             continue
-        told = shim_record.read_exit(directory) or (_report(directory) if alive else None)
-        shown = agent_state.of(told, task, generation) or agent_state.unknown(task, generation)
+        report = shim_record.read_exit(directory) or (_report(directory) if alive else None)
+        shown = agent_state.of(report, task, generation) or agent_state.unknown(task, generation)
         known[task, generation] = agent_state.known(shown, ended=not alive)
-        found[task, generation] = {**shown, "alive": alive}
+        tasks[task, generation] = {**shown, "alive": alive}
         if known[task, generation].released:
             seen.add(task)
-    return [found[key] for key in agent_state.shown(known)]
+    return [tasks[key] for key in agent_state.shown(known)]
 
 
 def _report(directory: str) -> Task | None:
@@ -215,10 +218,10 @@ def _report(directory: str) -> Task | None:
 
 def _marked(host_dir: str) -> dict[str, list[int]]:
     """Return the processes of ours on this host by the run that they are marked with."""
-    found: dict[str, list[int]] = {}
+    pids: dict[str, list[int]] = {}
     for who, run in process.marked_runs(host_dir):
-        found.setdefault(run, []).append(who.pid)
-    return found
+        pids.setdefault(run, []).append(who.pid)
+    return pids
 
 
 def _measure(directory: str) -> tuple[int, float]:
@@ -227,20 +230,25 @@ def _measure(directory: str) -> tuple[int, float]:
     for place, _, names in os.walk(directory):
         for name in [".", *names]:
             try:
-                found = os.lstat(os.path.join(place, name))
+                info = os.lstat(os.path.join(place, name))
             except OSError:
                 continue
-            size += found.st_blocks * 512
+            size += info.st_blocks * 512
             if name != claims.FILE:
-                newest = max(newest, found.st_mtime)
+                newest = max(newest, info.st_mtime)
     return size, newest
 
 
 def remove(host_dir: str, run: str, *, owner: str, even_alive: bool) -> Nothing:
     """Kill a run's processes, by marker and recorded identity, and remove its files from this host.
 
-    HostFault `driven` for a run of another owner that lives or is driven, unless a person has named it; of the own
-    one, only while an agent watches it. HostFault `left` for what will not die.
+    Args:
+        owner: who asks.
+        even_alive: a person has named this run, so it is removed in any case.
+
+    Raises:
+        HostFault: `driven` where the run is another owner's and lives or is driven, or where an agent watches it now;
+            `left` where processes could not be killed.
     """
     claim, is_watched, ago_s = claims.read(hostdir.run_dir(host_dir, run))
     is_own = claim is not None and claim["id"] == owner
@@ -261,7 +269,7 @@ def remove(host_dir: str, run: str, *, owner: str, even_alive: bool) -> Nothing:
 
 
 def _end_shims(host_dir: str, run: str, directories: list[str]) -> list[Left]:
-    """Wait for the shims, which end when their record is written; kill those that do not. Returns what is left."""
+    """Wait for the shims, which end when their record is written; kill those that do not. Return what is left."""
     give_up_at = time.monotonic() + _END_S
     while True:
         living = [who for who in map(shim_record.shim_identity, directories) if who and process.alive(who)]

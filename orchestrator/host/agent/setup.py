@@ -1,4 +1,4 @@
-"""The environments that are being made on this host, each in a process of its own; who asks is told how far it is."""
+"""The environments that are being made on this host, each in a process of its own, and how far each one is."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _MAKING: orders.EnvironmentState = {
 
 
 class Setup:
-    """What is under way, by key. They end with the agent: nobody would see how they end."""
+    """The environments that are being made, by key. The processes end with the agent: nobody would see their result."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._under_way: dict[str, Result | None] = {}
 
     def ask(self, order: orders.Environment, reply: Reply) -> orders.EnvironmentState | None:
-        """Return how far it is; or look, or begin to make it, and say so later."""
+        """Return how far the environment is; where nobody makes it, begin to, or look for it and reply later."""
         key = order["key"]
         if key not in self._under_way:
             wish = {**order, "host_dir": self._context.host.host_dir}
@@ -51,7 +51,7 @@ class Setup:
             return None
         ended = self._under_way[key]
         if ended is None:
-            return {**_MAKING, "line": environments.said(key)}
+            return {**_MAKING, "line": environments.last_line(key)}
         del self._under_way[key]
         state: orders.EnvironmentState = _answer(ended)
         return state

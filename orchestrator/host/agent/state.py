@@ -36,21 +36,21 @@ class Known:
         self.ended = ended
         """Whether its end is known, so that nothing will change any more."""
         self.released = released
-        """Whether it has passed its gate. What is not known to have, was a standby, or has not come so far yet."""
+        """Whether it has passed its gate. If not, it was a standby, or is still starting."""
 
 
-def known(told: Task | None, *, ended: bool) -> Known:
-    """Return it from what a shim, or its exit record, has told."""
-    end = told.get("exit") if told is not None else None
-    if told is None or end is None:
-        return Known(ended=ended, released=told is not None and told["phase"] not in AT_THE_GATE)
+def known(report: Task | None, *, ended: bool) -> Known:
+    """Return what is known of a generation by the report of its shim, or by its exit record."""
+    end = report.get("exit") if report is not None else None
+    if report is None or end is None:
+        return Known(ended=ended, released=report is not None and report["phase"] not in AT_THE_GATE)
     return Known(ended=ended, released=bool(end.get("released", True)))
 
 
 def shown(known: Mapping[tuple[str, int], Known]) -> list[tuple[str, int]]:
-    """Return which generations a report names: the newest of each task, the newest released, and all that live.
+    """Return which generations a report names: the newest of each task, the newest released one, and all that live.
 
-    A newer one may be a standby, or have been one, while the end of the one that trained is what is waited for.
+    The newest may be a standby, while the coordinator waits for the end of the one that trained.
     """
     newest = dict(sorted(known))
     trained = {task: generation for task, generation in sorted(known) if known[task, generation].released}
@@ -66,17 +66,17 @@ def unknown(task: str, generation: int) -> Task:
     return {"task": task, "generation": generation, "phase": "unknown"}
 
 
-def of(told: Task | None, task: str, generation: int) -> Task | None:
+def of(report: Task | None, task: str, generation: int) -> Task | None:
     """Return the TASK that a shim sent, or that its exit record holds; None if it is damaged.
 
     It gets the names of its directory, and is cut to the limits of the protocol: an older shim may exceed them.
     """
     from orchestrator.host.shim.report import cut
 
-    if told is None:
+    if report is None:
         return None
     try:
-        known = cut(told, 1).copy()
+        known = cut(report, 1).copy()
         if known["phase"] == "unknown" or (known["phase"] == "exited") != (known.get("exit") is not None):
             return None
     except (AttributeError, KeyError, TypeError):

@@ -40,7 +40,7 @@ class Loop:
         self._timers: list[tuple[float, Callable[[], None]]] = []
 
     def watch(self, descriptor: int, events: int, ready: Callable[[int], None]) -> None:
-        """Call `ready` with the events that come; asked again with other events, with these from now on."""
+        """Call `ready` with the events that come. A second call for the same descriptor replaces the first."""
         self._ready[descriptor] = ready
         self._poll.register(descriptor, events)
 
@@ -50,7 +50,7 @@ class Loop:
             self._poll.unregister(descriptor)
 
     def after(self, delay_s: float, do: Callable[[], None]) -> None:
-        """Call `do` once, that much later."""
+        """Call `do` once, after `delay_s`."""
         self._timers.append((time.monotonic() + delay_s, do))
 
     def turn(self) -> None:
@@ -71,7 +71,7 @@ class Loop:
 
 
 class Output:
-    """What goes to the head. Reports go first, and only the newest; never waits.
+    """The frames to the head. Reports go first, and only the newest. Nothing here waits.
 
     A report holds all that is known, so an older one that has not left yet is of no use to anybody. After each report
     one other frame may go: the head reads an agent that always has a new report more slowly, and it needs its answers.

@@ -99,13 +99,13 @@ class Tasks:
     def watch(self, run: str, heartbeat_s: float, claim: Claim | None) -> None:
         """Include the run in the reports from now on. `claim` says who drives it."""
         self.watched[run] = heartbeat_s
-        self._mark.take(run)
+        self._mark.rewrite(run)
         if claim is not None:
             self._claims[run] = claim
         self.scan()
         for key, link in self._links.items():
             if key[0] == run:
-                self._tell(link, {"order": "watch", "heartbeat_s": heartbeat_s})
+                self._send_order(link, {"order": "watch", "heartbeat_s": heartbeat_s})
 
     def unwatch(self, run: str) -> None:
         """Leave the run out of the reports from now on."""
@@ -117,7 +117,7 @@ class Tasks:
 
     def scan(self) -> None:
         """Look for generations that this agent has not seen, and connect to those without a connection."""
-        self._mark.look(self._claims)
+        self._mark.renew(self._claims)
         for run in list(self.watched):
             for task, generation, directory in hostdir.generations(self._host_dir, run):
                 key = (run, task, generation)
@@ -170,18 +170,18 @@ class Tasks:
             return
         if order.get("id") is not None:
             link.pending[order["id"]] = order["order"]
-        self._tell(link, order)
+        self._send_order(link, order)
 
     def report(self, run: str) -> list[Task]:
         """Return the newest generation of each task, and every older one that still lives."""
         now = time.monotonic()
         links = {key[1:]: link for key, link in self._links.items() if key[0] == run}
-        told = agent_state.shown(
+        keys = agent_state.shown(
             {key: agent_state.known(link.task, ended=link.ended) for key, link in links.items()}
         )
         return [
             agent_state.as_of(links[key].task or agent_state.unknown(*key), now - links[key].received_at)
-            for key in told
+            for key in keys
         ]
 
     def _settle(self, link: Link) -> None:
@@ -191,19 +191,19 @@ class Tasks:
         try:
             link.socket = shim_record.connect(link.directory, timeout_s=0.0)
         except OSError:
-            self._look_back(link)
+            self._find_end(link)
             return
         link.decoder = Decoder()
         link.out.clear()
         self._loop.watch(link.socket.fileno(), READ, lambda events: self._ready(link, events))
         heartbeat_s = self.watched.get(link.key[0])
         if heartbeat_s is not None:
-            self._tell(link, {"order": "watch", "heartbeat_s": heartbeat_s})
+            self._send_order(link, {"order": "watch", "heartbeat_s": heartbeat_s})
         deferred, link.deferred = link.deferred, []
         for order in deferred:
             self.forward(link, order)
 
-    def _look_back(self, link: Link) -> None:
+    def _find_end(self, link: Link) -> None:
         task = shim_record.read_exit(link.directory)
         if task is not None:
             self._learn(link, task)
@@ -230,8 +230,8 @@ class Tasks:
         if task is not None:
             self._learn(link, task)
 
-    def _learn(self, link: Link, told: Task | None) -> None:
-        task = agent_state.of(told, *link.key[1:])
+    def _learn(self, link: Link, report: Task | None) -> None:
+        task = agent_state.of(report, *link.key[1:])
         if task is None:
             return  # the report cannot be read, so what was known of the task stays
         before, link.task, link.received_at = link.task, task, time.monotonic()
@@ -240,7 +240,7 @@ class Tasks:
         if before is None or any(before.get(name) != task.get(name) for name in ("phase", "error", "said")):
             self._changed()
 
-    def _tell(self, link: Link, order: Mapping[str, Any]) -> None:
+    def _send_order(self, link: Link, order: Mapping[str, Any]) -> None:
         if link.socket is not None:
             link.out += encode(order)
             self._flush(link)

@@ -101,21 +101,20 @@ class Keeper:
                 self._accept()
 
     def _hear(self) -> bool:
-        """Take the signals that came. Return whether nothing runs below us."""
+        """Handle the signals that came, and reap. Return whether nothing runs below us any more."""
         for number in set(os.read(self._signals, 4096)):
             if number in WARNINGS:
                 self._warned = True
-                # Say that the host is taken away: to the agents here, by a file, and to whoever reads our stdout
-                # The agents hear only of signals that the engine has explained. Kubernetes explains none: it makes a
+                # Say that the host is taken away: to whoever reads our stdout, and by a file to the agents here. The
+                # agents learn only of signals that the engine has explained. Kubernetes explains none: it makes the
                 # pod anew, and the coordinator sees that by itself.
                 name = WARNINGS[signal.Signals(number)]
                 if self._leaving_file and name in self._warnings:
                     in_s, why = self._warnings[name]
                     with contextlib.suppress(OSError):
-                        leaving.say(self._leaving_file, why, in_s)
-                tell({"leaving": name})
-        # Reap what has ended: commands, and as the first process of a pod whatever has lost its parent
-        # Return whether nothing is left
+                        leaving.write(self._leaving_file, why, in_s)
+                announce({"leaving": name})
+        # Reap commands, and, as the first process of a pod, all orphans
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -203,7 +202,7 @@ def _answer(relay: socket.socket, message: dict[str, Any]) -> None:
         return  # the channel is gone; its command has ended too, and nobody asks
 
 
-def tell(message: dict[str, Any]) -> None:
+def announce(message: dict[str, Any]) -> None:
     """Write a line to stdout. Nobody may be left to read it."""
     try:
         os.write(1, json.dumps(message).encode() + b"\n")
@@ -227,8 +226,8 @@ def main(argv: list[str]) -> int:
         if _answers(path):
             sys.stderr.write(f"another keeper listens at {path}\n")
             return 1
-        # Remove what the keepers of earlier allocations left on this host: an engine ends them by SIGKILL
-        # That this host leaves stays true, whichever keeper of this allocation heard it
+        # Remove the files that the keepers of earlier allocations left on this host: an engine ends them by SIGKILL.
+        # The notice of this allocation stays: the host leaves, whichever of its keepers got the warning.
         directory, _, name = path.rpartition("/")
         ending = "@" + name.partition("@")[2]
         for other in os.listdir(directory):
@@ -245,7 +244,7 @@ def main(argv: list[str]) -> int:
     if uid:
         os.environ[BOOT_VARIABLE] = f"{uid}-{os.urandom(4).hex()}"
     keeper = Keeper(listener, leaving_file, warnings, may_end=bool(uid))
-    tell({"ready": os.getpid(), "host": os.uname().nodename, "gpus": gpus})
+    announce({"ready": os.getpid(), "host": os.uname().nodename, "gpus": gpus})
     return keeper.run()
 
 

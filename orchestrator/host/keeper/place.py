@@ -19,10 +19,10 @@ def directory() -> str:
     path = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"orch-keeper-{os.getuid()}")
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        found = os.lstat(path)
+        info = os.lstat(path)
     except OSError as e:
         raise NoPlace(f"{path} cannot be made: {e.strerror}") from e
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise NoPlace(f"{path} is not a directory that only this user can enter")
     return path
 

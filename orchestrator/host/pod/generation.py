@@ -44,7 +44,7 @@ class Generation:
         return None if self.roll is None else self.roll.over(self.number)
 
     def environment(self, settings: Settings) -> dict[str, str]:
-        """Return the environment that tells the task of this generation."""
+        """Return the environment variables that describe this generation to the task."""
         env = {
             "ORCH_RUN": settings.run,
             "ORCH_HOST": socket.gethostname(),
@@ -65,7 +65,9 @@ class Generation:
             copying.copy(self.path, scratch)
 
 
-def take(settings: Settings, say: Callable[[str], None], stopping: Callable[[], bool]) -> Generation | None:
+def begin_or_join(
+    settings: Settings, say: Callable[[str], None], stopping: Callable[[], bool]
+) -> Generation | None:
     """Begin the next generation, or join it. Return None where the pod was asked to end meanwhile.
 
     Raises:
@@ -129,7 +131,7 @@ def take(settings: Settings, say: Callable[[str], None], stopping: Callable[[], 
 
 
 def _saved_at(source: str | None) -> float | None:
-    """Return when a checkpoint was saved; a copy has the time of its original."""
+    """Return when a checkpoint was saved; a copy keeps the time of its original."""
     for path in (source, f"{source}.index") if source else ():  # TensorFlow names several files by one prefix
         try:
             return os.stat(path).st_mtime
@@ -147,13 +149,13 @@ def _seed(settings: Settings, root: str, above: int) -> dict[str, Any]:
         words = ["seed", "--dir", root, "--generation", str(number), "--by", json.dumps(by)]
         words += ["--keep", str(settings.document["checkpoint"]["keep"])]
         bundle = os.path.abspath(sys.argv[0])
-        found = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-I", "-S", bundle, "checkpoints", *words], stdout=subprocess.PIPE, check=False
         )
         try:
-            answer = json.loads(found.stdout)
+            answer = json.loads(done.stdout)
         except ValueError:
-            raise Unfit(f"the checkpoints in {root} cannot be read: exit code {found.returncode}") from None
+            raise Unfit(f"the checkpoints in {root} cannot be read: exit code {done.returncode}") from None
         error = answer.get("error") or {}
         if not error:
             return dict(answer)
@@ -199,7 +201,7 @@ class Roll:
         return os.path.join(self.home, f"{places.PREFIX}{generation:06d}")
 
     def join(self, generation: int, task: str, who: str) -> None:
-        """Join a generation. A task that comes back alone joins the same one again: its end is none of it any more."""
+        """Join a generation. A task that is restarted alone joins the same one again, and its former end is removed."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._end(generation, task))
         with open(os.path.join(self.of(generation), _plain(task)), "w", encoding="utf-8") as file:
@@ -218,16 +220,16 @@ class Roll:
             return
 
     def first_end(self, generation: int) -> dict[str, Any] | None:
-        """Return what ended the generation: the first failure, or a pod that was asked to end before; None if none.
+        """Return what ended the generation: the first failure, or the drain of a pod before it; None if neither.
 
-        Peers fail because a drained pod has gone: that is its end, and counts as nobody's failure.
+        After a drained pod has gone its peers fail. That is no failure of theirs: the drained pod's end comes first.
         """
-        found = []
+        ends = []
         for name in places.names_in(self.of(generation)):
             end = durable.read_object(self.of(generation), name) if name.endswith(".end.json") else None
             if end is not None and (end.get("counts") or end.get("kind") in ("stopped", "saved")):
-                found.append(end)
-        return min(found, key=lambda end: float(end.get("ended_at") or 0.0), default=None)
+                ends.append(end)
+        return min(ends, key=lambda end: float(end.get("ended_at") or 0.0), default=None)
 
     def _end(self, generation: int, task: str) -> str:
         return os.path.join(self.of(generation), f"{_plain(task)}.end.json")

@@ -1,7 +1,7 @@
 """`python orch.pyz pod`: the first process of a pod. It runs one task of one generation, and ends with its outcome.
 
-It is what agent and coordinator are over SSH, for one task: seed, gate, stall watch, log, exit class. Who starts it
-again is Kubernetes, by the exit code.
+For one task it does what agent and coordinator do over SSH: seed, gate, stall watch, log, exit class. Kubernetes starts
+it again, by its exit code.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ _LOOK_S = 1.0
 
 
 class Leaving:
-    """The wait for one more checkpoint. It looks in a process of its own, which reads the whole of it."""
+    """The wait for one more checkpoint before the task is stopped. A process of its own verifies what was saved."""
 
     def __init__(self, directory: str | None, wait_s: float, at: float) -> None:
         self._directory = directory
         self._until_at = at + (wait_s if directory is not None else 0.0)
-        self._look: subprocess.Popen[bytes] | None = None
-        self._look_at = at
+        self._verification: subprocess.Popen[bytes] | None = None
+        self._verify_at = at
         self._took_s = 0.0
         self._saved_at: float | None = None
-        """When the newest one was saved that was there at the first look, by the clock of the file server."""
+        """When the newest checkpoint of the first verification was saved, by the clock of the file server."""
 
     def is_over(self, at: float) -> bool:
         """Return whether the task is to be stopped now: a newer checkpoint reads whole, or no time is left."""
         if at >= self._until_at:
             return True
-        if self._look is None and at >= self._look_at:
+        if self._verification is None and at >= self._verify_at:
             words = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "checkpoints", "verify"]
-            self._look_at = at
-            self._look = subprocess.Popen([*words, str(self._directory)], stdout=subprocess.PIPE)
-        elif self._look is not None and self._look.poll() is not None:
-            out, _ = self._look.communicate()
-            self._took_s, self._look = at - self._look_at, None
-            self._look_at = at + max(_LOOK_S, self._took_s)
+            self._verify_at = at
+            self._verification = subprocess.Popen([*words, str(self._directory)], stdout=subprocess.PIPE)
+        elif self._verification is not None and self._verification.poll() is not None:
+            out, _ = self._verification.communicate()
+            self._took_s, self._verification = at - self._verify_at, None
+            self._verify_at = at + max(_LOOK_S, self._took_s)
             try:
-                found = json.loads(out).get("checkpoint") or {}
+                checkpoint = json.loads(out).get("checkpoint") or {}
             except ValueError:
                 return False
-            saved_at = float(found.get("saved_at") or 0.0)
+            saved_at = float(checkpoint.get("saved_at") or 0.0)
             if self._saved_at is None:
                 self._saved_at = saved_at
             return saved_at > self._saved_at
         return False
 
     def close(self) -> None:
-        """End a look that is under way."""
-        if self._look is not None:
-            self._look.kill()
-            self._look.wait()
+        """End a verification that is under way."""
+        if self._verification is not None:
+            self._verification.kill()
+            self._verification.wait()
 
 
 TURN_S = 0.25
@@ -91,12 +91,12 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, _on_term)
     try:
         wish = settings.read(path, os.environ)
-        found = generation.take(wish, say, lambda: bool(_asked_to_end))
-        if found is None:
+        begun = generation.begin_or_join(wish, say, lambda: bool(_asked_to_end))
+        if begun is None:
             return _end(
                 Outcome(pod.STOPPED, "stopped", f"{wish.task} was asked to end before it began", False)
             )
-        return _end(Attempt(wish, found).run())
+        return _end(Attempt(wish, begun).run())
     except Unfit as e:
         return _end(Outcome(pod.HOPELESS, "hopeless", str(e), True))
     except HostFault as e:
@@ -112,22 +112,22 @@ def _on_term(_number: int, _frame: object) -> None:
     _asked_to_end.append(time.monotonic())
 
 
-def _end(found: Outcome) -> int:
-    say(f"{found.sentence} [{found.kind}, exit code {found.code}]")
+def _end(result: Outcome) -> int:
+    say(f"{result.sentence} [{result.kind}, exit code {result.code}]")
     try:
         with open(_MESSAGE, "w", encoding="utf-8") as file:
-            file.write(f"{found.sentence} [{found.kind}]"[:_MESSAGE_CHARS_MAX])
+            file.write(f"{result.sentence} [{result.kind}]"[:_MESSAGE_CHARS_MAX])
     except OSError:
         pass  # outside of Kubernetes there is no such file
-    return found.code
+    return result.code
 
 
 class Attempt:
     """One task of one generation, from its start to its end."""
 
-    def __init__(self, wish: Settings, found: Generation) -> None:
+    def __init__(self, wish: Settings, begun: Generation) -> None:
         self._wish = wish
-        self._generation = found
+        self._generation = begun
         self._timing: dict[str, Any] = wish.document["timing"]
         self._pace = Pace(self._timing)
         self._released = False
@@ -151,7 +151,7 @@ class Attempt:
         link.order("watch", heartbeat_s=1.0)
         ended = None
         while ended is None:
-            # Wait for the shim's next word. A signal interrupts it only by the next turn, which is soon.
+            # Wait for a message of the shim. A signal is seen at the next turn, which is soon.
             if link.sock is None:
                 time.sleep(TURN_S)
             else:
@@ -160,7 +160,7 @@ class Attempt:
             link.relay()
             self._turn(link, time.monotonic())
             ended = link.ended()
-            # Reap what the kernel gave to us as the first process of the pod, once nothing of ours can be among it
+            # As the first process of the pod we are the parent of all orphans: reap them once the shim has gone
             if os.getpid() != 1 or link.sock is not None:
                 continue
             try:
@@ -219,18 +219,18 @@ class Attempt:
         link.order("stop", grace_s=float(self._timing["kill_grace_s"]))
 
     def _outcome(self, task: Task) -> Outcome:
-        found = outcome.of(task, self._stopped)
+        result = outcome.of(task, self._stopped)
         if self._generation.roll is not None:
             ended: Any = task["exit"] or {}
             end = {
-                "kind": found.kind,
-                "counts": found.counts,
-                "sentence": found.sentence,
-                "code": found.code,
+                "kind": result.kind,
+                "counts": result.counts,
+                "sentence": result.sentence,
+                "code": result.code,
                 # Its peers fail as soon as it goes, and may be faster than its own end.
                 "ended_at": self._stopped_at if self._stopped == TERM else ended.get("ended_at"),
                 "global_step": task["global_step"],
                 "last_lines": ended.get("last_lines", []),
             }
             self._generation.roll.record_end(self._generation.number, self._wish.task, end)
-        return found
+        return result

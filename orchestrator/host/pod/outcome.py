@@ -1,4 +1,4 @@
-"""What the end of a task means to Kubernetes, and when a position stands still. No clock, file or process."""
+"""What the end of a task means to Kubernetes, and when its progress stands still. No clock, file or process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import Task
 
 _HOPELESS_KINDS = ("syntax", "import", "unsupported")
-"""Errors of a script that come back with the same code in the same image."""
+"""Errors of a script that every restart would repeat: the code and the image stay the same."""
 
 TERM, STALL, PEERS = "term", "stall", "peers"
 """Why the entry itself stops a task."""
@@ -27,7 +27,7 @@ class Outcome:
         self.kind = kind
         self.sentence = sentence
         self.counts = counts
-        """Whether it is a failure of which so many in a row without a newer checkpoint end the run."""
+        """Whether it is a failure that counts: too many in a row without a newer checkpoint end the run."""
 
 
 def of(task: Task, stopped: str | None) -> Outcome:
@@ -61,7 +61,7 @@ def of(task: Task, stopped: str | None) -> Outcome:
 
 
 class Pace:
-    """When the position last moved, and the longest pause so far, by which the next one is judged."""
+    """When the global step last moved, and the longest pause so far, by which the next one is judged."""
 
     def __init__(self, timing: dict[str, Any]) -> None:
         self._given = timing.get("stall_after_s")
@@ -72,7 +72,7 @@ class Pace:
         self._longest_s = 0.0
 
     def heard(self, step: int | None, at: float) -> None:
-        """Take a report."""
+        """Note the global step of a report."""
         if step is None or step == self._step:
             return
         if self._step is not None:
@@ -80,7 +80,7 @@ class Pace:
         self._step, self._moved_at = step, at
 
     def limit_s(self) -> float:
-        """Return how long the position may stand still."""
+        """Return how long the global step may stand still."""
         return (
             float(self._given)
             if self._given is not None
@@ -88,7 +88,7 @@ class Pace:
         )
 
     def standstill_s(self, at: float) -> float | None:
-        """Return how long it has stood still where that is too long; else None. Before the first step nothing is."""
+        """Return how long the step has stood still where that is too long; else None. Before the first step: None."""
         still_s = at - self._moved_at
         return still_s if self._step is not None and still_s > self.limit_s() else None
 
@@ -99,10 +99,10 @@ def give_up(
     """Return the failures in a row without a newer checkpoint, this failure's mark, and why to give up, if so.
 
     Args:
-        before: what the generation before was given: its `count`, `mark` and `saved_at`.
-        failed: the end that came first in it; None where none counts.
-        saved_at: when the checkpoint was saved that the next one would start from. Not all tell their step.
-        most: how many of these end the run.
+        before: the entry of the generation before: its `count`, `mark` and `saved_at`.
+        failed: the first end in that generation; None where no failure counts.
+        saved_at: when the checkpoint was saved that the next generation starts from. Not every one tells its step.
+        most: how many failures in a row end the run.
     """
     newer = saved_at is not None and saved_at > (before.get("saved_at") or 0.0)
     if failed is None:

@@ -1,4 +1,4 @@
-"""What the entry of a pod is to do: the document that was exported, and what Kubernetes says of this pod."""
+"""The settings of the entry of a pod: the exported document, and what Kubernetes says of this pod."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Settings:
         self.document = document
         index = environ.get(pod.INDEX, "")
         if not index.isdecimal():
-            raise Unfit(f"{pod.INDEX} is {index!r}: the pod belongs to no JobSet that orch wrote")
+            raise Unfit(f"{pod.INDEX} is {index!r}: the pod does not belong to a JobSet that orch wrote")
         task = f"{environ.get(pod.TYPE)}:{int(index)}"
         if task not in document["tasks"]:
-            raise Unfit(f"{task} is no task of {document['name']}: it has {', '.join(document['tasks'])}")
+            raise Unfit(f"{document['name']} has no task {task}, only {', '.join(document['tasks'])}")
         self.task = task
         self.own: dict[str, Any] = document["tasks"][self.task]
         self.set = environ.get(pod.SET, "")
@@ -62,7 +62,7 @@ class Settings:
         return int(first) + generation % (int(last) - int(first) + 1)
 
     def wiring(self, generation: int) -> dict[str, str]:
-        """Return TF_CONFIG or its kin: the stable names of all pods, with the port of this generation."""
+        """Return TF_CONFIG or its like, with the stable names of all pods and the port of this generation."""
         port = str(self.port(generation))
         return {str(name): str(text).replace(_PORT, port) for name, text in self.own["wiring"].items()}
 

@@ -1,4 +1,4 @@
-"""The shim in this pod: its start, the orders that it gets, its reports, and the log that it keeps."""
+"""The entry's side of the shim in this pod: starts it, sends its orders, and reads its reports and its log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ShimLink:
         """The last report."""
         self.stacks: str | None = None
         self.refused: str | None = None
-        """What the shim said to an order that it did not obey."""
+        """Why the shim refused an order."""
 
     def order(self, verb: str, **fields: Any) -> None:
         """Send an order. A shim that is gone needs none."""
@@ -63,7 +63,7 @@ class ShimLink:
                 self._gone()
 
     def hear(self) -> None:
-        """Take what the shim has sent."""
+        """Read what the shim has sent."""
         if self.sock is None:
             return
         try:
@@ -85,8 +85,8 @@ class ShimLink:
 
     def ended(self) -> Task | None:
         """Return the last TASK once the task has ended; None while it runs."""
-        found = record.read_exit(self.directory)
-        return found if found is not None or self.sock is not None else record.recover(self.directory)
+        task = record.read_exit(self.directory)
+        return task if task is not None or self.sock is not None else record.recover(self.directory)
 
     def relay(self) -> None:
         """Copy new lines of the task's log to our own output, which `kubectl logs` shows."""
@@ -134,23 +134,23 @@ def start(settings: Settings, generation: int, code: str, env: dict[str, str], *
         "cgroup": False,  # the container is one
     }
     durable.write_json(os.path.join(directory, "start.json"), wish)
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-I", "-S", bundle, "shim", directory],
         input=json.dumps(settings.secrets).encode() + b"\n",
         stdout=subprocess.PIPE,
         check=False,
     )
     try:
-        answer = json.loads(found.stdout)
+        answer = json.loads(done.stdout)
     except ValueError:
-        answer = {"error": {"message": f"the shim ended with {found.returncode} and said nothing"}}
+        answer = {"error": {"message": f"the shim ended with {done.returncode} and said nothing"}}
     if "error" in answer:
         raise Unfit(f"{settings.task} cannot be started: {answer['error']['message']}")
     return ShimLink(directory, generation)
 
 
 def document_host_dir(settings: Settings) -> str:
-    """Return where working directory, log and exit record are."""
+    """Return the host directory, which has the working directory, the log and the exit record."""
     return str(settings.document.get("host_dir") or pod.HOST_DIR)
 
 
@@ -165,7 +165,7 @@ def place(host_dir: str, run: str, in_image: str | None, archive: str = pod.CODE
 
 def _linked(host_dir: str, run: str, directory: str) -> str:
     if not os.path.isdir(directory):
-        raise Unfit(f"the image has no directory {directory}: look at --code, and at the image")
+        raise Unfit(f"the image has no directory {directory}: check --code, and the image")
     digest = sha256(directory.encode()).hexdigest()
     tree = codestore.tree_dir(host_dir, run, digest)
     os.makedirs(os.path.dirname(tree), exist_ok=True)
@@ -178,8 +178,8 @@ def _unpacked(host_dir: str, run: str, archive: str) -> str:
     import zipfile
 
     try:
-        with zipfile.ZipFile(archive) as found:
-            entries = [(info, found.read(info)) for info in found.infolist()]
+        with zipfile.ZipFile(archive) as packed:
+            entries = [(info, packed.read(info)) for info in packed.infolist()]
     except (OSError, zipfile.BadZipFile) as e:
         raise Unfit(f"{archive} cannot be read: {e}; create the ConfigMap again") from e
     try:

@@ -49,7 +49,7 @@ SAMPLE_S = 2.0
 FIRST_SAMPLE_S = 0.5
 STACKS_WAIT_S = 5.0
 PEERS_AFTER_S = 2.0
-"""After its release: a task whose peers are there has connected by then."""
+"""How long after a task's release its peers are checked: it has connected to those that are there by then."""
 CHANGE_MAY_WAIT_S = 0.5
 """How long a report of a new global_step may wait. A new phase is reported at once."""
 
@@ -78,8 +78,8 @@ class Shim:
         self._runtime: RuntimeLink | None = None
         self._process = TaskProcess(start)
         self._peers = Peers()
-        self._look_at: float | None = None
-        """When its peers are looked at; None before its release, and once it has made a step."""
+        self._peers_at: float | None = None
+        """When the connections to its peers are checked; None before its release, and once it has made a step."""
         self._pipes: dict[int, str] = {}
         self._stacks: list[tuple[AgentLink, Any, float]] = []
         self._report_at: float | None = None
@@ -132,16 +132,16 @@ class Shim:
         return self._state.phase is Phase.ENDED
 
     def _on_time(self, at: float) -> None:
-        self._tell(Ticked(at))
+        self._handle_event(Ticked(at))
         if self._ended:
             return
         if at >= self._sample_at:
             self._sample_at = at + SAMPLE_S
             self._process.sample(at)
             if self._progress.has_stepped:
-                self._look_at, self._peers = None, Peers()
-            elif self._look_at is not None and at >= self._look_at and self._process.pid is not None:
-                self._peers.look(self._process.pid)
+                self._peers_at, self._peers = None, Peers()
+            elif self._peers_at is not None and at >= self._peers_at and self._process.pid is not None:
+                self._peers.check(self._process.pid)
         for waiting in [each for each in self._stacks if at >= each[2]]:
             self._stacks.remove(waiting)
             self._answer_stacks(waiting[0], waiting[1], None)
@@ -154,11 +154,13 @@ class Shim:
         numbers = wake.recv(4096)
         self._reap()
         if signal.SIGTERM in numbers:
-            self._tell(state.Signalled(time.monotonic()))
+            self._handle_event(state.Signalled(time.monotonic()))
 
     # ---------------------------------------------------------------- decisions
 
-    def _tell(self, event: state.Event, link: AgentLink | None = None, order: Order | None = None) -> None:
+    def _handle_event(
+        self, event: state.Event, link: AgentLink | None = None, order: Order | None = None
+    ) -> None:
         """Decide on an event, and then on the events that its actions cause, one after the other."""
         self._events.append((event, link, order or {}))
         if len(self._events) == 1:
@@ -182,7 +184,7 @@ class Shim:
             try:
                 sock, self._pipes = self._process.start(self._directory, self._secrets, release_env)
             except (StartFailed, OSError) as e:
-                self._tell(Exited(Ended(time.monotonic(), why=str(e))))
+                self._handle_event(Exited(Ended(time.monotonic(), why=str(e))))
                 return
             for fd in self._pipes:
                 self._selector.register(fd, selectors.EVENT_READ, partial(self._read_pipe, fd))
@@ -193,7 +195,7 @@ class Shim:
         elif action is Do.GO:
             self._close_port()
             record.mark_released(self._directory)
-            self._peers, self._look_at = Peers(_env_of(order)), time.monotonic() + PEERS_AFTER_S
+            self._peers, self._peers_at = Peers(_env_of(order)), time.monotonic() + PEERS_AFTER_S
             env = {**_env_of(order), **marker(self._start, self._directory)}
             if self._runtime is not None:
                 self._runtime.send({"go": {"env": env}})
@@ -240,13 +242,13 @@ class Shim:
     def _reap(self) -> None:
         ended = self._process.reap()
         if ended is not None:
-            self._tell(Exited(ended))
+            self._handle_event(Exited(ended))
 
     def _kill(self) -> None:
         was_any = self._process.kill()
         self._reap()
-        # Each look reads all processes of the host, so there is no second one where the first found none.
-        self._tell(Looked(time.monotonic(), self._process.left() if was_any else []))
+        # Each search reads all processes of the host, so there is no second one where the first found none.
+        self._handle_event(Looked(time.monotonic(), self._process.left() if was_any else []))
 
     def _read_pipe(self, fd: int) -> bool:
         """Read from the task's output. Return False if nothing was there, or the pipe has ended."""
@@ -278,7 +280,7 @@ class Shim:
         at = time.monotonic()
         for message in messages:
             if "ready" in message:
-                self._tell(RuntimeReady(at))
+                self._handle_event(RuntimeReady(at))
             elif "stacks" in message:
                 waiting, self._stacks = self._stacks, []
                 for agent, order_id, _ in waiting:
@@ -337,7 +339,7 @@ class Shim:
             self._refuse(link, order_id, "no-port", why, "end what listens there")
             return
         rescue, compare = bool(order.get("rescue")), bool(order.get("compare"))
-        self._tell(Ordered(at, str(verb), epoch, generation, grace_s, rescue, compare), link, order)
+        self._handle_event(Ordered(at, str(verb), epoch, generation, grace_s, rescue, compare), link, order)
 
     def _move(self, port: int) -> bool:
         """Hold another port until the release, which is about to come. Return False if that cannot be had."""

@@ -1,8 +1,8 @@
-"""Which peers a task does not reach, before its first step: seen from beside its process.
+"""Which peers a task does not reach before its first step, as its shim sees it.
 
 TensorFlow waits in the strategy's constructor for up to an hour, without a word, and holds Python's lock while it does.
-So the shim looks: at the sockets that the process has, and, where there is none to a peer, by a connection of its own.
-A peer that was reached once is not looked at again.
+So the shim checks the sockets of the process, and where there is none to a peer, it tries a connection of its own. A
+peer that was reached once is not checked again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import Finding, Peer
 
 CONNECT_S = 2.0
-"""How long the look at one peer may take."""
+"""How long the connection to one peer may take."""
 
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """What gRPC reads, in this order."""
@@ -37,22 +37,22 @@ class Peers:
         self._thread: threading.Thread | None = None
         self.unreached: list[Peer] = []
 
-    def look(self, pid: int) -> None:
-        """Look at those that were not reached yet, in a thread of its own, since a name may take long to look up."""
+    def check(self, pid: int) -> None:
+        """Check the peers that were not reached yet, in a thread of its own, since resolving a name may take long."""
         if self._left and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._look, args=(pid,), daemon=True)
+            self._thread = threading.Thread(target=self._check, args=(pid,), daemon=True)
             self._thread.start()
 
-    def _look(self, pid: int) -> None:
+    def _check(self, pid: int) -> None:
         connected, proxied = addresses_of(pid), proxied_from(pid)
-        found: list[Peer] = []
+        unreached: list[Peer] = []
         for task, (host, port) in list(self._left.items()):
             finding = _finding(host, port, connected, proxied)
             if finding is None:
                 del self._left[task]
             else:
-                found.append({"task": task, "finding": finding})
-        self.unreached = found
+                unreached.append({"task": task, "finding": finding})
+        self.unreached = unreached
 
 
 def _finding(
@@ -75,13 +75,13 @@ def _finding(
 
 
 def proxied_from(pid: int) -> Callable[[str], bool]:
-    """Return whether gRPC goes through a proxy to a host, by the environment in which the process was started."""
+    """Return a function that says whether gRPC goes through a proxy to a host, by the environment of the process."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            told = [entry.partition(b"=") for entry in file.read().split(b"\0")]
+            entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
     except OSError:
-        told = []
-    env = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, _, value in told}
+        entries = []
+    env = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, _, value in entries}
     names = [
         name.strip().lstrip("*")
         for name in (env.get("no_grpc_proxy") or env.get("no_proxy") or "").split(",")
@@ -97,8 +97,8 @@ def of(tf_config: str) -> dict[str, tuple[str, int]]:
     chief, the first of the servers and workers.
     """
     try:
-        told = json.loads(tf_config or "{}")
-        cluster, kind, index = told.get("cluster", {}), told["task"]["type"], int(told["task"]["index"])
+        config = json.loads(tf_config or "{}")
+        cluster, kind, index = config.get("cluster", {}), config["task"]["type"], int(config["task"]["index"])
         every = {
             f"{job}:{n}": address
             for job in ("chief", "worker", "ps")
@@ -120,7 +120,7 @@ def of(tf_config: str) -> dict[str, tuple[str, int]]:
 
 def addresses_of(pid: int) -> set[tuple[str, int]]:
     """Return the addresses to which the process is connected, as the kernel tells them."""
-    found = set()
+    addresses = set()
     try:
         links = (_link(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
         mine = {link[8:-1] for link in links if link.startswith("socket:[")}
@@ -128,10 +128,10 @@ def addresses_of(pid: int) -> set[tuple[str, int]]:
             with open(f"/proc/{pid}/net/{table}", encoding="ascii") as lines:
                 for columns in map(str.split, lines):
                     if len(columns) > 9 and columns[3] == _ESTABLISHED and columns[9] in mine:
-                        found.add(_address(columns[2]))
+                        addresses.add(_address(columns[2]))
     except OSError:
-        return found
-    return found
+        return addresses
+    return addresses
 
 
 def _link(path: str) -> str:
@@ -141,9 +141,9 @@ def _link(path: str) -> str:
         return ""  # it was closed meanwhile
 
 
-def _address(told: str) -> tuple[str, int]:
+def _address(text: str) -> tuple[str, int]:
     """Return `0100007F:59D9` as an address: the kernel writes each word of it in the machine's own order."""
-    host, _, port = told.partition(":")
+    host, _, port = text.partition(":")
     words = bytes.fromhex(host)
     octets = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
     if len(octets) == 16 and octets.startswith(b"\0" * 10 + b"\xff\xff"):

@@ -4,7 +4,7 @@ tasks/worker-0/gen-000002/   start.json  what to start; the agent writes it
                              shim.json   the identities of the shim and its task, written before anything runs
                              sock        the shim's socket, 0600, while the shim lives
                              exit.json   how the task ended: the last TASK of its reports
-                             released, swept   empty: it has passed its gate; orch kills it, past its shim
+                             released, swept   empty: it has passed its gate; orch kills it without asking its shim
                              exit.room   space on the disk that is reserved for exit.json while the task lives
                              shim.err    the shim's own traceback; empty unless the shim has a bug
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RELEASED = "released"
 SWEPT = "swept"
-"""A file in the generation's directory, from its release on."""
+"""Names of empty files in the generation's directory: one is made at the task's release, one when a sweep kills it."""
 
 ROOM_BYTES = 16 << 10
 """The space reserved for an exit record, in case the disk is full by then. Last lines that do not fit are dropped."""
@@ -157,12 +157,12 @@ def _write_into(room: str, value: dict[str, Any]) -> None:
 
 
 def mark_swept(generation_dir: str) -> None:
-    """Note that orch is about to kill the task, past its shim: it was no other program. Errors are ignored."""
+    """Note that orch itself is about to kill the task, and not through its shim. Errors are ignored."""
     _mark(generation_dir, SWEPT)
 
 
 def is_swept(generation_dir: str) -> bool:
-    """Return whether orch has killed the task, past its shim."""
+    """Return whether orch has killed the task, and not through its shim."""
     return os.path.exists(os.path.join(generation_dir, SWEPT))
 
 

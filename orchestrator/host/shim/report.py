@@ -48,7 +48,7 @@ _CUTS = (
     (8, 4, 300, 5, 300, 16),
     (0, 0, 300, 1, 200, 4),
 )
-"""For each cut: how many metrics, sentences, characters of a sentence, last lines, characters of one, processes."""
+"""The limits of each cut: metrics, sentences, characters of a sentence, last lines, characters of one, processes."""
 
 CUTS = len(_CUTS)
 """The first cut is to the limits of the protocol. The others are for frames that are too long even so."""
@@ -65,13 +65,13 @@ _TOO_MANY: Said = {
 
 _NO_STEP: Said = {
     "kind": "progress-lost",
-    "message": f"the script reports a position that is no whole number from 0 to {STEP_MAX}: no progress is seen while "
-    "that lasts, so a standstill cannot be told from it",
+    "message": f"the script reports a step that is no whole number from 0 to {STEP_MAX}: while that lasts, no progress "
+    "is seen, and a standstill is not noticed",
 }
 
 
 def blank_task(start: dict[str, Any]) -> Task:
-    """Return a TASK of which only its order is known."""
+    """Return a TASK of which only its `start` order is known."""
     return {
         "task": start.get("task", ""),
         "generation": start.get("generation", 0),
@@ -140,7 +140,7 @@ def ended_task(
 
 
 class Progress:
-    """What the runtime has said. Never trusts it: any script may write to that socket."""
+    """What the runtime has said, checked: any script may write to that socket."""
 
     def __init__(self) -> None:
         self.global_step: int | None = None
@@ -161,18 +161,18 @@ class Progress:
         self.stage: Stage | None = None
         self.stage_at = 0.0
         self.has_stepped = False
-        """Whether a step was made, and not only told from which one the training goes on."""
+        """Whether a step was made; a report of where the training goes on is none."""
         self.moved_at: float | None = None
         self._points: deque[tuple[float, int]] = deque(maxlen=_POINTS_MAX)
 
     def heard(self, message: dict[str, Any], at: float) -> str:
-        """Process a line of the runtime. Return how soon agents must be told: `now`, `soon`, or "" for not at all."""
+        """Process a line of the runtime. Return how soon to report it: `now`, `soon`, or "" for not at all."""
         if "heartbeat" in message or self.heartbeat_at is not None:
             # Once the runtime has sent a heartbeat, every message of it is a sign of life
             self.heartbeat_at = at
         if "heartbeat" in message:
-            told = message["heartbeat"]
-            stage = told.get("stage", self.stage) if isinstance(told, dict) else self.stage
+            heartbeat = message["heartbeat"]
+            stage = heartbeat.get("stage", self.stage) if isinstance(heartbeat, dict) else self.stage
             if stage not in STAGES or stage == self.stage:
                 return ""
             self.stage, self.stage_at = stage, at
@@ -241,7 +241,7 @@ class Progress:
             self._say(_TOO_MANY)
 
     def _not_finite(self, name: str, value: Any, step: int) -> None:
-        """Remember when a metric was not finite first. What it was before is not its value any more."""
+        """Remember when a metric was first not finite. Its earlier value is not shown any more."""
         if value not in ("nan", "inf", "-inf"):
             return
         if name in self.metrics or len(self.metrics) < METRICS_MAX:
@@ -258,7 +258,7 @@ class Progress:
         return round((self.global_step - begun) / max(at - begun_at, 1e-3), 3)
 
     def put_into(self, task: Task, at: float, *, attached: bool = True) -> None:
-        """Fill its part of a TASK. A runtime that has left (`attached` is false) is not silent: it is not there."""
+        """Fill its part of a TASK. A runtime that has left (`attached` is false) does not count as silent."""
         heartbeat_at = self.heartbeat_at if attached else None
         task["global_step"] = self.global_step
         task["began"] = self.began
@@ -307,7 +307,7 @@ def _cut(
         shown["metrics"] = {name[:METRIC_CHARS_MAX]: value for name, value in kept}
     if task.get("nonfinite"):
         first = list(task["nonfinite"].items())[:metrics]
-        shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: found for name, found in first}
+        shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: value for name, value in first}
     if task.get("said"):
         shown["said"] = [_short(one, said_chars) for one in _last(task["said"], said)]
     if (error := task.get("error")) is not None:
@@ -349,50 +349,50 @@ def _age_s(message: dict[str, Any]) -> float:
     return age_s if isinstance(age_s, float) and 0.0 <= age_s <= _HELD_BACK_MAX_S else 0.0
 
 
-def _began(told: Any) -> Began | None:
-    """Return where training began, if the runtime has said so as it should."""
-    if not isinstance(told, dict) or not _is_step(told.get("step")) or not _is_step(told.get("stride")):
+def _began(value: Any) -> Began | None:
+    """Return where training began; None where the runtime's value is malformed."""
+    if not isinstance(value, dict) or not _is_step(value.get("step")) or not _is_step(value.get("stride")):
         return None
-    return {"step": told["step"], "stride": told["stride"]}
+    return {"step": value["step"], "stride": value["stride"]}
 
 
-def _saving(told: Any) -> Saving | None:
-    """Return how often the task saves, if the runtime has said so as it should."""
+def _saving(value: Any) -> Saving | None:
+    """Return how often the task saves; None where the runtime's value is malformed."""
     if (
-        not isinstance(told, dict)
-        or not _is_step(told.get("every_steps"))
-        or not _is_span(told.get("failure_s"))
+        not isinstance(value, dict)
+        or not _is_step(value.get("every_steps"))
+        or not _is_span(value.get("failure_s"))
     ):
         return None
-    found: Saving = {
-        "every_steps": told["every_steps"],
-        "failure_s": told["failure_s"],
-        "why": str(told.get("why", ""))[:KIND_CHARS_MAX],
+    saving: Saving = {
+        "every_steps": value["every_steps"],
+        "failure_s": value["failure_s"],
+        "why": str(value.get("why", ""))[:KIND_CHARS_MAX],
     }
-    if _is_span(told.get("every_s")):
-        found["every_s"] = told["every_s"]
-    if _is_span(told.get("cost_s")):
-        found["cost_s"] = told["cost_s"]
-    if _is_span(told.get("spent_s")):
-        found["spent_s"] = told["spent_s"]
-    if _is_step(told.get("saved_step")):
-        found["saved_step"] = told["saved_step"]
-    return found
+    if _is_span(value.get("every_s")):
+        saving["every_s"] = value["every_s"]
+    if _is_span(value.get("cost_s")):
+        saving["cost_s"] = value["cost_s"]
+    if _is_span(value.get("spent_s")):
+        saving["spent_s"] = value["spent_s"]
+    if _is_step(value.get("saved_step")):
+        saving["saved_step"] = value["saved_step"]
+    return saving
 
 
-def _holds(told: Any) -> Holds | None:
-    if not isinstance(told, dict) or not _is_step(told.get("step")) or not _is_step(told.get("checksum")):
+def _holds(value: Any) -> Holds | None:
+    if not isinstance(value, dict) or not _is_step(value.get("step")) or not _is_step(value.get("checksum")):
         return None
-    return {"step": told["step"], "checksum": told["checksum"] & 0xFFFFFFFF}
+    return {"step": value["step"], "checksum": value["checksum"] & 0xFFFFFFFF}
 
 
-def _rescued(told: Any) -> Rescued:
-    told = told if isinstance(told, dict) else {}
-    step, took_s = told.get("step"), told.get("took_s")
+def _rescued(value: Any) -> Rescued:
+    value = value if isinstance(value, dict) else {}
+    step, took_s = value.get("step"), value.get("took_s")
     return {
         "step": step if _is_step(step) else None,
         "took_s": took_s if _is_span(took_s) else 0.0,
-        "why": str(told.get("why", ""))[:SAID_CHARS_MAX],
+        "why": str(value.get("why", ""))[:SAID_CHARS_MAX],
     }
 
 

@@ -106,18 +106,18 @@ def spawn(
     process.load_prctl()
     group_fd = None if group is None else group.open_for_child()
     pipes = [os.pipe() for _ in range(3)]
-    (out_read, out_write), (err_read, err_write), (told_read, told_write) = pipes
+    (out_read, out_write), (err_read, err_write), (failure_read, failure_write) = pipes
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
-            _become(argv, env, directory, (out_write, err_write, told_write), runtime_fd, group_fd, parent)
+            _become(argv, env, directory, (out_write, err_write, failure_write), runtime_fd, group_fd, parent)
         finally:
             os._exit(_FAILED)
-    for fd in (out_write, err_write, told_write, *([group_fd] if group_fd is not None else [])):
+    for fd in (out_write, err_write, failure_write, *([group_fd] if group_fd is not None else [])):
         os.close(fd)
-    with open(told_read, "rb") as told:
-        stage, _, number = told.read().decode().rpartition("\n")[2].partition(" ")
+    with open(failure_read, "rb") as failure:
+        stage, _, number = failure.read().decode().rpartition("\n")[2].partition(" ")
     if stage not in ("", "group"):
         os.waitpid(pid, 0)
         os.close(out_read)
@@ -138,7 +138,7 @@ def _become(
     parent: int,
 ) -> NoReturn:
     """Prepare the child and exec. A failure is reported through a pipe that the exec closes."""
-    out, err, told = write_fds
+    out, err, failure = write_fds
     stage = "session"
     try:
         os.setsid()
@@ -148,7 +148,7 @@ def _become(
             try:
                 Cgroup.join(group_fd)
             except OSError:
-                os.write(told, b"group 0")  # it runs outside of the group; a sweep uses descent and marker
+                os.write(failure, b"group 0")  # it runs outside of the group; a sweep uses descent and marker
         stage = "input"
         null = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((null, 0), (out, 1), (err, 2)):
@@ -170,9 +170,9 @@ def _become(
         stage = "exec"
         os.execvpe(argv[0], argv, env)
     except OSError as e:
-        os.write(told, f"\n{stage} {e.errno or 0}".encode())
+        os.write(failure, f"\n{stage} {e.errno or 0}".encode())
     except ValueError:
-        os.write(told, b"\nargument 0")  # a NUL byte
+        os.write(failure, b"\nargument 0")  # a NUL byte
     os._exit(_FAILED)
 
 

@@ -59,12 +59,12 @@ class StopBy(Enum):
 class Do(Enum):
     """An action of the loop. Its text describes it, and names the value that comes with it, if any."""
 
-    SPAWN = "start the process; an event says when that failed"
+    SPAWN = "start the process; an Exited event follows if that fails"
     GO = "tell the runtime to go"
     ASK_TO_STOP = "tell the runtime to stop; grace in seconds"
     ASK_TO_RESCUE = "tell the runtime to hand over its state, and to stop; the content of its line"
     TERMINATE = "SIGTERM to the task's main process"
-    KILL = "SIGKILL to everything of the task, then look: a Looked event"
+    KILL = "SIGKILL to all processes of the task, then a Looked event with those that are left"
     RECORD = "write the exit record, tell the agents, end"
     REPORT = "tell the agents at once"
     ACCEPT = "answer the order: obeyed, now or before"
@@ -72,7 +72,7 @@ class Do(Enum):
 
 
 class Ended:
-    """How the main process ended. It has neither code nor signal if there was no process, or it did not die."""
+    """How the main process ended. Without a process, or where it could not be killed, it has no code and no signal."""
 
     __slots__ = ("at", "code", "signal", "why")
 
@@ -259,7 +259,7 @@ def refusal(state: State, epoch: int, generation: int) -> tuple[str, str, str] |
     if epoch < state.epoch:
         return (
             "superseded",
-            f"the order is of epoch {epoch}, and a coordinator of epoch {state.epoch} has spoken already",
+            f"the order is of epoch {epoch}, and a coordinator of epoch {state.epoch} has given orders already",
             "only the newest coordinator is obeyed; stop the older one",
         )
     if generation != state.generation:
@@ -340,8 +340,8 @@ def cause_of(
     """Return why the task ended: script, signal, oom, perhaps-oom, start-failed.
 
     `group_oom_kills` counts the OOM kills in the task's own control group shortly before; None where it has none.
-    `shared_oom_kills` counts those of the last seconds among processes that may be others': a process that got SIGKILL
-    just then may be one of them, and is if `is_one`.
+    `shared_oom_kills` counts the recent ones among all processes that share its memory. A task that got SIGKILL then may
+    be one of them; with `is_one`, it is.
     """
     if ended.why is not None:
         return "start-failed"

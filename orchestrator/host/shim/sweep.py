@@ -24,10 +24,10 @@ BOUND_S = 3.0
 _AGAIN_S = 0.01
 
 
-def kill(found: Iterable[process.Identity]) -> list[process.Identity]:
+def kill(processes: Iterable[process.Identity]) -> list[process.Identity]:
     """Send SIGKILL to each process, by identity. Return those that were still alive."""
     living = []
-    for who in found:
+    for who in processes:
         try:
             if process.signal(who, SIGKILL):
                 living.append(who)
@@ -36,10 +36,10 @@ def kill(found: Iterable[process.Identity]) -> list[process.Identity]:
     return living
 
 
-def name_left(found: Iterable[process.Identity]) -> list[Left]:
+def name_left(processes: Iterable[process.Identity]) -> list[Left]:
     """Return the processes that still live, each with the reason."""
     left: list[Left] = []
-    for who in found:
+    for who in processes:
         why = unkillable.why(who)
         if why is not None:
             left.append({"pid": who.pid, "why": why})
@@ -66,16 +66,16 @@ def sweep(
     while True:
         for group in groups:
             group.kill()
-        found = set(process.marked(run, generations, host_dir=host_dir, task=task))
-        found.update(who for who in known if process.alive(who))
+        targets = set(process.marked(run, generations, host_dir=host_dir, task=task))
+        targets.update(who for who in known if process.alive(who))
         for group in groups:
-            found.update(who for who in map(process.identity, group.pids()) if who is not None)
-        found.discard(process.identity(os.getpid()) or process.Identity("", 0, 0))
-        if not kill(found):
+            targets.update(who for who in map(process.identity, group.pids()) if who is not None)
+        targets.discard(process.identity(os.getpid()) or process.Identity("", 0, 0))
+        if not kill(targets):
             break
         if time.monotonic() >= give_up_at:
-            unkillable.remember(host_dir, run, found)
-            return name_left(found)
+            unkillable.remember(host_dir, run, targets)
+            return name_left(targets)
         time.sleep(_AGAIN_S)
     for group in groups:
         group.remove()

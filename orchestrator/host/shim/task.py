@@ -106,7 +106,7 @@ class TaskProcess:
             process.signal(who, signal.SIGTERM)
 
     def kill(self) -> bool:
-        """Send SIGKILL to all its processes. Return whether there was any: one that has ended since may have forked."""
+        """Send SIGKILL to all its processes. Return whether any was there: it may have forked before it died."""
         if self._group is not None:
             self._group.kill()
         living = self._living()
@@ -118,19 +118,19 @@ class TaskProcess:
         return sweep.name_left(self._living())
 
     def remember_left(self) -> None:
-        """Let every later run on this host know of its processes that cannot be killed."""
+        """Record its processes that cannot be killed, for all later runs on this host."""
         unkillable.remember(self._host_dir, self._run, self._living())
 
     def _living(self) -> set[process.Identity]:
         """Find its processes by descent, since we adopt orphans; and by group, or by marker where there is none."""
-        found = set(process.descendants(os.getpid()))
+        living = set(process.descendants(os.getpid()))
         if self._group is not None:
-            found.update(who for who in map(process.identity, self._group.pids()) if who is not None)
+            living.update(who for who in map(process.identity, self._group.pids()) if who is not None)
         else:
-            found.update(
+            living.update(
                 process.marked(self._run, {self._generation}, host_dir=self._host_dir, task=self._task)
             )
-        return found
+        return living
 
     def reap(self) -> Ended | None:
         """Reap all children that have ended, including adopted orphans. Return how the task ended, if it did."""

@@ -32,11 +32,11 @@ class Cgroup:
 
     def pids(self) -> list[int]:
         """Return all processes in the group and in groups below it."""
-        found = []
+        pids = []
         for directory, _, _ in os.walk(self.path):
             text = _read(os.path.join(directory, "cgroup.procs")) or ""
-            found += [int(line) for line in text.split()]
-        return found
+            pids += [int(line) for line in text.split()]
+        return pids
 
     def kill(self) -> None:
         """Send SIGKILL to every process in the group, including forks under way. More than one call may be needed."""
@@ -91,7 +91,7 @@ def name_of(host_dir: str, run: str, task: str, generation: int) -> str:
 def create(name: str) -> Cgroup | None:
     """Return the group of that name, and make it where it is missing. None: the host does not allow it.
 
-    Call it in the shim: a user's own systemd gives a scope to the calling process.
+    Call it in the shim: a user's own systemd moves the calling process into the new scope.
     """
     base = _base() or _scope(name)
     if base is None:
@@ -154,13 +154,13 @@ def number(path: str) -> int | None:
 
 def keyed(path: str, unit: str = "") -> dict[str, int]:
     """Parse a file of lines that read `name number`, with the unit after it; empty where it cannot be read."""
-    found = {}
+    values = {}
     for line in (_read(path) or "").splitlines():
         name, _, value = line.removesuffix(unit).partition(" ")
         value = value.strip()
         if value.isdigit():
-            found[name] = int(value)
-    return found
+            values[name] = int(value)
+    return values
 
 
 def _root() -> str | None:

@@ -111,7 +111,7 @@ def repair(host_dir: str, tree: str, files: list[File] | None = None) -> list[st
         HostFault: the stored manifest is damaged.
     """
     if files is None:
-        # A tree's manifest; nothing where there is none, as of trees that an older agent built
+        # A tree that an older agent built may have no manifest; then nothing is repaired
         path = f"{tree}.json"
         stored = durable.read_object(path)
         if stored is None and os.path.exists(path):
@@ -203,15 +203,15 @@ def run_names(host_dir: str) -> list[str]:
 def oldest_runs(host_dir: str, run: str, max: int = FINISHED_RUNS_MAX) -> list[str]:
     """Return the older runs of the same name beyond the newest `max`. `run` itself is never among them."""
     name = _name_of(run)
-    found = []
+    runs = []
     for other in _names(os.path.join(host_dir, "runs")):
         if other != run and not other.startswith(".") and _name_of(other) == name:
             try:
-                found.append((os.stat(run_dir(host_dir, other)).st_mtime, other))
+                runs.append((os.stat(run_dir(host_dir, other)).st_mtime, other))
             except FileNotFoundError:
                 continue
-    found.sort(reverse=True)
-    return [other for _, other in found[max:]]
+    runs.sort(reverse=True)
+    return [other for _, other in runs[max:]]
 
 
 class Receiver:
@@ -222,8 +222,8 @@ class Receiver:
         self._open: dict[str, tuple[int, Any, int]] = {}
         """(descriptor, hash so far, bytes so far) by SHA-256."""
 
-    def take(self, sha256: str, offset: int, data: bytes, last: bool) -> bool:
-        """Take one chunk.
+    def receive(self, sha256: str, offset: int, data: bytes, last: bool) -> bool:
+        """Receive one chunk.
 
         Return False where the complete blob does not match its SHA-256: the file has changed on the head meanwhile.
         The blob is dropped, and the answer of the next `code` order lists it as missing.
@@ -295,10 +295,10 @@ def _age_s(path: str) -> float:
 def may_be_cut_off(path: str) -> bool:
     """Return whether a power cut may have left a pushed file empty. A script may remove or replace it."""
     try:
-        found = os.lstat(path)
+        info = os.lstat(path)
     except OSError:
         return False
-    return found.st_size == 0 and stat.S_ISREG(found.st_mode)
+    return info.st_size == 0 and stat.S_ISREG(info.st_mode)
 
 
 def _names(directory: str) -> set[str]:

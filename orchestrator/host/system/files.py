@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, BinaryIO
 
-    Found = tuple[str, os.stat_result | None]
+    Entry = tuple[str, os.stat_result | None]
     Candidate = tuple[str, int, str, str, int | None]
 
 _MARK = "tfevents"
@@ -26,7 +26,7 @@ _PLUGINS = "plugins" + os.sep
 
 FILES_MAX = 5000
 PATHS_CHARS_MAX = 1 << 20
-"""More files than a training writes, and more text than their names have. A listing must fit into one frame."""
+"""The limits of a listing, which must fit into one frame. Trainings write fewer files, with shorter names in all."""
 
 _READ_BYTES = 1 << 20
 
@@ -69,10 +69,10 @@ def listing(host_dir: str, run: str, of: str) -> dict[str, Any]:
 
 
 def _candidates(host_dir: str, run: str, of: str) -> list[Iterator[Candidate]]:
-    """Return what lies at each place: (task, generation, place, path, size). No regular file has the size None."""
+    """Return what lies at each place: (task, generation, place, path, size). Size None: it is no regular file."""
 
-    def lying(task: str, generation: int, place: str, found: Iterator[Found]) -> Iterator[Candidate]:
-        for path, status in found:
+    def lying(task: str, generation: int, place: str, entries: Iterator[Entry]) -> Iterator[Candidate]:
+        for path, status in entries:
             yield task, generation, place, path, None if status is None else status.st_size
 
     newest: dict[str, int] = {}

@@ -1,12 +1,12 @@
 """The lease of a GPU: all users of a host see who has it, and one process at a time can take it.
 
 A lease is a Unix socket that listens under an abstract name, one per GPU. The kernel gives a name to one process at a
-time, says whose that is to who connects, and frees the name when the last process that holds the socket ends. So nobody
-must be believed, there is no directory to share, and nothing is left behind by a crash or a reboot. The names are those
-of a network name space: containers with networks of their own do not see each other's leases.
+time, tells whoever connects which user that is, and frees the name when the last process that holds the socket ends. So
+nobody's word is needed, there is no directory to share, and nothing is left behind by a crash or a reboot. The names
+belong to a network name space: containers with networks of their own do not see each other's leases.
 
-Whoever holds one answers each connection with a line of JSON that says for which run. A process of the same user also
-gets the socket itself: so the agent of a new connection shares what a shim has held meanwhile.
+The holder answers each connection with a line of JSON that says for which run it holds the GPU. A process of the same
+user also gets the socket itself: so a new agent shares the leases that shims have held meanwhile.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def _name(gpu: int) -> str:
     return f"\0orch/gpu/{gpu}"
 
 
-def take(gpu: int) -> socket.socket | None:
-    """Return the lease of a GPU; None where somebody has it."""
+def acquire(gpu: int) -> socket.socket | None:
+    """Return the lease of a GPU; None where somebody else holds it."""
     lease = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         lease.bind(_name(gpu))
@@ -46,7 +46,7 @@ def take(gpu: int) -> socket.socket | None:
 
 
 def answer(lease: socket.socket, about: Mapping[str, Any]) -> None:
-    """Tell one who asks what the lease is for, and give it to a process of the same user."""
+    """Answer one connection with what the lease is for; a process of the same user also gets the lease."""
     try:
         asker, _ = lease.accept()
     except OSError:
@@ -61,9 +61,9 @@ def answer(lease: socket.socket, about: Mapping[str, Any]) -> None:
 
 
 def ask(gpu: int) -> socket.socket | None:
-    """Connect to whoever has the lease of a GPU, without waiting.
+    """Connect to the holder of a GPU's lease, without waiting.
 
-    None where nobody has it any more, or its holder takes no connection: then the kernel does not say whose it is.
+    None where nobody holds it any more, or its holder accepts no connection: then the kernel does not name its user.
     """
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
@@ -75,15 +75,17 @@ def ask(gpu: int) -> socket.socket | None:
 
 
 class Holder:
-    """Who has the lease of a GPU. Its user is the kernel's word, the rest is the holder's."""
+    """Who holds the lease of a GPU. The kernel names the user; the rest is the holder's own answer."""
 
-    def __init__(self, uid: int | None, told: Mapping[str, Any], shared: socket.socket | None = None) -> None:
+    def __init__(
+        self, uid: int | None, answer: Mapping[str, Any], shared: socket.socket | None = None
+    ) -> None:
         self.uid = uid
-        self.told = told
+        self.answer = answer
         self.shared = shared
         """The lease itself, where the holder is of our user."""
         self.has_closed = False
-        """Whether it has closed the connection without an answer: mostly since it has ended."""
+        """Whether it has closed the connection without an answer, in most cases because it has ended."""
 
     @property
     def user(self) -> str | None:
@@ -91,11 +93,10 @@ class Holder:
         return None if self.uid is None else logind.user_name(self.uid)
 
 
-def heard(asking: socket.socket, gpu: int) -> Holder:
-    """Return what the holder has answered, if anything.
+def read_answer(asking: socket.socket, gpu: int) -> Holder:
+    """Read what the holder has answered, if anything.
 
-    Descriptors are taken from our own user only. It may be anything that somebody else sends, and even to close it
-    may block.
+    Descriptors are accepted from our own user only. Others may send anything, and even closing it may block.
     """
     holder = Holder(_user(asking), {})
     data = b""
@@ -116,23 +117,23 @@ def heard(asking: socket.socket, gpu: int) -> Holder:
             os.close(fd)
     holder.has_closed = not data
     try:
-        told = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError):
-        told = None
-    holder.told = told if isinstance(told, dict) else {}
+        value = None
+    holder.answer = value if isinstance(value, dict) else {}
     return holder
 
 
 def _lease(fd: int, gpu: int) -> socket.socket | None:
-    """Return the lease that a descriptor is; None where it is something else, which is closed."""
+    """Return the descriptor as the lease of that GPU; close it and return None where it is something else."""
     try:
-        found = socket.socket(fileno=fd)
+        lease = socket.socket(fileno=fd)
     except OSError:
         os.close(fd)
         return None
-    if found.getsockname() == _name(gpu).encode():
-        return found
-    found.close()
+    if lease.getsockname() == _name(gpu).encode():
+        return lease
+    lease.close()
     return None
 
 

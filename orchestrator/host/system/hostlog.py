@@ -54,14 +54,14 @@ class LogWriter:
         """The logical offset at which a segment begins, by the segment's inode."""
         self._file: int | None = None
         self._file_bytes = 0
-        self._untold_bytes = 0
+        self._unreported_bytes = 0
         self.end = 0
         """The logical offset after the last byte on disk."""
         self.dropped_bytes = 0
         self._rotate()
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Take what came from stdout (`o`) or stderr (`e`), in pieces of any size."""
+        """Log output from stdout (`o`) or stderr (`e`), which comes in pieces of any size."""
         *lines, rest = (self._partial[stream] + data).split(b"\n")
         chunks = []
         for line in lines:
@@ -120,25 +120,25 @@ class LogWriter:
         self._append(b"".join(batch))
 
     def _remember(self, line: bytes) -> None:
-        """Keep a line as one of the last, in the place of one that says the same."""
+        """Keep a line as one of the last, in place of one that repeats the same error."""
         kind = repetition.repeated(line[: repetition.HEAD_CHARS].decode("utf-8", "replace"))
         if kind is not None:
-            told = kind.encode()
-            self._last = deque((old for old in self._last if told not in old), maxlen=LAST_LINES)
+            repeated = kind.encode()
+            self._last = deque((old for old in self._last if repeated not in old), maxlen=LAST_LINES)
         self._last.append(line)
 
     def _append(self, data: bytes) -> None:
         """Append whole lines to the newest segment: all of them or none."""
-        if self._untold_bytes:
-            told = self._untold_bytes
+        if self._unreported_bytes:
+            dropped = self._unreported_bytes
             note = b"%017.6f e [orch: %d bytes were dropped here: the log's disk was full]\n" % (
                 self._now(),
-                told,
+                dropped,
             )
             if self._append_raw(note):
-                self._untold_bytes = 0
-        if self._untold_bytes or not self._append_raw(data):
-            self._untold_bytes += len(data)
+                self._unreported_bytes = 0
+        if self._unreported_bytes or not self._append_raw(data):
+            self._unreported_bytes += len(data)
             self.dropped_bytes += len(data)
 
     def _append_raw(self, data: bytes) -> bool:
@@ -279,14 +279,14 @@ def _open_segments(directory: str) -> list[tuple[int, int]]:
             bases = json.load(head)
     except (OSError, ValueError):
         bases = {}
-    found: dict[int, int] = {}
+    segments: dict[int, int] = {}
     for file in files:
         base = bases.get(str(os.fstat(file).st_ino))
-        if base is None or base in found:
+        if base is None or base in segments:
             os.close(file)
         else:
-            found[base] = file
-    return sorted(found.items())
+            segments[base] = file
+    return sorted(segments.items())
 
 
 def _read_range(segments: list[tuple[int, int]], start: int, bytes_max: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What the kernel says from a moment on, such as a GPU's error or which process it has killed."""
+"""The kernel's log from a moment on: a GPU's error, or which process it has killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KERNEL_LOG = "/dev/kmsg"
 
 
 class KernelLog:
-    """Reads what the kernel says from now on, or since the boot; nothing where it is not for us to read."""
+    """Reads the kernel's log from now on, or since the boot. It has no lines where we may not read it."""
 
     def __init__(self, path: str = KERNEL_LOG, *, since_boot: bool = False) -> None:
         try:

@@ -28,7 +28,7 @@ class OwnKills:
         self._seen: list[tuple[float, int]] = []
 
     def sample(self, at: float, kills: int) -> None:
-        """Take the count."""
+        """Note the count of kills at a time."""
         if kills > (self._seen[-1][1] if self._seen else 0):
             self._seen.append((at, kills))
 
@@ -54,7 +54,7 @@ class OomKills:
         self._before = self._last = _Sample(self._host() or 0, None, 0)
 
     def sample(self, pid: int | None) -> None:
-        """Take the counts. Call it every few seconds; `pid` is None before the task's process is started."""
+        """Read the counts. Call it every few seconds; `pid` is None before the task's process is started."""
         # The file with the count of the memory group to which a process belongs; None if not known
         file = None if pid is None else next(filter(os.path.isfile, self._files(pid)), None)
         count = None if file is None else _count(file)
@@ -77,8 +77,8 @@ class OomKills:
     def is_one(self, pid: int | None, peak_bytes: int | None) -> bool:
         """Return whether one of the kills was certainly that of this process. It must have been started after us.
 
-        The kernel's log names it, if we may read that and have the kernel's own pids. Else the peak tells: what had
-        half of the memory was the largest, and the kernel takes that.
+        The kernel's log names it, if we may read that and our pids are the kernel's. Else its peak decides: a process
+        with half of the memory was the largest, which the kernel kills first.
         """
         named = b"Killed process %d (" % (pid or 0)
         if any(named in line for line in self._kernel_log.lines(_RECORDS_MAX)):

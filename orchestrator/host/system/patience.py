@@ -1,4 +1,4 @@
-"""Bounded looks into directories that may hang: a process that touches one cannot even be killed."""
+"""Calls with a time limit, for directories that may hang: a process that touches one cannot even be killed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 
-def within(limit_s: float, look: Callable[[], _T], otherwise: _T) -> _T:
-    """Return what `look` returns, or `otherwise` where it takes longer. A thread that hangs is abandoned.
+def within(limit_s: float, call: Callable[[], _T], otherwise: _T) -> _T:
+    """Return the result of `call`, or `otherwise` where it takes longer. A thread that hangs is abandoned.
 
     The process must end by `os._exit`, since an ordinary exit would wait for that thread.
     """
     import threading
 
-    found: list[_T] = []
+    results: list[_T] = []
     failed: list[OSError] = []
 
     def work() -> None:
         try:
-            found.append(look())
+            results.append(call())
         except OSError as e:
             failed.append(e)
 
@@ -31,4 +31,4 @@ def within(limit_s: float, look: Callable[[], _T], otherwise: _T) -> _T:
     thread.join(limit_s)
     if failed:
         raise failed[0]
-    return found[0] if found else otherwise
+    return results[0] if results else otherwise

@@ -1,6 +1,6 @@
 """The processes of ours on this host that SIGKILL did not end. Every agent reports them: no run is placed beside them.
 
-    unkillable/<boot id>.<pid>.<start time>    the run that it is of; the file's time is when the kill was given up
+    unkillable/<boot id>.<pid>.<start time>    the id of its run; the file's time is when the kill was given up
 
 The file is removed once the process is gone, and after a reboot its boot id is another. So nothing here needs to
 survive a power cut.
@@ -54,9 +54,9 @@ def _uid(pid: int) -> int:
         return 0
 
 
-def remember(host_dir: str, run: str, found: Iterable[process.Identity]) -> None:
-    """Write down those of the run's processes that live after their kill. Errors of the disk are ignored."""
-    for who in found:
+def remember(host_dir: str, run: str, processes: Iterable[process.Identity]) -> None:
+    """Record those of the run's processes that still live after their kill. Errors of the disk are ignored."""
+    for who in processes:
         if process.state(who) is None:
             continue
         try:
@@ -70,13 +70,13 @@ def remember(host_dir: str, run: str, found: Iterable[process.Identity]) -> None
 
 def known(host_dir: str) -> list[Unkillable]:
     """Return those that still live, and forget the others."""
-    found: list[Unkillable] = []
+    living: list[Unkillable] = []
     for who, run, since in _living(host_dir):
         reason = why(who)
-        if reason is not None and len(found) < LEFT_MAX:
+        if reason is not None and len(living) < LEFT_MAX:
             name = process.command(who.pid)
-            found.append({"run": run, "pid": who.pid, "command": name, "since": since, "why": reason})
-    return found
+            living.append({"run": run, "pid": who.pid, "command": name, "since": since, "why": reason})
+    return living
 
 
 def of_run(host_dir: str, run: str) -> list[process.Identity]:

@@ -2,7 +2,7 @@
 
 runs/<run>/tasks/worker-0/work/       a copy of the pushed code, and what the script writes beside it
 runs/<run>/tasks/worker-0/work.json   what was copied: the tree, and the size and time of each file
-runs/<run>/tasks/worker-1/work.doubles   paths of what the chief has too, below `work`
+runs/<run>/tasks/worker-1/work.doubles   paths below `work` of files that the chief has too
 
 All generations of a task share it, so a script finds what it has written before a restart. The tree itself is not the
 working directory: a push removes trees, and two tasks of one host would write into each other's files.
@@ -36,7 +36,7 @@ def work_dir(host_dir: str, run: str, task: str) -> str:
 def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
     """Put the code of `tree` into the task's working directory, if it is not there yet. Return the directory.
 
-    What the script has written stays, also into files that were pushed, unless the code is another one.
+    What the script has written stays. Pushed files that the script has changed stay too, until other code is pushed.
     """
     directory = work_dir(host_dir, run, task)
     known = durable.read_object(_record(directory)) or {}
@@ -56,8 +56,8 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
         for path, stamp in pushed.items():
             whole = os.path.join(directory, path)
             try:
-                found = os.lstat(whole)
-                if path not in new and [found.st_size, found.st_mtime_ns] == stamp:
+                status = os.lstat(whole)
+                if path not in new and [status.st_size, status.st_mtime_ns] == stamp:
                     os.unlink(whole)
             except OSError:
                 continue
@@ -77,17 +77,17 @@ def left(host_dir: str, run: str, task: str) -> Iterator[tuple[str, os.stat_resu
     """Yield (path, status) of each file that the script has written or changed; None for one that is not regular."""
     directory = work_dir(host_dir, run, task)
     pushed: Stamps = (durable.read_object(_record(directory)) or {}).get("files") or {}
-    # What the chief has too, and need not be fetched from here: `transparent` writes down what Keras saves
+    # Files that the chief has too need not be fetched from here: `transparent` lists those that Keras saves
     try:
         with open(f"{directory}.doubles", encoding="utf-8", errors="surrogateescape") as lines:
             doubles = set(lines.read().splitlines())
     except OSError:
         doubles = set()
-    for path, found in regular(directory, others=True):
+    for path, status in regular(directory, others=True):
         if path in doubles or not doubles.isdisjoint(_above(path)):
             continue
-        if found is None or pushed.get(path) != [found.st_size, found.st_mtime_ns]:
-            yield path, found
+        if status is None or pushed.get(path) != [status.st_size, status.st_mtime_ns]:
+            yield path, status
 
 
 def _above(path: str) -> Iterator[str]:
@@ -106,11 +106,11 @@ def regular(directory: str, *, others: bool = False) -> Iterator[tuple[str, os.s
         for name in sorted(names):
             whole = os.path.join(where, name)
             try:
-                found = os.lstat(whole)
+                status = os.lstat(whole)
             except OSError:
                 continue
-            if stat.S_ISREG(found.st_mode):
-                yield os.path.relpath(whole, directory), found
+            if stat.S_ISREG(status.st_mode):
+                yield os.path.relpath(whole, directory), status
             elif others:
                 yield os.path.relpath(whole, directory), None
 
@@ -129,5 +129,5 @@ def _copy(source: str, target: str) -> list[int]:
         if os.path.exists(fresh):
             os.unlink(fresh)
         raise
-    found = os.lstat(target)
-    return [found.st_size, found.st_mtime_ns]
+    status = os.lstat(target)
+    return [status.st_size, status.st_mtime_ns]

@@ -447,7 +447,7 @@ def test_one_travels_between_hosts_that_share_no_directory(tmp_path: Path, kind:
         whole = Path(safe.directory_of(str(here), manifest["digest"]), name).read_bytes()
         assert len(made_of) <= 1
         for chunk in made_of:
-            arrivals.take({"sha256": chunk, "offset": 0, "last": True}, whole)
+            arrivals.receive_part({"sha256": chunk, "offset": 0, "last": True}, whole)
     assert missing
     assert arrivals.receive(str(there), manifest) == {"missing": []}
     received = safe.directory_of(str(there), manifest["digest"])

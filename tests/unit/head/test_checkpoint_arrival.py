@@ -120,7 +120,7 @@ def test_a_directory_that_came_in_the_place_of_the_one_written_to_is_read(lab: L
     """As after its removal by hand, and another agent's beginning: what we wrote is gone."""
     run, large = lab.run(), os.urandom(2 * safe.CHUNK_BYTES)
     (lab.a.train(1) / "vocabulary").write_bytes(large)
-    take, others = lab.b.arrivals.take, Arrivals()
+    take, others = lab.b.arrivals.receive_part, Arrivals()
 
     def taken(order: Mapping[str, Any], data: bytes) -> dict[str, Any]:
         came = take(order, data)
@@ -132,7 +132,7 @@ def test_a_directory_that_came_in_the_place_of_the_one_written_to_is_read(lab: L
         return came
 
     others_came = [str(lab.b.root)]
-    lab.b.arrivals.take = taken  # type: ignore[method-assign]
+    lab.b.arrivals.receive_part = taken  # type: ignore[method-assign]
     given = lab.seed(run, 2)
     assert (lab.copy_on(lab.b, given) / "vocabulary").read_bytes() == large
 

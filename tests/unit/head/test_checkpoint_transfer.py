@@ -112,7 +112,7 @@ class Host:
 
     def on_blob(self, order: Mapping[str, Any], blob: bytes) -> Replied:
         self.moved_bytes += len(blob)
-        return self.arrivals.take(order, blob), b""
+        return self.arrivals.receive_part(order, blob), b""
 
     def train(self, generation: int, fixture: str = "manager", *, saved_at: float = 1_700_000_000.0) -> Path:
         """Save a checkpoint in a generation's directory, as a script does."""

@@ -279,7 +279,7 @@ def push(host_dir: Path, run: str, content: dict[str, bytes]) -> str:
     receiver = codestore.Receiver(str(host_dir / "blobs"))
     by_hash = {sha(data): data for data in content.values()}
     for digest in codestore.missing(str(host_dir), checked):
-        assert receiver.take(digest, 0, by_hash[digest], True)
+        assert receiver.receive(digest, 0, by_hash[digest], True)
     codestore.build(str(host_dir), run, checked)
     return codestore.tree_dir(str(host_dir), run, digest_of(checked))
 
@@ -316,27 +316,27 @@ def test_a_hash_that_is_none_is_no_path(tmp_path: Path) -> None:
     with pytest.raises(HostFault, match="not a SHA-256"):
         codestore.check([["a", "../" * 21 + "x", 0o644, 0]])
     with pytest.raises(HostFault, match="not a SHA-256"):
-        codestore.Receiver(str(tmp_path / "blobs")).take("../x", 0, b"", True)
+        codestore.Receiver(str(tmp_path / "blobs")).receive("../x", 0, b"", True)
 
 
 def test_a_blob_in_pieces(tmp_path: Path) -> None:
     receiver = codestore.Receiver(str(tmp_path / "blobs"))
-    assert receiver.take(sha(b"abcd"), 0, b"ab", False)
+    assert receiver.receive(sha(b"abcd"), 0, b"ab", False)
     with pytest.raises(HostFault, match="does not follow"):
-        receiver.take(sha(b"abcd"), 3, b"d", True)
-    assert receiver.take(sha(b"abcd"), 2, b"cd", True)
+        receiver.receive(sha(b"abcd"), 3, b"d", True)
+    assert receiver.receive(sha(b"abcd"), 2, b"cd", True)
     assert (tmp_path / "blobs" / sha(b"abcd")).read_bytes() == b"abcd"
 
 
 def test_a_blob_that_is_not_its_hash_is_not_kept(tmp_path: Path) -> None:
     receiver = codestore.Receiver(str(tmp_path / "blobs"))
-    assert not receiver.take(sha(b"abcd"), 0, b"abce", True)
+    assert not receiver.receive(sha(b"abcd"), 0, b"abce", True)
     assert os.listdir(tmp_path / "blobs") == []
 
 
 def test_a_tree_is_never_seen_half(tmp_path: Path) -> None:
     checked = codestore.check([["a.py", sha(b"1"), 0o644, 1], ["b.py", sha(b"2"), 0o644, 1]])
-    codestore.Receiver(str(tmp_path / "blobs")).take(sha(b"1"), 0, b"1", True)
+    codestore.Receiver(str(tmp_path / "blobs")).receive(sha(b"1"), 0, b"1", True)
     assert codestore.build(str(tmp_path), "r", checked) == [sha(b"2")]  # b.py has not come
     assert os.listdir(tmp_path / "runs" / "r" / "code") == []
 
@@ -387,13 +387,13 @@ def test_a_tree_that_is_removed_meanwhile_keeps_no_blob_and_breaks_no_push(tmp_p
 def test_a_blob_that_a_power_cut_damaged_is_asked_for_again(tmp_path: Path, left: bytes) -> None:
     checked = codestore.check([["a.py", sha(b"1"), 0o644, 1], ["b.py", sha(b"22"), 0o644, 2]])
     receiver = codestore.Receiver(str(tmp_path / "blobs"))
-    receiver.take(sha(b"1"), 0, b"1", True)
-    receiver.take(sha(b"22"), 0, b"22", True)
+    receiver.receive(sha(b"1"), 0, b"1", True)
+    receiver.receive(sha(b"22"), 0, b"22", True)
     (tmp_path / "blobs" / sha(b"22")).write_bytes(left)
     assert codestore.missing(str(tmp_path), checked) == []  # it has the right name
     assert codestore.build(str(tmp_path), "r", checked) == [sha(b"22")]
     assert codestore.missing(str(tmp_path), checked) == [sha(b"22")]
-    receiver.take(sha(b"22"), 0, b"22", True)
+    receiver.receive(sha(b"22"), 0, b"22", True)
     assert codestore.build(str(tmp_path), "r", checked) == []
     assert Path(codestore.tree_dir(str(tmp_path), "r", digest_of(checked)), "b.py").read_bytes() == b"22"
 
@@ -409,7 +409,7 @@ def test_files_that_a_power_cut_left_empty_are_filled_and_what_a_script_did_stay
     (tmp_path / "blobs" / sha(b"a = 1")).write_bytes(b"\0" * 5)
     assert codestore.repair(str(tmp_path), str(tree)) == [sha(b"a = 1")]
     assert (tree / "train.py").read_bytes() == b"print(1)"
-    codestore.Receiver(str(tmp_path / "blobs")).take(sha(b"a = 1"), 0, b"a = 1", True)
+    codestore.Receiver(str(tmp_path / "blobs")).receive(sha(b"a = 1"), 0, b"a = 1", True)
     assert codestore.repair(str(tmp_path), str(tree)) == []
     assert (tree / "lib" / "a.py").read_bytes() == b"a = 1"
     assert (tree / "log").read_bytes() == b"0 1 2"

@@ -76,7 +76,7 @@ def test_a_run_that_an_agent_watches_is_not_removed_without_a_word(tmp_path: Pat
     host_dir, run = str(tmp_path), "t-20260101-000000"
     (tmp_path / "runs" / run).mkdir(parents=True)
     driving = agent_runs.Watched(host_dir)
-    driving.look({run: CLAIM})
+    driving.renew({run: CLAIM})
     for owner in ("another", CLAIM["id"]):
         with pytest.raises(HostFault, match=f"{run} of ml@head-1 is driven now"):
             agent_runs.remove(host_dir, run, owner=owner, even_alive=False)
@@ -90,12 +90,12 @@ def test_whose_a_run_is_and_since_when_is_told_as_long_as_its_directory_is_there
     host_dir, run = str(tmp_path), CLAIM["run"]
     (tmp_path / "runs" / run).mkdir(parents=True)
     driving = agent_runs.Watched(host_dir)
-    driving.look({run: CLAIM})
+    driving.renew({run: CLAIM})
     (first,) = agent_runs.known(host_dir, records=False, brief=True)["runs"]
     assert first["claim"] is not None
     assert {**CLAIM, "since": first["claim"]["since"]} == first["claim"]
     assert (first["watched"], first["driven"], first["watched_ago_s"]) == (True, True, 0.0)
-    agent_runs.Watched(host_dir).look({run: {**CLAIM, "id": "0" * 32, "head": "head-2"}})
+    agent_runs.Watched(host_dir).renew({run: {**CLAIM, "id": "0" * 32, "head": "head-2"}})
     (second,) = agent_runs.known(host_dir, records=False, brief=True)["runs"]
     assert second["claim"] is not None
     assert second["claim"]["head"] == "head-2"

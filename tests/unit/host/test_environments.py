@@ -79,17 +79,17 @@ def test_old_environments_are_removed_and_none_that_a_run_has_a_use_for(home: Pa
 def test_an_environment_of_a_python_that_was_replaced_is_made_anew() -> None:
     wish = {"key": "a", "version": None, "offline": True}
     place = made(environments._wanted(wish)[1], ago_s=DAYS_S, python="3.9.1")
-    assert environments._look(wish)["state"] == "absent"
+    assert environments._find(wish)["state"] == "absent"
     patched = "{}.{}.99".format(*sys.version_info)
     durable.write_json(str(place / environments.RECORD), {"python": patched, "by": "pip"})
-    found = environments._look(wish)
+    found = environments._find(wish)
     assert (found["state"], found["by"]) == ("ready", "pip"), "another patch version, as on a shared home"
     (place / "bin" / "python").unlink()
-    assert environments._look(wish)["state"] == "absent"
+    assert environments._find(wish)["state"] == "absent"
     (place / "bin" / "python").write_text("#!/bin/sh\nkill -9 $$\n")
     (place / "bin" / "python").chmod(stat.S_IRWXU)
     with pytest.raises(HostFault, match="did not answer"):
-        environments._look(wish)
+        environments._find(wish)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_environment_whose_python_could_not_be_asked_is_not_called_absent(
     made(environments._wanted(wish)[1], ago_s=DAYS_S)
     monkeypatch.setattr(subprocess, "run", refuses)
     with pytest.raises((HostFault, OSError)):
-        environments._look(wish)
+        environments._find(wish)
 
 
 def test_an_environment_that_was_made_is_ready_though_nothing_could_be_removed(
@@ -153,7 +153,7 @@ def test_hosts_of_two_kinds_that_share_a_home_have_an_environment_each(
     for number, (name, machine) in enumerate(hosts):
         other = os.uname_result((system.sysname, name, system.release, system.version, machine))
         monkeypatch.setattr(os, "uname", lambda other=other: other)
-        assert environments._look(wish)["state"] == ("absent" if number < 2 else "ready")
+        assert environments._find(wish)["state"] == ("absent" if number < 2 else "ready")
         assert environments._make(wish)["state"] == "ready"
     links = {name: os.readlink(door / "hosts" / name) for name, _ in hosts}
     assert links["x86"] == links["x86-2"] != links["arm"]

@@ -50,7 +50,7 @@ def loop() -> Loop:
 def asked(agent: Agent, run: str, loop: Loop) -> list[Any]:
     """Return what others have of what a run wants."""
     told: list[Any] = []
-    agent.leases.take(run, told.append)
+    agent.leases.acquire(run, told.append)
     while not told:
         loop.turn()
     return list(told[0])
@@ -110,7 +110,7 @@ def test_a_shim_holds_it_on_and_the_next_agent_of_the_run_shares_it(
 def test_who_holds_a_gpu_and_answers_nonsense_or_nothing_speaks_of_himself_only(
     tmp_path: Path, loop: Loop, gpu: int
 ) -> None:
-    held = gpu_lease.take(gpu)
+    held = gpu_lease.acquire(gpu)
     assert held is not None
     agent = Agent(tmp_path, loop)
     agent.leases.want("a-1", [gpu], "lab-1", 1)
@@ -135,7 +135,7 @@ def test_who_holds_a_gpu_ends_no_agent_whatever_he_sends_and_his_name_is_known(
 ) -> None:
     if is_stranger:
         monkeypatch.setattr(gpu_lease, "_user", lambda _connection: 4_000_000)
-    held = gpu_lease.take(gpu)
+    held = gpu_lease.acquire(gpu)
     assert held is not None
     null = os.open("/dev/null", os.O_RDONLY)
     fifo = os.pipe()
@@ -163,7 +163,7 @@ def test_who_holds_a_gpu_ends_no_agent_whatever_he_sends_and_his_name_is_known(
 def test_a_stranger_gives_nobody_his_lease_whatever_run_he_names(
     tmp_path: Path, loop: Loop, gpu: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = gpu_lease.take(gpu)
+    held = gpu_lease.acquire(gpu)
     assert held is not None
     agent = Agent(tmp_path, loop)
     agent.leases.want("a-1", [gpu], "lab-1", 1)
@@ -183,7 +183,7 @@ def test_a_stranger_gives_nobody_his_lease_whatever_run_he_names(
 def test_who_takes_no_connection_holds_the_gpu_and_nobody_knows_who_it_is(
     tmp_path: Path, loop: Loop, gpu: int
 ) -> None:
-    held = gpu_lease.take(gpu)
+    held = gpu_lease.acquire(gpu)
     assert held is not None
     held.listen(0)
     waiting = [one for one in (gpu_lease.ask(gpu) for _ in range(3)) if one is not None]

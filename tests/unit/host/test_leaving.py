@@ -29,29 +29,29 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_host_that_nobody_lends_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(leaving.VARIABLE, raising=False)
-    assert leaving.told() is None
+    assert leaving.read() is None
 
 
 def test_the_time_that_is_left_is_told(file: Path) -> None:
-    assert leaving.told() is None
-    leaving.say(str(file), "the time limit is near", 120.0)
-    told = leaving.told()
+    assert leaving.read() is None
+    leaving.write(str(file), "the time limit is near", 120.0)
+    told = leaving.read()
     assert told is not None
     assert told["why"] == "the time limit is near"
     assert 110.0 < told["in_s"] <= 120.0
-    leaving.say(str(file), "Slurm preempts the job", 30.0)
-    leaving.say(str(file), "the time limit is near", 120.0)
-    sooner = leaving.told()
+    leaving.write(str(file), "Slurm preempts the job", 30.0)
+    leaving.write(str(file), "the time limit is near", 120.0)
+    sooner = leaving.read()
     assert sooner is not None
     assert sooner["why"] == "Slurm preempts the job", "the sooner end stays"
-    leaving.say(str(file), "at an unknown time", 0.0)
-    assert leaving.told() == {"why": "at an unknown time", "in_s": 0.0}
+    leaving.write(str(file), "at an unknown time", 0.0)
+    assert leaving.read() == {"why": "at an unknown time", "in_s": 0.0}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"why": 7, "at": 1}', '{"why": "x"}', '{"why": "x", "at": "y"}'])
 def test_what_is_damaged_says_nothing(file: Path, text: str) -> None:
     file.write_text(text)
-    assert leaving.told() is None
+    assert leaving.read() is None
 
 
 class Here:
@@ -94,7 +94,7 @@ def said(child: subprocess.Popen[bytes]) -> dict[str, object]:
 
 def asked() -> object:
     """Return what an agent that the keeper has started would report."""
-    program = "import json; from orchestrator.host.system import leaving; print(json.dumps(leaving.told()))"
+    program = "import json; from orchestrator.host.system import leaving; print(json.dumps(leaving.read()))"
     channel = RelayTransport(Here()).open(HOST, f"exec {sys.executable} -c '{program}'")
     heard = b""
     while data := channel.read(65536):

@@ -29,7 +29,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_gpus_come_with_their_use_and_who_uses_them(smi: Path, tmp_path: Path) -> None:
-    first, second = machine.look(str(tmp_path))["gpus"]
+    first, second = machine.inspect(str(tmp_path))["gpus"]
     assert first["processes"][0]["pid"] == os.getpid()
     assert (first["name"], first["utilization_percent"]) == ("NVIDIA A100, 80GB", 97.0)
     assert (first["memory_used_bytes"], first["memory_total_bytes"]) == (None, 81920 << 20)
@@ -45,14 +45,14 @@ def test_gpus_come_with_their_use_and_who_uses_them(smi: Path, tmp_path: Path) -
 
 def test_a_tool_that_fails_at_the_second_question_leaves_the_gpus_nameless(smi: Path, tmp_path: Path) -> None:
     smi.write_text('#!/bin/sh\n[ "$1" = --query-gpu=uuid ] && echo GPU-1 || exit 9\n')
-    [found] = machine.look(str(tmp_path))["gpus"]
+    [found] = machine.inspect(str(tmp_path))["gpus"]
     assert (found["name"], found["memory_total_bytes"], found["processes"]) == ("", None, [])
 
 
 def test_a_machine_without_gpus_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpus, "_OTHER_DRIVERS", ())
-    found = machine.look(str(tmp_path))
+    found = machine.inspect(str(tmp_path))
     assert (found["gpus"], found["gpus_why"]) == ([], "there is no nvidia-smi and no device of a GPU")
     assert found["cpus"] >= 1
     assert found["memory_free_bytes"]

@@ -63,7 +63,7 @@ def started(process: subprocess.Popen[bytes]) -> None:
 
 def looked(told: str, pid: int) -> list[Any]:
     peers = Peers({"TF_CONFIG": told})
-    peers.look(pid)
+    peers.check(pid)
     assert peers._thread is not None
     peers._thread.join(20)
     return [(peer["task"], peer["finding"]) for peer in peers.unreached]

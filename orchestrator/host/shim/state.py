@@ -340,8 +340,8 @@ def cause_of(
     """Return why the task ended: script, signal, oom, perhaps-oom, start-failed.
 
     `group_oom_kills` counts the OOM kills in the task's own control group shortly before; None where it has none.
-    `shared_oom_kills` counts the recent ones among all processes that share its memory. A task that got SIGKILL then may
-    be one of them; with `is_one`, it is.
+    `shared_oom_kills` counts the recent ones among all processes that share its memory. A task that got SIGKILL then
+    may be one of them; with `is_one`, it is.
     """
     if ended.why is not None:
         return "start-failed"

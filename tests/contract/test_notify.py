@@ -112,17 +112,17 @@ def test_what_repeats_comes_once_a_minute_and_the_end_at_once(tmp_path: Path, we
     head = Head(tmp_path, [web.url("s3cret")], ("failed", "restarted"))
     for n in range(5):
         head.happens(NoteKind.BACKOFF, f"restart {n}")
-        head.messenger.look()
+        head.messenger.send_due()
     head.happens(NoteKind.STALLED, "nobody asked for this")
-    head.messenger.look()
+    head.messenger.send_due()
     until(lambda: len(web.got) == 1, "the first is said")
     head.now = 61.0
-    head.messenger.look()
+    head.messenger.send_due()
     until(lambda: len(web.got) == 2, "the others are counted")
     assert web.got[1]["title"] == "orch: t is restarted (4 times in 1 min 1 s)"
     assert "restart 4" in web.got[1]["message"]
     head.happens(NoteKind.FAILED, "given up", first_cause={"task": "worker:0", "last_lines": ["MemoryError"]})
-    head.messenger.look()
+    head.messenger.send_due()
     until(lambda: len(web.got) == 3, "the end is said")
     assert "MemoryError" in web.got[2]["message"]
     assert web.got[2]["type"] == "failure"
@@ -138,7 +138,7 @@ def test_a_recipient_that_hangs_holds_up_nobody_and_what_is_unsent_is_sent_by_th
     other.status = 500
     head = Head(tmp_path, [other.url("x"), web.url("y")], ("failed",))
     head.happens(NoteKind.FAILED, "given up")
-    head.messenger.look()
+    head.messenger.send_due()
     until(lambda: web.got and head.failed, "the other is told, and the failure noted")
     run_id, recipient, problem = head.failed[0]
     assert (run_id, recipient) == ("t-1", "json")
@@ -163,18 +163,18 @@ def test_what_happens_while_no_coordinator_lives_is_told_by_the_next_and_the_pas
 ) -> None:
     head = Head(tmp_path, [web.url("y")], ("failed", "stalled"))
     head.happens(NoteKind.STALLED, "of the messenger's own life")
-    head.messenger.look()
+    head.messenger.send_due()
     until(lambda: web.got, "it is told")
     head.messenger.close()
     head.happens(NoteKind.FAILED, "between the two")
     head.messenger = head.messengers_next()
-    head.messenger.look()
+    head.messenger.send_due()
     until(lambda: len(web.got) == 2, "it is told later")
     assert "between the two" in web.got[1]["message"]
     head.messenger.close()
     (tmp_path / "notices.json").unlink()
     head.messenger = head.messengers_next()
-    head.messenger.look()
+    head.messenger.send_due()
     head.close()
     assert len(web.got) == 2, "who begins anew does not tell of old times"
 
@@ -184,17 +184,17 @@ def test_ones_own_file_tells_of_all_runs_and_a_broken_one_is_an_event(tmp_path: 
     head.own.write_text(f'on: [stalled, disk-full]\nto: ["{web.url("own")}"]\n')
     head.own.chmod(0o600)
     head.happens(NoteKind.STALLED, "stands still")
-    head.messenger.look()
+    head.messenger.send_due()
     until(lambda: web.got, "it is told")
     head.complaint = "state disk full: /x cannot be written"
-    head.messenger.look()
-    head.messenger.look()
+    head.messenger.send_due()
+    head.messenger.send_due()
     until(lambda: len(web.got) == 2, "a head that cannot write says so, once")
     assert web.got[1]["title"] == "orch: the head node has no room on a disk"
     head.own.write_text("to: [nonsense]\n")
     head.happens(NoteKind.FAILED, "given up")
-    head.messenger.look()
-    head.messenger.look()
+    head.messenger.send_due()
+    head.messenger.send_due()
     assert [(told[0], told[1]) for told in head.failed] == [("t-1", "your own recipients")]
     assert "1:6: to[0]: must be a URL" in head.failed[0][2]
     head.close()
@@ -207,13 +207,13 @@ def test_the_urls_of_a_run_that_has_ended_are_removed_once_all_is_said(tmp_path:
     web.held.clear()
     head.happens(NoteKind.FAILED, "given up")
     head.messenger.ended("t-1")
-    head.messenger.look()
+    head.messenger.send_due()
     assert kept.exists(), "it is being told"
     web.held.set()
     until(lambda: web.got, "it is told")
 
     def is_removed() -> bool:
-        head.messenger.look()
+        head.messenger.send_due()
         return not kept.exists()
 
     until(is_removed, "nobody needs it any more")

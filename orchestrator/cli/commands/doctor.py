@@ -52,7 +52,7 @@ def examined(
         imports=imports,
         bandwidth=bandwidth,
         within_s=within_s or CHECK_S,
-        told=session.say,
+        progress=session.say,
     )
 
 

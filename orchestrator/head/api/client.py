@@ -24,7 +24,7 @@ from orchestrator.core.words import duration
 STATE_DIR_HEADER = "Orch-State-Dir"
 """The state directory that the client expects, percent-encoded. A coordinator with another one refuses."""
 
-LOOK_S = 3.0
+CHECK_AFTER_S = 3.0
 """How long an answer may take until it is looked whether the coordinator runs at all."""
 
 PROBE_S = 1.0
@@ -66,15 +66,15 @@ class Client:
         """
         give_up_at = time.monotonic() + patience_s
         while connection.sock is not None:
-            wait_s = min(LOOK_S, give_up_at - time.monotonic())
+            wait_s = min(CHECK_AFTER_S, give_up_at - time.monotonic())
             if wait_s <= 0:
                 raise TimeoutError
             if select.select([connection.sock], [], [], wait_s)[0]:
                 return
             if time.monotonic() < give_up_at:
-                self._look()
+                self._check_alive()
 
-    def _look(self) -> None:
+    def _check_alive(self) -> None:
         """Ask what any coordinator answers at once. TimeoutError where it does not."""
         connection = self._connection(PROBE_S)
         try:
@@ -179,7 +179,7 @@ class _UnixConnection(http.client.HTTPConnection):
         """Connect to the socket. http.client calls this on the first request."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # Only a process that does not run leaves its queue full for so long.
-        self.sock.settimeout(min(self.timeout or LOOK_S, LOOK_S))
+        self.sock.settimeout(min(self.timeout or CHECK_AFTER_S, CHECK_AFTER_S))
         self.sock.connect(self._path)
         self.sock.settimeout(self.timeout)
         credentials = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -197,17 +197,18 @@ def _state(pid: int) -> str:
 
 def error_of(document: dict[str, Any], status: int = 500) -> OrchestratorError:
     """Return the error that an error document describes, with its exit code, and with its class where we have it."""
-    told = document.get("error")
-    if not isinstance(told, dict):
+    described = document.get("error")
+    if not isinstance(described, dict):
         return OrchestratorError(f"the coordinator answered {status}: {json.dumps(document)[:200]}")
-    code = str(told.get("code") or "failed")
-    hint = told.get("hint")
+    code = str(described.get("code") or "failed")
+    hint = described.get("hint")
     error = _CLASSES.get(code, OrchestratorError)(
-        str(told.get("message") or f"the coordinator answered {status}"), hint=str(hint) if hint else None
+        str(described.get("message") or f"the coordinator answered {status}"),
+        hint=str(hint) if hint else None,
     )
     error.code = code
-    if isinstance(told.get("exit_code"), int):
-        error.exit_code = told["exit_code"]
+    if isinstance(described.get("exit_code"), int):
+        error.exit_code = described["exit_code"]
     return error
 
 

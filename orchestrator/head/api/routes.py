@@ -80,9 +80,9 @@ class _Api:
 
     async def examine(self, request: Request) -> JSONResponse:
         plan = self._plan(await _body(request))
-        found = await anyio.to_thread.run_sync(self._coordinator.examine, plan)
-        findings = [one.document() for one in found.findings]
-        return JSONResponse({"findings": findings, "addresses": dict(found.addresses)})
+        examined = await anyio.to_thread.run_sync(self._coordinator.examine, plan)
+        findings = [one.document() for one in examined.findings]
+        return JSONResponse({"findings": findings, "addresses": dict(examined.addresses)})
 
     async def submit(self, request: Request) -> JSONResponse:
         body = await _body(request)
@@ -200,19 +200,19 @@ class _Api:
         until, seen, changed = time.monotonic() + left_s, -1, asyncio.Event()
         wake = partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)
         news = self._coordinator.loop.news
-        with news.told(wake):
+        with news.waking(wake):
             while True:
                 changed.clear()
-                found: list[dict[str, Any]] = []
+                events: list[dict[str, Any]] = []
                 if news.seq != seen:
                     seen = news.seq
-                    found = await anyio.to_thread.run_sync(
+                    events = await anyio.to_thread.run_sync(
                         lambda: self._coordinator.events(query.get("name"), after)
                     )
                 left_s = until - time.monotonic()
                 is_over = left_s <= 0 or self._coordinator.loop.ending
-                if found or is_over or await request.is_disconnected():
-                    return JSONResponse({"events": found})
+                if events or is_over or await request.is_disconnected():
+                    return JSONResponse({"events": events})
                 with anyio.move_on_after(min(left_s, GONE_S)):
                     await changed.wait()
 
@@ -223,10 +223,10 @@ class _Api:
 
 
 def _texts(body: dict[str, Any], key: str) -> list[str]:
-    found = body.get(key) or []
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    texts = body.get(key) or []
+    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
         raise UsageError(f"{key} is a list of texts")
-    return found
+    return texts
 
 
 def _host_of(body: dict[str, Any]) -> str:

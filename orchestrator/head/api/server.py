@@ -64,18 +64,18 @@ class _Uvicorn(uvicorn.Server):
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def main_loop(self) -> None:
-        self._told = asyncio.Event()
+        self._end_asked = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         await run_in_threadpool(bool)  # loads what the first request would wait for: `orch up`, mostly
         if not self.should_exit:
-            await self._told.wait()
+            await self._end_asked.wait()
 
     def end(self) -> None:
         """Answer what was asked, and end. Any thread may call it."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already
-                self._loop.call_soon_threadsafe(self._told.set)
+                self._loop.call_soon_threadsafe(self._end_asked.set)
 
 
 class Server:

@@ -81,11 +81,11 @@ def _built() -> Bundle:
 
 def members(package: Path = PACKAGE) -> list[tuple[str, Path]]:
     """List every file of the bundle as (name in the archive, file), sorted by name."""
-    found = {"__main__.py": package / MAIN}
+    files = {"__main__.py": package / MAIN}
     for pattern in CONTENT:
         for file in package.glob(pattern):
-            found[f"{package.name}/{file.relative_to(package).as_posix()}"] = file
-    return sorted(found.items())
+            files[f"{package.name}/{file.relative_to(package).as_posix()}"] = file
+    return sorted(files.items())
 
 
 def build(package: Path = PACKAGE) -> Archive:
@@ -107,23 +107,23 @@ def _files(package: Path) -> list[tuple[str, Path]]:
 
 def crc32c_library() -> Path | None:
     """Return the C library in the wheel of google-crc32c; None where that was built without one."""
-    found = importlib.util.find_spec("google_crc32c")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("google_crc32c")
+    if spec is None or spec.origin is None:
         return None
-    libraries = Path(found.origin).parent.with_name("google_crc32c.libs")
+    libraries = Path(spec.origin).parent.with_name("google_crc32c.libs")
     return next(iter(sorted(libraries.glob("libcrc32c*.so*"))), None)
 
 
 def psutil_files() -> list[tuple[str, Path]]:
     """List the files of the head's own psutil as (name in the archive, file); none where the head has no psutil."""
-    found = importlib.util.find_spec("psutil")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("psutil")
+    if spec is None or spec.origin is None:
         return []
     # The modules for other systems never load on a host of this platform, and make up half of the size.
     foreign = ("_psaix", "_psbsd", "_psosx", "_pssunos", "_pswindows")
     return [
         (f"psutil/{file.name}", file)
-        for file in sorted(Path(found.origin).parent.iterdir())
+        for file in sorted(Path(spec.origin).parent.iterdir())
         if file.suffix in (".py", ".so") and not file.name.startswith(foreign)
     ]
 

@@ -40,7 +40,7 @@ class CodeFile(NamedTuple):
     size: int
 
 
-class _Found(NamedTuple):
+class _Entry(NamedTuple):
     path: str
     absolute: str
     stat: os.stat_result
@@ -51,14 +51,14 @@ class Survey:
     """What is pushed and what is not, before anything is read."""
 
     workdir: str
-    found: tuple[_Found, ...]
+    files: tuple[_Entry, ...]
     left_out: tuple[tuple[str, Why], ...]
     """Entries, a directory with a slash at its end, and why each is not pushed."""
 
     @property
     def total_bytes(self) -> int:
         """How much is pushed."""
-        return sum(file.stat.st_size for file in self.found)
+        return sum(file.stat.st_size for file in self.files)
 
     def check(self, script: str, limit_bytes: int) -> None:
         """Make sure that it can be pushed, and is of use there.
@@ -74,31 +74,33 @@ class Survey:
                 )
         if self.total_bytes > limit_bytes:
             raise SpecError(
-                f"workdir: {self.workdir} holds {size(self.total_bytes)} in {len(self.found)} files, and at "
+                f"workdir: {self.workdir} holds {size(self.total_bytes)} in {len(self.files)} files, and at "
                 f"most {size(limit_bytes)} are pushed to the hosts; the largest: {self._largest()}",
                 hint=f"name data and results in {ORCH_FILE}, and put data where the hosts can read it; "
                 "or raise `push_limit` of `run`",
             )
-        if sum(len(file.path.encode()) + _ENTRY_BYTES for file in self.found) > MANIFEST_BYTES_MAX:
+        if sum(len(file.path.encode()) + _ENTRY_BYTES for file in self.files) > MANIFEST_BYTES_MAX:
             raise SpecError(
-                f"workdir: {self.workdir} holds {len(self.found)} files; about {MANIFEST_BYTES_MAX // 150} can "
+                f"workdir: {self.workdir} holds {len(self.files)} files; about {MANIFEST_BYTES_MAX // 150} can "
                 f"be pushed; the most: {self._fullest()}",
                 hint=f"name what the run does not need in {ORCH_FILE}",
             )
 
     def sentences(self) -> list[str]:
         """Say how much is pushed, and which files are not although the script may need them."""
-        files = counted(len(self.found), "file")
+        files = counted(len(self.files), "file")
         said = [f"pushes {files} ({size(self.total_bytes)}) of {self.workdir}"]
         secrets = [path for path, why in self.left_out if why == "secret"]
         ignored = [path for path, why in self.left_out if why == ".gitignore"]
         if secrets:
-            look = (
+            secret_files = (
                 "1 file that looks like a secret"
                 if len(secrets) == 1
                 else f"{len(secrets)} files that look like secrets"
             )
-            said.append(f"left out {look}: {listed(secrets)}; name them in {ORCH_FILE} with ! to push them")
+            said.append(
+                f"left out {secret_files}: {listed(secrets)}; name them in {ORCH_FILE} with ! to push them"
+            )
         if named := [path for path, why in self.left_out if why == "named"]:
             said.append(f"never pushed, since secrets of the spec stand in them: {listed(named)}")
         if ignored:
@@ -109,12 +111,12 @@ class Survey:
 
     def _largest(self) -> str:
         sizes: Counter[str] = Counter()
-        for file in self.found:
+        for file in self.files:
             sizes[_top(file.path)] += file.stat.st_size
         return ", ".join(f"{name} ({size(count)})" for name, count in sizes.most_common(_SHOWN))
 
     def _fullest(self) -> str:
-        counts = Counter(_top(file.path) for file in self.found)
+        counts = Counter(_top(file.path) for file in self.files)
         return ", ".join(f"{name} ({count})" for name, count in counts.most_common(_SHOWN))
 
 
@@ -156,7 +158,7 @@ def survey(workdir: str, withheld: Collection[str] = ()) -> Survey:
         more = len(walk.diagnostics) - _DIAGNOSTICS_SHOWN
         lines = walk.diagnostics[:_DIAGNOSTICS_SHOWN] + ([f"workdir: and {more} more"] if more > 0 else [])
         raise SpecError("\n".join(lines), hint=f"name what the run does not need in {ORCH_FILE}")
-    return Survey(workdir, tuple(sorted(walk.found)), tuple(walk.left_out))
+    return Survey(workdir, tuple(sorted(walk.files)), tuple(walk.left_out))
 
 
 def manifest(
@@ -170,12 +172,12 @@ def manifest(
     seen = survey(workdir, withheld)
     seen.check(script, limit_bytes)
     files = []
-    for found in seen.found:
+    for entry in seen.files:
         try:
-            files.append(_file(found))
+            files.append(_file(entry))
         except OSError as e:
             raise SpecError(
-                f"workdir: cannot read {found.path}: {e.strerror}",
+                f"workdir: cannot read {entry.path}: {e.strerror}",
                 hint=f"make it readable, or name it in {ORCH_FILE}",
             ) from e
     return files
@@ -188,7 +190,7 @@ class _Walk:
         self._root = root
         self._rules = Rules(root)
         self._withheld = {os.path.join(root, path) for path in withheld}
-        self.found: list[_Found] = []
+        self.files: list[_Entry] = []
         self.left_out: list[tuple[str, Why]] = []
         self.diagnostics: list[str] = []
 
@@ -229,24 +231,24 @@ class _Walk:
         elif is_directory:
             self.directory(path, absolute, (*above, real))
         elif stat.S_ISREG(status.st_mode):
-            self._file(_Found(path, absolute, status))
+            self._file(_Entry(path, absolute, status))
         else:
             self.diagnostics.append(f"workdir: {path} is no ordinary file: a socket, pipe or device")
 
-    def _file(self, found: _Found) -> None:
+    def _file(self, entry: _Entry) -> None:
         try:
-            stamp = _stamp(found.stat)
-            known = _keys.get(found.absolute)
+            stamp = _stamp(entry.stat)
+            known = _keys.get(entry.absolute)
             if known is None or known[0] != stamp:
-                known = _keys[found.absolute] = (stamp, is_private_key(found.absolute, found.stat.st_size))
+                known = _keys[entry.absolute] = (stamp, is_private_key(entry.absolute, entry.stat.st_size))
             is_key = known[1]
         except OSError as e:
-            self.diagnostics.append(f"workdir: cannot read {found.path}: {e.strerror}")
+            self.diagnostics.append(f"workdir: cannot read {entry.path}: {e.strerror}")
             return
-        if is_key and not self._rules.is_asked_for(found.path):
-            self.left_out.append((found.path, "secret"))
+        if is_key and not self._rules.is_asked_for(entry.path):
+            self.left_out.append((entry.path, "secret"))
         else:
-            self.found.append(found)
+            self.files.append(entry)
 
     def _is_left_out(self, path: str, absolute: str, *, is_directory: bool) -> bool:
         why = self._rules.why_not(path, absolute, is_directory=is_directory)
@@ -265,18 +267,18 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _file(found: _Found) -> CodeFile:
-    status = found.stat
+def _file(entry: _Entry) -> CodeFile:
+    status = entry.stat
     stamp = _stamp(status)
-    known = _hashes.get(found.absolute)
+    known = _hashes.get(entry.absolute)
     if known is None or known[0] != stamp:
         digest = hashlib.sha256()
-        with open(found.absolute, "rb") as file:
+        with open(entry.absolute, "rb") as file:
             while chunk := file.read(_READ_BYTES):
                 digest.update(chunk)
-        known = _hashes[found.absolute] = (stamp, digest.hexdigest())
+        known = _hashes[entry.absolute] = (stamp, digest.hexdigest())
     mode = 0o755 if status.st_mode & 0o100 else 0o644
-    return CodeFile(found.path, known[1], mode, status.st_size)
+    return CodeFile(entry.path, known[1], mode, status.st_size)
 
 
 def _is_text(path: str) -> bool:

@@ -26,16 +26,16 @@ def install(stream: BinaryIO, path: str) -> None:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        told: list[object] = ["value", 0, "the installer was interrupted", None]
+        failure: list[object] = ["value", 0, "the installer was interrupted", None]
         try:
             _install(stream, path)
-            told = []
+            failure = []
         except OSError as e:
-            told = ["os", e.errno, e.strerror, e.filename or path]
+            failure = ["os", e.errno, e.strerror, e.filename or path]
         except Exception as e:
-            told = ["value", 0, str(e), None]
+            failure = ["value", 0, str(e), None]
         finally:
-            os.write(writer, json.dumps(told).encode())
+            os.write(writer, json.dumps(failure).encode())
             os._exit(0)
     os.close(writer)
     with open(reader, "rb") as answer:

@@ -29,7 +29,7 @@ def modules(path: str, root: str = "") -> dict[str, str]:
     Nothing where a file changes the places of modules: then only running it would tell.
     """
     folder = os.path.realpath(root or os.path.dirname(os.path.realpath(path)))
-    found: dict[str, str] = {}
+    needed: dict[str, str] = {}
     if not os.path.isfile(path):
         return {}  # the push says so
     for file, text, imports in followed(path, root, sure_only=True):
@@ -40,5 +40,5 @@ def modules(path: str, root: str = "") -> dict[str, str]:
             top = name.partition(".")[0]
             is_beside = files_of(folder, name) or os.path.isdir(os.path.join(folder, top))
             if top not in FRAMEWORKS and not is_beside:
-                found.setdefault(top, f"{place}:{line}")
-    return found
+                needed.setdefault(top, f"{place}:{line}")
+    return needed

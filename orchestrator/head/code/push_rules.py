@@ -93,13 +93,13 @@ class Rules:
             if directory not in self._within:
                 file = os.path.join(self._root, directory, GIT_FILE)
                 self._within[directory] = _read(file, os.path.join(directory, GIT_FILE))
-            found = _matched(self._within[directory], "/".join(parts[depth:]), is_directory)
-            if found is not None:
-                return found
+            verdict = _matched(self._within[directory], "/".join(parts[depth:]), is_directory)
+            if verdict is not None:
+                return verdict
         for down, patterns in self._above:
-            found = _matched(patterns, f"{down}/{path}", is_directory)
-            if found is not None:
-                return found
+            verdict = _matched(patterns, f"{down}/{path}", is_directory)
+            if verdict is not None:
+                return verdict
         return False
 
     def _target(self, absolute: str) -> list[str]:

@@ -44,13 +44,13 @@ def ask(run: Run, verb: str, what: str | None, lease: Leases, now: Callable[[], 
     """
     host = run.task(run.chief).host
     answer = _answer(run, host, verb, what, lease)
-    found: dict[str, Any] = {"run_id": run.run_id, "host": host, **answer}
-    if "checkpoints" in found:
-        look, after = cache(lambda: _looked(run, host, lease)), now()
-        judged = [_judged(one, after, look) for one in found["checkpoints"]]
-        found["checkpoints"] = [one for one in judged if one is not None]
-        found["newest"] = _newest(found["checkpoints"])
-    return found
+    document: dict[str, Any] = {"run_id": run.run_id, "host": host, **answer}
+    if "checkpoints" in document:
+        list_again, after = cache(lambda: _listed_again(run, host, lease)), now()
+        judged = [_judged(one, after, list_again) for one in document["checkpoints"]]
+        document["checkpoints"] = [one for one in judged if one is not None]
+        document["newest"] = _newest(document["checkpoints"])
+    return document
 
 
 def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
@@ -112,23 +112,23 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> 
     return answer
 
 
-def _looked(run: Run, host: str, lease: Leases) -> _ByName:
+def _listed_again(run: Run, host: str, lease: Leases) -> _ByName:
     """Look at all checkpoints once more, without reading them. Return them by name."""
     answer = _answer(run, host, "list", None, lease)
     return {one["name"]: dict(one) for one in answer["checkpoints"]}
 
 
-def _judged(found: dict[str, Any], run: Run, look: Callable[[], _ByName]) -> dict[str, Any] | None:
+def _judged(checkpoint: dict[str, Any], run: Run, list_again: Callable[[], _ByName]) -> dict[str, Any] | None:
     """Say of a checkpoint that was not whole, and changed, that it is being written, or is broken. None: it is gone.
 
     It is being written if a task may still write it now, after it was looked at. If none may any more, its task has
     left it unfinished, completed it or removed it since: a second look tells which.
     """
-    if not found.get("writing"):
-        return {**found, "writing": False}
-    if run.phase in (Phase.RUNNING, Phase.STOPPING) and found["generation"] == run.generation:
-        return {**found, "writing": True, "whole": None, "why": None}
-    since = look().get(found["name"])
+    if not checkpoint.get("writing"):
+        return {**checkpoint, "writing": False}
+    if run.phase in (Phase.RUNNING, Phase.STOPPING) and checkpoint["generation"] == run.generation:
+        return {**checkpoint, "writing": True, "whole": None, "why": None}
+    since = list_again().get(checkpoint["name"])
     # What was completed since has not been read: it is passed over like one that is being written.
     return None if since is None else {**since, "writing": since["whole"] is None}
 
@@ -143,9 +143,9 @@ def _newest(checkpoints: list[dict[str, Any]]) -> str | None:
     return str(max(counting, key=_rank)["name"]) if counting else None  # the first of the highest rank
 
 
-def _rank(found: dict[str, Any]) -> tuple[bool, bool]:
+def _rank(checkpoint: dict[str, Any]) -> tuple[bool, bool]:
     """Order what scripts resume from by themselves, then what may be an export, then what cannot be verified."""
-    return found["resumes"], found["proof"] != "names"
+    return checkpoint["resumes"], checkpoint["proof"] != "names"
 
 
 def _refusal(host: str, refused: OrderRefused) -> OrchestratorError:
@@ -161,19 +161,19 @@ def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
         store.go_back(float(answer["checkpoint"]["saved_at"]))
     if verb == "rm":
         store.remove(answer["removed"])
-    for found in answer.get("checkpoints") or []:
-        found["pulled"] = store.holds(found["global_step"], float(found["saved_at"]))
+    for checkpoint in answer.get("checkpoints") or []:
+        checkpoint["pulled"] = store.holds(checkpoint["global_step"], float(checkpoint["saved_at"]))
 
 
 def rolled_back(answer: dict[str, Any], *, at: float, why: str = "") -> RolledBack:
     """Return the event that follows from the mark in the directory."""
-    found = answer["checkpoint"]
+    checkpoint = answer["checkpoint"]
     return RolledBack(
         at=at,
-        generation=int(found["generation"]),
-        global_step=found["global_step"],
-        path=str(found["path"]),
+        generation=int(checkpoint["generation"]),
+        global_step=checkpoint["global_step"],
+        path=str(checkpoint["path"]),
         set_aside=tuple(int(number) for number in answer["set_aside"]),
-        verified=found.get("proof") != "names",
+        verified=checkpoint.get("proof") != "names",
         why=why,
     )

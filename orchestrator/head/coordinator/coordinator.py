@@ -110,7 +110,7 @@ class Coordinator:
             lambda: self.loop.complaint,
             self._notice_failed,
         )
-        self._effects = Effects(self._following())
+        self._effects = Effects(self._subscribers())
         self._executor = Executor(
             transports,
             bundle.load,
@@ -257,11 +257,11 @@ class Coordinator:
 
     def find(self, name: str) -> Run:
         """Return a run by its name (the newest) or its id. UsageError where there is none."""
-        found = [run for run in self.loop.runs.values() if name in (run.plan.name, run.run_id)]
-        if not found:
+        matches = [run for run in self.loop.runs.values() if name in (run.plan.name, run.run_id)]
+        if not matches:
             known = ", ".join(sorted({run.plan.name for run in self.loop.runs.values()}))
             raise UsageError(f"there is no run {name!r}", hint=f"known: {known}" if known else None)
-        return found[-1]
+        return matches[-1]
 
     def submit(
         self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool, recipients: Sequence[str] = ()
@@ -416,10 +416,10 @@ class Coordinator:
     def why(self, name: str) -> dict[str, Any]:
         """Return the document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
         run = self.find(name)
-        found: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
+        causes: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
         account = self._accounts.of(run.run_id)
         now = time.monotonic()
-        shown = status.why_document(run, found, now=now, halted=self.loop.halted, account=account)
+        shown = status.why_document(run, causes, now=now, halted=self.loop.halted, account=account)
         describe.add_outputs(shown, self._left_files.document(run))
         if run.phase is Phase.QUEUED:
             add_turns([shown], self.queue())
@@ -526,7 +526,7 @@ class Coordinator:
         except OSError as e:
             log.warning("%s: its code is not kept, so that it cannot be compared: %s", run.run_id, e)
 
-    def _following(self) -> list[Effect]:
+    def _subscribers(self) -> list[Effect]:
         """Return the subscribers to changes of runs: history and messages for people, and removals."""
 
         def at_the_end(remove: Callable[[str], None]) -> Callable[[Run, Run], None]:

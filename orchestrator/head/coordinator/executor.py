@@ -131,7 +131,7 @@ class Executor:
         self._secrets = secrets
         self._post = post
         crew = Crew()
-        self._board = ConnectionPool(transports, bundle, self, pace, connect or partial(HostLink, crew=crew))
+        self._pool = ConnectionPool(transports, bundle, self, pace, connect or partial(HostLink, crew=crew))
         self._opened: dict[str, _Opened] = {}
         """By run id, while a host of it is connected, or to be."""
         self._preparing: set[tuple[str, str]] = set()
@@ -154,25 +154,25 @@ class Executor:
             tasks = frozenset(task.id for task in run.plan.tasks)
             self._opened[run.run_id] = _Opened(run.epoch, tasks, hosts)
         self._logs.expect_all(run)
-        self._board.attach(run, names)
+        self._pool.attach(run, names)
 
     def link(self, run: Run, name: str) -> HostLink | None:
         """Return the link to a host of the run, if there is one."""
-        return self._board.link(run, name)
+        return self._pool.link(run, name)
 
     def lease(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
         """See `ConnectionPool.lease`."""
-        return self._board.lease(run, name, use)
+        return self._pool.lease(run, name, use)
 
     def close(self) -> None:
         """Close all links. What runs on the hosts continues."""
-        self._board.close()
+        self._pool.close()
         self.transfers.close()
 
     @property
     def hosts(self) -> dict[str, bool]:
         """The hosts that have a link, and whether each is connected now."""
-        return self._board.hosts
+        return self._pool.hosts
 
     # -- what links say (their threads) --------------------------------------------------------------------
 
@@ -298,8 +298,8 @@ class Executor:
         if after.generation == 0 or after.phase.is_terminal or before.hosts is after.hosts:
             return
         pairs = [(was, now) for was, now in zip(before.hosts, after.hosts, strict=True) if was is not now]
-        told_anew = any(was.state is not now.state for was, now in pairs)
-        if told_anew:
+        has_new_state = any(was.state is not now.state for was, now in pairs)
+        if has_new_state:
             behind = [host.name for host in after.hosts if not host.untouched]
         else:
             back = [now.name for was, now in pairs if was.link is not now.link is Link.CONNECTED]
@@ -404,8 +404,8 @@ class Executor:
         """Return the stacks of every task, or why there are none. It blocks for STACKS_TIMEOUT_S at most."""
         # All tasks are asked at once: the stacks should show one moment, and a stuck task may take the whole timeout.
         with ThreadPoolExecutor(len(run.tasks), thread_name_prefix="stacks") as asking:
-            told = asking.map(lambda task: self._stacks_of(run, task), run.tasks)
-            return {str(task.id): text for task, text in zip(run.tasks, told, strict=True)}
+            texts = asking.map(lambda task: self._stacks_of(run, task), run.tasks)
+            return {str(task.id): text for task, text in zip(run.tasks, texts, strict=True)}
 
     def _stacks_of(self, run: Run, task: Task) -> str:
         link = self.link(run, task.host)
@@ -434,7 +434,7 @@ class Executor:
             and not run.host(name).untouched
         ):
             give_end(connected, run, name, now=self._now())
-        self._board.detach(run, name)
+        self._pool.detach(run, name)
         self._logs.forget(run.run_id, here)
         with self._lock:
             opened = self._opened.pop(run.run_id, None)

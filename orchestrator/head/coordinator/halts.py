@@ -57,9 +57,9 @@ class Stories:
 
     def add(self, run_id: str, event: Event, decision: InWords) -> None:
         """Remember a turn. Only the newest STORY_MAX are kept."""
-        told = "; ".join((decision.phase, *decision.orders, *decision.notes))
+        outcome = "; ".join((decision.phase, *decision.orders, *decision.notes))
         lines = self._lines.setdefault(run_id, deque(maxlen=STORY_MAX))
-        lines.append(f"at {event.at:.3f}: {event_in_words(event)}: {told}"[:_LINE_MAX])
+        lines.append(f"at {event.at:.3f}: {event_in_words(event)}: {outcome}"[:_LINE_MAX])
 
     def halt(self, run_id: str, event: Event, error: Exception) -> Halt:
         """Return the halt of a run, whose story ends with the event that could not be decided."""

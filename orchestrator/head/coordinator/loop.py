@@ -232,7 +232,7 @@ class Loop:
         except queue.Empty:
             pass
         self._excuse_absence()
-        self._take(posted)
+        self._decide_posted(posted)
         if asked is not None:
             asked.answer()
         if posted or not is_over:
@@ -247,13 +247,13 @@ class Loop:
         now = self._now()
         stuck = self.halted.keys() & self._waits
         runs = [run for run in self.runs.values() if run.run_id not in stuck]
-        found = turns(runs, now)
+        places = turns(runs, now)
         known = {run.run_id: run for run in runs}
-        for turn in found:
+        for turn in places:
             if turn.has_come:
                 rank = queue_rank(known[turn.ask.run_id], now)
                 self._try([(turn.ask.run_id, TurnCame(at=now, rank=rank))])
-        for run_id, by in ways(found, known, now).items():
+        for run_id, by in ways(places, known, now).items():
             self._try([(run_id, WayAsked(at=now, by=by))])
 
     def _excuse_absence(self) -> None:
@@ -382,7 +382,7 @@ class Loop:
         except Exception:
             log.exception("%s: the journal does not have it", run.run_id)
 
-    def _take(self, posted: Sequence[Waiting | tuple[str, Event]]) -> None:
+    def _decide_posted(self, posted: Sequence[Waiting | tuple[str, Event]]) -> None:
         """Decide what was posted, in its order.
 
         While the journal cannot be written, events are held; of reports, which are levels, the last of each host.
@@ -391,7 +391,7 @@ class Loop:
         for item in posted:
             if not isinstance(item, Waiting):
                 happened.append(item)
-            elif (report := self._unread.take(item, self._now())) is not None:
+            elif (report := self._unread.admit(item, self._now())) is not None:
                 happened.append((item.key[0], report))
         if self._backlog.retry_at is not None:
             for run_id, event in happened:
@@ -473,7 +473,7 @@ class Loop:
             self.runs = {run_id: stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
             self._due.clear()
             self._catch_up()
-        self._take(self._unread.due(now))
+        self._decide_posted(self._unread.due(now))
         for run_id, run in list(self.runs.items()):
             if self._is_due(run, now) and self._backlog.retry_at is None:
                 self._try([(run_id, Ticked(at=now))])

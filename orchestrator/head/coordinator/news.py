@@ -27,7 +27,7 @@ class News:
                 wake()
 
     @contextlib.contextmanager
-    def told(self, wake: Callable[[], object]) -> Iterator[None]:
+    def waking(self, wake: Callable[[], object]) -> Iterator[None]:
         """Have `wake` called for as long as the block lasts. It must not block. One event loop enters such blocks."""
         self._wakes = (*self._wakes, wake)
         try:

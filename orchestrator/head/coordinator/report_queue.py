@@ -45,7 +45,7 @@ class Reports:
         self._newest: dict[Key, Waiting] = {}
         self._allowances: dict[Key, Allowance] = {}
         self._paused: dict[Key, tuple[float, Waiting]] = {}
-        self._told: dict[Key, tuple[object, ...]] = {}
+        self._last: dict[Key, tuple[object, ...]] = {}
         """By run and host, the last report without its numbers."""
 
     def add(self, run_id: str, event: HostReported) -> Waiting | None:
@@ -60,9 +60,9 @@ class Reports:
 
     def is_news(self, run_id: str, event: HostReported) -> bool:
         """Return whether it differs from the host's last report in more than numbers."""
-        key, told = (run_id, event.host), report_fields.news(event)
-        is_news = self._told.get(key) != told
-        self._told[key] = told
+        key, content = (run_id, event.host), report_fields.news(event)
+        is_news = self._last.get(key) != content
+        self._last[key] = content
         return is_news
 
     def close(self, run_id: str, host: str | None) -> None:
@@ -71,12 +71,12 @@ class Reports:
         The next report of that host is news, whatever it says.
         """
         if host is not None:
-            self._told.pop((run_id, host), None)
+            self._last.pop((run_id, host), None)
         with self._lock:
             for key in [key for key in self._newest if key[0] == run_id and key not in self._paused]:
                 del self._newest[key]
 
-    def take(self, waiting: Waiting, now: float) -> HostReported | None:
+    def admit(self, waiting: Waiting, now: float) -> HostReported | None:
         """Return the report to decide now; None if its host has to wait for a moment."""
         key = waiting.key
         with self._lock:
@@ -102,8 +102,8 @@ class Reports:
             *(task.progress.metrics for task in event.tasks),
             *(task.progress.nonfinite for task in event.tasks),
         ]
-        allowance.take(
-            1 + (said + lines + sum(len(name) for told in names for name in told)) / CHARS_OF_ONE, now
+        allowance.spend(
+            1 + (said + lines + sum(len(name) for metrics in names for name in metrics)) / CHARS_OF_ONE, now
         )
 
     def due_at(self) -> float | None:
@@ -120,12 +120,12 @@ class Reports:
             for known in (self._newest, self._allowances, self._paused):
                 for key in [key for key in known if key[0] in run_ids]:
                     del known[key]
-            for key in [key for key in list(self._told) if key[0] in run_ids]:
-                self._told.pop(key, None)
+            for key in [key for key in list(self._last) if key[0] in run_ids]:
+                self._last.pop(key, None)
 
     def _pause_s(self, key: Key, now: float) -> float:
         allowance = self._allowances.get(key)
-        return allowance.take(0.0, now) if allowance is not None else 0.0
+        return allowance.spend(0.0, now) if allowance is not None else 0.0
 
 
 def _without_texts(event: HostReported) -> HostReported:

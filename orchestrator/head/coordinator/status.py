@@ -92,16 +92,16 @@ def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
     """Return the keys that every document of a run has."""
     if run.run_id in halted:
         why = halted[run.run_id].sentence(run)
-        told = Reason(sentence=why, rest=why)
+        headline = Reason(sentence=why, rest=why)
     else:
-        told = reason(run, now=now)
+        headline = reason(run, now=now)
     return {
         "name": run.plan.name,
         "run_id": run.run_id,
         "phase": run.phase.value,
-        "reason": told.sentence,
-        "reason_begins_with": told.begins_with,
-        "reason_rest": told.rest,
+        "reason": headline.sentence,
+        "reason_begins_with": headline.begins_with,
+        "reason_rest": headline.rest,
         "generation": run.generation,
         "restarts": run.budget.restarts,
         "global_step": run.global_step,
@@ -114,16 +114,16 @@ def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
 def _bottleneck(run: Run, now: float) -> dict[str, Any] | None:
     """Return what limits the run now; None where nothing does, or nothing is known."""
     running = run.phase_state
-    told = running.watched.told if isinstance(running, Running) else None
-    if told is None:
+    limit = running.watched.told if isinstance(running, Running) else None
+    if limit is None:
         return None
     return {
-        "kind": told.kind,
-        "sentence": bottleneck.sentence(told),
-        "remedy": bottleneck.REMEDIES[told.kind],
-        "host": told.host,
-        "share": round(told.share, 3),
-        "age_s": round(now - told.since_at, 1),
+        "kind": limit.kind,
+        "sentence": bottleneck.sentence(limit),
+        "remedy": bottleneck.REMEDIES[limit.kind],
+        "host": limit.host,
+        "share": round(limit.share, 3),
+        "age_s": round(now - limit.since_at, 1),
     }
 
 
@@ -145,10 +145,10 @@ def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
 
 def _goodput(run: Run, account: Account | None) -> dict[str, Any]:
     """Return the run's goodput (0 to 1), and what its time went into. Before its first step it has none."""
-    told = account.as_data() if account else None
-    if told is not None and not _has_stepped(run):
-        told["value"] = None
-    return {"goodput": told["value"] if told else None, "time_use": told}
+    data = account.as_data() if account else None
+    if data is not None and not _has_stepped(run):
+        data["value"] = None
+    return {"goodput": data["value"] if data else None, "time_use": data}
 
 
 def _has_stepped(run: Run) -> bool:
@@ -170,8 +170,8 @@ def first_cause(run: Run) -> dict[str, object] | None:
 
 def saving(run: Run) -> dict[str, Any] | None:
     """Return how often the chief saves, and why; None where its runtime does not decide that, or not yet."""
-    found = run.task(run.chief).progress.saving
-    return {**asdict(found), "sentence": found.sentence()} if found is not None else None
+    cadence = run.task(run.chief).progress.saving
+    return {**asdict(cadence), "sentence": cadence.sentence()} if cadence is not None else None
 
 
 def why_document(
@@ -322,7 +322,7 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
         "pid": task.pid,
         "generation": task.generation,
         "stage": stage,
-        "unreached": [{"task": str(peer), "finding": found} for peer, found in task.progress.unreached],
+        "unreached": [{"task": str(peer), "finding": finding} for peer, finding in task.progress.unreached],
         "address": endpoint(planned.peer_address, task.port) if task.port else None,
         "gpus": list(placed.task(task.id).gpus),
         "restarts": task.budget.restarts,

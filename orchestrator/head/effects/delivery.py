@@ -17,7 +17,7 @@ MISSING = (
     "the library apprise is not installed here; `pip install '.[notify]'` in the clone of orch installs it"
 )
 
-_LOUD = ("apprise", "urllib3", "requests", "requests_oauthlib")
+_LOGGERS = ("apprise", "urllib3", "requests", "requests_oauthlib")
 """What these log shows URLs."""
 
 
@@ -27,7 +27,7 @@ def deliver(url: str, *, title: str, body: str, level: str) -> str | None:
         import apprise
     except ImportError:
         return MISSING
-    with _heard() as heard:
+    with _captured() as messages:
         try:
             target = apprise.Apprise.instantiate(url, suppress_exceptions=True)
             if target is None:
@@ -39,8 +39,8 @@ def deliver(url: str, *, title: str, body: str, level: str) -> str | None:
             if target.notify(title=title, body=body, notify_type=apprise.NotifyType(level)):
                 return None
         except Exception as e:  # a fault of a plugin must not harm the run
-            heard.append(f"{type(e).__name__}: {e}")
-    return redacted(heard[-1], url) if heard else "it was not taken, and nothing was said"
+            messages.append(f"{type(e).__name__}: {e}")
+    return redacted(messages[-1], url) if messages else "it was not taken, and nothing was said"
 
 
 def redacted(text: str, url: str) -> str:
@@ -59,25 +59,25 @@ def redacted(text: str, url: str) -> str:
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[list[str]]:
+def _captured() -> Iterator[list[str]]:
     """Collect apprise's own words about a failure in this thread, and let none of them reach a log."""
-    said: list[str] = []
-    handler = _Ear(threading.get_ident(), said)
-    for name in _LOUD:
+    messages: list[str] = []
+    handler = _Capture(threading.get_ident(), messages)
+    for name in _LOGGERS:
         logging.getLogger(name).propagate = False
     logger = logging.getLogger("apprise")
     logger.addHandler(handler)
     try:
-        yield said
+        yield messages
     finally:
         logger.removeHandler(handler)
 
 
-class _Ear(logging.Handler):
-    def __init__(self, thread: int, said: list[str]) -> None:
+class _Capture(logging.Handler):
+    def __init__(self, thread: int, messages: list[str]) -> None:
         super().__init__(logging.WARNING)
-        self._thread, self._said = thread, said
+        self._thread, self._messages = thread, messages
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.thread == self._thread:
-            self._said.append(record.getMessage())
+            self._messages.append(record.getMessage())

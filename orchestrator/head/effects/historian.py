@@ -114,32 +114,36 @@ class Historian:
 
     def _chief(self, run: Run, chief: Task, seen: _Seen) -> None:
         """Add the chief's pace, and the values of its newest step, each once."""
-        told, at = chief.progress, self._clock()
-        step = told.global_step
+        progress, at = chief.progress, self._clock()
+        step = progress.global_step
         if step is None or (run.phase not in (Phase.RUNNING, Phase.STOPPING) and not run.phase.is_terminal):
             return
-        if told.steps_per_s is not None and chief.phase.may_live:
-            seen.history.add(at, run.generation, step, "", {"steps_per_s": told.steps_per_s})
+        if progress.steps_per_s is not None and chief.phase.may_live:
+            seen.history.add(at, run.generation, step, "", {"steps_per_s": progress.steps_per_s})
         if seen.position == (run.generation, step):
             return
         seen.position = (run.generation, step)
         # The metrics without those of a validation that was added already: each heartbeat repeats them
         new = {
             name: value
-            for name, value in told.metrics.items()
+            for name, value in progress.metrics.items()
             if seen.validated.get(name) != (run.generation, value)
         }
         seen.validated |= {
             name: (run.generation, value) for name, value in new.items() if name.startswith("val_")
         }
         seen.history.add(at, run.generation, step, "", new)
-        seen.history.not_finite(at, run.generation, told.nonfinite)
+        seen.history.not_finite(at, run.generation, progress.nonfinite)
         resumed_from = run.seed.global_step or 0 if run.seed is not None else 0
         if step > resumed_from:
-            moved_at = at - told.step_age_s - told.heartbeat_age_s
+            moved_at = at - progress.step_age_s - progress.heartbeat_age_s
             first_at, first_step = seen.begun.setdefault(run.generation, (moved_at, step))
-            began_at = at - told.began_age_s - told.heartbeat_age_s if told.began_age_s is not None else None
-            saved_s = (told.saving.spent_s or 0.0) if told.saving is not None else 0.0
+            began_at = (
+                at - progress.began_age_s - progress.heartbeat_age_s
+                if progress.began_age_s is not None
+                else None
+            )
+            saved_s = (progress.saving.spent_s or 0.0) if progress.saving is not None else 0.0
             seen.history.moved(run.generation, Moved(first_at, moved_at, first_step, step, began_at, saved_s))
 
     def _tasks(self, run: Run, seen: _Seen) -> None:
@@ -147,13 +151,13 @@ class Historian:
         at, latest = self._clock(), self._now() - TASKS_EVERY_S
         for task in run.tasks:
             if task.heard_at is not None and task.heard_at >= latest and task.phase.may_live:
-                told = task.progress
+                progress = task.progress
                 values = {
-                    "steps_per_s": told.steps_per_s,
-                    "cpu_percent": told.cpu_percent,
-                    "rss_bytes": told.rss_bytes,
+                    "steps_per_s": progress.steps_per_s,
+                    "cpu_percent": progress.cpu_percent,
+                    "rss_bytes": progress.rss_bytes,
                 }
-                self._put(seen, at, run, told.global_step, str(task.id), values)
+                self._put(seen, at, run, progress.global_step, str(task.id), values)
         for host in run.hosts:
             if host.heard_at is not None and host.heard_at >= latest:
                 values = {"cpu_percent": host.cpu_percent, "memory_percent": host.memory_percent}

@@ -84,17 +84,17 @@ class LeftFiles:
             return any(of == run_id for of, _ in self._under_way)
 
     def _end(self, link: Asks | None, run: Run, host: str) -> None:
-        found: OfHost = {"tasks": [], "problems": []}
+        on_host: OfHost = {"tasks": [], "problems": []}
         try:
             if link is None:
                 raise LinkDown(f"{host} is not connected")
-            self._look(link, run, host, found)
+            self._list_and_fetch(link, run, host, on_host)
         except (LinkDown, OrderRefused, OrchestratorError, OSError) as e:
-            found["problems"] = [f"{host}: {e}"]
+            on_host["problems"] = [f"{host}: {e}"]
             log.warning("%s: what was left on %s: %s", run.run_id, host, e)
         with self._lock:
             known = self._of(run.run_id)
-            known[host] = found
+            known[host] = on_host
             try:
                 durable.write_json(os.path.join(self._paths.run_dir(run.run_id), FILE), known)
             except OSError as e:
@@ -123,7 +123,7 @@ class LeftFiles:
                 self._known.pop(run_id, None)
                 self._awaited.discard(run_id)
 
-    def _look(self, link: Asks, run: Run, host: str, found: OfHost) -> None:
+    def _list_and_fetch(self, link: Asks, run: Run, host: str, on_host: OfHost) -> None:
         listed, _ = files.listing(link, run, host, "outputs")
         by_task: dict[str, Left] = {}
         for file in listed:
@@ -132,7 +132,7 @@ class LeftFiles:
             )
             left["files"] += 1
             left["bytes"] += file["bytes"]
-        found["tasks"] = list(by_task.values())
+        on_host["tasks"] = list(by_task.values())
         directory = self._directory(run)
         if directory is None:
             return
@@ -156,9 +156,9 @@ class LeftFiles:
                 problems.append(f"{output.to} is in {directory} with another content")
                 continue
             by_task[output.file["task"]]["fetched"] += 1
-        found["problems"] = problems[:PROBLEMS_MAX]
+        on_host["problems"] = problems[:PROBLEMS_MAX]
         if len(problems) > PROBLEMS_MAX:
-            found["problems"].append(f"{host}: and {counted(len(problems) - PROBLEMS_MAX, 'file')} more")
+            on_host["problems"].append(f"{host}: and {counted(len(problems) - PROBLEMS_MAX, 'file')} more")
 
     def _directory(self, run: Run) -> str | None:
         """Return where `run.outputs` goes; None where it names nothing, or a person ended the run."""

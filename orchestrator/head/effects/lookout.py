@@ -12,9 +12,9 @@ log = logging.getLogger(__name__)
 class Lookout:
     """Calls `look` every `every_s` seconds, and once more at the end. An error is logged, and the next look is made."""
 
-    def __init__(self, look: Callable[[], None], every_s: float, *, name: str, gap: str) -> None:
+    def __init__(self, work: Callable[[], None], every_s: float, *, name: str, gap: str) -> None:
         """`gap` is what the log says where a look fails."""
-        self._look, self._every_s, self._gap = look, every_s, gap
+        self._work, self._every_s, self._gap = work, every_s, gap
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -40,6 +40,6 @@ class Lookout:
 
     def _safely(self) -> None:
         try:
-            self._look()
+            self._work()
         except Exception:
             log.exception("%s", self._gap)

@@ -86,7 +86,7 @@ class Messenger:
         self._own_problem = ""
         self._ended: set[str] = set()
         gap = "people are not told of what happens"
-        self._lookout = Lookout(self._look, LOOK_EVERY_S, name="notices", gap=gap)
+        self._lookout = Lookout(self._work, LOOK_EVERY_S, name="notices", gap=gap)
         kept = durable.read_object(place.kept) or {}
         is_ours = kept.get("owner") == owner and isinstance(kept.get("seq"), int)
         # Of another journal than last time, only new events are told.
@@ -116,26 +116,26 @@ class Messenger:
 
     # -- the thread ----------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _work(self) -> None:
         # Give the messages that the coordinator before could not deliver to their recipients
         unsent, self._unsent = self._unsent, []
         for one in unsent:
             with contextlib.suppress(KeyError, TypeError):
                 message = Message(**{key: str(one["message"][key]) for key in Message.FIELDS})
                 self._put(str(one["of"]), str(one["name"]), message)
-        self.look()
+        self.send_due()
 
-    def look(self) -> None:
+    def send_due(self) -> None:
         """Read new events, and send the messages that are due."""
-        said: list[Notice] = []
+        due: list[Notice] = []
         before, ended = (self._seq, self._desk), set(self._ended)
         for one in self._news():
             self._desk, notice = notices.throttle(self._desk, one, self._now())
-            said += [notice] if notice is not None else []
+            due += [notice] if notice is not None else []
         self._desk, more = notices.due(self._desk, self._now())
-        told = [self._tell(notice) for notice in (*said, *more)]
-        self._tell_of_the_head()
-        if any(told) or (self._seq, self._desk) != before:
+        given = [self._notify(notice) for notice in (*due, *more)]
+        self._notify_of_head()
+        if any(given) or (self._seq, self._desk) != before:
             self._keep()
         owed = {of for (of, _), recipient in self._recipients.items() if recipient.unsent()}
         for run_id in ended - owed:
@@ -148,26 +148,26 @@ class Messenger:
             return happened
         return []
 
-    def _tell(self, notice: Notice) -> bool:
+    def _notify(self, notice: Notice) -> bool:
         """Give a notice to all recipients that want it. Return whether there is one."""
         run = self._runs().get(notice.last.run_id)
         asked = run.plan.notify if run is not None else None
         title = notices.title(notice)
-        found = False
+        is_wanted = False
         own = self._own(notice.last.run_id)
         if asked is not None and notice.kind in asked.on:
             body = notices.body(notice, lines=asked.lines, head=self._head)
             for name in self._urls(notice.last.run_id):
                 self._give(notice, name, notice.last.run_id, title, body)
-                found = True
+                is_wanted = True
         if notice.kind in own.on:
             body = notices.body(notice, lines=own.lines, head=self._head)
             for name in services(list(own.to)):
                 self._give(notice, name, "", title, body)
-                found = True
-        return found
+                is_wanted = True
+        return is_wanted
 
-    def _tell_of_the_head(self) -> None:
+    def _notify_of_head(self) -> None:
         """Tell once that the journal cannot be written: no event can say so."""
         complaint = self._complaint()
         if complaint == self._complained:

@@ -92,9 +92,9 @@ class Recipient:
             tries += 1
             if tries == 1:
                 again = "" if self._is_ending else "; it is tried again"
-                self._told(self._failed, message.run_id, self._name, f"{problem}{again}")
+                self._safely(self._failed, message.run_id, self._name, f"{problem}{again}")
             if tries >= self._tries_max:
-                self._told(
+                self._safely(
                     self._failed, message.run_id, self._name, f"{problem}; given up after {tries} attempts"
                 )
                 tries = 0
@@ -142,11 +142,11 @@ class Recipient:
             if self._waiting:
                 self._waiting.popleft()
             self._dropped = 0
-        self._told(self._changed)
+        self._safely(self._changed)
 
-    def _told(self, told: Callable[..., None], *what: str) -> None:
+    def _safely(self, call: Callable[..., None], *arguments: str) -> None:
         """Tell the head node. What fails there must not end the thread: no message would go any more."""
         try:
-            told(*what)
+            call(*arguments)
         except Exception:
             log.exception("cannot record what became of a message to %s", self._name)

@@ -26,8 +26,8 @@ from orchestrator.protocol.table import ENVIRONMENT
 from orchestrator.spec.setup import Environment
 
 ASK_S = 150.0
-LOOK_AGAIN_S = 0.3
-TELL_EVERY_S = 3.0
+POLL_S = 0.3
+SHOW_EVERY_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class Maker:
         transports: Mapping[str, Transport],
         bundle: Callable[[], Bundle],
         wheels: Wheels,
-        told: Callable[[str], None],
+        progress: Callable[[str], None],
         keep: Collection[str],
     ) -> None:
         self._environment = environment
         self._transports = transports
         self._bundle = bundle
         self._wheels = wheels
-        self._told = told
+        self._progress = progress
         self._keep = list(keep)
 
     def make(self, hosts: Sequence[HostPlan]) -> list[SetUp]:
@@ -103,18 +103,18 @@ class Maker:
         if state["state"] == "ready":
             return True, state
         wheels = self._wheels.of(state) if self._environment.offline else {}
-        self._told(f"{host.name}: makes an environment by {state['by']}, Python {state['python']} …")
-        told, told_at = "", time.monotonic()
+        self._progress(f"{host.name}: makes an environment by {state['by']}, Python {state['python']} …")
+        shown, shown_at = "", time.monotonic()
         state = self._ask(link, host, wheels, begin=True)
         while state["state"] != "ready":
             if state["missing"]:
                 self._push(link, host, wheels, state["missing"])
                 state = self._ask(link, host, wheels, begin=True)
                 continue
-            if state["line"] != told and time.monotonic() - told_at > TELL_EVERY_S:
-                told, told_at = state["line"], time.monotonic()
-                self._told(f"{host.name}: {told}")
-            time.sleep(LOOK_AGAIN_S)
+            if state["line"] != shown and time.monotonic() - shown_at > SHOW_EVERY_S:
+                shown, shown_at = state["line"], time.monotonic()
+                self._progress(f"{host.name}: {shown}")
+            time.sleep(POLL_S)
             state = self._ask(link, host, wheels, begin=False)
         return False, state
 
@@ -145,6 +145,6 @@ class Maker:
                 Problem("setup-failed", "it asks for wheels that nobody has offered", "try again")
             )
         bytes_ = sum(os.path.getsize(path) for path, _ in wanted)
-        self._told(f"{host.name}: gets {len(wanted)} wheels, {size(bytes_)} …")
+        self._progress(f"{host.name}: gets {len(wanted)} wheels, {size(bytes_)} …")
         for path, digest in wanted:
             send_file(link, run, path, digest)

@@ -23,7 +23,7 @@ from orchestrator.core.words import counted, duration, listed
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.hosts import judgement
 from orchestrator.head.hosts.judgement import Met
-from orchestrator.head.hosts.preparation import look, named
+from orchestrator.head.hosts.preparation import named, probe
 from orchestrator.head.links import bootstrap, requests
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Pace, Watch
@@ -50,7 +50,7 @@ _ROUND_TRIPS = 3
 
 _T = TypeVar("_T")
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 """Is told what was done, for who waits. From any thread."""
 
 
@@ -87,7 +87,7 @@ def examine(
     imports: bool = False,
     bandwidth: bool = False,
     within_s: float = CHECK_S,
-    told: Told = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Examined:
     """Examine all hosts. It blocks, for a few times `within_s` at most.
 
@@ -102,7 +102,7 @@ def examine(
         told: is told of the progress.
     """
     run = new_run(RUN_ID, plan, epoch=1, at=0.0)
-    doctor = _Doctor(plan, run, transports, bundle, within_s, told, whole, imports, bandwidth)
+    doctor = _Doctor(plan, run, transports, bundle, within_s, progress, whole, imports, bandwidth)
     try:
         return doctor.examine()
     finally:
@@ -116,7 +116,7 @@ class _Doctor:
     _transports: Mapping[str, Transport]
     _bundle: Callable[[], Bundle]
     _within_s: float
-    _told: Told
+    _progress: Progress
     _whole: bool
     _imports: bool
     _bandwidth: bool
@@ -135,23 +135,23 @@ class _Doctor:
         failed += [
             finding("ssh.no-answer", f"{name}: {silent}", name) for name in names if name not in answers
         ]
-        looks: dict[str, Facts | Finding] = {}
+        probed: dict[str, Facts | Finding] = {}
         imported: dict[str, Imported | None] = {}
 
-        def look_and_import() -> None:
-            looks.update(self._look_at_all(list(met)))
+        def probe_and_import() -> None:
+            probed.update(self._probe_all(list(met)))
             if self._imports:
-                fit = {name: one.versions for name, one in looks.items() if isinstance(one, Facts)}
+                fit = {name: one.versions for name, one in probed.items() if isinstance(one, Facts)}
                 imported.update(self._import_all([name for name in fit if fit[name].get("tensorflow")]))
 
-        looking = threading.Thread(target=look_and_import, daemon=True)
+        probing = threading.Thread(target=probe_and_import, daemon=True)
         if self._whole:
-            looking.start()
+            probing.start()
         seen = self._reach_all(met) if len(met) > 1 else {}
         if self._whole:
-            looking.join(self._within_s + 1 + (IMPORT_S if self._imports else 0))
-        facts = {name: one for name, one in looks.items() if isinstance(one, Facts)}
-        failed += [one for one in looks.values() if isinstance(one, Finding)]
+            probing.join(self._within_s + 1 + (IMPORT_S if self._imports else 0))
+        facts = {name: one for name, one in probed.items() if isinstance(one, Facts)}
+        failed += [one for one in probed.values() if isinstance(one, Finding)]
         pairs, addresses = judgement.of_pairs(self._plan, met, seen)
         if self._whole and len(seen) > 1 and not any(one.level == "error" for one in pairs):
             first, last = self._plan.ports
@@ -174,13 +174,15 @@ class _Doctor:
 
     def _passed_over(self) -> list[Finding]:
         """Return what ssh_config and known_hosts say of the hosts, and orch does not do."""
-        told: dict[str, str] = {}
+        warnings: dict[str, str] = {}
         for host in self._plan.hosts:
             way = self._transports[host.transport]
             if isinstance(way, _Warns):
                 with contextlib.suppress(HostError):  # the connection reports it
-                    told.update((warning, host.name) for warning in way.warnings(host) if warning not in told)
-        return [finding("ssh.config", warning, name) for warning, name in told.items()]
+                    warnings.update(
+                        (warning, host.name) for warning in way.warnings(host) if warning not in warnings
+                    )
+        return [finding("ssh.config", warning, name) for warning, name in warnings.items()]
 
     def _meet(self, name: str) -> Met | Finding:
         """Connect, and have the host listen on the run's ports."""
@@ -234,7 +236,7 @@ class _Doctor:
             return of_problem(named(name, Problem(code, str(e), exit_code=4)), name)
         except OrderRefused as e:
             return of_problem(named(name, e.problem), name)
-        self._told(f"{name}: connected in {connected_s:.1f} s")
+        self._progress(f"{name}: connected in {connected_s:.1f} s")
         return met
 
     def _round_trip(self, link: HostLink) -> float:
@@ -260,7 +262,7 @@ class _Doctor:
                 seen = self._links[name].ask(order, timeout_s=self._within_s).ok["seen"]
             except (LinkDown, OrderRefused):
                 return None
-            self._told(f"{name}: has tried to reach {counted(len(met) - 1, 'other')}")
+            self._progress(f"{name}: has tried to reach {counted(len(met) - 1, 'other')}")
             return seen
 
         answers = at_once(one, list(met), self._within_s + 1)
@@ -300,7 +302,7 @@ class _Doctor:
             return seen.get("bytes_per_s") or seen["why"] or "nothing arrives"
 
         for number, pairs in enumerate(rounds, 1):
-            self._told(f"measuring between hosts, {number} of {len(rounds)} …")
+            self._progress(f"measuring between hosts, {number} of {len(rounds)} …")
             for sends in ({b: a for a, b in pairs}, dict(pairs)):
                 answers = at_once(lambda one, sends=sends: get(one, sends[one]), list(sends), self._within_s)  # type: ignore[misc]
                 late = "it did not answer in time"
@@ -317,10 +319,10 @@ class _Doctor:
             for one in addresses
         ]
 
-    def _look_at_all(self, names: Sequence[str]) -> dict[str, Facts | Finding]:
+    def _probe_all(self, names: Sequence[str]) -> dict[str, Facts | Finding]:
         def one(name: str) -> Facts | Finding:
             try:
-                return look(self._links[name], self._run, name)
+                return probe(self._links[name], self._run, name)
             except LinkDown as e:
                 return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
             except OrderRefused as e:
@@ -350,15 +352,15 @@ class _Doctor:
                 }
             )
             try:
-                found = self._links[name].ask(order, timeout_s=IMPORT_S).ok.get("tensorflow")
+                imported = self._links[name].ask(order, timeout_s=IMPORT_S).ok.get("tensorflow")
             except (LinkDown, OrderRefused):
                 return None
-            if found is not None and found["gpus"] is not None:
-                self._told(f"{name}: has imported TensorFlow")
-            return found
+            if imported is not None and imported["gpus"] is not None:
+                self._progress(f"{name}: has imported TensorFlow")
+            return imported
 
         if names:
-            self._told(f"{listed(names)}: importing TensorFlow …")
+            self._progress(f"{listed(names)}: importing TensorFlow …")
         answers = at_once(one, names, IMPORT_S)
         return {name: answers.get(name) for name in names}
 
@@ -413,7 +415,9 @@ def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
     wrong = [of_problem(problem, None) for problem in problems if problem is not None]
     if hosts and not wrong and len(hosts) == len(run.hosts):
         versions = facts[hosts[0].name].versions
-        told = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+        packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
         python = facts[hosts[0].name].python
-        wrong.append(finding("python.fits", f"Python {python}{f' with {told}' if told else ''} on all hosts"))
+        wrong.append(
+            finding("python.fits", f"Python {python}{f' with {packages}' if packages else ''} on all hosts")
+        )
     return [*stuck, *wrong]

@@ -267,8 +267,8 @@ def _gpus_differ(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
             hosts.setdefault(name, []).append(one.name)
     if len(hosts) < 2:
         return []
-    told = "; ".join(f"{name} on {listed(names)}" for name, names in hosts.items())
-    return [finding("gpu.differs", f"the GPUs of the run differ: {told}")]
+    cards = "; ".join(f"{name} on {listed(names)}" for name, names in hosts.items())
+    return [finding("gpu.differs", f"the GPUs of the run differ: {cards}")]
 
 
 def _gpus(plan: Plan, one: Met) -> Iterator[Finding]:
@@ -331,8 +331,8 @@ def _proxies(plan: Plan, one: Met) -> list[Finding]:
     proxies = one.health["proxies"]
     if not proxies or len(plan.hosts_used) < 2:
         return []
-    told = ", ".join(f"{name}={value}" for name, value in proxies.items())
-    said = f"{one.name}: tasks get {told}; between the hosts they are told to go around it"
+    settings = ", ".join(f"{name}={value}" for name, value in proxies.items())
+    said = f"{one.name}: tasks get {settings}; between the hosts they are told to go around it"
     return [finding("net.proxy", said, one.name)]
 
 
@@ -358,11 +358,13 @@ def of_pairs(
         ]
     for peer in met:
         address = plan.host(peer).peer_address
-        looks = {
-            name: [one for one in told if one["host"] == peer] for name, told in seen.items() if name != peer
+        attempts = {
+            name: [one for one in results if one["host"] == peer]
+            for name, results in seen.items()
+            if name != peer
         }
-        judged = _of_peer(plan, peer, address, looks)
-        better = _better(address, looks) if any(one.level == "error" for one in judged) else None
+        judged = _of_peer(plan, peer, address, attempts)
+        better = _better(address, attempts) if any(one.level == "error" for one in judged) else None
         if better is not None:
             addresses[peer] = better
             judged = [_replaced(one, better) for one in judged]
@@ -370,11 +372,11 @@ def of_pairs(
     return findings, addresses
 
 
-def _better(address: str, looks: Mapping[str, Sequence[Seen]]) -> str | None:
+def _better(address: str, attempts: Mapping[str, Sequence[Seen]]) -> str | None:
     """Return the other address by which all have reached the host; None where there is none."""
     fine = [
-        {one["address"] for one in told if one["outcome"] == "fine" and one["address"] != address}
-        for told in looks.values()
+        {one["address"] for one in results if one["outcome"] == "fine" and one["address"] != address}
+        for results in attempts.values()
     ]
     common = set.intersection(*fine) if fine else set()
     return min(common, default=None)
@@ -386,11 +388,11 @@ def _replaced(one: Finding, address: str) -> Finding:
     return finding(one.id, said, one.host, one.peer, level="warning", hint=hint)
 
 
-def _of_peer(plan: Plan, peer: str, address: str, looks: Mapping[str, Sequence[Seen]]) -> list[Finding]:
+def _of_peer(plan: Plan, peer: str, address: str, attempts: Mapping[str, Sequence[Seen]]) -> list[Finding]:
     """Return how a host is not reached by the address of the plan: one finding for all who saw the same."""
     same: dict[tuple[str, str], list[str]] = {}
-    for name, told in looks.items():
-        mine = next((one for one in told if one["address"] == address), None)
+    for name, results in attempts.items():
+        mine = next((one for one in results if one["address"] == address), None)
         what = _what(peer, address, mine)
         if what is not None:
             same.setdefault(what, []).append(name)

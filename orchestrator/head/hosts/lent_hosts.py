@@ -160,5 +160,5 @@ def _may_end(runs: list[Run], host: Host) -> bool:
 
 def _has_room_now(run: Run, host: Host) -> bool:
     """Whether a host that leaves, and whose tasks had nowhere to go, can be drained now: a spare has come."""
-    told = host.state is HostState.OPEN and host.state_why.startswith(_TAKEN)
-    return told and why_not_drained(run, host.name) is None
+    is_leaving = host.state is HostState.OPEN and host.state_why.startswith(_TAKEN)
+    return is_leaving and why_not_drained(run, host.name) is None

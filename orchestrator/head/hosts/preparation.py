@@ -111,13 +111,13 @@ def prepare(
     try:
         # Ask who drives what on the host, before anything is changed there
         directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
-        told = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
-        others = conflicts.of_others(run.plan, run.run_id, run.owner, ownership.told(name, told), is_known)
+        answer = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
+        others = conflicts.of_others(run.plan, run.run_id, run.owner, ownership.told(name, answer), is_known)
         problem = conflicts.driven(run.plan, others, run.owner)
         if problem is not None:
             raise OrderRefused(problem)
         _refuse_leased(link, run, name)
-        facts = look(link, run, name)
+        facts = probe(link, run, name)
         code = _push(link, run, name, pushed)
         highest = 0
         if run.plan.checkpoint is not None:  # a new run must not write into a generation of an old one
@@ -132,8 +132,8 @@ def _refuse_leased(link: Asks, run: Run, name: str) -> None:
     """Take the leases of the run's GPUs on the host. Raises OrderRefused where somebody else has one."""
     if not conflicts.leased_gpus(run, name):
         return
-    told = link.ask(LEASE(orders.of_run(run)), timeout_s=PROBE_TIMEOUT_S).ok
-    problem = compatibility.leased([_holder(one) for one in told["others"]])
+    leases = link.ask(LEASE(orders.of_run(run)), timeout_s=PROBE_TIMEOUT_S).ok
+    problem = compatibility.leased([_holder(one) for one in leases["others"]])
     if problem is not None:
         raise OrderRefused(problem)
 
@@ -148,7 +148,7 @@ def _holder(one: Leased) -> str:
     return f"GPU {one['gpu']} is held by {one['run'] or 'a run'}{user}{head}{since}"
 
 
-def look(link: Asks, run: Run, name: str) -> Facts:
+def probe(link: Asks, run: Run, name: str) -> Facts:
     """Probe a host. Raises OrderRefused, with the host in its sentence, where it cannot train this script."""
     try:
         plan = run.plan
@@ -245,11 +245,11 @@ def _missing(run: Run, name: str, probed: Probed) -> Problem | None:
     missing = [module for module in probed.get("missing", []) if module in needed]
     if not missing:
         return None
-    told = listed([f"{module} ({needed[module]})" for module in missing])
+    imports = listed([f"{module} ({needed[module]})" for module in missing])
     host = run.plan.host(name)
     return Problem(
         "no-module",
-        f"{host.python} does not have what the script imports: {told}",
+        f"{host.python} does not have what the script imports: {imports}",
         f"{host.way_to_install(' '.join(missing))} (the package of a module may have another name); or push the "
         "module in the working directory",
         exit_code=6,

@@ -129,8 +129,8 @@ def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Se
     wanted = {host.connection: host for plan in trusted.plans for host in plan.hosts}
     asked = asker.ask([(host, [orders.runs(records=True)]) for host in wanted.values()], timeout_s=timeout_s)
     answers = {answer.host.connection: answer for answer in asked}
-    found = _found(answers.values(), trusted, at)
-    for one in found.values():
+    runs_by_id = _found(answers.values(), trusted, at)
+    for one in runs_by_id.values():
         # Rebuild a run, or say why it is not recovered
         record = one.newest(one.records)
         if record is not None and record.run.phase.is_terminal:
@@ -145,7 +145,7 @@ def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Se
     epoch = max((_believed(run["epoch"]) for runs in heard for run in runs), default=0)
     if any(answer.unheard is not None for answer in answers.values()):
         epoch += EPOCHS_UNHEARD
-    return Search(list(answers.values()), found, epoch, at)
+    return Search(list(answers.values()), runs_by_id, epoch, at)
 
 
 def _believed(epoch: int) -> int:
@@ -162,32 +162,32 @@ def _heard(run: Run, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> list[Host
 
 
 def _found(answers: Iterable[Answer[KnownRuns]], trusted: Trusted, at: float) -> dict[str, Found]:
-    found: dict[str, Found] = {}
+    runs: dict[str, Found] = {}
     for answer in answers:
         for reply in answer.replies:
-            for told in reply.ok["runs"] if reply.ok else ():
-                if told["directory"]:
-                    one = found.setdefault(told["run"], Found(told["run"]))
-                    _add(one, answer.host, told, trusted, at)
-    return found
+            for known in reply.ok["runs"] if reply.ok else ():
+                if known["directory"]:
+                    one = runs.setdefault(known["run"], Found(known["run"]))
+                    _add(one, answer.host, known, trusted, at)
+    return runs
 
 
-def _add(one: Found, host: HostPlan, told: KnownRun, trusted: Trusted, at: float) -> None:
+def _add(one: Found, host: HostPlan, known: KnownRun, trusted: Trusted, at: float) -> None:
     if not trusted.may_tell(host, one.run_id):
         return
-    one.epoch = max(one.epoch, _believed(told["epoch"]))
-    if told["epoch"] > EPOCH_TOLD_MAX:
-        one.fences[host.connection] = told["epoch"]
-    if told["watched"]:
+    one.epoch = max(one.epoch, _believed(known["epoch"]))
+    if known["epoch"] > EPOCH_TOLD_MAX:
+        one.fences[host.connection] = known["epoch"]
+    if known["watched"]:
         one.watched_on.add(host.name)
-    if told["alive"]:
+    if known["alive"]:
         one.lives_on.add(host.name)
     one.told[host.connection] = tuple(
         wire.task_report(task, at=at, unix_time=time.time())
-        for task in told["tasks"]
+        for task in known["tasks"]
         if task["generation"] <= _GENERATION_MAX
     )
-    record = records.read(told["record"])
+    record = records.read(known["record"])
     if (
         record is not None
         and record[-1].run_id == one.run_id
@@ -237,14 +237,14 @@ def _rebuild(
             f"started or contacted; the spec that it was started from adopts it, {end_it}"
         )
         return
-    told = rebuild.of_their_own(
+    reported = rebuild.of_their_own(
         run, {host.name: one.told.get(host.connection, ()) for host in _heard(run, answers)}
     )
-    missing = rebuild.unaccounted(run, told)
+    missing = rebuild.unaccounted(run, reported)
     if missing:
         one.why = f"{', '.join(missing)} did not answer, and it is not known what runs there"
         return
-    run = rebuild.rebuilt(run, told, at=at, written_at=record.written_at)
+    run = rebuild.rebuilt(run, reported, at=at, written_at=record.written_at)
     fenced = [replace(host, fence=one.fences.get(plan.host(host.name).connection, 0)) for host in run.hosts]
     one.run = replace(run, epoch=one.epoch, hosts=tuple(fenced))
     one.phase = one.run.phase.value
@@ -257,9 +257,9 @@ def _silent(answers: Mapping[HostPlan, Answer[KnownRuns]]) -> str:
 
 def _ends(one: Found, at: float) -> str:
     """Describe how the last tasks of a run ended, and what a person can do."""
-    told = [_end(host, report, at) for host, report in one.reports]
-    more = [f"and {len(told) - _NAMED_MAX} more"] if len(told) > _NAMED_MAX else []
-    ends = "; ".join([*told[:_NAMED_MAX], *more]) or "it has no task there"
+    lines = [_end(host, report, at) for host, report in one.reports]
+    more = [f"and {len(lines) - _NAMED_MAX} more"] if len(lines) > _NAMED_MAX else []
+    ends = "; ".join([*lines[:_NAMED_MAX], *more]) or "it has no task there"
     return f"{ends}. `orch up` with its spec begins it again, from its last checkpoint where it has one"
 
 

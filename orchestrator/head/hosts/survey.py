@@ -98,26 +98,28 @@ def survey(
         plan = by_name[host]
         try:
             with leased(plan, transports[plan.transport], bundle, run.run_id, watch) as link:
-                found = probe(link, "", directory)
+                surveyed = probe(link, "", directory)
         except (LinkDown, OrderRefused):
             return None
-        return found["checkpoint_share"] if found["checkpoint_writable"] else None
+        return surveyed["checkpoint_share"] if surveyed["checkpoint_writable"] else None
 
     answers = at_once(one, list(by_name), 3 * CHECK_S)
     late = f"it has not answered for {duration(3 * CHECK_S)}"
-    found = tuple(answers.get(host) or Surveyed(by_name[host], why=late) for host in by_name)
-    heard = [each.host.name for each in found if each.why is None]
+    surveyed = tuple(answers.get(host) or Surveyed(by_name[host], why=late) for host in by_name)
+    heard = [each.host.name for each in surveyed if each.why is None]
     everywhere = [
-        place for place in directories if heard and all(place in each.there for each in found if not each.why)
+        place
+        for place in directories
+        if heard and all(place in each.there for each in surveyed if not each.why)
     ]
     tried: list[str] = []
     for place in everywhere:
         directory = f"{place.rstrip('/')}/{name}"
         tokens = at_once(lambda host, directory=directory: share(host, directory), heard, CHECK_S)  # type: ignore[misc]
         if len(tokens) == len(heard) and len(set(tokens.values())) == 1 and None not in tokens.values():
-            return Survey(found, directory, tuple(tried))
+            return Survey(surveyed, directory, tuple(tried))
         tried.append(place)
-    return Survey(found, None, tuple(tried))
+    return Survey(surveyed, None, tuple(tried))
 
 
 def _look(

@@ -28,10 +28,10 @@ asked for, since another process may be pushing it."""
 class Wheels:
     """The wheels of one environment. Hosts ask from threads of their own."""
 
-    def __init__(self, environment: Environment, directory: str, told: Callable[[str], None]) -> None:
+    def __init__(self, environment: Environment, directory: str, progress: Callable[[str], None]) -> None:
         self._environment = environment
         self._directory = directory
-        self._told = told
+        self._told = progress
         self._lock = threading.Lock()
 
     def of(self, host: EnvironmentState) -> dict[str, tuple[str, str]]:
@@ -49,11 +49,11 @@ class Wheels:
             if not os.path.isdir(place):
                 self._collect(place, version, host)
             os.utime(place)
-            found = {}
+            wheels = {}
             for wheel in sorted(os.listdir(place)):
                 with open(os.path.join(place, wheel), "rb") as file:
-                    found[wheel] = file.name, file_digest(file, "sha256").hexdigest()
-            return found
+                    wheels[wheel] = file.name, file_digest(file, "sha256").hexdigest()
+            return wheels
 
     def _collect(self, place: str, version: str, host: EnvironmentState) -> None:
         known = sorted(filter(os.DirEntry.is_dir, os.scandir(self._directory)), key=_asked_at)
@@ -100,11 +100,11 @@ def _pip() -> list[str]:
     inside = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False)
     if inside.returncode == 0:
         return [sys.executable, "-m", "pip"]
-    found = shutil.which("pip3") or shutil.which("pip")
-    if found is None:
+    pip = shutil.which("pip3") or shutil.which("pip")
+    if pip is None:
         hint = f"install it: `{sys.executable} -m ensurepip`, or `uv pip install pip`"
         raise refused("no-wheel", "the head node has no pip, which collects the wheels", hint)
-    return [found]
+    return [pip]
 
 
 def platforms(libc: str, machine: str) -> list[str]:

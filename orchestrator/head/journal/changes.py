@@ -25,13 +25,13 @@ def changes(old: Run | None, new: Run) -> bytes | None:
     """Return what has to be changed in `old` to get `new`: None for nothing, without `old` the whole state."""
     if old is None:
         return _packed({"run": to_jsonable_python(new)})
-    found = _changed(old, new)
-    return _packed({"changed": found}) if found is not None else None
+    parts = _changed(old, new)
+    return _packed({"changed": parts}) if parts is not None else None
 
 
-def _packed(told: Mapping[str, Any]) -> bytes:
+def _packed(content: Mapping[str, Any]) -> bytes:
     """Return it small: with 64 hosts the numbers of their heartbeats are 35 KB, and 8 KB so."""
-    return zlib.compress(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode())
+    return zlib.compress(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _unpacked(packed: bytes) -> Any:
@@ -63,8 +63,8 @@ def _changed(old: Any, new: Any) -> Any:
         }
     else:
         return None if old == new else [to_jsonable_python(new)]
-    found = {name: part for name, part in parts.items() if part is not None}
-    return found or None
+    changed_parts = {name: part for name, part in parts.items() if part is not None}
+    return changed_parts or None
 
 
 def _is_json(value: dict[Any, Any]) -> bool:
@@ -87,13 +87,13 @@ def changed(run: Run | None, packed: bytes | None) -> Run | None:
     """
     if packed is None:
         return run
-    told = _unpacked(packed)
-    if "run" in told:
-        return _read(told["run"])
+    content = _unpacked(packed)
+    if "run" in content:
+        return _read(content["run"])
     if run is None:
         return None
     state = to_jsonable_python(run)
-    return _read(state) if _apply(state, told["changed"]) else None
+    return _read(state) if _apply(state, content["changed"]) else None
 
 
 def state_after(state: str, entries: Iterable[tuple[bytes | None, bytes | None]]) -> Run:
@@ -110,7 +110,7 @@ def state_after(state: str, entries: Iterable[tuple[bytes | None, bytes | None]]
         return _whole(adapter(Run).validate_json(state))
     known = json.loads(state)
     try:
-        fits = all(_apply(known, told["changed"]) for told in parts)
+        fits = all(_apply(known, part["changed"]) for part in parts)
     except (KeyError, TypeError, AttributeError, IndexError):
         fits = False
     if not fits:

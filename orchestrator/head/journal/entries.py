@@ -42,16 +42,16 @@ class Outcome:
 
     def to_json(self) -> str:
         """Return it as the journal keeps it."""
-        told = {"raised": self.raised} if self.decision is None else asdict(self.decision)
-        return json.dumps(told, ensure_ascii=False)
+        content = {"raised": self.raised} if self.decision is None else asdict(self.decision)
+        return json.dumps(content, ensure_ascii=False)
 
     @staticmethod
     def of_json(text: str) -> Outcome:
         """Read what `to_json` has written."""
-        told = json.loads(text)
-        if "raised" in told:
-            return Outcome(raised=told["raised"])
-        return Outcome(InWords(told["phase"], tuple(told["orders"]), tuple(told["notes"])))
+        content = json.loads(text)
+        if "raised" in content:
+            return Outcome(raised=content["raised"])
+        return Outcome(InWords(content["phase"], tuple(content["orders"]), tuple(content["notes"])))
 
 
 _EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}

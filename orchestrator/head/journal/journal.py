@@ -38,9 +38,9 @@ from orchestrator.head.node.disk import NO_SPACE, full_error
 class Part:
     """A part of a transaction that has begun: it neither begins nor ends it, and says likewise what goes wrong."""
 
-    def __init__(self, db: sqlite3.Connection, told: Callable[[sqlite3.Error], JournalError]) -> None:
+    def __init__(self, db: sqlite3.Connection, as_error: Callable[[sqlite3.Error], JournalError]) -> None:
         self._db = db
-        self._told = told
+        self._told = as_error
 
     def __enter__(self) -> None:
         if not self._db.in_transaction:  # a full disk has rolled back all that was before
@@ -60,12 +60,12 @@ class Transaction:
     def __init__(
         self,
         db: sqlite3.Connection,
-        told: Callable[[sqlite3.Error], JournalError],
+        as_error: Callable[[sqlite3.Error], JournalError],
         committed: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare it; `committed` is called once it is on the disk."""
         self._db = db
-        self._told = told
+        self._told = as_error
         self._committed = committed
 
     def __enter__(self) -> None:
@@ -261,7 +261,7 @@ class Journal:
         time = self._clock()
         last = self._last.get(run.run_id)
         grown = before is not None and last is not None and last.log_bytes < last.state_bytes
-        found = changes(last.run if last else None, before) if before is not None else changes(None, run)
+        in_between = changes(last.run if last else None, before) if before is not None else changes(None, run)
         after = changes(before, run) if grown and not run.phase.is_terminal else None
         is_whole = not grown or run.phase.is_terminal
         with self._writing():
@@ -270,7 +270,7 @@ class Journal:
                 run.run_id,
                 type(event).__name__,
                 dump(type(event), event),
-                found,
+                in_between,
                 outcome.to_json() if outcome is not None else None,
                 after,
             )
@@ -285,7 +285,7 @@ class Journal:
         if last is None or is_whole:
             self._last[run.run_id] = _Written(run, state_bytes, 0)
         else:
-            grown_bytes = len(found or b"") + len(after or b"")
+            grown_bytes = len(in_between or b"") + len(after or b"")
             self._last[run.run_id] = _Written(run, last.state_bytes, last.log_bytes + grown_bytes)
         return seq
 
@@ -387,7 +387,7 @@ class Journal:
             "json_extract(data, '$.first_cause') IS NOT NULL ORDER BY seq",
             (run_id,),
         )
-        return [json.loads(found) for (found,) in rows]
+        return [json.loads(cause) for (cause,) in rows]
 
     def entries(self, run_id: str) -> list[Entry]:
         """Return the run's entries, in order."""

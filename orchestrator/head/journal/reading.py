@@ -48,12 +48,12 @@ def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
             check_meta(db, path)
             known = db.execute("SELECT run_id, name FROM runs ORDER BY rowid").fetchall()
-            found = [run_id for run_id, of in known if name in (run_id, of)]
-            if not found:
+            run_ids = [run_id for run_id, of in known if name in (run_id, of)]
+            if not run_ids:
                 names = ", ".join(dict.fromkeys(of for _, of in known))
                 raise UsageError(
                     f"the journal has no run {name!r}", hint=f"it has: {names}" if names else None
                 )
-            return found[-1], [entry_of(row) for row in db.execute(ROWS, (found[-1],))]
+            return run_ids[-1], [entry_of(row) for row in db.execute(ROWS, (run_ids[-1],))]
     except sqlite3.Error as e:
         raise error_of(path, e) from e

@@ -99,8 +99,8 @@ def _in_short(error: ValueError) -> str:
     """Say where a state goes wrong; all of pydantic's complaints would fill a page."""
     if not isinstance(error, ValidationError):
         return str(error)
-    found = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
+    problem = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
 
 
 def dump_run(run: Run) -> str:

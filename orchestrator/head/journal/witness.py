@@ -44,14 +44,14 @@ def read(path: str) -> Marks | None:
             content = file.read()
     except OSError:
         return None
-    told = [marks for marks in map(_marks_in, content.splitlines()) if marks is not None]
-    if not told and content.strip(b"\0 \n"):
+    copies = [marks for marks in map(_marks_in, content.splitlines()) if marks is not None]
+    if not copies and content.strip(b"\0 \n"):
         raise JournalError(
             f"{path}{SUFFIX} says how far the journal had come, and was changed: whether that is whole is not known",
             hint="`orch recover --hosts cluster.yaml` puts it aside and builds a new one from what the hosts know; "
             "where nothing else was changed, remove that file",
         )
-    return max(told, default=None)
+    return max(copies, default=None)
 
 
 def _marks_in(line: bytes) -> Marks | None:

@@ -16,15 +16,15 @@ class Allowance:
         self._left = burst
         self._at = now
 
-    def take(self, amount: float, now: float) -> float:
+    def spend(self, amount: float, now: float) -> float:
         """Take an amount, and return for how many seconds to take no more: 0 while the bucket is not empty.
 
         A negative amount gives something back.
 
         >>> bucket = Allowance(per_s=2.0, burst=3.0, now=0.0)
-        >>> [bucket.take(1, now=0.0) for _ in range(5)]
+        >>> [bucket.spend(1, now=0.0) for _ in range(5)]
         [0.0, 0.0, 0.0, 0.5, 1.0]
-        >>> bucket.take(1, now=10.0)
+        >>> bucket.spend(1, now=10.0)
         0.0
         """
         filled = min(self._burst, self._left + (now - self._at) * self._per_s)
@@ -49,7 +49,7 @@ class Intake:
         self._waited_s = 0.0
         self._told = False
 
-    def take(self, reported: bool, unasked_bytes: int, now: float) -> float:
+    def spend(self, reported: bool, unasked_bytes: int, now: float) -> float:
         """Count what was read, and return for how long to read nothing.
 
         Args:
@@ -57,11 +57,11 @@ class Intake:
             unasked_bytes: How much of it nobody had asked for. Negative where an answer ends that began before.
             now: An instant of the monotonic clock.
         """
-        wait_s = max(self._reports.take(int(reported), now), self._bytes.take(unasked_bytes, now))
+        wait_s = max(self._reports.spend(int(reported), now), self._bytes.spend(unasked_bytes, now))
         self._waited_s += wait_s
         return wait_s
 
     def is_flood(self) -> bool:
         """Return whether it was slowed down for so long that it is worth a word. True only once."""
-        told, self._told = self._told, self._waited_s >= FLOOD_S
-        return self._told and not told
+        before, self._told = self._told, self._waited_s >= FLOOD_S
+        return self._told and not before

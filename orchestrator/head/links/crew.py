@@ -64,11 +64,11 @@ class Crew:
             self._due[work] = time.monotonic() + delay_s
             self._walk_on()
 
-    def again(self, look: Callable[[], None], every_s: float) -> None:
+    def again(self, check: Callable[[], None], every_s: float) -> None:
         """Call it about so often, until `no_more`. It must not block."""
         with self._lock:
             is_sooner = every_s < min(self._rounds.values(), default=math.inf)
-            self._rounds[look] = every_s
+            self._rounds[check] = every_s
             if is_sooner:
                 self._walk_on()
 
@@ -101,7 +101,7 @@ class Crew:
             work = self._work.get()
 
     def _walk(self) -> None:
-        looked_at = time.monotonic()
+        checked_at = time.monotonic()
         while True:
             with self._lock:
                 self._walks = bool(self._rounds or self._due)
@@ -111,16 +111,16 @@ class Crew:
                 due = [work for work, at in self._due.items() if at <= now]
                 for work in due:
                     del self._due[work]
-                look_at = looked_at + min(self._rounds.values(), default=math.inf)
-                looks = list(self._rounds) if look_at <= now else []
-                looked_at = now if looks or not self._rounds else looked_at
-                next_at = min([look_at if not looks else now, *self._due.values()])
+                check_at = checked_at + min(self._rounds.values(), default=math.inf)
+                checks = list(self._rounds) if check_at <= now else []
+                checked_at = now if checks or not self._rounds else checked_at
+                next_at = min([check_at if not checks else now, *self._due.values()])
                 news = self._news = threading.Event()
             for work in due:
                 self.do(work)
-            for look in looks:
-                _without_fault(look)
-            if not due and not looks:
+            for check in checks:
+                _without_fault(check)
+            if not due and not checks:
                 news.wait(next_at - now if next_at < math.inf else None)
 
 

@@ -11,7 +11,7 @@ from orchestrator.protocol.orders import Claimed, KnownRun, KnownRuns
 
 def told(host: str, answer: KnownRuns) -> list[Driven]:
     """Return the runs that a host knows, and that whose its checkpoint directory is."""
-    found = [_of_run(host, one) for one in answer["runs"]]
+    runs = [_of_run(host, one) for one in answer["runs"]]
     stamp = answer.get("checkpoint")
     # Of a run that was released here, all is known here: what it left in the directory proves nothing.
     over = {
@@ -22,7 +22,7 @@ def told(host: str, answer: KnownRuns) -> list[Driven]:
     if stamp is not None and stamp["driven"] and stamp["claim"]["run"] not in over:
         claim = stamp["claim"]
         evidence = f"it was seen there {duration(stamp['ago_s'])} ago"
-        found.append(
+        runs.append(
             Driven(
                 claim["run"],
                 claim["name"],
@@ -34,7 +34,7 @@ def told(host: str, answer: KnownRuns) -> list[Driven]:
                 is_stamp=True,
             )
         )
-    return found
+    return runs
 
 
 def _of_run(host: str, one: KnownRun) -> Driven:

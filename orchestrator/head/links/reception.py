@@ -48,7 +48,7 @@ class Reception:
             return 0.0
         try:
             reported, asked_bytes = self._heard(self._decoder.feed(data))
-            wait_s = self._intake.take(reported, len(data) - asked_bytes, time.monotonic())
+            wait_s = self._intake.spend(reported, len(data) - asked_bytes, time.monotonic())
             if self._intake.is_flood():
                 self._flooded()
         except Exception as e:  # what the host did wrong, or a fault of ours: of this connection in any case

@@ -38,10 +38,12 @@ class Ended:
 class Remote:
     """The command on all of its hosts. `stop` may be called from any thread, while `run` waits in another."""
 
-    def __init__(self, transports: Mapping[str, Transport], bundle: Callable[[], Bundle], take: Take) -> None:
+    def __init__(
+        self, transports: Mapping[str, Transport], bundle: Callable[[], Bundle], output: Take
+    ) -> None:
         self._transports = transports
         self._bundle = bundle
-        self._take = take
+        self._take = output
         self._channels: dict[str, Channel] = {}
         self._stopped = False
         self._lock = threading.Lock()

@@ -67,8 +67,8 @@ def host_reported(
     """
     sample = report["host"]
     reports = [
-        task_report(told, at=at, unix_time=unix_time, ahead_s=ahead_s)
-        for told in report["runs"].get(run_id, ())
+        task_report(task, at=at, unix_time=unix_time, ahead_s=ahead_s)
+        for task in report["runs"].get(run_id, ())
     ]
     directory = sample["checkpoint_dirs"].get(run_id)
     return HostReported(
@@ -87,14 +87,14 @@ def host_reported(
     )
 
 
-def _leaving(told: reports.Leaving | None) -> Leaving | None:
-    return Leaving(told["why"][:_WHY_CHARS_MAX], told["in_s"]) if told is not None else None
+def _leaving(notice: reports.Leaving | None) -> Leaving | None:
+    return Leaving(notice["why"][:_WHY_CHARS_MAX], notice["in_s"]) if notice is not None else None
 
 
-def unkillable(told: list[reports.Unkillable], ahead_s: float = 0.0) -> tuple[Unkillable, ...]:
+def unkillable(processes: list[reports.Unkillable], ahead_s: float = 0.0) -> tuple[Unkillable, ...]:
     """Return the processes that a host cannot get rid of: the first few, since one is enough to close it."""
     return tuple(
-        Unkillable(one["pid"], one["run"], _unkillable(one, ahead_s)) for one in told[:_UNKILLABLE_MAX]
+        Unkillable(one["pid"], one["run"], _unkillable(one, ahead_s)) for one in processes[:_UNKILLABLE_MAX]
     )
 
 
@@ -119,82 +119,82 @@ def _bounded(reports: list[TaskReport]) -> list[TaskReport]:
     return kept[::-1]
 
 
-def task_report(told: reports.Task, *, at: float, unix_time: float, ahead_s: float = 0.0) -> TaskReport:
+def task_report(sent: reports.Task, *, at: float, unix_time: float, ahead_s: float = 0.0) -> TaskReport:
     """Return the report of a task. Fields that an older shim does not send get defaults."""
-    ended = told.get("exit")
+    ended = sent.get("exit")
     return TaskReport(
-        task=TaskId.parse(told["task"]),
-        generation=told["generation"],
-        phase=told["phase"],
-        pid=told.get("pid"),
-        port=told.get("port"),
-        progress=_progress(told),
-        exit=_exit(told, ended, at=at, unix_time=unix_time, ahead_s=ahead_s) if ended is not None else None,
-        said=tuple((said["kind"], said["message"]) for said in told.get("said", ())),
+        task=TaskId.parse(sent["task"]),
+        generation=sent["generation"],
+        phase=sent["phase"],
+        pid=sent.get("pid"),
+        port=sent.get("port"),
+        progress=_progress(sent),
+        exit=_exit(sent, ended, at=at, unix_time=unix_time, ahead_s=ahead_s) if ended is not None else None,
+        said=tuple((said["kind"], said["message"]) for said in sent.get("said", ())),
     )
 
 
-def _progress(told: reports.Task) -> Progress:
-    began = told.get("began")
+def _progress(sent: reports.Task) -> Progress:
+    began = sent.get("began")
     return Progress(
-        global_step=told.get("global_step"),
-        step_age_s=told.get("step_age_s") or 0.0,
+        global_step=sent.get("global_step"),
+        step_age_s=sent.get("step_age_s") or 0.0,
         began_step=began["step"] if began else None,
         began_stride=began["stride"] if began else 0,
-        began_age_s=told.get("began_age_s"),
-        saving=_saving(told.get("saving")),
-        rescues=told.get("rescues", False),
-        holds=_holds(told.get("holds")),
-        rescued=_rescued(told.get("rescued")),
-        epoch=told.get("epoch"),
-        steps_total=told.get("steps_total"),
-        epochs=told.get("epochs"),
-        metrics={name: value for name, value in told.get("metrics", {}).items() if value is not None},
-        nonfinite={name: (one["step"], one["value"]) for name, one in told.get("nonfinite", {}).items()},
-        steps_per_s=told.get("steps_per_s"),
-        cpu_percent=told.get("cpu_percent"),
-        rss_bytes=told.get("rss_bytes"),
-        log_bytes=told.get("log_bytes", 0),
-        log_dropped_bytes=told.get("log_dropped_bytes", 0),
-        heartbeat_age_s=told.get("heartbeat_age_s", 0.0),
-        runtime_age_s=told.get("runtime_age_s"),
-        stage=told.get("stage"),
-        stage_age_s=told.get("stage_age_s") or 0.0,
-        unreached=tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in told.get("peers", ())),
+        began_age_s=sent.get("began_age_s"),
+        saving=_saving(sent.get("saving")),
+        rescues=sent.get("rescues", False),
+        holds=_holds(sent.get("holds")),
+        rescued=_rescued(sent.get("rescued")),
+        epoch=sent.get("epoch"),
+        steps_total=sent.get("steps_total"),
+        epochs=sent.get("epochs"),
+        metrics={name: value for name, value in sent.get("metrics", {}).items() if value is not None},
+        nonfinite={name: (one["step"], one["value"]) for name, one in sent.get("nonfinite", {}).items()},
+        steps_per_s=sent.get("steps_per_s"),
+        cpu_percent=sent.get("cpu_percent"),
+        rss_bytes=sent.get("rss_bytes"),
+        log_bytes=sent.get("log_bytes", 0),
+        log_dropped_bytes=sent.get("log_dropped_bytes", 0),
+        heartbeat_age_s=sent.get("heartbeat_age_s", 0.0),
+        runtime_age_s=sent.get("runtime_age_s"),
+        stage=sent.get("stage"),
+        stage_age_s=sent.get("stage_age_s") or 0.0,
+        unreached=tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in sent.get("peers", ())),
     )
 
 
-def _holds(told: reports.Holds | None) -> Holds | None:
-    return None if told is None else Holds(told["step"], told["checksum"])
+def _holds(sent: reports.Holds | None) -> Holds | None:
+    return None if sent is None else Holds(sent["step"], sent["checksum"])
 
 
-def _rescued(told: reports.Rescued | None) -> Rescued | None:
-    return None if told is None else Rescued(told["step"], told["took_s"], told["why"])
+def _rescued(sent: reports.Rescued | None) -> Rescued | None:
+    return None if sent is None else Rescued(sent["step"], sent["took_s"], sent["why"])
 
 
-def _saving(told: reports.Saving | None) -> Saving | None:
-    if told is None:
+def _saving(sent: reports.Saving | None) -> Saving | None:
+    if sent is None:
         return None
     return Saving(
-        every_steps=told["every_steps"],
-        every_s=told.get("every_s"),
-        cost_s=told.get("cost_s"),
-        failure_s=told["failure_s"],
-        why=told["why"],
-        spent_s=told.get("spent_s"),
-        saved_step=told.get("saved_step"),
+        every_steps=sent["every_steps"],
+        every_s=sent.get("every_s"),
+        cost_s=sent.get("cost_s"),
+        failure_s=sent["failure_s"],
+        why=sent["why"],
+        spent_s=sent.get("spent_s"),
+        saved_step=sent.get("saved_step"),
     )
 
 
 def _exit(
-    told: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: float, ahead_s: float
+    sent: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: float, ahead_s: float
 ) -> Exit:
     """Return how a task ended. If it was ordered to end, its code does not matter, unless it is 0."""
     cause = REPORTED[ended["cause"]]
     ordered = ended.get("ordered", False)
     if ordered and ended["code"] != 0:
         cause = Cause.ORDERED
-    error = told.get("error")
+    error = sent.get("error")
     return Exit(
         cause=cause,
         code=ended["code"],
@@ -213,11 +213,11 @@ def _exit(
 
 def _ended_time(ended: reports.TaskExit, unix_time: float, ahead_s: float) -> float | None:
     """Return when it ended by the head's clock: the host's time, moved, or as long ago as it says."""
-    told, ago_s = ended.get("ended_at"), ended["ago_s"]
-    if told is None:
+    ended_at, ago_s = ended.get("ended_at"), ended["ago_s"]
+    if ended_at is None:
         return None
-    if ago_s is None or abs(unix_time - ago_s - (told - ahead_s)) <= ON_ITS_WAY_S:
-        return told - ahead_s
+    if ago_s is None or abs(unix_time - ago_s - (ended_at - ahead_s)) <= ON_ITS_WAY_S:
+        return ended_at - ahead_s
     return unix_time - ago_s
 
 
@@ -252,23 +252,23 @@ def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
     )
 
 
-def _aside(told: orders.KeptAside | None) -> Aside | None:
-    if told is None or not told["generations"]:
+def _aside(kept: orders.KeptAside | None) -> Aside | None:
+    if kept is None or not kept["generations"]:
         return None
-    return Aside(tuple(told["generations"]), told["global_step"], told["bytes"])
+    return Aside(tuple(kept["generations"]), kept["global_step"], kept["bytes"])
 
 
 def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float) -> CheckpointVerified:
     """Return the answer to `verify`."""
-    found = ok["checkpoint"]
+    checkpoint = ok["checkpoint"]
     return CheckpointVerified(
         at=at,
         generation=generation,
-        global_step=found["global_step"] if found is not None else None,
-        path=found["path"] if found is not None else "",
-        saved_time=found["saved_at"] if found is not None else None,
-        bytes=found["bytes"] if found is not None else None,
-        verified=found["verified"] if found is not None else True,
+        global_step=checkpoint["global_step"] if checkpoint is not None else None,
+        path=checkpoint["path"] if checkpoint is not None else "",
+        saved_time=checkpoint["saved_at"] if checkpoint is not None else None,
+        bytes=checkpoint["bytes"] if checkpoint is not None else None,
+        verified=checkpoint["verified"] if checkpoint is not None else True,
         rejected=_rejected(ok["rejected"]),
         took_s=max(0.0, at - began_at - ok.get("waited_s", 0.0)),
     )

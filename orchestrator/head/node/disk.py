@@ -33,11 +33,11 @@ def why_reserved(path: str) -> str | None:
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     try:
-        found = os.statvfs(path)
+        disk = os.statvfs(path)
     except OSError:
         return None
-    reserve = min(RESERVE_BYTES, found.f_blocks * found.f_frsize // _RESERVE_SHARE)
-    free = found.f_bavail * found.f_frsize
+    reserve = min(RESERVE_BYTES, disk.f_blocks * disk.f_frsize // _RESERVE_SHARE)
+    free = disk.f_bavail * disk.f_frsize
     if free >= reserve:
         return None
     return f"{size(free)} are free in {path}, and {size(reserve)} are reserved for the journal"

@@ -119,26 +119,26 @@ def _check_private(path: str, variable: str) -> None:
     """Raise OrchestratorError unless the directory is ours alone, and nobody else decides where its path leads."""
     hint = f"set ${variable} to a directory that only you can enter"
     try:
-        found = os.lstat(path) if variable == _RUNTIME else os.stat(path)
-        if not stat.S_ISDIR(found.st_mode):
+        info = os.lstat(path) if variable == _RUNTIME else os.stat(path)
+        if not stat.S_ISDIR(info.st_mode):
             raise OrchestratorError(f"{path} is not a directory", hint=hint)
-        if found.st_uid != os.getuid():
+        if info.st_uid != os.getuid():
             raise OrchestratorError(
-                f"{path} belongs to user {found.st_uid}, not to you ({os.getuid()})", hint=hint
+                f"{path} belongs to user {info.st_uid}, not to you ({os.getuid()})", hint=hint
             )
-        if found.st_mode & 0o077:
+        if info.st_mode & 0o077:
             raise OrchestratorError(
-                f"{path} has mode {stat.S_IMODE(found.st_mode):04o}; others can enter it",
+                f"{path} has mode {stat.S_IMODE(info.st_mode):04o}; others can enter it",
                 hint=f"chmod 700 {path}, or {hint}",
             )
         for step in _steps(path):
-            found = os.lstat(step)
-            mode = stat.S_IMODE(found.st_mode)
-            if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.getuid()):
+            info = os.lstat(step)
+            mode = stat.S_IMODE(info.st_mode)
+            if stat.S_ISLNK(info.st_mode) and info.st_uid not in (0, os.getuid()):
                 raise OrchestratorError(
-                    f"{path} leads through {step}, a link of user {found.st_uid}", hint=hint
+                    f"{path} leads through {step}, a link of user {info.st_uid}", hint=hint
                 )
-            if stat.S_ISDIR(found.st_mode) and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            if stat.S_ISDIR(info.st_mode) and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 raise OrchestratorError(
                     f"{path} lies in {step}, where anybody may put another in its place (mode {mode:04o})",
                     hint=f"chmod o-w {step}, or {hint}",

@@ -120,9 +120,9 @@ class LocalChannel:
                     return data
         return b""
 
-    def feed(self, take: Take) -> None:
+    def feed(self, receive: Take) -> None:
         with self._reading:
-            self._take = take
+            self._take = receive
             if not self._closed and not self._ended:
                 os.set_blocking(self._stdout.fileno(), False)
                 READER.watch(self._stdout.fileno(), self._stdout_ready)

@@ -444,8 +444,8 @@ def test_what_orch_itself_wrote_there_is_not_pushed_and_not_worth_a_word(tmp_pat
     (tmp_path / "mnist-outputs/run-1").mkdir()
     (tmp_path / "mnist-outputs/run-1/model.keras").write_bytes(b"weights")
     seen = codetree.survey(str(tmp_path))
-    assert [file.path for file in seen.found] == ["plot.html", "train.py"]
+    assert [file.path for file in seen.files] == ["plot.html", "train.py"]
     assert seen.left_out == (("mnist-20261126-1.html", "orch"), ("mnist-outputs/", "orch"))
     assert len(seen.sentences()) == 1
     (tmp_path / ".orchignore").write_text("!mnist-20261126-1.html\n")
-    assert "mnist-20261126-1.html" in [file.path for file in codetree.survey(str(tmp_path)).found]
+    assert "mnist-20261126-1.html" in [file.path for file in codetree.survey(str(tmp_path)).files]

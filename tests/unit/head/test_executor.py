@@ -425,7 +425,7 @@ def test_hosts_that_answer_nothing_hold_up_no_other(tmp_path: Path) -> None:
     hosts.agents["good"].answers = {"probe": always(FACTS), "code": always({"digest": TREE, "missing": []})}
     plan = replace(make_plan([*names, "good"], checkpoint=False), hosts=tuple(hosts.plans.values()))
     run = new_run("r", replace(plan, workdir=str(rig.workdir)), epoch=4, at=0.0)
-    rig.executor._board._transports = {"fake": hosts.transport}
+    rig.executor._pool._transports = {"fake": hosts.transport}
     try:
         rig.executor.open(run, [*names, "good"])
         until(lambda: sum(rig.executor.hosts.values()) == len(names) + 1)

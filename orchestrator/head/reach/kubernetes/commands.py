@@ -85,17 +85,17 @@ class Cluster:
         """Return what `kubectl get` knows, as a document. Raises KubernetesFailed."""
         text = self.call("get", *words, "--output=json")
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except ValueError as e:
             raise KubernetesFailed(f"kubectl printed something else than a document: {text[:200]!r}") from e
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise KubernetesFailed(f"kubectl printed something else than a document: {text[:200]!r}")
-        return found
+        return document
 
     def items(self, *words: str) -> list[dict[str, Any]]:
         """Return the objects of a list. Raises KubernetesFailed."""
-        found = self.get(*words).get("items")
-        return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+        listed = self.get(*words).get("items")
+        return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
 def find(environ: Mapping[str, str], context: str | None, namespace: str | None) -> Cluster:
@@ -188,8 +188,8 @@ _PASSES = (
 def explained(said: str, namespace: str = "") -> KubernetesFailed:
     """Return what kubectl said as an error with its way out. Several objects may each have failed: all are named."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    told = list(dict.fromkeys(line for line in lines if "rror" in line or "nable" in line)) or lines[-1:]
-    sentence = "; ".join(told)[:_SAID_MAX]
+    errors = list(dict.fromkeys(line for line in lines if "rror" in line or "nable" in line)) or lines[-1:]
+    sentence = "; ".join(errors)[:_SAID_MAX]
     where = f" (namespace {namespace})" if namespace else ""
     passes = any(words in sentence for words in _PASSES)
     for words, hint, exit_code in _KNOWN:

@@ -85,22 +85,22 @@ class Lent:
 
     def end(self) -> str | None:
         """Return how it came to its end, as a sentence's end; None while it is there. Raises KubernetesFailed."""
-        found = self.cluster.items("statefulsets", self.selector)
+        sets = self.cluster.items("statefulsets", self.selector)
         where = f"the StatefulSet {self.name} in namespace {self.cluster.namespace}"
-        if not found:
+        if not sets:
             return f"{where} was deleted: its pods are not ours any more"
-        if documents.is_leaving(found[0]):
+        if documents.is_leaving(sets[0]):
             return f"{where} is being deleted: its pods are not ours any more"
         return None
 
     def look(self, wanted: int) -> tuple[list[str], documents.Waiting | None]:
         """Return its pods that run, and why fewer than `wanted` do; None once so many do. Raises KubernetesFailed."""
-        found = self.pods()
-        running = documents.running(found)
+        known = self.pods()
+        running = documents.running(known)
         if len(running) >= wanted:
             return running, None
-        events = self.events("StatefulSet", self.name) if len(found) < self.count else []
-        return running, documents.summary(self.pod_names, found, events)
+        events = self.events("StatefulSet", self.name) if len(known) < self.count else []
+        return running, documents.summary(self.pod_names, known, events)
 
 
 def new(name: str, cluster: Cluster, count: int, digest: str, claim: str = "", first: int = 0) -> Lent:
@@ -140,10 +140,10 @@ def read(state_dir: str, allocation: str) -> Lent | None:
     path = _path(state_dir, allocation)
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-        found.pop("schema")
-        cluster = Cluster(**{key: str(text) for key, text in found.pop("cluster").items()})
-        lent = Lent(cluster=cluster, **found)
+            content = json.load(file)
+        content.pop("schema")
+        cluster = Cluster(**{key: str(text) for key, text in content.pop("cluster").items()})
+        lent = Lent(cluster=cluster, **content)
         return replace(
             lent,
             count=int(lent.count),
@@ -166,9 +166,9 @@ def all_of(state_dir: str) -> Iterator[Lent]:
         return
     for name in names:
         with contextlib.suppress(OrchestratorError):
-            found = read(state_dir, name.removesuffix(".json"))
-            if found is not None:
-                yield found
+            lent = read(state_dir, name.removesuffix(".json"))
+            if lent is not None:
+                yield lent
 
 
 def give_back(state_dir: str, lent: Lent) -> list[str]:
@@ -189,9 +189,9 @@ def give_back(state_dir: str, lent: Lent) -> list[str]:
 
 def _delete_all(lent: Lent, kinds: dict[str, tuple[str, str]]) -> list[str]:
     deleted = []
-    found = lent.cluster.items(",".join(resource for _, resource in kinds.values()), lent.selector)
+    objects = lent.cluster.items(",".join(resource for _, resource in kinds.values()), lent.selector)
     for kind, (api, resource) in kinds.items():
-        for one in found:
+        for one in objects:
             if one.get("kind") == kind and not documents.is_leaving(one):
                 _delete(lent.cluster, api, resource, one)
                 deleted.append(f"{kind} {documents.name_of(one)}")
@@ -230,16 +230,16 @@ class KubernetesLender:
 
     def hosts(self, allocation: str) -> dict[str, tuple[str, str]]:
         """Return each pod's UID, and why it leaves where it is being deleted, by its name."""
-        found = read(self._state_dir, allocation)
-        if found is None:
+        lent = read(self._state_dir, allocation)
+        if lent is None:
             return {}
         try:
-            return {pods.name_of(one): (pods.uid_of(one), pods.leaves(one)) for one in found.pods()}
+            return {pods.name_of(one): (pods.uid_of(one), pods.leaves(one)) for one in lent.pods()}
         except KubernetesFailed:
             return {}
 
     def give_back(self, allocation: str) -> None:
         """Delete what was made for it. Raises KubernetesFailed."""
-        found = read(self._state_dir, allocation)
-        if found is not None:
-            give_back(self._state_dir, found)
+        lent = read(self._state_dir, allocation)
+        if lent is not None:
+            give_back(self._state_dir, lent)

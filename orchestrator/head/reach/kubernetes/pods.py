@@ -86,8 +86,8 @@ def why_it_leaves(pod: Document) -> str:
     node = _at(pod, "spec", "nodeName")
     for condition in _list(_at(pod, "status", "conditions")):
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            told = _sentence(condition.get("reason"), condition.get("message"))
-            return f" from node {node} ({told})" if node else f" ({told})"
+            reason = _sentence(condition.get("reason"), condition.get("message"))
+            return f" from node {node} ({reason})" if node else f" ({reason})"
     return f" from node {node}" if node else ""
 
 
@@ -99,9 +99,9 @@ def waiting(pod: Document) -> Waiting | None:
     if status is not None:
         if _at(status, "state", "running") is not None:
             return None
-        told = _of_container(status)
-        if told is not None:
-            return told
+        why = _of_container(status)
+        if why is not None:
+            return why
     for condition in _list(_at(pod, "status", "conditions")):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return Waiting(_sentence(condition.get("reason"), condition.get("message")))
@@ -135,13 +135,15 @@ def _of_container(status: Document) -> Waiting | None:
         return Waiting(_sentence(f"the image {image} cannot be pulled", message), _IMAGE_HINT, hopeless)
     if reason in _HOPELESS:
         last = _at(status, "lastState", "terminated")
-        told = last if isinstance(last, Mapping) else {}
-        code = told.get("exitCode")
+        terminated = last if isinstance(last, Mapping) else {}
+        code = terminated.get("exitCode")
         if code in _BY_SIGNAL:
-            again = f"{told.get('reason') or 'killed'}; Kubernetes starts it again"
-            return Waiting(_sentence(again, told.get("message")), _MEMORY_HINT)
+            again = f"{terminated.get('reason') or 'killed'}; Kubernetes starts it again"
+            return Waiting(_sentence(again, terminated.get("message")), _MEMORY_HINT)
         ended = f"{reason}: it ended with {code}" if code is not None else reason
-        return Waiting(_sentence(ended, told.get("message") or message), _HOPELESS[reason], hopeless=True)
+        return Waiting(
+            _sentence(ended, terminated.get("message") or message), _HOPELESS[reason], hopeless=True
+        )
     return Waiting(_sentence(reason or "it waits", message))
 
 
@@ -157,13 +159,13 @@ def before(pod: Document, events: Sequence[Document], boot_id: str) -> str:
         how = f"its container ended with {ended.get('exitCode')} ({ended.get('reason')})"
         again = f"{how} and was started again, {counted(int(status.get('restartCount') or 1), 'time')} so far"
         return _sentence(again, ended.get("message"))
-    told = [
+    failures = [
         event
         for event in events
         if event.get("reason") in _TAKEN_AWAY
         and boot_id.startswith(str(_at(event, "involvedObject", "uid") or "?"))
     ]
-    newest = max(told, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
+    newest = max(failures, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
     return _sentence(f"the pod before it: {newest['reason']}", newest.get("message")) if newest else ""
 
 
@@ -186,18 +188,16 @@ def summary(
     wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Document] = ()
 ) -> Waiting | None:
     """Return why not all of these pods run; None once they do. What is in vain is told first."""
-    told = [
-        (name_of(pod), found)
-        for pod in pods
-        if name_of(pod) in wanted and (found := waiting(pod)) is not None
+    stuck = [
+        (name_of(pod), why) for pod in pods if name_of(pod) in wanted and (why := waiting(pod)) is not None
     ]
-    told.sort(key=lambda one: (not one[1].hopeless, wanted.index(one[0])))
+    stuck.sort(key=lambda one: (not one[1].hopeless, wanted.index(one[0])))
     count = f"{len(set(running(pods)) & set(wanted))} of {len(wanted)} pods run"
-    if not told:
+    if not stuck:
         absent = missing(wanted, pods, events)
         return None if absent is None else Waiting(f"{count}; {absent.why}", absent.hint, absent.hopeless)
-    name, found = told[0]
-    return Waiting(f"{count}; {name}: {found.why}", found.hint, found.hopeless)
+    name, why = stuck[0]
+    return Waiting(f"{count}; {name}: {why.why}", why.hint, why.hopeless)
 
 
 def _sentence(head: object, text: object) -> str:

@@ -22,19 +22,19 @@ class Kubernetes:
         Raises:
             AllocationGone: it was given back.
         """
-        found = lent.read(self._state_dir, host.allocation)
-        if found is None:
+        held = lent.read(self._state_dir, host.allocation)
+        if held is None:
             raise AllocationGone(host.name, "its pods were given back")
         exec_ = ["exec", "--stdin", f"--container={pod.CONTAINER}", host.address or host.name, "--"]
-        return found.cluster.words(*exec_, host.python, "-I", "-S", pod.BUNDLE, *relay)
+        return held.cluster.words(*exec_, host.python, "-I", "-S", pod.BUNDLE, *relay)
 
     def ended(self, host: HostPlan) -> str | None:
         """Return that the StatefulSet is deleted; None while it is there or the API server does not answer."""
-        found = lent.read(self._state_dir, host.allocation)
-        if found is None:
+        held = lent.read(self._state_dir, host.allocation)
+        if held is None:
             return "its pods were given back"
         try:
-            return found.end()
+            return held.end()
         except KubernetesFailed:
             return None
 
@@ -44,20 +44,20 @@ class Kubernetes:
         Raises:
             HostUnfit: it never will, unless a person acts.
         """
-        found = lent.read(self._state_dir, host.allocation)
-        if found is None:
+        held = lent.read(self._state_dir, host.allocation)
+        if held is None:
             return None
         name = host.address or host.name
         try:
-            known = [one for one in found.pods() if pods.name_of(one) == name]
+            known = [one for one in held.pods() if pods.name_of(one) == name]
         except KubernetesFailed:
             return None
-        told = pods.waiting(known[0]) if known else pods.Waiting("it is not there")
-        if told is None:
+        why = pods.waiting(known[0]) if known else pods.Waiting("it is not there")
+        if why is None:
             return None
-        if told.hopeless:
-            raise HostUnfit(host.name, f"its pod cannot run: {told.why}", hint=told.hint, code="pod")
-        return f"its pod does not run: {told.why}"
+        if why.hopeless:
+            raise HostUnfit(host.name, f"its pod cannot run: {why.why}", hint=why.hint, code="pod")
+        return f"its pod does not run: {why.why}"
 
 
 class KubernetesTransport(RelayTransport):
@@ -69,8 +69,8 @@ class KubernetesTransport(RelayTransport):
 
     def before(self, host: HostPlan, boot_id: str) -> str:
         """Return how the pod's container, or an older pod of that name, has ended."""
-        found = lent.read(self._state_dir, host.allocation)
+        allocation = lent.read(self._state_dir, host.allocation)
         try:
-            return found.before(host.address or host.name, boot_id) if found is not None else ""
+            return allocation.before(host.address or host.name, boot_id) if allocation is not None else ""
         except KubernetesFailed:
             return ""

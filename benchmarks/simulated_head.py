@@ -15,7 +15,7 @@ from orchestrator.core.plan import HostPlan
 from orchestrator.head.coordinator import main
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.reach.reader import READ_BYTES, READER
-from orchestrator.head.reach.transport import Channel, ChannelClosed, OpenChannels, Take
+from orchestrator.head.reach.transport import Channel, ChannelClosed, OpenChannels, Receiver
 
 
 class SocketTransport:
@@ -47,7 +47,7 @@ class SocketChannel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._take: Take = lambda _: 0.0
+        self._receive: Receiver = lambda _: 0.0
         self.forget: Callable[[], None] = lambda: None
 
     def read(self, size: int) -> bytes:
@@ -57,9 +57,9 @@ class SocketChannel:
         except OSError:
             return b""
 
-    def feed(self, take: Take) -> None:
+    def feed(self, receive: Receiver) -> None:
         """Let the reader of the process read it, as it does the pipes of children."""
-        self._take = take
+        self._receive = receive
         READER.watch(self._connection.fileno(), self._read_once)
 
     def _read_once(self) -> float:
@@ -71,7 +71,7 @@ class SocketChannel:
             data = b""
         if not data:
             READER.leave(self._connection.fileno())
-        return self._take(data)
+        return self._receive(data)
 
     def write(self, data: bytes) -> None:
         """Wait until all is handed over."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.errors import ConnectFailed, HostError
 from orchestrator.core.plan import HostPlan
-from orchestrator.head.reach.transport import Channel, ChannelClosed, OpenChannels, Tail, Take
+from orchestrator.head.reach.transport import Channel, ChannelClosed, OpenChannels, Receiver, Tail
 
 PIPE_BYTES = 64 * 1024
 
@@ -186,13 +186,13 @@ class FakeChannel:
     def read(self, size: int) -> bytes:
         return self._stdout.read(size)
 
-    def feed(self, take: Take) -> None:
-        threading.Thread(target=self._feed, args=(take,), name="fake-reader", daemon=True).start()
+    def feed(self, receive: Receiver) -> None:
+        threading.Thread(target=self._feed, args=(receive,), name="fake-reader", daemon=True).start()
 
-    def _feed(self, take: Take) -> None:
+    def _feed(self, receive: Receiver) -> None:
         while data := self._stdout.read(PIPE_BYTES):
-            self._closed.wait(take(data))
-        take(b"")
+            self._closed.wait(receive(data))
+        receive(b"")
 
     def write(self, data: bytes) -> None:
         self._stdin.write(data)

@@ -70,7 +70,7 @@ def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tupl
         for reply in answer.replies
         if reply.ok is not None
         for one in conflicts.of_others(
-            plan, None, owner, ownership.told(answer.host.name, reply.ok), is_known=lambda _: True
+            plan, None, owner, ownership.driven(answer.host.name, reply.ok), is_known=lambda _: True
         )  # an own run is taken up by `orch recover`
     ]
 

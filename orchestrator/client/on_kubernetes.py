@@ -185,7 +185,7 @@ def _with_place(file: str, why: str, hint: str) -> str:
 
 def _running_pods(made: lent.Lent, wanted: int, state_dir: str) -> tuple[list[str], pods.Waiting | None]:
     """Return the pods that run, and why others wait. Raise, and give the pods back, where they never will run."""
-    running, waiting = made.look(wanted)
+    running, waiting = made.check(wanted)
     if waiting is None:
         return running, None
     if waiting.hopeless:

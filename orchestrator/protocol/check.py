@@ -302,6 +302,6 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
-def _visible(found: re.Match[str]) -> str:
-    code = ord(found.group())
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

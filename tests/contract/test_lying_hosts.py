@@ -15,7 +15,7 @@ import pytest
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import new_run
-from orchestrator.head.hosts.recovery import EPOCH_TOLD_MAX, Trusted, search
+from orchestrator.head.hosts.recovery import EPOCH_BELIEVED_MAX, Trusted, search
 from orchestrator.head.journal.states import dump_run
 from orchestrator.head.links.query import Asker
 from orchestrator.protocol.orders import KnownRun
@@ -126,9 +126,9 @@ def test_a_host_that_is_asked_by_recover_lifts_no_epoch_and_claims_no_task_of_ot
     rig.hosts.agents["b"].answers["runs"] = always({"runs": [lie]})
     asker = Asker({"fake": rig.hosts.transport}, lambda: BUNDLE)
     looked = search(asker, Trusted((plan,)), timeout_s=15.0, at=1000.0)
-    adopted = looked.found[run.run_id].run
+    adopted = looked.runs[run.run_id].run
     rig.start_coordinator()
-    assert looked.epoch == EPOCH_TOLD_MAX
+    assert looked.epoch == EPOCH_BELIEVED_MAX
     assert adopted is not None
     assert [(task.host, task.pid, task.generation) for task in adopted.tasks] == [("a", 1, 1), ("b", 2, 1)]
     assert [host.fence for host in adopted.hosts] == [0, (1 << 63) - 1]

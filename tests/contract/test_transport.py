@@ -344,7 +344,7 @@ class Fed:
         self.after_end = 0
         self._lock = threading.Lock()
 
-    def take(self, data: bytes) -> float:
+    def receive(self, data: bytes) -> float:
         if not self._lock.acquire(blocking=False):
             self.together += 1
             return 0.0
@@ -364,7 +364,7 @@ class Fed:
 def test_who_is_fed_gets_all_and_then_the_end_once(start: Callable[[str], Channel]) -> None:
     channel, fed = start(SPEAK), Fed()
     time.sleep(0.2)  # some of it has come before
-    channel.feed(fed.take)
+    channel.feed(fed.receive)
     fed.wait(lambda: fed.ends > 0)
     assert bytes(fed.heard) == b"out\n"
     assert channel.exit_status() == 3
@@ -376,7 +376,7 @@ def test_who_is_fed_gets_all_and_then_the_end_once(start: Callable[[str], Channe
 
 def test_8_mib_are_fed_in_order(start: Callable[[str], Channel]) -> None:
     channel, fed = start(ECHO), Fed()
-    channel.feed(fed.take)
+    channel.feed(fed.receive)
     channel.write(LARGE)
     fed.wait(lambda: len(fed.heard) >= len(LARGE))
     assert bytes(fed.heard) == LARGE
@@ -387,7 +387,7 @@ def test_8_mib_are_fed_in_order(start: Callable[[str], Channel]) -> None:
 
 def test_a_flood_on_stderr_delays_nobody_who_is_fed(start: Callable[[str], Channel]) -> None:
     channel, fed = start(FLOOD_STDERR), Fed()
-    channel.feed(fed.take)
+    channel.feed(fed.receive)
     fed.wait(lambda: fed.ends > 0)
     assert bytes(fed.heard) == b"done\n"
 
@@ -398,7 +398,7 @@ def test_who_wants_a_pause_is_fed_nothing_for_so_long_and_others_go_on(
     slow, fast = Fed(pause_s=0.4), Fed()
     channels = [start(ECHO), start(ECHO)]
     for channel, fed in zip(channels, (slow, fast), strict=True):
-        channel.feed(fed.take)
+        channel.feed(fed.receive)
     channels[0].write(b"one")
     slow.wait(lambda: slow.heard == b"one")
     began_at = time.monotonic()
@@ -413,7 +413,7 @@ def test_who_wants_a_pause_is_fed_nothing_for_so_long_and_others_go_on(
 def test_what_comes_in_a_pause_is_fed_in_a_few_pieces(start: Callable[[str], Channel]) -> None:
     """So of many reports the newest is heard soon: each alone, with a pause after it, would come minutes late."""
     channel, fed = start(ECHO), Fed(pause_s=0.4)
-    channel.feed(fed.take)
+    channel.feed(fed.receive)
     channel.write(b"first")
     fed.wait(lambda: fed.heard == b"first")
     for _ in range(200):
@@ -424,7 +424,7 @@ def test_what_comes_in_a_pause_is_fed_in_a_few_pieces(start: Callable[[str], Cha
 
 def test_to_close_ends_the_feeding_also_in_a_pause(start: Callable[[str], Channel]) -> None:
     channel, fed = start(ECHO), Fed(pause_s=60.0)
-    channel.feed(fed.take)
+    channel.feed(fed.receive)
     channel.write(b"x")
     fed.wait(lambda: fed.heard == b"x")
     channel.close()
@@ -435,12 +435,12 @@ def test_to_close_ends_the_feeding_also_in_a_pause(start: Callable[[str], Channe
 def test_who_closes_while_being_fed_is_told_the_end(start: Callable[[str], Channel]) -> None:
     channel, fed = start(ECHO), Fed()
 
-    def take(data: bytes) -> float:
+    def receive(data: bytes) -> float:
         if data:
             channel.close()
-        return fed.take(data)
+        return fed.receive(data)
 
-    channel.feed(take)
+    channel.feed(receive)
     channel.write(b"x")
     fed.wait(lambda: fed.ends > 0)
     assert bytes(fed.heard) == b"x"
@@ -449,7 +449,7 @@ def test_who_closes_while_being_fed_is_told_the_end(start: Callable[[str], Chann
 def test_a_channel_that_is_closed_feeds_the_end_alone(start: Callable[[str], Channel]) -> None:
     channel, fed = start(ECHO), Fed()
     channel.close()
-    channel.feed(fed.take)
+    channel.feed(fed.receive)
     fed.wait(lambda: fed.ends > 0)
     assert (bytes(fed.heard), fed.ends) == (b"", 1)
 
@@ -465,7 +465,7 @@ def test_who_is_fed_misses_nothing_while_keys_are_exchanged(
     assert connection is not None
     exchanged = connection.session_id, connection.H
     connection.packetizer.REKEY_BYTES = 1 << 20  # paramiko's own is 512 MiB
-    channel.feed(fed.take)
+    channel.feed(fed.receive)
     for _ in range(3):
         channel.write(LARGE)
     fed.wait(lambda: len(fed.heard) >= 3 * len(LARGE))

@@ -43,4 +43,4 @@ class Pods:
             "create", "--validate=false", "--filename=-", stdin=json.dumps(everything).encode()
         )
         self.hosts = in_pods(plan, self.lent.id).hosts
-        assert within(SOON_S, lambda: self.lent.look(self.lent.count)[1] is None), self.lent.look(1)
+        assert within(SOON_S, lambda: self.lent.check(self.lent.count)[1] is None), self.lent.check(1)

@@ -71,7 +71,7 @@ def test_what_is_made_is_found_by_its_label_and_deleted_by_its_uid(
         ("statefulsets", "t"),
     ]
     assert made.end() is None
-    _, waits = made.look(2)
+    _, waits = made.check(2)
     assert waits is not None
     assert waits.why == "0 of 2 pods run; t-0 is not there yet"
     uid = server.objects["statefulsets", "t"]["metadata"]["uid"]

@@ -18,7 +18,7 @@ from tests.sim.hush import check_frame
 from tests.sim.wires import Wire
 
 if TYPE_CHECKING:
-    from orchestrator.head.reach.transport import Channel, Take
+    from orchestrator.head.reach.transport import Channel, Receiver
     from tests.sim.head import Head
     from tests.sim.machine import Machine
 
@@ -99,16 +99,16 @@ class SimChannel:
         del self._data[:size]
         return taken
 
-    def feed(self, take: Take) -> None:
+    def feed(self, receive: Receiver) -> None:
         """See Channel."""
-        self._head.world.fibers.start(self._head.fibers, lambda: self._feed(take))
+        self._head.world.fibers.start(self._head.fibers, lambda: self._feed(receive))
 
-    def _feed(self, take: Take) -> None:
+    def _feed(self, receive: Receiver) -> None:
         while data := self.read(READ_BYTES):
-            pause_s = take(data)
+            pause_s = receive(data)
             if pause_s > 0:
                 self._head.world.fibers.wait(pause_s)
-        take(b"")
+        receive(b"")
 
     def write(self, data: bytes) -> None:
         """See Channel. The kernel takes all of it at once."""

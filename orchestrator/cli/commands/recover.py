@@ -18,7 +18,7 @@ from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
-    from orchestrator.head.hosts.recovery import Found, Search
+    from orchestrator.head.hosts.recovery import Remembered, Search
     from orchestrator.head.journal.states import Unreadable
 
 _FAREWELL_S = 10.0
@@ -45,7 +45,7 @@ def query_hosts(
     give_up_at = session.now() + _FAREWELL_S
     while True:
         result = search(ask, trusted, timeout_s=TIMEOUT_S, at=time.monotonic())
-        if not any(one.watched_on for one in result.found.values()) or session.now() >= give_up_at:
+        if not any(one.watched_on for one in result.runs.values()) or session.now() >= give_up_at:
             return result, plans
         session.pause(_LOOK_AGAIN_S)
 
@@ -98,7 +98,7 @@ def check_give_up(give_up: Sequence[str], loss: Loss, search: Search) -> None:
             names = ", ".join(unreadable)
             hint = f"these cannot be read: {names}" if names else "`orch kill` ends a run that can be read"
             raise UsageError(f"{run_id} is not among the runs that cannot be read", hint=hint)
-        run = search.found.get(run_id)
+        run = search.runs.get(run_id)
         if run is not None and run.lives_on:
             where = ", ".join(sorted(run.lives_on))
             raise Refused(
@@ -108,7 +108,7 @@ def check_give_up(give_up: Sequence[str], loss: Loss, search: Search) -> None:
 
 
 def rebuild(
-    session: Session, search: Search, chosen: Sequence[Found], loss: Loss, give_up: Sequence[str]
+    session: Session, search: Search, chosen: Sequence[Remembered], loss: Loss, give_up: Sequence[str]
 ) -> str | None:
     """Write the journal. An old file that cannot be read is renamed first; return its new path."""
     from orchestrator.head.coordinator.succession import take_lock
@@ -139,7 +139,7 @@ def rebuild(
 
 
 def keep_secrets(
-    session: Session, chosen: Sequence[Found], plans: Sequence[tuple[Plan, Mapping[str, str]]]
+    session: Session, chosen: Sequence[Remembered], plans: Sequence[tuple[Plan, Mapping[str, str]]]
 ) -> dict[str, list[str]]:
     """Save the values of secrets from the specs. Return by run the names of those that no spec has."""
     from orchestrator.head.node.secrets import Secrets
@@ -159,7 +159,7 @@ def keep_secrets(
 
 def choose(
     search: Search, take_over: Sequence[str], known: Mapping[str, str]
-) -> tuple[list[Found], list[Found]]:
+) -> tuple[list[Remembered], list[Remembered]]:
     """Return the runs to adopt, and the others with the reason.
 
     Args:
@@ -167,14 +167,14 @@ def choose(
         take_over: Runs to adopt even where another coordinator drives them. UsageError where one was not found.
         known: The phases of the runs that the journal holds. They are shown only where a task of them is alive.
     """
-    unknown = [run_id for run_id in take_over if run_id not in search.found]
+    unknown = [run_id for run_id in take_over if run_id not in search.runs]
     if unknown:
         raise UsageError(
             f"nothing found of {', '.join(unknown)}", hint="`orch recover` without --take-over lists the runs"
         )
-    chosen: list[Found] = []
-    others: list[Found] = []
-    for one in search.found.values():
+    chosen: list[Remembered] = []
+    others: list[Remembered] = []
+    for one in search.runs.values():
         if one.run_id in known:
             if not one.lives_on:
                 continue
@@ -193,7 +193,7 @@ def choose(
     return chosen, others
 
 
-def shown(chosen: Sequence[Found], others: Sequence[Found]) -> list[str]:
+def shown(chosen: Sequence[Remembered], others: Sequence[Remembered]) -> list[str]:
     """Return the runs with their tasks, for people."""
     rows = []
     for one in chosen:
@@ -209,7 +209,7 @@ def shown(chosen: Sequence[Found], others: Sequence[Found]) -> list[str]:
     return rows
 
 
-def document(chosen: Sequence[Found], others: Sequence[Found]) -> list[dict[str, Any]]:
+def document(chosen: Sequence[Remembered], others: Sequence[Remembered]) -> list[dict[str, Any]]:
     """Return the document for `--json`."""
     return [
         {

@@ -280,7 +280,7 @@ class Coordinator:
         for run in runs:
             if run.plan == plan and not run.phase.is_terminal:
                 conflicts.refuse_scratch(run, from_scratch=from_scratch)
-                with disk.told_to_people(self.paths.state_dir):
+                with disk.explained(self.paths.state_dir):
                     self._messenger.save(run.run_id, recipients)  # their tokens may be new
                 return run, False
         conflicts.refuse_start(plan, runs, {one.name: one.run_id for one in self._set_aside})
@@ -290,7 +290,7 @@ class Coordinator:
         directory = self.paths.run_dir(run_id)
         self._left_files.await_end(run_id)
         try:
-            with disk.told_to_people(directory):
+            with disk.explained(directory):
                 os.makedirs(directory, mode=0o700, exist_ok=True)
                 self._secrets.save(run_id, secrets)
                 self._messenger.save(run_id, recipients)
@@ -449,7 +449,7 @@ class Coordinator:
         def bring(link: Asks) -> Part:
             return outputs.bring(link, run, one, directory, sha256=sha256, replace=replace)
 
-        with self._fetching[run.run_id], outputs.told_to_people(one, directory):
+        with self._fetching[run.run_id], outputs.explained(one, directory):
             return self._executor.lease(run, one.host, bring)
 
     def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:

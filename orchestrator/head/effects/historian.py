@@ -56,7 +56,12 @@ class Historian:
         self._runs, self._run_dir, self._now, self._clock = runs, run_dir, now, clock
         self._seen: dict[str, _Seen] = {}
         self._ended: deque[Run] = deque(maxlen=_ENDED_MAX)
-        self._lookout = Lookout(self._look, EVERY_S, name="history", gap="the history has a gap")
+        self._lookout = Lookout(
+            lambda: self.sample(ending=self._lookout.is_ending),
+            EVERY_S,
+            name="history",
+            gap="the history has a gap",
+        )
 
     def start(self) -> None:
         """Begin to sample."""
@@ -74,9 +79,6 @@ class Historian:
         """Remove the histories of runs that the journal has forgotten."""
         for run_id in run_ids:
             history.remove(os.path.join(self._run_dir(run_id), FILE))
-
-    def _look(self) -> None:
-        self.sample(ending=self._lookout.is_ending)
 
     def sample(self, *, ending: bool = False) -> None:
         """Look at all runs once. One that has ended is written and closed."""

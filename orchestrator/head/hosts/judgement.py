@@ -288,7 +288,7 @@ def _gpus(plan: Plan, one: Met) -> Iterator[Finding]:
 
 def _clock(one: Met) -> list[Finding]:
     clock = HostClock()
-    clock.told(one.health["time"], one.asked_at, one.answered_at)
+    clock.add_sample(one.health["time"], one.asked_at, one.answered_at)
     return [finding("host.clock", f"{one.name}: {clock.sentence}", one.name)] if clock.is_off else []
 
 

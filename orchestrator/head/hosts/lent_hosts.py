@@ -74,9 +74,9 @@ class LentHosts:
         self._patient_since: dict[str, float] = {}
         self._left: dict[tuple[str, str], str] = {}
         """By run and host, the identity that was drained last: each is asked for once, even if it is refused."""
-        self._told: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
         self._ending = False
-        self._lookout = Lookout(self.look, LOOK_S, name="lent-hosts", gap="lent hosts were not looked at")
+        self._lookout = Lookout(self.check, LOOK_S, name="lent-hosts", gap="lent hosts were not looked at")
 
     def start(self) -> None:
         """Begin to look."""
@@ -87,7 +87,7 @@ class LentHosts:
         self._ending = True
         self._lookout.close(wait_s=1.0)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look once at all that is lent."""
         if self._ending:
             return
@@ -103,9 +103,9 @@ class LentHosts:
                     self._lender.give_back(allocation)
                     log.info("what was lent as %s is given back", allocation)
                 except OrchestratorError as e:
-                    if self._told.get(allocation) != e.message:
+                    if self._warned.get(allocation) != e.message:
                         log.warning("%s is not given back: %s", allocation, e.message)
-                        self._told[allocation] = e.message
+                        self._warned[allocation] = e.message
 
     def _may_go(self, allocation: str, runs: list[Run]) -> bool:
         """Wait for a fetch as long as it takes: it ends by itself, at the latest when its host does not answer."""

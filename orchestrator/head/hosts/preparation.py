@@ -112,7 +112,9 @@ def prepare(
         # Ask who drives what on the host, before anything is changed there
         directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
         answer = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
-        others = conflicts.of_others(run.plan, run.run_id, run.owner, ownership.told(name, answer), is_known)
+        others = conflicts.of_others(
+            run.plan, run.run_id, run.owner, ownership.driven(name, answer), is_known
+        )
         problem = conflicts.driven(run.plan, others, run.owner)
         if problem is not None:
             raise OrderRefused(problem)

@@ -28,7 +28,7 @@ EPOCHS_UNHEARD = 1000
 all others, and would refuse a lower one for ever. It is more than the number of coordinators that can have succeeded
 one another while only that host was connected."""
 
-EPOCH_TOLD_MAX = 1_000_000
+EPOCH_BELIEVED_MAX = 1_000_000
 """An epoch counts the starts of a coordinator: this is two years of one a minute. What a host tells beyond that counts
 for this host alone (`Host.fence`). Else one that lies would lift the epoch of all until none could be higher."""
 
@@ -58,7 +58,7 @@ class Trusted:
         name = run_id.rsplit("-", 2)[0]  # a run id is its name, the day and the time
         return self.copies.get(run_id) or next((plan for plan in self.specs if plan.name == name), None)
 
-    def may_tell(self, host: HostPlan, run_id: str) -> bool:
+    def believes(self, host: HostPlan, run_id: str) -> bool:
         """Return whether what a host tells of a run is heard: not where the run's plan does not have that host."""
         plan = self.plan_of(run_id)
         return plan is None or host.connection in {other.connection for other in plan.hosts}
@@ -74,7 +74,7 @@ class Recorded(NamedTuple):
 
 
 @dataclass(slots=True)
-class Found:
+class Remembered:
     """A run that some hosts remember. Hosts that its plan does not have say nothing of it."""
 
     run_id: str
@@ -85,7 +85,7 @@ class Found:
     lives_on: set[str] = field(default_factory=set)
     fences: dict[HostPlan, int] = field(default_factory=dict)
     """The epochs that are not believed of others, by what it takes to connect."""
-    told: dict[HostPlan, tuple[TaskReport, ...]] = field(default_factory=dict)
+    reported: dict[HostPlan, tuple[TaskReport, ...]] = field(default_factory=dict)
     """What each host reported, by what it takes to connect, since the given specs may use other names than the run."""
     records: list[Recorded] = field(default_factory=list)
     run: Run | None = None
@@ -105,7 +105,7 @@ class Found:
     def reports(self) -> list[tuple[str, TaskReport]]:
         """The newest report of each task, with the name of its host, in the order of the tasks."""
         newest: dict[TaskId, tuple[str, TaskReport]] = {}
-        for host, reports in self.told.items():
+        for host, reports in self.reported.items():
             for report in reports:
                 if report.task not in newest or newest[report.task][1].generation < report.generation:
                     newest[report.task] = (host.name, report)
@@ -117,7 +117,7 @@ class Search:
     """The answers of all hosts, and the runs found in them."""
 
     answers: list[Answer[KnownRuns]]
-    found: dict[str, Found]
+    runs: dict[str, Remembered]
     epoch: int
     """An epoch that is not below what any host has obeyed, for any run."""
     at: float = 0.0
@@ -129,7 +129,7 @@ def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Se
     wanted = {host.connection: host for plan in trusted.plans for host in plan.hosts}
     asked = asker.ask([(host, [orders.runs(records=True)]) for host in wanted.values()], timeout_s=timeout_s)
     answers = {answer.host.connection: answer for answer in asked}
-    runs_by_id = _found(answers.values(), trusted, at)
+    runs_by_id = _collect(answers.values(), trusted, at)
     for one in runs_by_id.values():
         # Rebuild a run, or say why it is not recovered
         record = one.newest(one.records)
@@ -149,10 +149,10 @@ def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Se
 
 
 def _believed(epoch: int) -> int:
-    return min(epoch, EPOCH_TOLD_MAX)
+    return min(epoch, EPOCH_BELIEVED_MAX)
 
 
-def _heard(run: Run, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> list[HostPlan]:
+def _answered(run: Run, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> list[HostPlan]:
     """Return the hosts of a run that answered, with its spares: a spare may have joined after the record.
 
     The run's plan is one that was vouched for, so each of its hosts was asked.
@@ -161,28 +161,28 @@ def _heard(run: Run, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> list[Host
     return [host for host in hosts if answers[host.connection].unheard is None]
 
 
-def _found(answers: Iterable[Answer[KnownRuns]], trusted: Trusted, at: float) -> dict[str, Found]:
-    runs: dict[str, Found] = {}
+def _collect(answers: Iterable[Answer[KnownRuns]], trusted: Trusted, at: float) -> dict[str, Remembered]:
+    runs: dict[str, Remembered] = {}
     for answer in answers:
         for reply in answer.replies:
             for known in reply.ok["runs"] if reply.ok else ():
                 if known["directory"]:
-                    one = runs.setdefault(known["run"], Found(known["run"]))
+                    one = runs.setdefault(known["run"], Remembered(known["run"]))
                     _add(one, answer.host, known, trusted, at)
     return runs
 
 
-def _add(one: Found, host: HostPlan, known: KnownRun, trusted: Trusted, at: float) -> None:
-    if not trusted.may_tell(host, one.run_id):
+def _add(one: Remembered, host: HostPlan, known: KnownRun, trusted: Trusted, at: float) -> None:
+    if not trusted.believes(host, one.run_id):
         return
     one.epoch = max(one.epoch, _believed(known["epoch"]))
-    if known["epoch"] > EPOCH_TOLD_MAX:
+    if known["epoch"] > EPOCH_BELIEVED_MAX:
         one.fences[host.connection] = known["epoch"]
     if known["watched"]:
         one.watched_on.add(host.name)
     if known["alive"]:
         one.lives_on.add(host.name)
-    one.told[host.connection] = tuple(
+    one.reported[host.connection] = tuple(
         wire.task_report(task, at=at, unix_time=time.time())
         for task in known["tasks"]
         if task["generation"] <= _GENERATION_MAX
@@ -197,7 +197,11 @@ def _add(one: Found, host: HostPlan, known: KnownRun, trusted: Trusted, at: floa
 
 
 def _judge_ended(
-    one: Found, record: Recorded, trusted: Trusted, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float
+    one: Remembered,
+    record: Recorded,
+    trusted: Trusted,
+    answers: Mapping[HostPlan, Answer[KnownRuns]],
+    at: float,
 ) -> None:
     """Say how the run has ended. What lives on other hosts, a person may adopt: one host's word ends nothing there."""
     one.phase = record.run.phase.value
@@ -219,7 +223,11 @@ def _judge_ended(
 
 
 def _rebuild(
-    one: Found, record: Recorded, trusted: Trusted, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float
+    one: Remembered,
+    record: Recorded,
+    trusted: Trusted,
+    answers: Mapping[HostPlan, Answer[KnownRuns]],
+    at: float,
 ) -> None:
     end_it = f"`orch gc --even-alive {one.run_id}` ends what lives of it on {listed(sorted(one.lives_on))}"
     plan = trusted.plan_of(one.run_id)
@@ -238,7 +246,7 @@ def _rebuild(
         )
         return
     reported = rebuild.of_their_own(
-        run, {host.name: one.told.get(host.connection, ()) for host in _heard(run, answers)}
+        run, {host.name: one.reported.get(host.connection, ()) for host in _answered(run, answers)}
     )
     missing = rebuild.unaccounted(run, reported)
     if missing:
@@ -255,7 +263,7 @@ def _silent(answers: Mapping[HostPlan, Answer[KnownRuns]]) -> str:
     return f" on the hosts that answered ({listed(sorted(silent))} did not)" if silent else ""
 
 
-def _ends(one: Found, at: float) -> str:
+def _ends(one: Remembered, at: float) -> str:
     """Describe how the last tasks of a run ended, and what a person can do."""
     lines = [_end(host, report, at) for host, report in one.reports]
     more = [f"and {len(lines) - _NAMED_MAX} more"] if len(lines) > _NAMED_MAX else []
@@ -271,7 +279,7 @@ def _end(host: str, report: TaskReport, at: float) -> str:
     return f"{when}{report.task} on {host} {how(report.exit)}"
 
 
-def write(journal: Journal, chosen: Sequence[Found], *, epoch: int, at: float) -> None:
+def write(journal: Journal, chosen: Sequence[Remembered], *, epoch: int, at: float) -> None:
     """Put the runs into the journal, and raise its epoch so that every host will obey the next coordinator.
 
     Args:

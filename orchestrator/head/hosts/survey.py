@@ -88,7 +88,7 @@ def survey(
         plan = by_name[host]
         try:
             with leased(plan, transports[plan.transport], bundle, run.run_id, watch) as link:
-                return _look(link, plan, pythons, directories, probe)
+                return _survey_host(link, plan, pythons, directories, probe)
         except LinkDown as e:
             return Surveyed(plan, why=str(e))
         except OrderRefused as e:
@@ -122,7 +122,7 @@ def survey(
     return Survey(surveyed, None, tuple(tried))
 
 
-def _look(
+def _survey_host(
     link: HostLink,
     host: HostPlan,
     pythons: Sequence[str],

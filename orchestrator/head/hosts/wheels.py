@@ -31,7 +31,7 @@ class Wheels:
     def __init__(self, environment: Environment, directory: str, progress: Callable[[str], None]) -> None:
         self._environment = environment
         self._directory = directory
-        self._told = progress
+        self._progress = progress
         self._lock = threading.Lock()
 
     def of(self, host: EnvironmentState) -> dict[str, tuple[str, str]]:
@@ -44,7 +44,7 @@ class Wheels:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                self._told("waits for another `orch setup` that collects wheels …")
+                self._progress("waits for another `orch setup` that collects wheels …")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.isdir(place):
                 self._collect(place, version, host)
@@ -61,7 +61,7 @@ class Wheels:
         old = [entry for entry in known if entry not in interrupted][: 1 - KEPT_MAX]
         for entry in (*interrupted, *(entry for entry in old if time.time() - _asked_at(entry) > KEPT_S)):
             shutil.rmtree(entry.path, ignore_errors=True)
-        self._told(f"collecting wheels for Python {version} on {host['machine']} ({host['libc']}) …")
+        self._progress(f"collecting wheels for Python {version} on {host['machine']} ({host['libc']}) …")
         with tempfile.TemporaryDirectory(dir=self._directory, prefix=".") as fresh:
             whole = os.path.join(fresh, "whole")
             os.mkdir(whole)
@@ -78,7 +78,7 @@ class Wheels:
             wheels = os.listdir(whole)
             durable.sync_tree(whole)
             durable.place(whole, place)
-        self._told(f"collected {counted(len(wheels), 'wheel')}")
+        self._progress(f"collected {counted(len(wheels), 'wheel')}")
 
 
 def _asked_at(collection: os.DirEntry[str]) -> float:

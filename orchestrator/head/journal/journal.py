@@ -40,15 +40,15 @@ class Part:
 
     def __init__(self, db: sqlite3.Connection, as_error: Callable[[sqlite3.Error], JournalError]) -> None:
         self._db = db
-        self._told = as_error
+        self._as_error = as_error
 
     def __enter__(self) -> None:
         if not self._db.in_transaction:  # a full disk has rolled back all that was before
-            raise self._told(sqlite3.OperationalError("the transaction was rolled back"))
+            raise self._as_error(sqlite3.OperationalError("the transaction was rolled back"))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, sqlite3.Error):
-            raise self._told(error) from error
+            raise self._as_error(error) from error
 
 
 class Transaction:
@@ -65,14 +65,14 @@ class Transaction:
     ) -> None:
         """Prepare it; `committed` is called once it is on the disk."""
         self._db = db
-        self._told = as_error
+        self._as_error = as_error
         self._committed = committed
 
     def __enter__(self) -> None:
         try:
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as e:
-            raise self._told(e) from e
+            raise self._as_error(e) from e
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
@@ -80,12 +80,12 @@ class Transaction:
                 self._db.execute("COMMIT")
             except sqlite3.Error as e:
                 self._rollback()
-                raise self._told(e) from e
+                raise self._as_error(e) from e
             self._committed()
             return
         self._rollback()
         if isinstance(error, sqlite3.Error):
-            raise self._told(error) from error
+            raise self._as_error(error) from error
 
     def _rollback(self) -> None:
         if self._db.in_transaction:  # a full disk may have rolled back already

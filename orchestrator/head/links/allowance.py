@@ -47,7 +47,7 @@ class Intake:
         self._reports = Allowance(reports_per_s, reports_per_s * BURST_S, now)
         self._bytes = Allowance(bytes_per_s, bytes_per_s * BURST_S, now)
         self._waited_s = 0.0
-        self._told = False
+        self._was_flood = False
 
     def spend(self, reported: bool, unasked_bytes: int, now: float) -> float:
         """Count what was read, and return for how long to read nothing.
@@ -63,5 +63,5 @@ class Intake:
 
     def is_flood(self) -> bool:
         """Return whether it was slowed down for so long that it is worth a word. True only once."""
-        before, self._told = self._told, self._waited_s >= FLOOD_S
-        return self._told and not before
+        before, self._was_flood = self._was_flood, self._waited_s >= FLOOD_S
+        return self._was_flood and not before

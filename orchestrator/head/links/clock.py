@@ -16,7 +16,7 @@ class HostClock:
     def __init__(self) -> None:
         self._low, self._high = -math.inf, math.inf
 
-    def told(self, time: float, asked: float, answered: float) -> None:
+    def add_sample(self, time: float, asked: float, answered: float) -> None:
         """Take what the host's clock said, and when it was asked and had answered by the head's, in Unix time."""
         low, high = time - answered, time - asked
         if low > self._high or high < self._low:  # one of the clocks was set meanwhile

@@ -130,7 +130,7 @@ class Conversation:
             self._is_writing = bool(self._outbox)
             if self._is_writing:
                 self._crew.do(self._write)
-        self._crew.again(self._look, check_s)
+        self._crew.again(self._check_silence, check_s)
 
     def send(
         self,
@@ -182,7 +182,7 @@ class Conversation:
 
     def end(self) -> None:
         """Fail all orders without a reply, now and from now on."""
-        self._crew.no_more(self._look)
+        self._crew.no_more(self._check_silence)
         with self._lock:
             self._ended.set()
             waiting, self._waiting = self._waiting, {}
@@ -235,11 +235,11 @@ class Conversation:
             self.channel.close()
         return data
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """Break off where nothing was heard for too long."""
         silent_s = time.monotonic() - self.heard_at
         if silent_s > self._silence_max_s():
-            self._crew.no_more(self._look)
+            self._crew.no_more(self._check_silence)
             self.break_off(f"nothing was heard for {duration(silent_s)}")
 
 

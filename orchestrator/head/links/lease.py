@@ -27,21 +27,21 @@ class _Awaited:
     """Listens for one thing only: that the host is up, or why not."""
 
     def __init__(self) -> None:
-        self.told = threading.Event()
+        self.answered = threading.Event()
         self.why: str | None = None
         self.problem: Problem | None = None
 
     def up(self, run_id: str, host: str, hello: Greeting) -> None:  # noqa: ARG002 (a Listener's signature)
         self.why = None
-        self.told.set()
+        self.answered.set()
 
     def down(self, run_id: str, host: str, problem: str) -> None:  # noqa: ARG002
         self.why = problem
-        self.told.set()
+        self.answered.set()
 
     def refused(self, run_id: str, host: str, problem: Problem) -> None:  # noqa: ARG002
         self.problem = problem
-        self.told.set()
+        self.answered.set()
 
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         """Ignore it: what its tasks did is known already."""
@@ -71,7 +71,7 @@ def leased(
     link.fence(run_id, fence)
     link.attach(run_id, watch)
     try:
-        if not awaited.told.wait(CONNECT_TIMEOUT_S):
+        if not awaited.answered.wait(CONNECT_TIMEOUT_S):
             raise LinkDown(f"{host.name} did not answer within {duration(CONNECT_TIMEOUT_S)}")
         if awaited.problem is not None:
             raise OrderRefused(awaited.problem)

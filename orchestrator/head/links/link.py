@@ -288,7 +288,7 @@ class HostLink:
 
     def _try_again(self, error: Exception | None) -> None:
         """Say what was wrong, and connect anew later."""
-        delay_s = self._told(error) if error is not None else None
+        delay_s = self._report_failure(error) if error is not None else None
         if time.monotonic() - self._began_at > self._pace.steady_s:
             self._tries = 0
         if delay_s is None:
@@ -298,11 +298,11 @@ class HostLink:
             if not self._closed:
                 self._crew.later(delay_s * random.uniform(0.75, 1.25), self._try)
 
-    def _told(self, error: Exception) -> float | None:
+    def _report_failure(self, error: Exception) -> float | None:
         """Tell runs of it, and return how long to wait before the next try; None to wait as usual."""
         match error:
             case ConnectFailed():
-                self._tell_down(error.message)
+                self._report_down(error.message)
             case FrameError() | WireError():
                 return self._misbehaved(error)
             case HostError():
@@ -316,7 +316,7 @@ class HostLink:
                 return self._pace.refused_retry_s
             case _:  # a fault of ours must not end the link for good: say it and try again
                 log.error("link %s", self.host.name, exc_info=error)
-                self._tell_down("a fault in orch; see the coordinator's log")
+                self._report_down("a fault in orch; see the coordinator's log")
         return None
 
     def _serve(self, connection: Conversation, started: bootstrap.Started) -> None:
@@ -339,16 +339,16 @@ class HostLink:
             if started.hello["psutil_wanted"]:
                 self._crew.later(PSUTIL_AFTER_S, partial(_bring_psutil, connection))
             connection.start(self._silence_max_s, self._pace.silence_check_s)
-            self._take(connection, started.frames)
+            self._receive(connection, started.frames)
             reception = Reception(
                 started.decoder,
                 Intake(self._pace.reports_per_s, self._pace.unasked_bytes_per_s, time.monotonic()),
-                heard=partial(self._take, connection),
-                flooded=self._tell_flood,
+                heard=partial(self._receive, connection),
+                flooded=self._report_flood,
                 # Whoever reads other connections too must not wait for the end of this one.
                 ended=lambda error: self._crew.do(partial(ended, error)),
             )
-            connection.channel.feed(reception.take)
+            connection.channel.feed(reception.receive)
         except Exception as e:
             ended(e)
 
@@ -364,11 +364,11 @@ class HostLink:
             if time.monotonic() - began_at > self._pace.forgiven_s:
                 self._misfits = 0
             if error is None and not self._closed:
-                self._tell_down(connection.why or _broken(connection))
+                self._report_down(connection.why or _broken(connection))
         finally:
             self._try_again(error)
 
-    def _take(self, connection: Conversation, frames: Frames) -> tuple[bool, int]:
+    def _receive(self, connection: Conversation, frames: Frames) -> tuple[bool, int]:
         """Hand on replies and the newest report: older ones say nothing that it does not say. Raises WireError.
 
         Returns:
@@ -387,7 +387,7 @@ class HostLink:
                         self._listener.reported(run_id, self.host.name, frame["report"], self)
         return newest is not None, asked_bytes
 
-    def _tell_flood(self) -> None:
+    def _report_flood(self) -> None:
         problem = f"{self.host.name} sends more than orch reads of a host; it is read more slowly"
         log.warning("link %s: %s", self.host.name, problem)
         for run_id in self._served():
@@ -403,7 +403,7 @@ class HostLink:
             problem = f"it misbehaves: {problem}; it is connected to again in about {duration(delay_s)}"
             self._misbehaves = problem
         log.warning("link %s: %s", self.host.name, problem)
-        self._tell_down(problem)
+        self._report_down(problem)
         return delay_s
 
     def _watch(self, connection: Conversation, run_id: str, watch: Watch) -> None:
@@ -416,7 +416,7 @@ class HostLink:
     def _silence_max_s(self) -> float:
         return min((w.silence_max_s for w in self._watches.values()), default=60.0)
 
-    def _tell_down(self, problem: str) -> None:
+    def _report_down(self, problem: str) -> None:
         for run_id in self._served():
             self._listener.down(run_id, self.host.name, cleaned(problem))
 

@@ -9,7 +9,7 @@ from orchestrator.core.words import duration, listed
 from orchestrator.protocol.orders import Claimed, KnownRun, KnownRuns
 
 
-def told(host: str, answer: KnownRuns) -> list[Driven]:
+def driven(host: str, answer: KnownRuns) -> list[Driven]:
     """Return the runs that a host knows, and that whose its checkpoint directory is."""
     runs = [_of_run(host, one) for one in answer["runs"]]
     stamp = answer.get("checkpoint")

@@ -39,8 +39,8 @@ class Reception:
         self._ended = ended
         self._is_over = False
 
-    def take(self, data: bytes) -> float:
-        """Take what has come, `b""` for the end. Return for how long to read nothing. See `transport.Take`."""
+    def receive(self, data: bytes) -> float:
+        """Take what has come, `b""` for the end. Return for how long to read nothing. See `transport.Receiver`."""
         if self._is_over:
             return 0.0
         if not data:

@@ -21,7 +21,7 @@ from orchestrator.protocol.hello import Command
 
 _READ_BYTES = 1 << 16
 
-Take = Callable[[str, int, bytes], None]
+Output = Callable[[str, int, bytes], None]
 """Takes what was written: on which host, to which stream (1 or 2), and what."""
 
 
@@ -39,11 +39,11 @@ class Remote:
     """The command on all of its hosts. `stop` may be called from any thread, while `run` waits in another."""
 
     def __init__(
-        self, transports: Mapping[str, Transport], bundle: Callable[[], Bundle], output: Take
+        self, transports: Mapping[str, Transport], bundle: Callable[[], Bundle], output: Output
     ) -> None:
         self._transports = transports
         self._bundle = bundle
-        self._take = output
+        self._output = output
         self._channels: dict[str, Channel] = {}
         self._stopped = False
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class Remote:
             for message, blob in decoder.feed(data):
                 frame = edge.command(host.name, message)
                 if "stream" in frame:
-                    self._take(host.name, frame["stream"], blob)
+                    self._output(host.name, frame["stream"], blob)
                 elif "error" in frame:
                     return Ended(host.name, problem=HostUnfit(host.name, frame["error"]))
                 else:

@@ -44,7 +44,7 @@ def why_reserved(path: str) -> str | None:
 
 
 @contextlib.contextmanager
-def told_to_people(path: str) -> Iterator[None]:
+def explained(path: str) -> Iterator[None]:
     """Raise what a person must know where `path` cannot be written."""
     try:
         yield

@@ -17,8 +17,8 @@ from orchestrator.head.reach.transport import (
     Channel,
     ChannelClosed,
     OpenChannels,
+    Receiver,
     Tail,
-    Take,
 )
 
 _DRAINED_READS_MAX = 16
@@ -95,9 +95,9 @@ class LocalChannel:
         self._closing = threading.Lock()
         # A descriptor is closed only while no thread uses it: its number may be reused a moment later.
         self._reading, self._writing = threading.Lock(), threading.Lock()
-        self._take: Take | None = None
+        self._receive: Receiver | None = None
         """Who is fed; None while read() is used."""
-        self._told = False
+        self._end_delivered = False
         """Whether it was told of the end. Of the reader's thread alone."""
         self.forget: Callable[[], None] = lambda: None
 
@@ -120,16 +120,16 @@ class LocalChannel:
                     return data
         return b""
 
-    def feed(self, receive: Take) -> None:
+    def feed(self, receive: Receiver) -> None:
         with self._reading:
-            self._take = receive
+            self._receive = receive
             if not self._closed and not self._ended:
                 os.set_blocking(self._stdout.fileno(), False)
                 READER.watch(self._stdout.fileno(), self._stdout_ready)
                 if not self._stderr.closed:
                     READER.watch(self._stderr.fileno(), self._stderr_ready)
                 return
-        READER.soon(self._tell_end)
+        READER.soon(self._deliver_end)
 
     def _stdout_ready(self) -> float:
         with self._reading:
@@ -143,9 +143,9 @@ class LocalChannel:
             if self._ended:
                 self._drain_stderr()
                 self._leave()
-        if data and self._take is not None:
-            return self._take(data)
-        self._tell_end()
+        if data and self._receive is not None:
+            return self._receive(data)
+        self._deliver_end()
         return 0.0
 
     def _stderr_ready(self) -> float:
@@ -159,10 +159,10 @@ class LocalChannel:
             if not pipe.closed:
                 READER.leave(pipe.fileno())
 
-    def _tell_end(self) -> None:
-        if not self._told and self._take is not None:
-            self._told = True
-            self._take(b"")
+    def _deliver_end(self) -> None:
+        if not self._end_delivered and self._receive is not None:
+            self._end_delivered = True
+            self._receive(b"")
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -189,15 +189,15 @@ class LocalChannel:
         os.close(self._alarm_writer)
         with self._reading, self._writing:
             self._drain_stderr()
-            if self._take is not None:
+            if self._receive is not None:
                 self._leave()
             for pipe in (self._stdin, self._stdout, self._stderr):
                 pipe.close()
             os.close(self._alarm)
         self._child.poll()
         self.forget()
-        if self._take is not None:
-            READER.soon(self._tell_end)
+        if self._receive is not None:
+            READER.soon(self._deliver_end)
 
     def stderr_tail(self) -> str:
         # A thread that waits in read() drains stderr itself, so there is something left only when none does.

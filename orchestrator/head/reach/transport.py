@@ -22,7 +22,7 @@ class ChannelClosed(OSError):
     """Nothing more can be written, because the other end is gone or close() was called."""
 
 
-Take = Callable[[bytes], float]
+Receiver = Callable[[bytes], float]
 """Takes what a channel has read; `b""` is the end. It does not block and raises nothing.
 
 It returns for how many seconds to read nothing of that channel: so a host that sends too much fills its own channel,
@@ -43,10 +43,10 @@ class Channel(Protocol):
         reading it, because stderr is drained by read() too.
         """
 
-    def feed(self, take: Take) -> None:
-        """Hand all that comes from now on to `take`, instead of read(), from whatever thread reads the connection.
+    def feed(self, receive: Receiver) -> None:
+        """Hand all that comes from now on to `receive`, instead of read(), from whatever thread reads the connection.
 
-        The calls follow each other. The last one is `take(b"")`: after the end of the output, or after close().
+        The calls follow each other. The last one is `receive(b"")`: after the end of the output, or after close().
         """
 
     def write(self, data: bytes) -> None:

@@ -48,8 +48,8 @@ class Accounts:
         """Return the accounts of runs until now, of those of which the journal tells anything."""
         with self._lock:
             self._refresh()
-            found = {run_id: self._account(run_id) for run_id in run_ids}
-        return {run_id: one for run_id, one in found.items() if one is not None}
+            accounts = {run_id: self._account(run_id) for run_id in run_ids}
+        return {run_id: one for run_id, one in accounts.items() if one is not None}
 
     def forget(self, run_id: str) -> None:
         """Forget a run that the journal has dropped."""
@@ -65,11 +65,11 @@ class Accounts:
         watched = history.watches(path)
         if self._watches and watched:
             watched[-1] = (watched[-1][0], now)
-        found = account(self._events.get(run_id, ()), now=now, moved=history.moves(path), watched=watched)
+        spent = account(self._events.get(run_id, ()), now=now, moved=history.moves(path), watched=watched)
         # The last moves are written a few seconds after the end.
-        if found is not None and found.is_final and now - found.end > 30:
-            self._final[run_id] = found
-        return found
+        if spent is not None and spent.is_final and now - spent.end > 30:
+            self._final[run_id] = spent
+        return spent
 
     def _refresh(self) -> None:
         if not os.path.exists(self._journal):
@@ -80,16 +80,16 @@ class Accounts:
                 rows = db.execute(_NEW, (self._seq, *sorted(kind.value for kind in KINDS))).fetchall()
         except sqlite3.Error:
             return  # it is tried again at the next question; the journal's own reader says what is wrong
-        for seq, told_at, run_id, name, generation, data in rows:
+        for seq, written_at, run_id, name, generation, data in rows:
             kind, self._seq = kind_of(name), seq
             if kind is not None:
-                at = datetime.fromisoformat(told_at).timestamp()
+                at = datetime.fromisoformat(written_at).timestamp()
                 self._events.setdefault(run_id, []).append(Event(at, kind, generation or 0, _slim(data)))
 
 
 def _slim(data: str) -> dict[str, float | None]:
     """Return what an account reads of an event's data."""
-    told = json.loads(data)
-    down = told.get("downtime") or {}
-    found = {name: told.get(name) for name in ("global_step", "steps_lost", "gpus", "seeding_s")}
-    return found | {name: down.get(name) for name in ("restored_s", "first_step_s")}
+    content = json.loads(data)
+    down = content.get("downtime") or {}
+    kept = {name: content.get(name) for name in ("global_step", "steps_lost", "gpus", "seeding_s")}
+    return kept | {name: down.get(name) for name in ("restored_s", "first_step_s")}

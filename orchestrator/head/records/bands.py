@@ -40,8 +40,8 @@ def called(task: str, name: str) -> str:
     >>> called("worker:0", "cpu_percent"), called("host:a", "gpu3_power_w")
     ('worker:0', 'a GPU 3')
     """
-    found = _GPU.match(name)
-    return task.removeprefix("host:") + (f" GPU {found[1]}" if found else "")
+    match = _GPU.match(name)
+    return task.removeprefix("host:") + (f" GPU {match[1]}" if match else "")
 
 
 def document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -55,29 +55,29 @@ def document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict[str, A
     begin, end = (float(query[key]) if query.get(key) else None for key in ("from", "to"))
     path, wanted = os.path.join(run_dir, history.FILE), (query.get("of", ""), query.get("name", ""))
     members = [one for one in history.names(path) if one[0] and family(*one) == wanted]
-    found = history.cells(path, members, begin=begin, end=end, count=count)
-    return {"schema": 1, "run_id": run_id, "of": wanted[0], "name": wanted[1], **band(found)}
+    series = history.cells(path, members, begin=begin, end=end, count=count)
+    return {"schema": 1, "run_id": run_id, "of": wanted[0], "name": wanted[1], **band(series)}
 
 
-def band(found: Mapping[Member, Mapping[int, float]]) -> dict[str, Any]:
+def band(series: Mapping[Member, Mapping[int, float]]) -> dict[str, Any]:
     """Return the lines, over a common axis; null where one was not measured.
 
-    >>> told = band({("w", "x"): {0: 1.0}, ("v", "x"): {0: 2.0}, ("u", "x"): {0: 9.0, 10: 9.0}})
-    >>> told["x"], told["middle"], told["outliers"][0]["called"]
+    >>> drawn = band({("w", "x"): {0: 1.0}, ("v", "x"): {0: 2.0}, ("u", "x"): {0: 9.0, 10: 9.0}})
+    >>> drawn["x"], drawn["middle"], drawn["outliers"][0]["called"]
     ([0, 10], [2.0, 9.0], 'u')
     """
-    xs = sorted({at for line in found.values() for at in line})
-    there = [[line[at] for line in found.values() if at in line] for at in xs]
+    xs = sorted({at for line in series.values() for at in line})
+    there = [[line[at] for line in series.values() if at in line] for at in xs]
     middle = [median(values) for values in there]
-    apart = sorted(found, key=lambda one: -_distance(found[one], dict(zip(xs, middle, strict=True))))
+    apart = sorted(series, key=lambda one: -_distance(series[one], dict(zip(xs, middle, strict=True))))
     return {
-        "members": len(found),
+        "members": len(series),
         "x": xs,
         "middle": middle,
         "low": [_quantile(values, 0.1) for values in there],
         "high": [_quantile(values, 0.9) for values in there],
         "outliers": [
-            {"task": one[0], "name": one[1], "called": called(*one), "y": [found[one].get(at) for at in xs]}
+            {"task": one[0], "name": one[1], "called": called(*one), "y": [series[one].get(at) for at in xs]}
             for one in apart[:OUTLIERS]
         ],
     }

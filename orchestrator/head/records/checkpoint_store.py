@@ -43,8 +43,8 @@ class CheckpointStore:
 
     def place(self) -> str | None:
         """Return the host that has the newest generation's directory; None if unknown."""
-        found = durable.read_object(self.root, "place.json")
-        return str(found["host"]) if found else None
+        record = durable.read_object(self.root, "place.json")
+        return str(record["host"]) if record else None
 
     def has(self, manifest: Manifest) -> bool:
         """Return whether that snapshot is complete here."""
@@ -53,8 +53,8 @@ class CheckpointStore:
     def holds(self, global_step: int | None, saved_at: float) -> bool:
         """Return whether the checkpoint of that step and time (Unix) is here, in any generation."""
         return any(
-            found["global_step"] == global_step and abs(found["saved_at"] - saved_at) < _SAME_S
-            for found in self._load("")
+            manifest["global_step"] == global_step and abs(manifest["saved_at"] - saved_at) < _SAME_S
+            for manifest in self._load("")
         )
 
     def path(self, chunk: str) -> str:
@@ -141,13 +141,13 @@ class CheckpointStore:
         return os.path.join(self._manifests, f"{digest}.json")
 
     def _load(self, kind: str) -> list[dict[str, Any]]:
-        found = []
+        manifests = []
         for name in names_in(self._manifests):
             stem = name.removesuffix(".json")
             if name != stem and stem.endswith(_ASIDE) == (kind == _ASIDE):
                 manifest = durable.read_object(self._manifests, name)
-                found += [manifest] if manifest else []
-        return found
+                manifests += [manifest] if manifest else []
+        return manifests
 
     def remove(self, generations: Collection[int]) -> None:
         """Remove the snapshots of generations that a person has removed."""
@@ -219,7 +219,7 @@ class Holding:
 def holdings(state_dir: str) -> list[Holding]:
     """Return a summary of each store in the state directory. Raises OSError where one cannot be read."""
     above = os.path.join(state_dir, "checkpoints")
-    found = []
+    stores = []
     for name in sorted(names_in(above)):
         manifests = os.path.join(above, name, "manifests")
         whole = [
@@ -229,8 +229,10 @@ def holdings(state_dir: str) -> list[Holding]:
         ]
         newest = max(whole, key=_age, default=None) or {}
         by = newest.get("by") or {}
-        found.append(Holding(os.path.join(above, name), len(whole), newest.get("global_step"), by.get("run")))
-    return found
+        stores.append(
+            Holding(os.path.join(above, name), len(whole), newest.get("global_step"), by.get("run"))
+        )
+    return stores
 
 
 def _age(manifest: Mapping[str, Any]) -> tuple[int, float]:

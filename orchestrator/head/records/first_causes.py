@@ -15,19 +15,19 @@ from typing import Any
 from orchestrator.both import durable
 
 
-def put(directory: str, found: Mapping[str, Any] | None, *, now: float) -> None:
+def put(directory: str, newest_cause: Mapping[str, Any] | None, *, now: float) -> None:
     """Write down what ended the newest generation; None: the run succeeded. Raises OSError where the disk refuses.
 
     `now` is the Unix time to record where no host's clock says when the generation ended.
     """
     # They are copies, which the journal gives again: a power cut may take them.
-    durable.write_json(os.path.join(directory, "first_cause.json"), found, durable=False)
-    if found is None:
+    durable.write_json(os.path.join(directory, "first_cause.json"), newest_cause, durable=False)
+    if newest_cause is None:
         return
     causes = {cause.get("generation"): cause for cause in read(directory)}
-    before = causes.pop(found.get("generation"), {})
-    time = found.get("ended_time") or before.get("time") or now
-    known = [*causes.values(), {**found, "time": time}]
+    before = causes.pop(newest_cause.get("generation"), {})
+    time = newest_cause.get("ended_time") or before.get("time") or now
+    known = [*causes.values(), {**newest_cause, "time": time}]
     durable.write_json(os.path.join(directory, "first_causes.json"), known, durable=False)
 
 
@@ -38,5 +38,5 @@ def newest(directory: str) -> dict[str, Any] | None:
 
 def read(directory: str) -> list[dict[str, Any]]:
     """Return what ended each generation that failed, oldest first."""
-    found = durable.read_json(directory, "first_causes.json")
-    return [cause for cause in found if isinstance(cause, dict)] if isinstance(found, list) else []
+    content = durable.read_json(directory, "first_causes.json")
+    return [cause for cause in content if isinstance(cause, dict)] if isinstance(content, list) else []

@@ -153,23 +153,23 @@ class History:
                 if len(self._pending) < _PENDING_MAX:
                     self._pending[series, tier, begin, generation] = bucket
 
-    def moved(self, generation: int, found: Moved) -> None:
+    def moved(self, generation: int, moved: Moved) -> None:
         """Remember when the position of a generation moved."""
-        before = self._moves.get(generation, found)
+        before = self._moves.get(generation, moved)
         self._moves[generation] = replace(
-            found,
+            moved,
             first_at=before.first_at,
             first_step=before.first_step,
-            began_at=found.began_at if before.began_at is None else before.began_at,
+            began_at=moved.began_at if before.began_at is None else before.began_at,
         )
 
     def watched(self, at: float) -> None:
         """Remember that somebody looked."""
         self._watched = (self._watched[0] if self._watched is not None else at, at)
 
-    def not_finite(self, at: float, generation: int, found: Mapping[str, tuple[int, str]]) -> None:
+    def not_finite(self, at: float, generation: int, values: Mapping[str, tuple[int, str]]) -> None:
         """Remember at which step metrics of the run were not finite first. No bucket can hold such a value."""
-        for name, (step, value) in found.items():
+        for name, (step, value) in values.items():
             if (series := self._series("", name)) is not None:
                 self._nonfinite.setdefault((series, generation), NonFinite(step, value, at))
 
@@ -314,7 +314,7 @@ def read(
         end: Unix time; None for now.
     """
     ids = _ids(path)
-    found: list[Series] = []
+    series_list: list[Series] = []
     for task, name in wanted:
         series = ids.get((task, name))
         if series is None:
@@ -328,8 +328,8 @@ def read(
         )
         odd = _rows(path, "SELECT generation, step, value, at FROM nonfinite WHERE series = ?", (series,))
         thinned = tuple(_thinned([Bucket(*row) for row in rows], buckets))
-        found.append(Series(task, name, tier, thinned, {row[0]: NonFinite(*row[1:]) for row in odd}))
-    return found
+        series_list.append(Series(task, name, tier, thinned, {row[0]: NonFinite(*row[1:]) for row in odd}))
+    return series_list
 
 
 def cells(
@@ -343,10 +343,10 @@ def cells(
     of, reach = ",".join("?" * len(known)), (begin or 0, end if end is not None else 1 << 40)
     ends = f"SELECT min(begin), max(begin) FROM buckets WHERE series IN ({of}) AND tier = ? AND begin BETWEEN ? AND ?"
     coarsest = max(TIERS)
-    found = _rows(path, ends, (*known, coarsest, *reach))
-    if not found or found[0][0] is None:
+    extent = _rows(path, ends, (*known, coarsest, *reach))
+    if not extent or extent[0][0] is None:
         return {}
-    wide = -(-(found[0][1] - found[0][0] + coarsest) // max(1, count))
+    wide = -(-(extent[0][1] - extent[0][0] + coarsest) // max(1, count))
     tier = coarsest if wide >= coarsest else _tier(path, next(iter(known)), begin)
     width = -(-wide // tier) * tier
     # With max(), SQLite returns the other columns of the row that has the maximum: the newest value of the stretch.
@@ -370,14 +370,14 @@ def _tier(path: str, series: int, begin: float | None) -> int:
     return min(int(tier) for tier, at in rows if at <= earliest + max(TIERS))
 
 
-def _thinned(found: list[Bucket], wanted: int) -> Iterable[Bucket]:
+def _thinned(buckets: list[Bucket], wanted: int) -> Iterable[Bucket]:
     """Join neighbours of a generation, so that as many are left as are wanted. The same input gives the same."""
-    if len(found) <= wanted:
-        return found
-    width = -(-len(found) // max(1, wanted))
+    if len(buckets) <= wanted:
+        return buckets
+    width = -(-len(buckets) // max(1, wanted))
     made: list[Bucket] = []
     count = 0
-    for bucket in found:
+    for bucket in buckets:
         if made and count < width and made[-1].generation == bucket.generation:
             made[-1].join(bucket)
             count += 1

@@ -44,7 +44,7 @@ class _Budget:
 
 
 @dataclass(order=True, slots=True)
-class _Found:
+class _Line:
     """A line at its offset, with its level. Sorted newest first."""
 
     key: tuple[float, str, int, int]
@@ -59,10 +59,10 @@ class _Filter:
     least: Level | None = None
     """Only lines of this level, or more serious ones."""
 
-    def takes(self, found: _Found) -> bool:
-        if self.text and self.text.lower() not in found.line.text.lower():
+    def takes(self, line: _Line) -> bool:
+        if self.text and self.text.lower() not in line.line.text.lower():
             return False
-        return self.least is None or is_serious(found.level, self.least)
+        return self.least is None or is_serious(line.level, self.least)
 
 
 def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, 
     generation = int(query["generation"]) if query.get("generation") else None
     files = {
         (task, number): path
-        for task, number, path in sorted(logs.files(run_id, tasks), key=lambda found: -found[1])[:FILES_MAX]
+        for task, number, path in sorted(logs.files(run_id, tasks), key=lambda file: -file[1])[:FILES_MAX]
         if generation in (None, number)
     }
     wanted = _Filter(query.get("q") or "", parse_level(query["level"]) if query.get("level") else None)
@@ -105,14 +105,14 @@ def _older(
     if differs:
         among = Counter(generation for _, generation in files)
         lines = (each for each in _odd(lines, among) if wanted.takes(each))
-    found: list[_Found] = []
+    page: list[_Line] = []
     for each in lines:
-        found.append(each)
-        if len(found) >= limit:
+        page.append(each)
+        if len(page) >= limit:
             read.enough = True
     return {
         "schema": 1,
-        "lines": [_told(each) for each in reversed(found)],
+        "lines": [_as_document(each) for each in reversed(page)],
         "before": None if read.is_all and budget.left > 0 else _text(read.begins),
         "after": _text(ends),
         "searched_to": read.searched_to,
@@ -130,7 +130,7 @@ class _Read:
     """No further line is wanted."""
     is_all: bool = False
 
-    def through(self, lines: Iterable[_Found]) -> Iterator[_Found]:
+    def through(self, lines: Iterable[_Line]) -> Iterator[_Line]:
         """Yield the lines until there are enough, and remember the place of each."""
         for each in lines:
             # One line at least, so that the next page begins elsewhere: to tell a level may take more than a block.
@@ -147,13 +147,13 @@ def _newer(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, 
     ends = {**after, **{key: _whole(path) for key, path in files.items()}}
     # The first block of each is looked at in any case.
     budget = _Budget(BYTES_MAX + len(files) * _BLOCK_BYTES)
-    found = _between(files, after, ends, wanted, budget)
-    shown = found[:limit]
+    lines = _between(files, after, ends, wanted, budget)
+    shown = lines[:limit]
     return {
         "schema": 1,
-        "lines": [_told(each) for each in reversed(shown)],
+        "lines": [_as_document(each) for each in reversed(shown)],
         "after": _text(ends),
-        "skipped": len(found) - len(shown),
+        "skipped": len(lines) - len(shown),
     }
 
 
@@ -161,16 +161,16 @@ def _next(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, l
     """Return the first lines behind a place, with the place behind them, and whether no line follows."""
     wholes = {key: _whole(path) for key, path in files.items()}
     begins = {key: after.get(key, 0) for key in files}
-    found: list[_Found] = []
+    lines: list[_Line] = []
     read, is_end = 0, False
-    while not is_end and len(found) < limit and read < BYTES_MAX:
+    while not is_end and len(lines) < limit and read < BYTES_MAX:
         ends = _ahead(files, begins, wholes, limit)
         span = sum(ends[key] - begins[key] for key in files)
-        found = _between(files, begins, ends, wanted, _Budget(span + len(files) * _BLOCK_BYTES)) + found
+        lines = _between(files, begins, ends, wanted, _Budget(span + len(files) * _BLOCK_BYTES)) + lines
         begins, is_end, read = ends, ends == wholes, read + span
     return {
         "schema": 1,
-        "lines": [_told(each) for each in reversed(found)],
+        "lines": [_as_document(each) for each in reversed(lines)],
         "after": _text({**after, **begins}),
         "is_end": is_end,
     }
@@ -198,21 +198,21 @@ def _forwards(
 
 def _between(
     files: Mapping[tuple[str, int], str], begins: Place, ends: Place, wanted: _Filter, budget: _Budget
-) -> list[_Found]:
+) -> list[_Line]:
     """Return the lines between two places that are wanted, the newest first."""
-    found: list[_Found] = []
+    lines: list[_Line] = []
     for key, path in files.items():
         begin = begins.get(key, 0)
         new = list(_backwards(path, *key, ends[key], budget, begin=begin))
-        before: Iterator[_Found] = iter(())
+        before: Iterator[_Line] = iter(())
         if new and is_within(new[-1].line.text):  # a traceback may have begun before
             before = _backwards(path, *key, begin, _Budget(4 * _BLOCK_BYTES))
         levelled = islice(_levelled(chain(new, before)), len(new))
-        found += [each for each in levelled if wanted.takes(each)]
-    return sorted(found)
+        lines += [each for each in levelled if wanted.takes(each)]
+    return sorted(lines)
 
 
-def _told(each: _Found) -> dict[str, Any]:
+def _as_document(each: _Line) -> dict[str, Any]:
     line = each.line
     return {
         "id": f"{line.task}/{line.generation}/{each.offset}",
@@ -240,8 +240,8 @@ def whole(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> Iterator[str]
     """Return all lines of `task` (of all tasks: merged by time) and `generation`, as text with their times in UTC."""
     tasks = [task for task in (query.get("task") or "").split(",") if task] or None
     generation = int(query["generation"]) if query.get("generation") else None
-    found = logs.read(run_id, tasks)
-    return _parts(line for line in found if generation in (None, line.generation))
+    lines = logs.read(run_id, tasks)
+    return _parts(line for line in lines if generation in (None, line.generation))
 
 
 def _parts(lines: Iterator[LogLine]) -> Iterator[str]:
@@ -286,33 +286,33 @@ def _at_time(path: str, time: float) -> int:
 
 
 @dataclass(slots=True)
-class _Said:
+class _Same:
     """A line, numbers aside, and the tasks that have it within two seconds."""
 
     began: float
     tasks: set[str] = field(default_factory=set)
 
 
-def _odd(lines: Iterable[_Found], among: Mapping[int, int]) -> Iterator[_Found]:
+def _odd(lines: Iterable[_Line], among: Mapping[int, int]) -> Iterator[_Line]:
     """Yield the lines, newest first, that at most half of a generation's tasks (`among`) have within two seconds."""
-    groups: dict[tuple[int, str], _Said] = {}
-    held: deque[tuple[_Found, _Said]] = deque()
+    groups: dict[tuple[int, str], _Same] = {}
+    held: deque[tuple[_Line, _Same]] = deque()
 
-    def are_odd(found: _Found, said: _Said) -> bool:
-        return len(said.tasks) * 2 <= among.get(found.line.generation, 1) or among[found.line.generation] < 2
+    def are_odd(odd: _Line, said: _Same) -> bool:
+        return len(said.tasks) * 2 <= among.get(odd.line.generation, 1) or among[odd.line.generation] < 2
 
     for each in lines:
         key = each.line.generation, masked(each.line.text)
         said = groups.get(key)
         if said is None or said.began - each.line.time > SAME_S:
-            said = groups[key] = _Said(each.line.time)
+            said = groups[key] = _Same(each.line.time)
         said.tasks.add(each.line.task)
         held.append((each, said))
         while held and held[0][1].began - each.line.time > SAME_S:
-            found = held.popleft()
-            if are_odd(*found):
-                yield found[0]
-    yield from (found for found, said in held if are_odd(found, said))
+            oldest = held.popleft()
+            if are_odd(*oldest):
+                yield oldest[0]
+    yield from (line for line, said in held if are_odd(line, said))
 
 
 def masked(text: str) -> str:
@@ -338,7 +338,7 @@ def _whole(path: str) -> int:
 
 def _backwards(
     path: str, task: str, generation: int, end: int, budget: _Budget, *, begin: int = 0
-) -> Iterator[_Found]:
+) -> Iterator[_Line]:
     """Yield the whole lines from byte `end` back to `begin`, the last one first."""
     rest, at, later = b"", end, 0.0
     with open(path, "rb") as file:
@@ -357,12 +357,12 @@ def _backwards(
             for place, raw in reversed(made):
                 line = parse(raw, task, generation, later)
                 later = min(line.time, later or line.time)
-                yield _Found((-later, task, generation, -place), line, place)
+                yield _Line((-later, task, generation, -place), line, place)
 
 
-def _levelled(lines: Iterable[_Found]) -> Iterator[_Found]:
+def _levelled(lines: Iterable[_Line]) -> Iterator[_Line]:
     """Yield the lines of one log, the newest first, with their levels."""
-    for each, level in backwards(lines, lambda found: found.line.text):
+    for each, level in backwards(lines, lambda entry: entry.line.text):
         each.level = LEVEL_OF_STREAM.get(each.line.stream, level)
         yield each
 

@@ -50,19 +50,19 @@ def set_aside(paths: Paths, run_id: str) -> None:
 
 def of_lost(paths: Paths) -> dict[str, Plan]:
     """Return by run id the plans that can be read, also of runs that were set aside."""
-    found = {name: _read(_path(paths, name)) or _read(_path(paths, name) + _ASIDE) for name in _runs(paths)}
-    return {name: plan for name, plan in found.items() if plan is not None}
+    plans = {name: _read(_path(paths, name)) or _read(_path(paths, name) + _ASIDE) for name in _runs(paths)}
+    return {name: plan for name, plan in plans.items() if plan is not None}
 
 
 def marked(paths: Paths) -> set[str]:
     """Return the runs that were begun with this state directory, and may go on, as the marks beside the socket say."""
     own = os.fsencode(paths.state_dir)
-    found = set()
+    run_ids = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(_marks(paths)):
             with open(os.path.join(_marks(paths), name), "rb") as file:
-                found |= {name} if file.read() == own else set()
-    return found
+                run_ids |= {name} if file.read() == own else set()
+    return run_ids
 
 
 def missing(paths: Paths, known: Collection[str]) -> list[str]:

@@ -24,25 +24,25 @@ BUCKETS_MAX = 4000
 
 def history_document(accounts: Accounts, run_dir: str, run_id: str) -> dict[str, Any]:
     """Return the generations of a run with their spans in seconds since `begin`, its checkpoints, and its goodput."""
-    found = accounts.of(run_id)
+    account = accounts.of(run_id)
     kept = history.names(os.path.join(run_dir, history.FILE))
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "run_id": run_id,
         "series": [{"task": task, "name": name} for task, name in kept],
     }
-    if found is None:
+    if account is None:
         return {**document, "begin": None, "goodput": None, "generations": [], "checkpoints": [], "cut": None}
-    shown = [one for one in found.generations if one.spans][-GENERATIONS_MAX:]
-    cut = len(found.generations) - len(shown)
+    shown = [one for one in account.generations if one.spans][-GENERATIONS_MAX:]
+    cut = len(account.generations) - len(shown)
     return {
         **document,
-        "begin": found.begin,
-        "end": found.end,
-        "goodput": found.as_data(),
-        "generations": [_generation(one, found) for one in shown],
-        "checkpoints": [[round(at - found.begin, 1), step] for at, step in found.checkpoints[-2000:]],
-        "cut": cut if len(found.generations) > GENERATIONS_MAX else None,
+        "begin": account.begin,
+        "end": account.end,
+        "goodput": account.as_data(),
+        "generations": [_generation(one, account) for one in shown],
+        "checkpoints": [[round(at - account.begin, 1), step] for at, step in account.checkpoints[-2000:]],
+        "cut": cut if len(account.generations) > GENERATIONS_MAX else None,
     }
 
 
@@ -70,12 +70,12 @@ def series_document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict
     if not 1 <= count <= BUCKETS_MAX or query.get("x", "time") not in ("time", "step"):
         raise ValueError(f"buckets are 1 to {BUCKETS_MAX}, and x is `time` or `step`")
     wanted = [_named(text) for text in (query.get("names") or "").split(",") if text]
-    found = history.read(path, wanted[:SERIES_MAX], begin=begin, end=end, buckets=count)
+    series = history.read(path, wanted[:SERIES_MAX], begin=begin, end=end, buckets=count)
     by_step = query.get("x") == "step"
     return {
         "schema": SCHEMA,
         "run_id": run_id,
-        "series": [part for one in found for part in _parts(one, by_step=by_step)],
+        "series": [part for one in series for part in _parts(one, by_step=by_step)],
         "cut": len(wanted) - SERIES_MAX if len(wanted) > SERIES_MAX else None,
     }
 
@@ -126,9 +126,9 @@ def _parts(series: Series, *, by_step: bool) -> list[dict[str, Any]]:
     return made
 
 
-def _is_gap(before: Bucket, bucket: Bucket, tier_s: int, count: int, found: list[Bucket]) -> bool:
+def _is_gap(before: Bucket, bucket: Bucket, tier_s: int, count: int, buckets: list[Bucket]) -> bool:
     """Return whether so long is between two buckets that nothing was measured there."""
-    usual = max(tier_s, (found[-1].begin - found[0].begin) / max(1, count - 1))
+    usual = max(tier_s, (buckets[-1].begin - buckets[0].begin) / max(1, count - 1))
     return bucket.begin - before.begin > 3 * usual + 10
 
 

@@ -105,19 +105,19 @@ class RunLogs:
         except FileNotFoundError:
             return False
 
-    def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None, *, now: float) -> None:
+    def put_first_cause(self, run_id: str, cause: Mapping[str, Any] | None, *, now: float) -> None:
         """Write down what ended the newest generation; see `first_causes.put`."""
-        first_causes.put(self._run_dir(run_id), found, now=now)
+        first_causes.put(self._run_dir(run_id), cause, now=now)
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def runs(self) -> list[str]:
         """Return the ids of all runs that have a directory here, newest first."""
         try:
-            found = [entry for entry in os.scandir(self.runs_dir) if entry.is_dir()]
+            entries = [entry for entry in os.scandir(self.runs_dir) if entry.is_dir()]
         except FileNotFoundError:
             return []
-        return [e.name for e in sorted(found, key=lambda e: (e.stat().st_mtime, e.name), reverse=True)]
+        return [e.name for e in sorted(entries, key=lambda e: (e.stat().st_mtime, e.name), reverse=True)]
 
     def newest(self, name: str | None = None) -> str | None:
         """Return the id of the newest run, or of the newest with that name or id; None where there is none."""
@@ -136,8 +136,8 @@ class RunLogs:
 
     def hosts(self, run_id: str) -> list[str]:
         """Return the hosts on which the run's logs were written, as far as that is known."""
-        found = {self.host_of(run_id, task, generation) for task, generation, _ in self.files(run_id)}
-        return sorted(host for host in found if host is not None)
+        hosts = {self.host_of(run_id, task, generation) for task, generation, _ in self.files(run_id)}
+        return sorted(host for host in hosts if host is not None)
 
     def tasks(self, run_id: str) -> list[str]:
         """Return the tasks that have a log, in TensorFlow's order."""
@@ -228,7 +228,7 @@ class RunLogs:
         """Return (task, generation, path) of each log, sorted by task and generation."""
         logs_dir = os.path.join(self._run_dir(run_id), "logs")
         wanted = None if tasks is None else set(tasks)
-        found: list[tuple[TaskId, int, str]] = []
+        logs: list[tuple[TaskId, int, str]] = []
         try:
             names = os.listdir(logs_dir)
         except FileNotFoundError:
@@ -239,8 +239,8 @@ class RunLogs:
             if dot and suffix == "log" and generation.isdecimal():
                 parsed = TaskId.parse(":".join(task.rsplit("-", 1)))
                 if wanted is None or str(parsed) in wanted:
-                    found.append((parsed, int(generation), os.path.join(logs_dir, name)))
-        return [(str(parsed), generation, path) for parsed, generation, path in sorted(found)]
+                    logs.append((parsed, int(generation), os.path.join(logs_dir, name)))
+        return [(str(parsed), generation, path) for parsed, generation, path in sorted(logs)]
 
 
 def run_name(run_id: str) -> str:

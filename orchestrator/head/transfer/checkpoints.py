@@ -62,13 +62,13 @@ class CheckpointTransfer:
 
     # -- a new generation ----------------------------------------------------------------------------------
 
-    def seed(self, run: Run, action: SeedCheckpoint, tell: Callable[[str], None]) -> Seed:
+    def seed(self, run: Run, action: SeedCheckpoint, progress: Callable[[str], None]) -> Seed:
         """Seed the chief's host, and push the same checkpoint to every host that needs it.
 
         Args:
             run: the run.
             action: which generation begins, on which host.
-            tell: is called with a sentence about the progress every few seconds.
+            progress: is called with a sentence about the progress every few seconds.
 
         Raises:
             LinkDown: a host was not connected for longer than a start may take.
@@ -81,7 +81,7 @@ class CheckpointTransfer:
                 raise Abandoned
             self._seeding[run.run_id] = generation
         with self._lock(run):
-            journey = Journey(self, run, generation, tell)
+            journey = Journey(self, run, generation, progress)
             try:
                 return self._seed(journey, run, action)
             finally:
@@ -134,10 +134,10 @@ class CheckpointTransfer:
 
     def link(self, run: Run, host: str) -> AsksAhead:
         """Return the link to a host. Raises LinkDown where there is none."""
-        found = self._link(run, host)
-        if found is None:
+        link = self._link(run, host)
+        if link is None:
             raise LinkDown(f"{host} is not connected")
-        return found
+        return link
 
     def check(self, run: Run, generation: int) -> None:
         """Raise Abandoned where a newer generation is being seeded meanwhile."""

@@ -36,7 +36,7 @@ DISK_TIMEOUT_S = 630.0
 """The timeout of orders that read or write a whole checkpoint on a host. It is above the agent's own deadline."""
 
 ASK_TIMEOUT_S = 60.0
-TELL_EVERY_S = 5.0
+SHOW_EVERY_S = 5.0
 LINK_RETRY_S = 0.5
 TRIES_MAX = 3
 
@@ -68,7 +68,7 @@ class Journey:
         head: Head,
         run: Run,
         generation: int,
-        tell: Callable[[str], None],
+        progress: Callable[[str], None],
         *,
         patient: bool = True,
     ) -> None:
@@ -76,10 +76,10 @@ class Journey:
         self._head = head
         self._run = run
         self._generation = generation
-        self._tell = tell
+        self._progress = progress
         self._patient = patient
         self._directory = run.plan.checkpoint.dir
-        self._told_at = time.monotonic()
+        self._shown_at = time.monotonic()
 
     def ask(
         self, host: str, order: Order[A], blob: bytes = b"", *, timeout_s: float = ASK_TIMEOUT_S
@@ -270,10 +270,10 @@ class Journey:
 
     def _say(self, what: str, done: int, manifest: Manifest) -> None:
         now = time.monotonic()
-        if now - self._told_at >= TELL_EVERY_S:
-            self._told_at = now
+        if now - self._shown_at >= SHOW_EVERY_S:
+            self._shown_at = now
             whole = manifest["bytes"]
-            self._tell(f"{what}: {size(min(done, whole))} of {size(whole)}")
+            self._progress(f"{what}: {size(min(done, whole))} of {size(whole)}")
 
 
 class _Finisher:

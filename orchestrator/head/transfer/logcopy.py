@@ -57,7 +57,7 @@ class _Source(NamedTuple):
     bytes_max: int
 
 
-Tell = Callable[[str, str, TaskId, str], None]
+Notify = Callable[[str, str, TaskId, str], None]
 """Called with run, host, task and a sentence when something is not copied any more."""
 
 
@@ -70,7 +70,7 @@ class LogCopier:
 
     Args:
         logs: Where they are copied to.
-        tell: Is told when something is not copied any more.
+        notify: Is told when something is not copied any more.
         now: The clock, in seconds.
         unix_time: The wall clock, to which the times of lines are changed.
         skewed: Is told once, with run, host and a sentence, that a host's clock differs.
@@ -80,21 +80,21 @@ class LogCopier:
     def __init__(
         self,
         logs: RunLogs,
-        tell: Tell,
+        notify: Notify,
         now: Callable[[], float] = time.monotonic,
         do: Do = lambda work: work(),
         unix_time: Callable[[], float] = time.time,
         skewed: Callable[[str, str, str], None] = lambda _run, _host, _sentence: None,
     ) -> None:
         self._logs = logs
-        self._tell = tell
+        self._notify = notify
         self._now = now
         self._do = do
         self._unix_time = unix_time
         self._skewed = skewed
         self._clocks: defaultdict[tuple[str, str], HostClock] = defaultdict(HostClock)
         """By run and host: two specs may give one name to two machines."""
-        self._told: set[tuple[str, str]] = set()
+        self._skew_reported: set[tuple[str, str]] = set()
         """Of which hosts which runs were told that the clock differs."""
         self._lock = threading.Lock()
         self._sources: dict[_Log, _Source] = {}
@@ -137,10 +137,10 @@ class LogCopier:
                 if self._copied.get(name, -1) < end and not self._was_asked(name):
                     self._do(partial(self._ask, link, name, epoch))
 
-    def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None) -> None:
+    def put_first_cause(self, run_id: str, cause: Mapping[str, Any] | None) -> None:
         """Keep the first cause beside the logs, for readers without a coordinator. Errors are logged: it is a copy."""
         try:
-            self._logs.put_first_cause(run_id, found, now=time.time())
+            self._logs.put_first_cause(run_id, cause, now=time.time())
         except OSError as e:
             log.warning("%s: the first cause cannot be put down: %s", run_id, e)
 
@@ -222,7 +222,7 @@ class LogCopier:
         def replied(reply: Reply[LogPart]) -> None:
             if reply.ok is not None:
                 self._measure(name, reply.ok["time"], asked)
-            self._do(partial(self._take, link, name, epoch, reply))
+            self._do(partial(self._receive, link, name, epoch, reply))
 
         link.send(order, on_reply=replied)
 
@@ -230,14 +230,14 @@ class LogCopier:
         """Return what is known of the clock of a run's host."""
         return self._clocks.get((run_id, host), HostClock())
 
-    def _measure(self, name: _Log, told: float, asked: float) -> None:
+    def _measure(self, name: _Log, host_time: float, asked: float) -> None:
         source = self._sources.get(name)
         if source is None:
             return
         clock = self._clocks[name.run_id, source.host]
-        clock.told(told, asked, self._unix_time())
-        if clock.is_off and (name.run_id, source.host) not in self._told:
-            self._told.add((name.run_id, source.host))
+        clock.add_sample(host_time, asked, self._unix_time())
+        if clock.is_off and (name.run_id, source.host) not in self._skew_reported:
+            self._skew_reported.add((name.run_id, source.host))
             sentence = f"{source.host}: {clock.sentence}; its times are shown by the head's"
             log.warning("%s: %s", name.run_id, sentence)
             self._skewed(name.run_id, source.host, sentence)
@@ -245,7 +245,7 @@ class LogCopier:
     def _was_asked(self, name: _Log) -> bool:
         return self._now() - self._asked.get(name, -1e9) < ASK_AGAIN_S
 
-    def _take(self, link: HostLink, name: _Log, epoch: int, reply: Reply[LogPart]) -> None:
+    def _receive(self, link: HostLink, name: _Log, epoch: int, reply: Reply[LogPart]) -> None:
         if reply.ok is None:
             log.warning("%s %s: the log cannot be read: %s", name.run_id, name.task, reply.error)
             return  # it is asked for again after ASK_AGAIN_S
@@ -280,7 +280,7 @@ class LogCopier:
         if name not in self._stopped:
             self._stopped[name] = why
             log.warning("%s: %s", name.run_id, why)
-            self._tell(name.run_id, source.host, TaskId.parse(name.task), why)
+            self._notify(name.run_id, source.host, TaskId.parse(name.task), why)
         return False
 
     def _why_stopped(self, name: _Log, source: _Source) -> str | None:

@@ -50,7 +50,7 @@ class Output(NamedTuple):
     """Where it belongs below the directory that a person has named. No two files of a run have the same."""
 
 
-class Found(NamedTuple):
+class Left(NamedTuple):
     """What a run has left, as far as its hosts answered."""
 
     outputs: list[Output]
@@ -75,15 +75,15 @@ class Leases(Protocol):
         """Return what `use` returns. Raises LinkDown where the host cannot be reached."""
 
 
-def look(run: Run, lease: Leases, *, task: TaskId | None = None) -> Found:
+def find(run: Run, lease: Leases, *, task: TaskId | None = None) -> Left:
     """Ask the hosts of the run's tasks, or of one task, what was left there. It blocks."""
 
     def one(host: str) -> tuple[list[TaskFile], int] | str:
         try:
-            found: tuple[list[TaskFile], int] = lease(run, host, partial(_listing, run=run, host=host))
+            listing: tuple[list[TaskFile], int] = lease(run, host, partial(_listing, run=run, host=host))
         except (LinkDown, OrderRefused) as e:
             return str(e)
-        return found
+        return listing
 
     names = sorted({one.host for one in run.tasks if task in (None, one.id)})
     with ThreadPoolExecutor(min(HOSTS_MAX, len(names)), thread_name_prefix="outputs") as asking:
@@ -95,7 +95,7 @@ def look(run: Run, lease: Leases, *, task: TaskId | None = None) -> Found:
         for file in answer[0]
         if task is None or file["task"] == str(task)
     ]
-    return Found(
+    return Left(
         sorted(outputs, key=lambda output: output.to),
         {host: answer[1] for host, answer in answers.items() if not isinstance(answer, str) and answer[1]},
         {host: answer for host, answer in answers.items() if isinstance(answer, str)},
@@ -104,15 +104,15 @@ def look(run: Run, lease: Leases, *, task: TaskId | None = None) -> Found:
 
 def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -> dict[str, Any]:
     """Return a document of the files that a run has left and that the patterns name. It blocks."""
-    found = look(run, lease, task=_task_of(run, task))
-    wanted, hidden = chosen(found.outputs, patterns)
+    left = find(run, lease, task=_task_of(run, task))
+    wanted, hidden = chosen(left.outputs, patterns)
     beyond = beyond_limit(run, wanted)
     return {
         "run_id": run.run_id,
         "files": [{"host": one.host, "to": one.to, **one.file, "why": beyond.get(one.to)} for one in wanted],
         "hidden": hidden,
-        "left_out": found.left_out,
-        "unreached": found.unreached,
+        "left_out": left.left_out,
+        "unreached": left.unreached,
     }
 
 
@@ -155,19 +155,19 @@ def chosen(outputs: Iterable[Output], patterns: Sequence[str]) -> tuple[list[Out
     Patterns are read as in .gitignore: `*.csv` at any depth, `logs/` and all that is below, `!*.tmp` not. Without any,
     all files but hidden ones come.
     """
-    found = list(outputs)
+    every = list(outputs)
     if not patterns:
         plain = [
             output
-            for output in found
+            for output in every
             if not any(part.startswith(".") for part in output.file["path"].split("/"))
         ]
-        return plain, len(found) - len(plain)
+        return plain, len(every) - len(plain)
     try:
         spec = GitIgnoreSpec.from_lines(patterns)
     except ValueError as e:
         raise UsageError(f"not a pattern: {e}") from e
-    return [output for output in found if spec.match_file(output.file["path"])], 0
+    return [output for output in every if spec.match_file(output.file["path"])], 0
 
 
 def beyond_limit(run: Run, wanted: Iterable[Output]) -> dict[str, str]:
@@ -207,15 +207,15 @@ def bring(
     inside = os.path.relpath(way, directory)
     if os.path.realpath(way) != os.path.normpath(os.path.join(os.path.realpath(directory), inside)):
         raise refused("link", f"{way} leads out of {directory}: it is a link")
-    told = output.file["bytes"]
+    size_bytes = output.file["bytes"]
     if sha256 is None:
-        found = files.digest(link, run, output.file)
-        sha256 = found["sha256"]
-        if found["bytes"] != told:
+        digest = files.digest(link, run, output.file)
+        sha256 = digest["sha256"]
+        if digest["bytes"] != size_bytes:
             raise _changed(output)
         if os.path.lexists(target):
             if _sha256(target) == sha256:
-                return Part("here", sha256, told, 0)
+                return Part("here", sha256, size_bytes, 0)
             if not replace or not os.path.isfile(target):
                 return Part("differs", sha256, 0, 0)
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -225,16 +225,16 @@ def bring(
     partial_copy = os.path.join(os.path.dirname(target), f".orch-{sha256}.part")
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     with open(os.open(partial_copy, flags, 0o666), "ab") as copy:
-        fetched = files.pull(link, run, output.file, copy, end=told, room=SHARE_BYTES)
+        fetched = files.pull(link, run, output.file, copy, end=size_bytes, room=SHARE_BYTES)
         here = copy.seek(0, os.SEEK_END)
         copy.flush()
-        if here < told and fetched:
+        if here < size_bytes and fetched:
             return Part("more", sha256, here, fetched)
     if _sha256(partial_copy) != sha256:
         os.unlink(partial_copy)
         raise _changed(output)
     durable.place(partial_copy, target, durable=False)  # the next fetch sees what a power cut has taken
-    return Part("fetched", sha256, told, fetched)
+    return Part("fetched", sha256, size_bytes, fetched)
 
 
 def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:
@@ -247,7 +247,7 @@ def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:
 
 
 @contextlib.contextmanager
-def told_to_people(output: Output, directory: str) -> Iterator[None]:
+def explained(output: Output, directory: str) -> Iterator[None]:
     """Raise what `bring` raises as errors with a host, a cause and a way out."""
     try:
         yield

@@ -54,11 +54,11 @@ class TransferQueue:
     def seed(self, run: Run, action: SeedCheckpoint) -> None:
         """Seed a generation. The result is posted as CheckpointSeeded or OrderFailed."""
 
-        def tell(sentence: str) -> None:
+        def progress(sentence: str) -> None:
             self._post(run.run_id, SeedProgressed(self._now(), action.generation, sentence))
 
         def work() -> Event:
-            seed = self.checkpoints.seed(run, action, tell)
+            seed = self.checkpoints.seed(run, action, progress)
             return CheckpointSeeded(at=self._now(), seed=seed)
 
         self._begin(run, "seed", action.host, action.generation, work)

@@ -73,10 +73,10 @@ def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict
 
 
 def _fetch_host(link: Asks, run: Run, host: str, directory: str) -> _Share:
-    found, _ = files.listing(link, run, host, "summaries")
+    listing, _ = files.listing(link, run, host, "summaries")
     rooms: dict[str, _Room] = {}
     fetched = 0
-    for file in found:
+    for file in listing:
         room = rooms.setdefault(file["task"], _Room(run, host, directory, file["task"]))
         room.check(file)
         # Bring what is new of a file, at most `room` bytes and a chunk: a host may say that it has any size
@@ -87,8 +87,8 @@ def _fetch_host(link: Asks, run: Run, host: str, directory: str) -> _Share:
         room.taken(got)
         fetched += got
         if fetched >= SHARE_BYTES:
-            return _Share(len(found), fetched, more=True)
-    return _Share(len(found), fetched, more=False)
+            return _Share(len(listing), fetched, more=True)
+    return _Share(len(listing), fetched, more=False)
 
 
 class _Room:

@@ -18,7 +18,7 @@ from orchestrator.core.events import Ticked
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import new_run
 from orchestrator.core.state.task import TaskPhase
-from orchestrator.head.hosts.recovery import Found, Search
+from orchestrator.head.hosts.recovery import Remembered, Search
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.journal.reading import peek
 from tests.unit.cli.desk import Desk
@@ -30,7 +30,7 @@ RUN = "t-20260101-000000"
 
 def search(**changes: Any) -> Search:
     run = new_run(RUN, make_plan(["a"], checkpoint=False), epoch=1, at=0.0)
-    found = Found(RUN, **{"run": run, "lives_on": {"a"}, "phase": "RUNNING", **changes})
+    found = Remembered(RUN, **{"run": run, "lives_on": {"a"}, "phase": "RUNNING", **changes})
     return Search([], {RUN: found}, epoch=1)
 
 
@@ -60,7 +60,7 @@ def test_what_is_not_taken_up_is_said_with_its_state() -> None:
 
 
 def test_what_is_missing_is_shown_before_anybody_agrees() -> None:
-    (one,) = search().found.values()
+    (one,) = search().runs.values()
     assert one.run is not None
     lost = replace(
         one.run.tasks[0], phase=TaskPhase.LOST, exit=Exit(cause=Cause.START, error="nothing was found")
@@ -112,7 +112,7 @@ def test_row_59_the_run_that_cannot_be_read_is_rebuilt_beside_the_others(desk: D
     assert (loss.trouble, loss.known) == (None, {READABLE: "RUNNING"})
     assert [one.run_id for one in loss.set_aside] == [RUN]
     found = search()
-    found.found[READABLE] = Found(READABLE, run=found.found[RUN].run, lives_on={"a"})
+    found.runs[READABLE] = Remembered(READABLE, run=found.runs[RUN].run, lives_on={"a"})
     chosen, others = choose(found, (), loss.known)
     assert [one.run_id for one in chosen] == [RUN]
     assert others[0].why == "the journal holds it: RUNNING; `orch coordinator start` adopts it"

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.head.links import edge
 from orchestrator.head.links.conversation import Conversation, LinkDown
 from orchestrator.head.links.crew import Crew
-from orchestrator.head.reach.transport import Take
+from orchestrator.head.reach.transport import Receiver
 from orchestrator.protocol.hello import Hello
 from orchestrator.protocol.table import TABLE, Order
 from tests.protocol_values import valid
@@ -23,13 +23,13 @@ class Silent:
         return ""
 
     def write(self, data: bytes) -> None:
-        """Take it."""
+        """Receiver it."""
 
     def read(self, _size: int) -> bytes:
         return b""
 
-    def feed(self, take: Take) -> None:
-        take(b"")
+    def feed(self, receive: Receiver) -> None:
+        receive(b"")
 
     def close(self) -> None:
         """Nothing is open."""

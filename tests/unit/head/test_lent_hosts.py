@@ -77,7 +77,7 @@ class Bench:
     def look(self) -> list[str]:
         """Look, and return what was done since the last look."""
         self.done = []
-        self.lent.look()
+        self.lent.check()
         return self.done
 
 

@@ -310,12 +310,12 @@ def test_lines_of_a_host_whose_clock_is_off_have_the_heads_time_and_it_is_said_o
 def test_a_clock_is_as_far_off_as_all_round_trips_allow_until_it_is_set() -> None:
     clock = HostClock()
     assert (clock.ahead_s, clock.is_off) == (0.0, False)
-    clock.told(105.0, asked=99.0, answered=102.0)
+    clock.add_sample(105.0, asked=99.0, answered=102.0)
     assert (clock.ahead_s, clock.is_off) == (4.5, True)
-    clock.told(205.0, asked=200.0, answered=200.5)
+    clock.add_sample(205.0, asked=200.0, answered=200.5)
     assert clock.ahead_s == 4.75
-    clock.told(300.0, asked=299.0, answered=301.0)
+    clock.add_sample(300.0, asked=299.0, answered=301.0)
     assert (clock.ahead_s, clock.is_off) == (0.0, False), "somebody has set it"
-    clock.told(390.0, asked=400.0, answered=400.2)
+    clock.add_sample(390.0, asked=400.0, answered=400.2)
     assert clock.ahead_s == pytest.approx(-10.1)
     assert clock.sentence == "its clock is 10 s behind that of the head node"

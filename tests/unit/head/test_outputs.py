@@ -164,29 +164,29 @@ def test_what_is_not_as_it_was_said_is_thrown_away(run: Run, host: Host, tmp_pat
 
 def test_a_host_names_only_files_of_its_own_tasks(run: Run) -> None:
     liar = Host({"model.keras": b"1"}, task="worker:1")
-    found = outputs.look(run, leases(a=liar, b=Host({})))
+    found = outputs.find(run, leases(a=liar, b=Host({})))
     assert (found.outputs, found.unreached) == ([], {})
 
 
 def test_what_was_left_is_found_where_a_standby_has_made_the_next_generation(run: Run) -> None:
     standby = Host({"model.keras": b"1"}, task="worker:1", generation=3)
-    found = outputs.look(run, leases(a=Host({}), b=standby))
+    found = outputs.find(run, leases(a=Host({}), b=standby))
     assert [output.to for output in found.outputs] == ["worker-1/model.keras"]
 
 
 def test_the_chiefs_files_lie_at_the_top_and_others_below_their_tasks(run: Run) -> None:
     both = leases(a=Host({"model.keras": b"1"}), b=Host({"model.keras": b"1"}, task="worker:1"))
-    assert [one.to for one in outputs.look(run, both).outputs] == ["model.keras", "worker-1/model.keras"]
-    alone = outputs.look(run, both, task=TaskId("worker", 1))
+    assert [one.to for one in outputs.find(run, both).outputs] == ["model.keras", "worker-1/model.keras"]
+    alone = outputs.find(run, both, task=TaskId("worker", 1))
     assert [one.to for one in alone.outputs] == ["model.keras"]
-    away = outputs.look(run, leases(a=Host({"x": b"1"}), b=LinkDown("b is away")))
+    away = outputs.find(run, leases(a=Host({"x": b"1"}), b=LinkDown("b is away")))
     assert ([one.to for one in away.outputs], away.unreached) == (["x"], {"b": "b is away"})
 
 
 def test_patterns_are_those_of_gitignore(run: Run) -> None:
     paths = ["a.csv", "deep/b.csv", "plots/x.png", "model.keras", ".hidden", ".cache/x"]
     host = Host(dict.fromkeys(paths, b"1"))
-    found = outputs.look(run, leases(a=host, b=Host({}))).outputs
+    found = outputs.find(run, leases(a=host, b=Host({}))).outputs
 
     def names(*patterns: str) -> list[str]:
         return [one.to for one in outputs.chosen(found, patterns)[0]]
@@ -220,7 +220,7 @@ def test_a_task_that_leaves_more_than_its_limit_holds_up_no_other_file(run: Run)
 def test_no_two_files_of_a_run_belong_at_one_place(run: Run) -> None:
     names = ["x", "worker-1/x", "worker-0/x", "worker-0/worker-1/x", "worker-1", "worker-2/x"]
     chief, other = Host(dict.fromkeys(names, b"1")), Host(dict.fromkeys(names, b"2"), task="worker:1")
-    found = outputs.look(run, leases(a=chief, b=other)).outputs
+    found = outputs.find(run, leases(a=chief, b=other)).outputs
     assert len({one.to for one in found}) == len(found) == 2 * len(names)
     to = {(one.file["task"], one.file["path"]): one.to for one in found}
     assert to["worker:0", "worker-1/x"] == "worker-0/worker-1/x"
@@ -234,7 +234,7 @@ def test_a_host_that_names_a_file_twice_has_left_it_once(run: Run) -> None:
             answer = super().ask(order, blob, timeout_s=timeout_s)
             return Answer({**answer.ok, "files": 2 * answer.ok["files"]}, b"")
 
-    found = outputs.look(run, leases(a=Twice({"x": b"1"}), b=Host({})))
+    found = outputs.find(run, leases(a=Twice({"x": b"1"}), b=Host({})))
     assert [one.to for one in found.outputs] == ["x"]
 
 

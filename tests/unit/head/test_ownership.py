@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.core.state.owner import Owner
-from orchestrator.head.links.ownership import told
+from orchestrator.head.links.ownership import driven
 from orchestrator.protocol.orders import Claimed, KnownRun
 from tests.protocol_values import valid
 
@@ -51,13 +51,13 @@ def known(**changes: Any) -> KnownRun:
     ],
 )
 def test_what_shows_that_a_run_goes_on(changes: dict[str, Any], evidence: str) -> None:
-    (one,) = told("gpu-a", {"runs": [known(**changes)]})
+    (one,) = driven("gpu-a", {"runs": [known(**changes)]})
     assert (one.evidence, one.where, one.name) == (evidence, "gpu-a", "my-run")
     assert (one.owner, one.since) == (Owner("2" * 32, "head-2", "ana"), "2023-11-14 22:13:20 UTC")
 
 
 def test_of_a_run_that_an_older_orch_began_the_name_is_known_by_its_id() -> None:
-    (one,) = told("gpu-a", {"runs": [known(claim=None, alive=True, processes=[7])]})
+    (one,) = driven("gpu-a", {"runs": [known(claim=None, alive=True, processes=[7])]})
     assert (one.owner, one.name, one.checkpoint_dir) == (None, "my-run", None)
     assert one.sentence == f"gpu-a: {RUN} is driven by an unknown owner: alive there: pid 7"
 
@@ -65,12 +65,12 @@ def test_of_a_run_that_an_older_orch_began_the_name_is_known_by_its_id() -> None
 def test_the_directory_tells_of_runs_on_hosts_that_say_nothing() -> None:
     stamp: Any = {"claim": CLAIM, "host": "gpu-z", "ago_s": 40.0, "driven": True}
     stale: Any = {**stamp, "driven": False}
-    (one,) = told("gpu-a", {"runs": [], "checkpoint": stamp})
+    (one,) = driven("gpu-a", {"runs": [], "checkpoint": stamp})
     assert one.is_stamp
     assert one.sentence.startswith(
         f"the checkpoint directory, by gpu-z: {RUN} is driven by ana@head-2 since "
     )
     assert "it was seen there 40 s ago" in one.sentence
-    assert told("gpu-a", {"runs": [], "checkpoint": stale}) == []
+    assert driven("gpu-a", {"runs": [], "checkpoint": stale}) == []
     over = known(watched_ago_s=None)
-    assert [one.evidence for one in told("gpu-a", {"runs": [over], "checkpoint": stamp})] == [""]
+    assert [one.evidence for one in driven("gpu-a", {"runs": [over], "checkpoint": stamp})] == [""]

@@ -20,9 +20,9 @@ from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import TaskPhase
 from orchestrator.head.hosts.recovery import (
-    EPOCH_TOLD_MAX,
+    EPOCH_BELIEVED_MAX,
     EPOCHS_UNHEARD,
-    Found,
+    Remembered,
     Search,
     Trusted,
     search,
@@ -120,8 +120,8 @@ def remembered(task: str, phase: TaskPhaseName = "running", *, of: Run | None = 
 SPEC = Trusted((PLAN,))
 
 
-def found(hosts: Hosts, trusted: Trusted = SPEC) -> Found:
-    return search(hosts, trusted, timeout_s=1.0, at=1000.0).found[RUN]
+def found(hosts: Hosts, trusted: Trusted = SPEC) -> Remembered:
+    return search(hosts, trusted, timeout_s=1.0, at=1000.0).runs[RUN]
 
 
 def test_one_living_task_is_enough_and_the_others_ends_are_known() -> None:
@@ -144,7 +144,7 @@ def test_row_64_a_host_that_answers_with_an_error_counts_as_unheard() -> None:
         "None",
         "b: it answered with an error: the reply has 5 MiB",
     ]
-    one = searched.found[RUN]
+    one = searched.runs[RUN]
     assert (one.run, one.why) == (None, "b did not answer, and it is not known what runs there")
 
 
@@ -200,7 +200,7 @@ def test_the_rest_of_a_run_that_has_ended_does_not_bring_it_back() -> None:
 
 
 @pytest.mark.fault(80)
-@pytest.mark.parametrize("told", [(1 << 63) - 1, EPOCH_TOLD_MAX + 1])
+@pytest.mark.parametrize("told", [(1 << 63) - 1, EPOCH_BELIEVED_MAX + 1])
 def test_an_epoch_that_no_coordinator_reaches_counts_for_the_host_that_tells_it_alone(
     tmp_path: Path, told: int
 ) -> None:
@@ -208,10 +208,10 @@ def test_an_epoch_that_no_coordinator_reaches_counts_for_the_host_that_tells_it_
     lies["epoch"], lies["record"] = told, {**lies["record"], "epoch": told}
     looked = search(Hosts(a=[lies], b=[honest]), SPEC, timeout_s=1.0, at=1000.0)
     journal = Journal(str(tmp_path / "journal.db"))
-    write(journal, list(looked.found.values()), epoch=looked.epoch, at=looked.at)
+    write(journal, list(looked.runs.values()), epoch=looked.epoch, at=looked.at)
     (kept,) = journal.runs()
     assert {host.name: host.fence for host in kept.run.hosts} == {"a": told, "b": 0}
-    assert kept.run.epoch < journal.take_epoch() <= EPOCH_TOLD_MAX + 1
+    assert kept.run.epoch < journal.take_epoch() <= EPOCH_BELIEVED_MAX + 1
     journal.close()
 
 
@@ -347,9 +347,9 @@ def test_a_host_that_may_hold_a_task_of_the_newest_generation_is_named() -> None
 
 def test_a_host_that_is_silent_may_have_obeyed_a_later_coordinator(tmp_path: Path) -> None:
     looked = search(Hosts(a=[remembered("worker:0", of=record())]), SPEC, timeout_s=1.0, at=1000.0)
-    assert looked.found[RUN].run is not None
+    assert looked.runs[RUN].run is not None
     journal = Journal(str(tmp_path / "journal.db"))
-    write(journal, list(looked.found.values()), epoch=looked.epoch, at=looked.at)
+    write(journal, list(looked.runs.values()), epoch=looked.epoch, at=looked.at)
     assert journal.take_epoch() == 4 + EPOCHS_UNHEARD + 1
     (kept,) = journal.runs()
     assert kept.run.epoch == 4
@@ -360,7 +360,7 @@ def test_the_time_that_a_person_took_to_agree_is_nobodys(tmp_path: Path) -> None
     hosts = Hosts(a=[remembered("worker:0", of=record())], b=[remembered("worker:1", of=record())])
     looked = search(hosts, SPEC, timeout_s=1.0, at=1000.0)
     journal = Journal(str(tmp_path / "journal.db"))
-    write(journal, list(looked.found.values()), epoch=looked.epoch, at=looked.at)
+    write(journal, list(looked.runs.values()), epoch=looked.epoch, at=looked.at)
     (kept,) = journal.runs()
     assert (kept.written_at, kept.run.since_at) == (1000.0, 1000.0)
     assert journal.take_epoch() == 5

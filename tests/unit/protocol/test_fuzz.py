@@ -30,7 +30,7 @@ from orchestrator.head.links.crew import Crew
 from orchestrator.head.links.edge import WireError
 from orchestrator.head.links.link import HostLink, Pace, Watch
 from orchestrator.head.links.query import Asker
-from orchestrator.head.reach.transport import Channel, Take
+from orchestrator.head.reach.transport import Channel, Receiver
 from orchestrator.protocol import table
 from orchestrator.protocol.channel import Decoder, FrameError, encode
 from orchestrator.protocol.hello import BootAnswer, Greeting, Hello
@@ -66,9 +66,9 @@ class Script:
     def close(self) -> None:
         self._data = b""
 
-    def feed(self, take: Take) -> None:
-        take(self._data)
-        take(b"")
+    def feed(self, receive: Receiver) -> None:
+        receive(self._data)
+        receive(b"")
 
     def stderr_tail(self) -> str:
         return "KeyError: '\x1b[31m'"
@@ -160,7 +160,7 @@ def hear(link: HostLink, data: bytes) -> str | None:
     decoder, why = Decoder(), None
     try:
         for at in range(0, len(data), 1000):
-            link._take(conversation, decoder.feed(data[at : at + 1000]))
+            link._receive(conversation, decoder.feed(data[at : at + 1000]))
     except FrameError as e:
         why = str(e)
     except WireError as e:
@@ -287,7 +287,7 @@ def test_questions_without_a_coordinator(data: bytes) -> None:
     asker = Asker({"fake": Scripted(begin + data)}, lambda: BUNDLE)
     answer = asker._one(HOST, [orders.runs(records=True)], 5.0)
     assert (answer.problem is None) == bool(answer.replies)
-    recovery._found([answer], recovery.Trusted(), 1.0)
+    recovery._collect([answer], recovery.Trusted(), 1.0)
 
 
 # ---------------------------------------------------------------- what was found

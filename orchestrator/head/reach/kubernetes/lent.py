@@ -93,7 +93,7 @@ class Lent:
             return f"{where} is being deleted: its pods are not ours any more"
         return None
 
-    def look(self, wanted: int) -> tuple[list[str], documents.Waiting | None]:
+    def check(self, wanted: int) -> tuple[list[str], documents.Waiting | None]:
         """Return its pods that run, and why fewer than `wanted` do; None once so many do. Raises KubernetesFailed."""
         known = self.pods()
         running = documents.running(known)

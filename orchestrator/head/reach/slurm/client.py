@@ -47,10 +47,10 @@ class JobClient(Client):
             self._kept.set_patience(patience_s)
             return self._kept
         self._drop()
-        found = commands.job(self._job.id)
-        state = (found or {}).get("JobState", "unknown to Slurm")
-        if found is None or state != "RUNNING":
-            why = f" ({found['Reason']})" if found is not None and state == "PENDING" else ""
+        known = commands.job(self._job.id)
+        state = (known or {}).get("JobState", "unknown to Slurm")
+        if known is None or state != "RUNNING":
+            why = f" ({known['Reason']})" if known is not None and state == "PENDING" else ""
             raise CoordinatorUnreachable(
                 f"job {self._job.id} is {state}{why}: no coordinator is running",
                 hint=None if why else _ENDED_HINT,
@@ -65,13 +65,13 @@ class JobClient(Client):
             "--quiet",
         ]
         words += [
-            f"--nodelist={found['BatchHost']}",
+            f"--nodelist={known['BatchHost']}",
             "--unbuffered",
             "--job-name=orch",
             "--cpu-bind=none",
             "--",
         ]
-        place = os.path.join(job.runtime_dir(commands.allocation_name(found)), "coordinator.sock")
+        place = os.path.join(job.runtime_dir(commands.allocation_name(known)), "coordinator.sock")
         words += [self._job.python, "-I", "-S", self._paths.bundle, "dial", place]
         self._kept = _StepConnection(words, patience_s)
         return self._kept
@@ -85,12 +85,12 @@ class JobClient(Client):
         """Return the last status of a job that does not run, or not yet again; raise the error for all else."""
         if method == "GET" and target.partition("?")[0] == "/v1/status":
             try:
-                found = commands.job(self._job.id)
+                known = commands.job(self._job.id)
                 with open(os.path.join(self._paths.state_dir, "status.json"), encoding="utf-8") as file:
                     kept = json.load(file)
             except (OSError, ValueError, commands.SlurmFailed):
                 raise error from error.__cause__
-            if (found or {}).get("JobState") != "RUNNING" and isinstance(kept, dict):
+            if (known or {}).get("JobState") != "RUNNING" and isinstance(kept, dict):
                 return kept
         raise error from error.__cause__
 

@@ -75,16 +75,16 @@ def kill_wait_s() -> float:
 
 def _fields(line: str) -> dict[str, str]:
     """Parse `Key=value Key=value`; what has no `=` goes on with the value before it."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     last = None
     for word in line.split():
         key, mark, value = word.partition("=")
         if mark and key[:1].isupper():
-            found[key] = value
+            fields[key] = value
             last = key
         elif last is not None:
-            found[last] += f" {word}"
-    return found
+            fields[last] += f" {word}"
+    return fields
 
 
 def allocation_name(fields: dict[str, str] | dict[str, Any]) -> str:

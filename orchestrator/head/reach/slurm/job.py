@@ -55,8 +55,10 @@ def read(state_dir: str) -> Job | None:
     """Return the job of a run's directory; None for a state directory of another kind."""
     try:
         with open(os.path.join(state_dir, "job.json"), encoding="utf-8") as file:
-            found = json.load(file)
-        return Job(str(found["id"]), str(found["name"]), str(found["python"]), float(found["submitted_at"]))
+            content = json.load(file)
+        return Job(
+            str(content["id"]), str(content["name"]), str(content["python"]), float(content["submitted_at"])
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as e:
@@ -102,19 +104,19 @@ def forget_secrets(state_dir: str) -> None:
 
 def waiting(job: Job) -> str | None:
     """Return why the job has no nodes yet; None once it has, or had, some. Raises SlurmFailed."""
-    found = commands.job(job.id)
-    if found is None or found.get("JobState") not in ("PENDING", "CONFIGURING"):
+    known = commands.job(job.id)
+    if known is None or known.get("JobState") not in ("PENDING", "CONFIGURING"):
         return None
-    reason = found.get("Reason", "None")
+    reason = known.get("Reason", "None")
     return "its turn comes" if reason == "None" else reason
 
 
 def end_of(job: Job) -> str | None:
     """Return the state in which the job has ended; None while it has not. Raises SlurmFailed."""
-    found = commands.job(job.id)
-    if found is None:
+    known = commands.job(job.id)
+    if known is None:
         return "unknown to Slurm"
-    state = found.get("JobState", "")
+    state = known.get("JobState", "")
     return state if state in commands.ENDED - {"COMPLETING", "REQUEUED", "PREEMPTED"} else None
 
 

@@ -21,13 +21,13 @@ class Slurm:
         """Return how the job has ended, or that it runs anew; None while it runs or the controller does not answer."""
         job_id, _, restarts = host.allocation.partition(".")
         try:
-            found = commands.job(job_id)
+            job = commands.job(job_id)
         except commands.SlurmFailed:
             return None
-        if found is None:
+        if job is None:
             return f"Slurm does not know job {job_id} any more: its nodes are not ours"
-        state = found.get("JobState", "")
-        if found.get("Restarts", "0") != (restarts or "0"):
+        state = job.get("JobState", "")
+        if job.get("Restarts", "0") != (restarts or "0"):
             return f"job {job_id} was requeued: the nodes of its earlier start are not ours any more"
         if state in commands.ENDED:
             return f"job {job_id} has ended ({state}): its nodes are not ours any more"

@@ -64,11 +64,11 @@ def algorithms(settings: Mapping[str, str]) -> Algorithms:
     )
 
 
-def for_host(found: Algorithms, *, types: Collection[str], certified: bool) -> Algorithms:
+def for_host(allowed: Algorithms, *, types: Collection[str], certified: bool) -> Algorithms:
     """Return the same, asking first for a host key of `types`, and for certificates only where one would count."""
-    names = [name for name in found.host_keys if certified or not name.endswith(CERTIFICATE)]
+    names = [name for name in allowed.host_keys if certified or not name.endswith(CERTIFICATE)]
     names.sort(key=lambda name: (not name.endswith(CERTIFICATE), key_type(name) not in types))
-    return replace(found, host_keys=tuple(names))
+    return replace(allowed, host_keys=tuple(names))
 
 
 def permits(settings: Mapping[str, str], keyword: str, name: str) -> bool:
@@ -90,9 +90,9 @@ def key_type(algorithm: str) -> str:
 class Transport(paramiko.Transport):
     """A connection that offers `algorithms` and nothing else."""
 
-    def __init__(self, sock: Any, found: Algorithms) -> None:
+    def __init__(self, sock: Any, offered: Algorithms) -> None:
         super().__init__(sock)
-        self.algorithms = found
+        self.algorithms = offered
 
     @property
     def preferred_kex(self) -> tuple[str, ...]:
@@ -128,19 +128,19 @@ def _left(
     asked = [name for pattern in patterns for name in known if _matches(name, [pattern])]
     match sign:
         case "+":
-            found = [*default, *asked]
+            chosen = [*default, *asked]
         case "^":
-            found = [*asked, *default]
+            chosen = [*asked, *default]
         case "-":
-            found = [name for name in default if name not in asked]
+            chosen = [name for name in default if name not in asked]
         case _:
-            found = asked
-    if not found:
+            chosen = asked
+    if not chosen:
         raise ValueError(
             f"ssh_config has `{KEYWORDS[keyword]} {settings[keyword]}` for it, and orch's SSH library has "
             f"none of these: it has {', '.join(_ALIASES.get(name, name) for name in default)}"
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(chosen))
 
 
 def _parsed(text: str) -> tuple[str, list[str]]:

@@ -123,19 +123,19 @@ def judge(
     if certificate is None or judged.verdict == "revoked":
         return judged, None
     try:
-        found = Certificate.read(certificate)
+        parsed = Certificate.read(certificate)
     except (ValueError, paramiko.SSHException) as error:
         return judged, f"it cannot be read: {said(error)}"
-    by = known.judge(key_name, found.authority)
+    by = known.judge(key_name, parsed.authority)
     if by.verdict == "revoked":
         return by, None
     if judged.verdict == "known":
         return judged, None
-    if found.key != shown:
+    if parsed.key != shown:
         return judged, "it is of another key than the one that the host holds"
-    if found.authority not in [entry.key for entry in known.authorities(key_name)]:
-        return judged, f"no @cert-authority line has {found.authority.fingerprint} for this host"
-    why_not = found.why_not(principal, settings, now())
+    if parsed.authority not in [entry.key for entry in known.authorities(key_name)]:
+        return judged, f"no @cert-authority line has {parsed.authority.fingerprint} for this host"
+    why_not = parsed.why_not(principal, settings, now())
     return (judged, why_not) if why_not else (Judgement("known"), None)
 
 
@@ -148,10 +148,10 @@ def _is_signed(authority: HostKey, signed: bytes, signature: bytes) -> bool:
 
 
 def _strings(packed: bytes) -> list[bytes]:
-    found, message = [], paramiko.Message(packed)
+    strings, message = [], paramiko.Message(packed)
     while message.get_remainder():
-        found.append(message.get_binary())
-    return found
+        strings.append(message.get_binary())
+    return strings
 
 
 def _day(instant: int) -> str:

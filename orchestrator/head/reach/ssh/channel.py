@@ -12,7 +12,7 @@ import fabric
 import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
-from orchestrator.head.reach.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Tail, Take
+from orchestrator.head.reach.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Receiver, Tail
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ class Arriving(BufferedPipe):  # type: ignore[type-arg]  # only its stub is gene
         """Called while the session's lock is held."""
 
     def feed(self, data: bytes | str) -> None:
-        """Take a packet's content."""
+        """Receiver a packet's content."""
         super().feed(data)
         self.has_new = True
         self.arrived()
 
     def close(self) -> None:
-        """Take note that nothing more comes."""
+        """Receiver note that nothing more comes."""
         super().close()
         self.ended()
 
@@ -73,7 +73,7 @@ class SshChannel:
             self._streams.append(stream)
         assert session.transport is not None
         self._clear_to_send = session.transport.clear_to_send
-        self._take: Take | None = None
+        self._receive: Receiver | None = None
         """Who is fed; None while read() is used."""
         self._feeding = threading.Lock()
         self._is_late = False
@@ -82,7 +82,7 @@ class SshChannel:
         self._ended = False
         self._ends = False
         """Whether a thread feeds the end."""
-        self._told = False
+        self._end_delivered = False
         """Whether who is fed was told of the end."""
         self.forget: Callable[[], None] = lambda: None
 
@@ -106,8 +106,8 @@ class SshChannel:
             self._ended = True
         return b""
 
-    def feed(self, take: Take) -> None:
-        self._take = take
+    def feed(self, receive: Receiver) -> None:
+        self._receive = receive
         for stream in self._streams:
             stream.arrived = self._arrived
         self._feed_on()
@@ -122,7 +122,9 @@ class SshChannel:
             self._feed_later(0.0)
 
     def _over(self) -> None:
-        if self._take is not None and not self._ends:  # in a thread: whoever says it holds the session's lock
+        if (
+            self._receive is not None and not self._ends
+        ):  # in a thread: whoever says it holds the session's lock
             self._ends = True
             self._ends = self._lend(self._feed_on)
 
@@ -162,8 +164,8 @@ class SshChannel:
 
     def _feed_some(self) -> float:
         """Return how long to wait before more is fed; 0 where all is. The lock of feeding is held."""
-        take, session = self._take, self._session
-        if take is None or self._told:
+        receive, session = self._receive, self._session
+        if receive is None or self._end_delivered:
             return 0.0
         is_over = self._ended or self._closed.is_set() or session.eof_received or session.closed
         for stream in self._streams:
@@ -171,13 +173,13 @@ class SshChannel:
         try:
             self._drain_stderr()
             while session.recv_ready() and not self._closed.is_set():
-                if (pause_s := take(session.recv(_FED_BYTES))) > 0:
+                if (pause_s := receive(session.recv(_FED_BYTES))) > 0:
                     return pause_s
         except (paramiko.SSHException, EOFError, OSError):
             is_over = True
         if is_over:
-            self._ended = self._told = True
-            take(b"")
+            self._ended = self._end_delivered = True
+            receive(b"")
         return 0.0
 
     def write(self, data: bytes) -> None:

@@ -161,8 +161,8 @@ class _Reader:
                 base = self._home / ".ssh" if path.is_relative_to(self._home) else path.parent
                 wanted = base / wanted
             self.sources.append(wanted.parent)
-            for found in sorted(wanted.parent.glob(wanted.name)):
-                lines += self.lines(found, block, depth + 1)
+            for file in sorted(wanted.parent.glob(wanted.name)):
+                lines += self.lines(file, block, depth + 1)
         return [*lines, block]
 
     def _block(self, path: Path, number: int, keyword: str, line: str, value: str) -> str:
@@ -212,14 +212,14 @@ def _bastions(host: HostPlan, jump: str, lookup: Lookup, home: Path, beyond: lis
     none goes by itself, nor by what lies `beyond` it.
     """
     before, _, last = jump.rpartition(",")
-    found = re.fullmatch(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?/?", last)
-    if found is None:
+    match = re.fullmatch(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?/?", last)
+    if match is None:
         raise HostUnfit(host.name, f"{last!r} is no bastion", hint="write it as [user@]name[:port]")
-    name = found[2].strip("[]")
+    name = match[2].strip("[]")
     settings = lookup(name)
     # A cluster.yaml alone must be enough: where no other user is named for the bastion, the host's user is taken.
-    user = found[1] or str(settings.get("user") or host.user or "") or None
-    port = int(found[3]) if found[3] else None
+    user = match[1] or str(settings.get("user") or host.user or "") or None
+    port = int(match[3]) if match[3] else None
     hop = _hop(host, name, settings, home, user=user, port=port, bastion=True)
     if any((hop.address, hop.port) == (one.address, one.port) for one in beyond):
         return ()
@@ -356,9 +356,9 @@ def _files(settings: Mapping[str, object], keyword: str, default: str, home: Pat
 
 
 def _algorithms(settings: Mapping[str, object]) -> dict[str, str]:
-    found = {keyword: str(settings[keyword]) for keyword in KEYWORDS if settings.get(keyword)}
+    chosen = {keyword: str(settings[keyword]) for keyword in KEYWORDS if settings.get(keyword)}
     older = settings.get("pubkeyacceptedkeytypes")  # its name until OpenSSH 8.5
-    return {"pubkeyacceptedalgorithms": str(older), **found} if older else found
+    return {"pubkeyacceptedalgorithms": str(older), **chosen} if older else chosen
 
 
 def _words(value: str) -> list[str]:
@@ -369,5 +369,5 @@ def _words(value: str) -> list[str]:
 
 
 def _expand(path: str, home: Path) -> Path:
-    path = _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), path)
+    path = _VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), path)
     return home / path[2:] if path.startswith("~/") else Path(path).expanduser()

@@ -82,14 +82,14 @@ class Entry:
         """Return whether the line speaks of `name`, which is as `known_name` makes it."""
         if self.names.startswith("|1|"):
             return _matches_hashed(self.names, name)
-        found = False
+        is_named = False
         for pattern in self.names.lower().split(","):
             negated = pattern.startswith("!")
             if fnmatchcase(name, pattern.removeprefix("!").replace("[", "[[]")):
                 if negated:
                     return False
-                found = True
-        return found
+                is_named = True
+        return is_named
 
 
 def _matches_hashed(names: str, name: str) -> bool:
@@ -128,7 +128,7 @@ class KnownHosts:
         """By name, the lines that speak of it by itself, each with its place: a thousand hosts have as many lines."""
         self._others: list[tuple[int, Entry]] = []
         """The lines with patterns or hashes, each with its place."""
-        self._found: dict[str, list[Entry]] = {}
+        self._cached: dict[str, list[Entry]] = {}
         """By name, the lines that were found to speak of it: comparing hashes takes a while."""
         for place, entry in enumerate(entries):
             names = entry.plain_names
@@ -199,14 +199,14 @@ class KnownHosts:
     ) -> list[tuple[State, Judgement]]:
         """Return the state of each of the keys that one host shows at once. An authority vouches for `certified`."""
         judged = [(key, Judgement("known") if key in certified else self.judge(name, key)) for key in keys]
-        is_known = any(found.verdict == "known" for _, found in judged)
+        is_known = any(judgement.verdict == "known" for _, judgement in judged)
         states: list[tuple[State, Judgement]] = []
-        for key, found in judged:
-            state: State = "new" if found.verdict == "unknown" else found.verdict
-            same_type = found.entry is not None and found.entry.key.type == key.type
+        for key, judgement in judged:
+            state: State = "new" if judgement.verdict == "unknown" else judgement.verdict
+            same_type = judgement.entry is not None and judgement.entry.key.type == key.type
             if is_known and state in ("new", "changed") and not same_type:
                 state = "not needed"
-            states.append((state, found))
+            states.append((state, judgement))
         return states
 
     def types(self, name: str) -> tuple[str, ...]:
@@ -223,11 +223,11 @@ class KnownHosts:
 
     def _named(self, name: str) -> list[Entry]:
         """Return the lines of exactly that name, in their order."""
-        if name not in self._found:
+        if name not in self._cached:
             by_pattern = [(place, entry) for place, entry in self._others if entry.matches(name)]
             lines = sorted([*self._plain.get(name, []), *by_pattern], key=lambda line: line[0])
-            self._found[name] = [entry for _, entry in lines]
-        return self._found[name]
+            self._cached[name] = [entry for _, entry in lines]
+        return self._cached[name]
 
 
 class RevokedUnreadable(Exception):

@@ -219,10 +219,10 @@ class SshTransport:
     def warnings(self, host: HostPlan) -> list[str]:
         """Return what was skipped in the ssh_config and known_hosts files that count for this host."""
         route = self.route(host)
-        found = list(self._config.get()[1])
+        warnings = list(self._config.get()[1])
         for hop in route.hops:
-            found += [*hop.not_done, *self._known_hosts(host, hop).warnings]
-        return list(dict.fromkeys(found))
+            warnings += [*hop.not_done, *self._known_hosts(host, hop).warnings]
+        return list(dict.fromkeys(warnings))
 
     def route(self, host: HostPlan) -> Route:
         """Return the way to a host, by its spec and ~/.ssh/config. Raises HostUnfit where orch does not go it."""
@@ -286,7 +286,7 @@ class SshTransport:
         """Return what ssh_config leaves for this hop; of host keys, a type that is known first."""
         known = self._known_hosts(host, hop)
         try:
-            found = algorithms(hop.algorithms)
+            allowed = algorithms(hop.algorithms)
         except ValueError as error:
             raise HostUnfit(
                 host.name,
@@ -294,12 +294,12 @@ class SshTransport:
                 hint="allow one of these for it in a Host block of ~/.ssh/config, or connect another way",
             ) from error
         certified = bool(known.authorities(hop.key_name))
-        return for_host(found, types=known.types(hop.key_name), certified=certified)
+        return for_host(allowed, types=known.types(hop.key_name), certified=certified)
 
-    def _factory(self, found: Algorithms) -> Callable[..., SshConnection]:
+    def _factory(self, offered: Algorithms) -> Callable[..., SshConnection]:
         def make(sock: Any, disabled_algorithms: Any = None) -> SshConnection:  # noqa: ARG001 - fabric's
             _without_delay(sock)
-            transport = SshConnection(sock, found)
+            transport = SshConnection(sock, offered)
             transport.handshake_timeout = self._timeouts.connect_s
             return transport
 
@@ -360,7 +360,9 @@ class SshTransport:
         certified = [host_key(key) for key in keys if policy.judge(key)[0] == Judgement("known")]
         shown = [host_key(key) for key in keys]
         states = self._known_hosts(route.host, hop).states(hop.key_name, shown, certified)
-        return [self._scanned(route.host, hop, key, *found) for key, found in zip(shown, states, strict=True)]
+        return [
+            self._scanned(route.host, hop, key, *judged) for key, judged in zip(shown, states, strict=True)
+        ]
 
     def _scanned(self, host: HostPlan, hop: Hop, key: HostKey, state: State, judged: Judgement) -> ScannedKey:
         if state not in ("changed", "revoked"):
@@ -374,8 +376,8 @@ class SshTransport:
         self, route: Route, hop: Hop, connection: fabric.Connection, key_type: str
     ) -> paramiko.PKey | None:
         """Return the key of that type which the sshd shows, or None. Nothing is authenticated."""
-        found = self._algorithms(route.host, hop)
-        names = tuple(name for name in found.host_keys if name.removesuffix(CERTIFICATE) == key_type)
+        offered = self._algorithms(route.host, hop)
+        names = tuple(name for name in offered.host_keys if name.removesuffix(CERTIFICATE) == key_type)
         if not names:
             return None  # HostKeyAlgorithms of ssh_config forbids it
         with self._handshake(route, hop), explained(route.host, hop, self._timeouts.connect_s):
@@ -383,7 +385,7 @@ class SshTransport:
                 sock = connection.open_gateway()
             else:
                 sock = socket.create_connection((hop.address, hop.port), self._timeouts.connect_s)
-            transport = self._factory(replace(found, host_keys=names))(sock)
+            transport = self._factory(replace(offered, host_keys=names))(sock)
             try:
                 transport.start_client(timeout=self._timeouts.connect_s)
                 return transport.get_remote_server_key()

@@ -25,10 +25,10 @@ STATE_DIR_HEADER = "Orch-State-Dir"
 """The state directory that the client expects, percent-encoded. A coordinator with another one refuses."""
 
 CHECK_AFTER_S = 3.0
-"""How long an answer may take until it is looked whether the coordinator runs at all."""
+"""After so long without an answer, the client checks whether the coordinator runs at all."""
 
 PROBE_S = 1.0
-"""How long it may then take to answer that it does: on a busy machine its API answers within a fraction of that."""
+"""How long that check may take. On a busy machine the API answers it within a fraction of this time."""
 
 NOT_RUNNING_HINT = "start it with `orch coordinator start`; `orch up FILE` also does"
 
@@ -61,8 +61,8 @@ class Client:
     def _await_answer(self, connection: http.client.HTTPConnection, patience_s: float) -> None:
         """Wait until the answer begins. TimeoutError after `patience_s`, or once the coordinator answers nobody.
 
-        A request may take minutes, as one that reads checkpoints. Whether the coordinator runs at all is seen by asking
-        it something small meanwhile.
+        A request may take minutes, for example one that reads checkpoints. Meanwhile a small request shows whether the
+        coordinator runs at all.
         """
         give_up_at = time.monotonic() + patience_s
         while connection.sock is not None:
@@ -75,7 +75,7 @@ class Client:
                 self._check_alive()
 
     def _check_alive(self) -> None:
-        """Ask what any coordinator answers at once. TimeoutError where it does not."""
+        """Send a request that any coordinator answers at once. TimeoutError where it does not."""
         connection = self._connection(PROBE_S)
         try:
             connection.request("GET", "/v1/alive")
@@ -104,7 +104,7 @@ class Client:
         )
 
     def _last_written(self) -> str:
-        """Say when its journal was last written: since then at most it has done nothing."""
+        """Say when its journal was last written. It has been stuck since then at the longest."""
         files = [os.path.join(self.state_dir or "", name) for name in ("journal.db-wal", "journal.db")]
         times = [os.stat(file).st_mtime for file in files if self.state_dir and os.path.exists(file)]
         return (
@@ -196,7 +196,7 @@ def _state(pid: int) -> str:
 
 
 def error_of(document: dict[str, Any], status: int = 500) -> OrchestratorError:
-    """Return the error that an error document describes, with its exit code, and with its class where we have it."""
+    """Return the error that an error document describes, with its exit code, and of its class where that is known."""
     described = document.get("error")
     if not isinstance(described, dict):
         return OrchestratorError(f"the coordinator answered {status}: {json.dumps(document)[:200]}")

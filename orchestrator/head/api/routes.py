@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 WAIT_MAX_S = 60.0
 GONE_S = 5.0
-"""How long it may take until a client that has gone away is noticed to wait for events no more."""
+"""How long it may take to notice that a client that waited for events has gone away."""
 BODY_BYTES_MAX = 16 << 20
 
 Handler = Callable[[Request], Awaitable[JSONResponse]]
@@ -89,11 +89,11 @@ class _Api:
         plan = self._plan(body)
         if not re.fullmatch(NAME_PATTERN, plan.name):
             raise UsageError(
-                f"{plan.name!r} is no name of a run", hint="lower-case letters, digits and dashes"
+                f"{plan.name!r} is not a valid name of a run", hint="lower-case letters, digits and dashes"
             )
         secrets = body.get("secrets") or {}
         if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
-            raise UsageError("secrets is an object of texts")
+            raise UsageError("secrets must be an object whose values are strings")
         scratch, recipients = bool(body.get("from_scratch")), _texts(body, "recipients")
         run, created = await anyio.to_thread.run_sync(
             lambda: self._coordinator.submit(plan, secrets, from_scratch=scratch, recipients=recipients)
@@ -136,7 +136,7 @@ class _Api:
         body = await _body(request)
         name, patterns, task = request.path_params["name"], _texts(body, "patterns"), body.get("task")
         if not isinstance(task, str | None):
-            raise UsageError("task is the name of a task, such as worker:0")
+            raise UsageError("task must be the name of a task, such as worker:0")
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task))
 
     async def output(self, request: Request) -> JSONResponse:
@@ -145,7 +145,7 @@ class _Api:
         name, file = request.path_params["name"], body.get("file")
         directory, sha256, replace = body.get("directory"), body.get("sha256"), bool(body.get("replace"))
         if not (isinstance(directory, str) and os.path.isabs(directory)):
-            raise UsageError("directory is an absolute path")
+            raise UsageError("directory must be an absolute path")
         one, known = outputs.of_request(file, sha256)
         part = await anyio.to_thread.run_sync(
             lambda: self._coordinator.output(name, one, directory, sha256=known, replace=replace)
@@ -153,14 +153,14 @@ class _Api:
         return JSONResponse(part._asdict())
 
     async def alive(self, request: Request) -> JSONResponse:
-        """Say that this process runs: who waits long for another answer asks it."""
+        """Say that this process runs. A client that waits long for another answer asks this."""
         return JSONResponse({"pid": os.getpid()})
 
     async def checkpoints(self, request: Request) -> JSONResponse:
         """Answer `GET` with the list of checkpoints, and do what `POST …/VERB` asks."""
         name, verb = request.path_params["name"], request.path_params.get("verb", "list")
         if verb not in VERBS:
-            raise UsageError(f"nothing can be done to checkpoints by the name of {verb!r}")
+            raise UsageError(f"there is no command {verb!r} for checkpoints")
         body = await _body(request) if request.method == "POST" else {}
         what = str(body.get("checkpoint") or "")
         if verb not in ("list", "read") and not what:
@@ -192,11 +192,11 @@ class _Api:
             after = int(query.get("after", "0")[:40])
             left_s = min(float(query.get("wait_s", "0")), WAIT_MAX_S)
         except ValueError as e:
-            raise UsageError(f"after and wait_s are numbers: {e}") from e
+            raise UsageError(f"after and wait_s must be numbers: {e}") from e
         if not 0 <= after < 1 << 63:
-            raise UsageError("after is a number of an event: `orch events --json` shows them as seq")
+            raise UsageError("after must be the number of an event: `orch events --json` shows it as seq")
         if math.isnan(left_s):
-            raise UsageError("wait_s is a number of seconds")
+            raise UsageError("wait_s must be a number of seconds")
         until, seen, changed = time.monotonic() + left_s, -1, asyncio.Event()
         wake = partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)
         news = self._coordinator.loop.news
@@ -225,7 +225,7 @@ class _Api:
 def _texts(body: dict[str, Any], key: str) -> list[str]:
     texts = body.get(key) or []
     if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
-        raise UsageError(f"{key} is a list of texts")
+        raise UsageError(f"{key} must be a list of strings")
     return texts
 
 
@@ -257,7 +257,7 @@ def _of_run(call: Callable[[str], dict[str, Any]]) -> Handler:
 
 
 def _of_query(call: Callable[[str, dict[str, str]], dict[str, Any]]) -> Handler:
-    """Return the same for a `call` that is told the query too."""
+    """Return the same for a `call` that also gets the query."""
 
     async def handler(request: Request) -> JSONResponse:
         name, query = request.path_params["name"], dict(request.query_params)
@@ -273,9 +273,9 @@ async def _body(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(raw) if raw else {}
     except (ValueError, RecursionError) as e:
-        raise UsageError(f"the request is no JSON: {e}") from e
+        raise UsageError(f"the request is not JSON: {e}") from e
     if not isinstance(body, dict):
-        raise UsageError("the request is no JSON object")
+        raise UsageError("the request is not a JSON object")
     return body
 
 
@@ -286,7 +286,7 @@ def _error(message: str, *, code: str, hint: str | None, exit_code: int, http: i
 
 async def _on_error(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, OrchestratorError):
-        # What a host or the disk did not do is no fault of this server, as 500 would say.
+        # A failure of a host or the disk is no fault of this server, which 500 would mean.
         http = 409 if isinstance(error, Refused) else 400 if isinstance(error, UsageError) else 502
         return _error(error.message, code=error.code, hint=error.hint, exit_code=error.exit_code, http=http)
     hint = "see the coordinator's log; training goes on"

@@ -59,19 +59,19 @@ def listen(path: str) -> PrivateSocket:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Waits until it is told to end: uvicorn's own loop looks ten times a second, a third of an idle coordinator."""
+    """Waits for `end`. Uvicorn's own loop wakes ten times a second: a third of the CPU time of an idle coordinator."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def main_loop(self) -> None:
         self._end_asked = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        await run_in_threadpool(bool)  # loads what the first request would wait for: `orch up`, mostly
+        await run_in_threadpool(bool)  # starts the thread pool, for which the first request would wait
         if not self.should_exit:
             await self._end_asked.wait()
 
     def end(self) -> None:
-        """Answer what was asked, and end. Any thread may call it."""
+        """Answer the requests under way, and end. Any thread may call it."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already

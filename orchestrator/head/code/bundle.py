@@ -1,10 +1,10 @@
 """The archives that the head pushes to hosts: our own code, and psutil where a host's platform equals the head's.
 
-With our code goes the C library that checks the sums of TensorFlow's checkpoints, which needs no Python to fit.
+The bundle also holds the C library that checks the sums of TensorFlow's checkpoints. It works with any Python.
 
-What is pushed is named by a SHA-256, so looking for one file name tells whether a host has it. It is built from what is
-installed on the head, so head and hosts cannot differ in version. Building is reproducible: the same sources give the
-same bytes. Most hosts have all of it, so nothing is compressed before a host needs it.
+Each archive is named by its SHA-256, so one file name shows whether a host has it. The archives are built from what is
+installed on the head, so head and hosts cannot differ in version. The same sources give the same bytes. Most hosts have
+all of it, so nothing is compressed before a host needs it.
 """
 
 from __future__ import annotations

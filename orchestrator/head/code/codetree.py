@@ -1,6 +1,6 @@
-"""What of the working directory is pushed to the hosts: its files by content, as the head sees them.
+"""Lists the files of the working directory that are pushed to the hosts, each with the SHA-256 of its content.
 
-`push_rules` says what is left out. What is pushed is bounded by `run.push_limit` of the cluster spec.
+`push_rules` says which files are left out. `run.push_limit` of the cluster spec limits the size of all of them.
 """
 
 from __future__ import annotations
@@ -48,24 +48,20 @@ class _Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is pushed and what is not, before anything is read."""
+    """The files that are pushed and those that are not, before any content is read."""
 
     workdir: str
     files: tuple[_Entry, ...]
     left_out: tuple[tuple[str, Why], ...]
-    """Entries, a directory with a slash at its end, and why each is not pushed."""
+    """Entries that are not pushed, each with the reason. A directory ends with a slash."""
 
     @property
     def total_bytes(self) -> int:
-        """How much is pushed."""
+        """The size of all files that are pushed."""
         return sum(file.stat.st_size for file in self.files)
 
     def check(self, script: str, limit_bytes: int) -> None:
-        """Make sure that it can be pushed, and is of use there.
-
-        Raises:
-            SpecError: the script is left out, or there is too much.
-        """
+        """Raise SpecError where the script is left out, or the files are too many or too large."""
         for path, why in self.left_out:
             if script == path or script.startswith(path if path.endswith("/") else f"{path}/"):
                 raise SpecError(
@@ -121,10 +117,10 @@ class Survey:
 
 
 _REASONS: dict[Why, str] = {
-    "secret": "this looks like a secret:",
+    "secret": "it looks like a secret:",
     "named": "secrets of the spec stand in",
-    "cache": "this is of this machine only:",
-    "orch": "this was written by orch:",
+    "cache": "it is of use on this machine only:",
+    "orch": "orch wrote it:",
     ".gitignore": f"{GIT_FILE} names",
     ".orchignore": f"{ORCH_FILE} names",
 }
@@ -139,15 +135,10 @@ _keys: dict[str, tuple[_Stamp, bool]] = {}
 
 
 def survey(workdir: str, withheld: Collection[str] = ()) -> Survey:
-    """Find the files of a working directory that are pushed. A symlink that stays in the tree counts as its target.
+    """List the files of a working directory that are pushed. A symlink that stays in the tree counts as its target.
 
-    Args:
-        workdir: the directory.
-        withheld: files in it that are never pushed, whatever else names them: those that hold secrets of the spec.
-
-    Raises:
-        SpecError: one for all that is wrong: symlinks that leave the tree or lead nowhere, sockets and devices,
-            files that cannot be read.
+    Raises one SpecError for all that is wrong: symlinks that leave the tree or lead nowhere, sockets and devices, and
+    files that cannot be read. `withheld` are the files that hold secrets of the spec: they are never pushed.
     """
     root = os.path.realpath(workdir)
     if not os.path.isdir(root):
@@ -164,11 +155,7 @@ def survey(workdir: str, withheld: Collection[str] = ()) -> Survey:
 def manifest(
     workdir: str, script: str = "", limit_bytes: int = PUSH_BYTES_MAX, withheld: Collection[str] = ()
 ) -> list[CodeFile]:
-    """Return every file to push, sorted by path.
-
-    Raises:
-        SpecError: as `survey` and `Survey.check` do.
-    """
+    """Return every file to push, sorted by path. Raises SpecError as `survey` and `Survey.check` do."""
     seen = survey(workdir, withheld)
     seen.check(script, limit_bytes)
     files = []

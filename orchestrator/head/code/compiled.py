@@ -1,8 +1,8 @@
-"""What is pushed to hosts, as it is pushed: compiled by the head for hosts whose Python has the same byte code.
+"""Compiles the bundle on the head, for hosts whose Python has the same byte code.
 
-A host compiles what it gets as source in 0.2 s of its CPU, and psutil in 0.05 s. Most clusters have one version of
-Python, so the head does that once instead of each host, from the byte code that its own Python keeps. A host with
-another version gets sources, and compiles them.
+A host needs 0.2 s of CPU time to compile our sources, and 0.05 s for psutil. Most clusters have one version of Python,
+so the head compiles once for all hosts, from the byte code that its own Python keeps. A host with another version gets
+the sources, and compiles them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _BUILDING = threading.Lock()
 
 _LEVEL = 1
-"""A third of the time that the usual level takes, for 14 % more bytes."""
+"""The level of compression. It takes a third of the time of the usual level, for 14 % more bytes."""
 
 
 def compiled_for(magic: str, ours: Bundle) -> Archive | None:
@@ -50,7 +50,7 @@ def sources(code: Archive) -> Archive:
 
 
 def psutil() -> Archive:
-    """Return the archive of the head's psutil, with its byte code: a host's Python takes that if it is of its kind."""
+    """Return the archive of the head's psutil, with byte code, which a host's Python uses if it is the same version."""
     with _BUILDING:
         return _psutil()
 
@@ -85,9 +85,9 @@ def _psutil() -> Archive:
 
 
 def _code(file: Path | None, name: str, source: bytes) -> CodeType:
-    """Return the code that Python has compiled before, from that file: to compile all anew takes most of a second.
+    """Return the byte code that Python keeps of that file. To compile all files anew takes most of a second.
 
-    What was compiled before counts by Python's own rule: it is of a file of this size and time.
+    Python's own rule decides whether it still counts: the file must have the same size and time.
     """
     if file is not None and not sys.flags.optimize and _holds(file, source):
         try:
@@ -101,7 +101,7 @@ def _code(file: Path | None, name: str, source: bytes) -> CodeType:
 
 
 class _Kept(importlib.abc.SourceLoader):
-    """Loads a file's code as if the file had that name, as on a host, from the byte code that Python keeps of it."""
+    """Loads the byte code that Python keeps of a file, as if the file had the name that it has on a host."""
 
     def __init__(self, file: Path, name: str, source: bytes) -> None:
         self._file = file

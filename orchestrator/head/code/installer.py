@@ -80,7 +80,7 @@ def compiled(name: str, source: bytes) -> CodeType:
 
 
 def pyc_of(source: bytes, code: CodeType) -> bytes:
-    """Return what Python keeps of code. Unchecked by hash: nobody edits the source, and each import would hash it."""
+    """Return the content of a .pyc file that Python does not compare with the source: nobody edits it on a host."""
     import marshal
     from importlib.util import MAGIC_NUMBER, source_hash
 

@@ -1,4 +1,4 @@
-"""Which modules a script needs: what it, and the modules beside it, import in any case, with file and line."""
+"""Finds the modules that a script needs: all that it and the modules beside it always import, with file and line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHANGES_PATHS = (b"sys.path", b"addsitedir", b"importlib.reload", b"meta_path")
 
 
 def source(path: str) -> str | None:
-    """Return the text of the script, for a host to compile; None where it is no text, or too much."""
+    """Return the text of the script, for a host to compile; None where it is not text, or too large."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(SOURCE_BYTES_MAX + 1)
@@ -25,8 +25,8 @@ def source(path: str) -> str | None:
 def modules(path: str, root: str = "") -> dict[str, str]:
     """Return the top-level modules that the script needs, each with the `file:line` of its import.
 
-    Not those beside the script, and none of an import within `try`, `if` or a function, which may never be done.
-    Nothing where a file changes the places of modules: then only running it would tell.
+    Modules beside the script are left out, and so are imports within `try`, `if` or a function, which may never run.
+    Nothing is returned where a file changes where modules are looked up: then only running it would show what it needs.
     """
     folder = os.path.realpath(root or os.path.dirname(os.path.realpath(path)))
     needed: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""What of a working directory is not pushed: secrets, caches, and what `.gitignore` and `.orchignore` name.
+"""Decides which files of a working directory are not pushed: secrets, caches, and what an ignore file names.
 
-Both files are read as git reads .gitignore. `.orchignore` lies at the top and has the last word: `!name` in it pushes
-what would be left out for any other reason.
+`.gitignore` and `.orchignore` are read as git reads .gitignore. `.orchignore` lies at the top and takes precedence:
+`!name` in it pushes a file that any other rule leaves out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECRETS = (
     *("*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", ".gnupg"),
     *(".netrc", "_netrc", ".git-credentials", ".pypirc", ".npmrc", ".pgpass", ".my.cnf", ".htpasswd"),
 )
-"""Names of files and directories, in lower case, that hold what only their owner should have."""
+"""Names of files and directories, in lower case, that hold secrets."""
 
 _HARMLESS = (".env.example", ".env.sample", ".env.template", ".env.dist")
 
@@ -36,16 +36,16 @@ CACHES = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"}
     | {".cache", ".ipynb_checkpoints", ".tox", ".nox", ".eggs", "node_modules", ".DS_Store"}
 )
-"""Names of what a host has no use for."""
+"""Names of files and directories that are of no use on a host."""
 
 _MARKS = ("pyvenv.cfg", "conda-meta", "coordinator.lock", "coordinator.sock")
-"""A directory with one of these is a virtual environment, or orch's own state: of this machine only."""
+"""A directory with one of these files is a virtual environment or orch's own state: of use on this machine only."""
 
 OUTPUTS_MARK = "# What runs have left: fetched by orch, and not pushed again."
 """The first line of `.gitignore` in a directory of fetched files."""
 
 REPORT_MARK = '<meta name="generator" content="orch report">'
-"""It stands at the beginning of what `orch report` writes."""
+"""The beginning of a file that `orch report` writes."""
 
 _BEGINNING_BYTES = 2048
 _KEY_BYTES_MAX = 1 << 20
@@ -53,7 +53,7 @@ _LINE_BYTES = 200
 
 
 class Rules:
-    """What is left out of one working directory."""
+    """The rules for one working directory."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -86,7 +86,7 @@ class Rules:
         return _matched(self._asked, path, is_directory=False) is False
 
     def _git_ignores(self, path: str, is_directory: bool) -> bool:
-        """Ask the .gitignore files, the nearest first; the first that speaks of the entry decides."""
+        """Read the .gitignore files, the nearest first. The first one that matches the entry decides."""
         parts = path.split("/")
         for depth in range(len(parts) - 1, -1, -1):
             directory = "/".join(parts[:depth])
@@ -103,7 +103,7 @@ class Rules:
         return False
 
     def _target(self, absolute: str) -> list[str]:
-        """Return the names on the way to what a link within the tree points to; none of anything else."""
+        """Return the names in the path of the target of a link within the tree; none where it is no such link."""
         if not os.path.islink(absolute):
             return []
         real = os.path.realpath(absolute)
@@ -129,7 +129,7 @@ def _is_secret_name(name: str) -> bool:
 
 
 def _is_of_orch(absolute: str, *, is_directory: bool) -> bool:
-    """Return whether orch itself has written it: fetched files, or a report. A run has no use for either."""
+    """Return whether orch itself wrote the entry: fetched files, or a report. A run has no use for either."""
     if not is_directory and not absolute.endswith(".html"):
         return False
     mark = OUTPUTS_MARK if is_directory else REPORT_MARK
@@ -145,7 +145,7 @@ def _is_marked(absolute: str) -> bool:
 
 
 def _matched(patterns: GitIgnoreSpec | None, path: str, is_directory: bool) -> bool | None:
-    """Return True where the last pattern that matches leaves the entry out, False where it takes it back."""
+    """Return True where the last pattern that matches leaves the entry out, False where it includes it again."""
     if patterns is None:
         return None
     return patterns.check_file(f"{path}/" if is_directory else path).include

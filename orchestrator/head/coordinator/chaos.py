@@ -27,7 +27,7 @@ def check(link: HostLink | None, run: Run, fault: Fault, *, state_dir: str) -> N
     if fault.kind == "fill" and hello is not None and _is_on_our_disk(hello, state_dir):
         raise Refused(
             f"{fault.host} keeps the tasks' logs in {hello['host_dir']}, on the very file system of the coordinator's "
-            f"state ({state_dir}): to fill it would stop the journal, for all runs",
+            f"state ({state_dir}): filling it would stop the journal, for all runs",
             hint="give one of the two a file system of its own (ORCH_HOST_DIR, ORCH_STATE_DIR), or fill another host",
         )
 

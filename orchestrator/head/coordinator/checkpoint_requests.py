@@ -1,4 +1,4 @@
-"""What a person asks of a run's checkpoints: asked of the chief's host, where the directory is, of an ended run too."""
+"""Answers `orch ckpt`: sends the request to the chief's host, where the directory is, also for a run that has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.protocol.orders import CheckpointsAnswer, CheckpointsDo
 from orchestrator.protocol.table import CHECKPOINTS
 
 ASK_TIMEOUT_S = 630.0
-"""Above what the agent gives the look itself: its sentence says more than ours."""
+"""More than the agent's own limit, so that its error message comes first: it says more than ours."""
 
 _ByName = dict[str, dict[str, Any]]
 
@@ -25,7 +25,7 @@ VERBS: tuple[str, ...] = get_args(CheckpointsDo)
 
 
 class Unreached(HostError):
-    """The connection to the host is down, or broke before the answer came: it may or may not have done it."""
+    """The connection to the host is down, or broke before the answer came: the host may have done what was asked."""
 
 
 class Leases(Protocol):
@@ -66,11 +66,11 @@ def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
     problem = f"there is no checkpoint from before step {before_step}"
     for step in sorted({one["global_step"] for one in older}, reverse=True):
         try:
-            # By its step: a script that keeps one file may write another step over it meanwhile.
+            # It is named by its step: a script that keeps one file may write another step over it meanwhile.
             return ask(run, "rollback", str(step), lease, lambda: run)
         except OrchestratorError as e:
             if not isinstance(e.__cause__, OrderRefused):
-                raise  # the host has refused none: it may have done it, so an older one is not tried
+                raise  # the host may have gone back already, so an older checkpoint is not tried
             problem = str(e)
     raise OrchestratorError(problem)
 
@@ -119,32 +119,32 @@ def _listed_again(run: Run, host: str, lease: Leases) -> _ByName:
 
 
 def _judged(checkpoint: dict[str, Any], run: Run, list_again: Callable[[], _ByName]) -> dict[str, Any] | None:
-    """Say of a checkpoint that was not whole, and changed, that it is being written, or is broken. None: it is gone.
+    """Say whether a checkpoint that was not whole, and changed, is being written or broken. None: it is gone.
 
-    It is being written if a task may still write it now, after it was looked at. If none may any more, its task has
-    left it unfinished, completed it or removed it since: a second look tells which.
+    It is being written if a task may still write it. If not, its task has left it unfinished, completed it or removed
+    it since: a second listing shows which.
     """
     if not checkpoint.get("writing"):
         return {**checkpoint, "writing": False}
     if run.phase in (Phase.RUNNING, Phase.STOPPING) and checkpoint["generation"] == run.generation:
         return {**checkpoint, "writing": True, "whole": None, "why": None}
     since = list_again().get(checkpoint["name"])
-    # What was completed since has not been read: it is passed over like one that is being written.
+    # A checkpoint that was completed since has not been read: it counts like one that is being written.
     return None if since is None else {**since, "writing": since["whole"] is None}
 
 
 def _newest(checkpoints: list[dict[str, Any]]) -> str | None:
     """Return the name of the checkpoint that would be resumed from, whole or broken; None if there is none.
 
-    One that a task is writing is passed over, since no generation starts before its tasks have ended.
-    The host cannot choose: whether files that changed a moment ago have a writer is known here only.
+    One that a task is writing does not count: no generation starts before the tasks of the last one have ended.
+    The host cannot choose, since only the head knows whether files that changed a moment ago have a writer.
     """
     counting = [one for one in checkpoints if not one["set_aside"] and not one["writing"]]
     return str(max(counting, key=_rank)["name"]) if counting else None  # the first of the highest rank
 
 
 def _rank(checkpoint: dict[str, Any]) -> tuple[bool, bool]:
-    """Order what scripts resume from by themselves, then what may be an export, then what cannot be verified."""
+    """Prefer what scripts resume from by themselves to what may be an export, and that to what cannot be verified."""
     return checkpoint["resumes"], checkpoint["proof"] != "names"
 
 
@@ -156,7 +156,7 @@ def _refusal(host: str, refused: OrderRefused) -> OrchestratorError:
 
 
 def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
-    """Where the head carries checkpoints: say which it holds (`pulled`), and go back with the host."""
+    """Mark the checkpoints that the head holds a copy of (`pulled`), and roll the copies back with the host."""
     if verb == "rollback":
         store.go_back(float(answer["checkpoint"]["saved_at"]))
     if verb == "rm":

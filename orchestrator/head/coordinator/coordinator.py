@@ -68,17 +68,17 @@ from orchestrator.reporting.queue_document import add_turns, queue_document
 log = logging.getLogger(__name__)
 
 SERVICE_VARIABLE = "ORCH_SERVICE"
-"""Set by the systemd unit: its name, so that a restart goes through systemd and not past it."""
+"""The name of the systemd unit, which the unit sets, so that a restart goes through systemd."""
 
 _LET_GO_S = 5.0
 """How long no connection is made to a host that may end. Its lender is looked at more often, and it is let go again."""
 
 _COPY = "keep its copy of the plan up to date"
-"""One effect, so that a copy that could not be written is never written after it was to be removed."""
+"""One effect writes and removes the copy, so that a delayed write never follows the removal."""
 
 
 class Coordinator:
-    """What the API calls. Methods may be called from any thread; what changes a run goes through the loop."""
+    """Carries out what the API asks. Any thread may call its methods; changes of runs go through the loop."""
 
     def __init__(self, paths: Paths, transports: Mapping[str, Transport]) -> None:
         from orchestrator.head.effects.messenger import Messenger, Place
@@ -142,7 +142,7 @@ class Coordinator:
         self._forget_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
         going_on = [*active, *(one.run_id for one in self._set_aside)]
-        # A coordinator may have died right after the end of a run. What it left is found now, and not when the removal
+        # A coordinator may have died right after the end of a run. What it left is listed now, and not when the removal
         # is tried again: by then other runs may have begun.
         for file in self._secrets.files_of_others(going_on):
             self._effects.post(f"remove {file}", "", partial(self._secrets.remove_file, file))
@@ -234,7 +234,7 @@ class Coordinator:
         return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
 
     def history(self, name: str) -> dict[str, Any]:
-        """Return what the run did when: the document of `/v1/runs/NAME/history`."""
+        """Return what the run did at which time: the document of `/v1/runs/NAME/history`."""
         run_id = self.find(name).run_id
         directory = self.paths.run_dir(run_id)
         return run_series.history_document(self._accounts, directory, run_id)
@@ -301,7 +301,7 @@ class Coordinator:
                 self._messenger.ended(run_id)
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
-        # After the journal has it, so that each copy is of a run that was begun.
+        # The journal has the run by now, so each copy is of a run that was begun.
         self._effects.post(_COPY, run_id, partial(self._keep_plan, run_id, plan))
         if run.phase is not Phase.QUEUED:
             self._open(run)
@@ -316,7 +316,7 @@ class Coordinator:
         return queue_document(self.loop.runs, time.monotonic())
 
     def _look_after_gone(self, begun: Run) -> None:
-        """Open again hosts that ended runs had called gone, if this run uses them: what is left there is ended."""
+        """Connect to this run's hosts that an ended run had given up, to end what that run left there."""
         used = {host.connection for host in begun.plan.hosts}
         for run in self.loop.runs.values():
             back = [
@@ -326,18 +326,18 @@ class Coordinator:
                 self._executor.open(run, back)
 
     def why_unfit(self, plan: Plan) -> str | None:
-        """Return why no run can be begun with a plan, whose types are right; None where one can."""
+        """Return why no run can begin with a plan; None where one can."""
         strange = {host.transport for host in plan.hosts} - self._transports.keys()
         return f"there is no transport {min(strange)!r}" if strange else why_no_run(plan)
 
     def examine(self, plan: Plan) -> Examined:
-        """Return whether the hosts of a plan reach each other, and what else no start looks at. It blocks."""
+        """Check whether the hosts of a plan reach each other, and all else that a start does not check. It blocks."""
         return examine(plan, self._transports, bundle.load, whole=False)
 
     def kill(self, name: str, *, force: bool, at_checkpoint: bool = False) -> Run:
         """End a run, as the user asks: now, or at its next checkpoint. A second request changes nothing.
 
-        With `force` also where nothing is decided about the run any more.
+        With `force`, also end a run about which nothing is decided any more.
         """
 
         def command() -> Run:
@@ -353,9 +353,9 @@ class Coordinator:
         return self.loop.call(command)  # type: ignore[no-any-return]
 
     def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
-        """Give a host no task any more, and move those that it has. Refused where the run cannot do without it.
+        """Give a host no more tasks, and move those that it has. Refused where the run cannot do without it.
 
-        `why`: the reason, where not the user but an engine wants it.
+        `why`: the reason, where an engine drains the host and not the user.
         """
 
         def event(run: Run) -> DrainRequested:
@@ -370,7 +370,7 @@ class Coordinator:
             link.hold_off(_LET_GO_S, "its engine takes it away, and the run has nothing there any more")
 
     def give_up(self, name: str, host: str) -> Run:
-        """Take a host for gone for good, as a person says: its tasks are dead, and no proof is asked of it.
+        """Give a host up for good, because a person says that it is gone: its tasks count as dead without a proof.
 
         This works for an ended run too. Refused where the host answers.
         """
@@ -380,7 +380,7 @@ class Coordinator:
         )
 
     def undrain(self, name: str, host: str) -> Run:
-        """Let a host in again that was drained, quarantined, stuck or called gone."""
+        """Let a host have tasks again that was drained, quarantined, stuck or given up."""
 
         def command() -> Run:
             run = self.find(name)
@@ -463,7 +463,7 @@ class Coordinator:
         if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
             checkpoint_requests.compare(answer, verb, self._executor.transfers.checkpoints.store(run))
         if verb == "rollback":
-            # The mark is on the disk already: the next generation follows it, even if this event is never decided.
+            # The mark is on the disk: the next generation follows it, even if this event is never decided.
             event = checkpoint_requests.rolled_back(answer, at=time.monotonic())
             self.loop.call(lambda: self.loop.decide(run.run_id, event))
             answer["active"] = not self.loop.runs[run.run_id].phase.is_terminal
@@ -514,7 +514,7 @@ class Coordinator:
             self._forget_old()
 
     def _keep_plan(self, run_id: str, plan: Plan) -> None:
-        """Keep a copy of the plan, unless the run has ended by now: a copy says that it may go on."""
+        """Keep a copy of the plan, unless the run has ended by now: the copy means that the run may go on."""
         run = self.loop.runs.get(run_id)
         if run is not None and not run.phase.is_terminal:
             plan_copies.keep(self.paths, run_id, plan)
@@ -524,7 +524,7 @@ class Coordinator:
         try:
             code_record.keep(self.paths.run_dir(run.run_id), run.plan.workdir, tree)
         except OSError as e:
-            log.warning("%s: its code is not kept, so that it cannot be compared: %s", run.run_id, e)
+            log.warning("%s: its code could not be kept, so `orch diff` cannot compare it: %s", run.run_id, e)
 
     def _subscribers(self) -> list[Effect]:
         """Return the subscribers to changes of runs: history and messages for people, and removals."""
@@ -547,7 +547,7 @@ class Coordinator:
 
         return [
             Effect("keep its last figures", last_figures, lambda run_id: self._historian.forget([run_id])),
-            Effect("put down its first cause", first_cause),
+            Effect("record its first cause", first_cause),
             Effect("remove its secrets", at_the_end(self._secrets.remove)),
             Effect("remove its recipients", at_the_end(self._messenger.ended)),
             Effect(

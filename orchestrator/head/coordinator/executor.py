@@ -75,7 +75,7 @@ _VERBS = {
 }
 
 Ordered = StartTask | ReleaseTask | StopTask | SeedCheckpoint | VerifyCheckpoint | SweepHost
-"""Actions that are one order each."""
+"""Actions that send one order each."""
 
 STACKS_TIMEOUT_S = 10.0
 
@@ -123,7 +123,7 @@ class Executor:
         is_known: Callable[[str], bool],
         pushed: Pushed = lambda _run, _tree: None,
     ) -> None:
-        """`is_known` tells whether this head node knows the run of an id, `pushed` is told of a run's code."""
+        """`is_known` returns whether this head node knows a run id. `pushed` is called with the code of a run."""
         self._pushed = pushed
         self._is_known = is_known
         self._leaving = leaving
@@ -133,7 +133,7 @@ class Executor:
         crew = Crew()
         self._pool = ConnectionPool(transports, bundle, self, pace, connect or partial(HostLink, crew=crew))
         self._opened: dict[str, _Opened] = {}
-        """By run id, while a host of it is connected, or to be."""
+        """By run id, as long as one of its hosts is connected or is to be."""
         self._preparing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._records = Records()
@@ -174,7 +174,7 @@ class Executor:
         """The hosts that have a link, and whether each is connected now."""
         return self._pool.hosts
 
-    # -- what links say (their threads) --------------------------------------------------------------------
+    # -- what links report (in their threads) --------------------------------------------------------------
 
     def up(self, run_id: str, host: str, hello: Greeting) -> None:
         """See `Listener`."""
@@ -200,7 +200,7 @@ class Executor:
         """See `Listener`."""
         opened = self._opened.get(run_id)
         if opened is None:
-            return  # its last host was let go a moment ago
+            return  # the last host of the run was detached a moment ago
         event = wire.host_reported(
             host,
             run_id,
@@ -217,7 +217,7 @@ class Executor:
         """See `Listener`."""
         self._post(run_id, LimitReached(at=self._now(), host=host, message=problem))
 
-    # -- what the core asks (the deciding thread) ----------------------------------------------------------
+    # -- actions of the core (in the deciding thread) ------------------------------------------------------
 
     def execute(self, run: Run, action: Action) -> None:
         """Begin an action, without blocking. An order to an unconnected host is dropped; the core repeats it."""
@@ -246,15 +246,16 @@ class Executor:
                 case CollectStacks(generation=generation):
                     self._workers.submit(self._collect_stacks, run, generation)
                 case CloseHost(host=host):
-                    # Detach a host from a run that needs it no more, after the rest of its logs has come and it has the
-                    # record
+                    # The run needs the host no more: detach it once the rest of its logs has come and it has the record
                     self._records.forget(run, host)
                     if run.phase.is_terminal:
                         self.transfers.checkpoints.abandon(run.run_id)
                     self._workers.submit(self._drain_and_detach, run, host)
                 case Note():
                     pass  # a note is only for the journal, which has it already
-        except Exception as e:  # secrets cannot be read, an order does not fit in a frame, or a fault of ours
+        except (
+            Exception
+        ) as e:  # secrets cannot be read, an order does not fit in a frame, or orch has a fault
             log.exception("%s: %s", run.run_id, action)
             problem = Problem("internal", f"{type(e).__name__}: {e}", "see the coordinator's log")
             self._failed(run, action, problem)
@@ -294,7 +295,7 @@ class Executor:
             self._records.give(link, run, host, now=self._now())
 
     def changed(self, before: Run, after: Run) -> None:
-        """Send the run's record after a drain or its end, and to a host that is back and may have missed the newest."""
+        """Send the run's record after a drain or its end, and to a host that reconnected and may lack the newest."""
         if after.generation == 0 or after.phase.is_terminal or before.hosts is after.hosts:
             return
         pairs = [(was, now) for was, now in zip(before.hosts, after.hosts, strict=True) if was is not now]

@@ -1,4 +1,4 @@
-"""Runs about which nothing is decided any more because of a fault of orch, and the last turns of each run."""
+"""Runs about which nothing is decided any more because of a fault of orch, and the last decisions about each run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.run import Run
 
 STORY_MAX = 20
-"""Turns of a run that are remembered: the journal has them all."""
+"""How many decisions about a run are remembered. The journal has them all."""
 
 _LINE_MAX = 600
 
@@ -24,7 +24,7 @@ class Halt:
 
     error: str
     story: tuple[str, ...]
-    """The last turns, oldest first, and the error that the next event raised."""
+    """The last decisions, oldest first, and the error that the next event raised."""
     since_at: Instant
 
     def sentence(self, run: Run) -> str:
@@ -50,13 +50,13 @@ def _way_out(run: Run) -> str:
 
 
 class Stories:
-    """The last turns of each run, in words."""
+    """The last decisions about each run, in words."""
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[str]] = {}
 
     def add(self, run_id: str, event: Event, decision: InWords) -> None:
-        """Remember a turn. Only the newest STORY_MAX are kept."""
+        """Remember a decision. Only the newest STORY_MAX are kept."""
         outcome = "; ".join((decision.phase, *decision.orders, *decision.notes))
         lines = self._lines.setdefault(run_id, deque(maxlen=STORY_MAX))
         lines.append(f"at {event.at:.3f}: {event_in_words(event)}: {outcome}"[:_LINE_MAX])

@@ -29,7 +29,7 @@ class Inbox(Generic[T]):
         self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
         self._unhurried: deque[T] = deque()
         self._looks_soon = False
-        """Whether the taking thread looks within UNHURRIED_S without being woken."""
+        """Whether the thread that takes items wakes by itself within UNHURRIED_S."""
 
     def put(self, item: T) -> None:
         """Wake the thread for this item, and for all that was put before."""
@@ -89,9 +89,10 @@ JOURNAL_RETRY_S = 1.0
 
 
 class Backlog:
-    """Holds events in their order, and of the reports, which are levels, the last of each run's host.
+    """Holds events in their order while the journal cannot be written. Of reports it holds each host's last one.
 
-    Only the deciding thread uses it. Times are seconds of its clock.
+    A report describes a state and not a change, so the last one suffices. Only the deciding thread uses the backlog.
+    Times are seconds of that thread's clock.
     """
 
     def __init__(self) -> None:
@@ -100,10 +101,10 @@ class Backlog:
         self.retry_at: float | None = None
         """When the journal is tried again; None while it can be written."""
         self._stood_at = 0.0
-        """Until when the runs know of the time in which nothing could be decided."""
+        """Up to this time, the runs' waits have been moved by the time in which nothing could be decided."""
 
     def begin(self, now: float) -> None:
-        """Wait for the journal, which has refused something. Nothing changes while it is waited for already."""
+        """Begin to wait for the journal, unless that has begun already."""
         if self.retry_at is None:
             self._stood_at = now
             self.retry_at = now + JOURNAL_RETRY_S
@@ -111,12 +112,12 @@ class Backlog:
     def end(self, now: float) -> float:
         """Let the journal be tried again. Return the seconds in which nothing could be decided."""
         self.retry_at = None
-        # Waits that follow from what was held begin now: it is only now that anything is done about it.
+        # The waits that the held events cause begin now, because only now are they decided.
         self._events = deque((run_id, replace(event, at=now)) for run_id, event in self._events)
         return now - self._stood_at
 
     def add(self, run_id: str, event: Event) -> None:
-        """Hold what the journal could not take."""
+        """Hold an event that could not be journaled."""
         if isinstance(event, HostReported):
             self._reports[run_id, event.host] = event
         else:
@@ -131,7 +132,7 @@ class Backlog:
         return None
 
     def decided(self, happened: Sequence[tuple[str, Event]]) -> None:
-        """Forget what was decided. A newer report of a host stands for the one that is held."""
+        """Forget events that were decided. A newer report of a host replaces the one that is held."""
         for one in happened:
             run_id, event = one
             if isinstance(event, HostReported):

@@ -1,9 +1,9 @@
-"""The loop that carries the core: wait, `step`, persist, execute. One thread decides; all others post to it.
+"""The loop around the core: wait for events, `step`, persist, execute. One thread decides; all others post to it.
 
-A turn decides the events in the inbox, one after the other. The journal takes all of them in one transaction, since
-each transaction costs a write to the disk. Nothing is done before the journal has it. While the journal cannot be
-written (a full disk), nothing is decided: events are held and tried again in their order, tasks train on, requests that
-only read are answered, and requests to change something are refused at once, with the reason.
+A turn decides the events in the inbox, one after the other. All of them are journaled in one transaction, since each
+transaction costs a write to the disk. No action is executed before the journal has its event. While the journal cannot
+be written (a full disk), nothing is decided: events are held and tried again in their order, tasks train on, requests
+that only read are answered, and requests to change something are refused at once, with the reason.
 
 If the core raises, or reaches a state that breaks an invariant, orch has a fault that concerns one run. Nothing is
 decided about that run any more: its state stays as it was, its tasks train on, and the status says so, with the events
@@ -61,10 +61,10 @@ AWAKE_S = 2.0
 """While a run goes on, the loop wakes at least so often."""
 
 ABSENT_S = 3.0
-"""If it wakes later than that, this process did not run: it was stopped, or the machine swapped, or a disk hung."""
+"""If the loop wakes later than that, this process was not running: it was stopped, or swapped out, or a disk hung."""
 
 EVENTS_OF_A_TURN_MAX = 100
-"""A person's command waits for one turn at most."""
+"""Bounds the time of a turn, because a person's command waits for one turn at most."""
 
 Command = Callable[[], Any]
 
@@ -86,7 +86,7 @@ class _Asked(NamedTuple):
 
 
 class _Decided(NamedTuple):
-    """An event that was decided, and whose actions were not carried out yet."""
+    """A decided event whose actions were not carried out yet."""
 
     before: Run
     event: Event
@@ -116,7 +116,7 @@ class Loop:
         self.halted: Mapping[str, Halt] = {}
         """By run id: the runs about which nothing is decided any more."""
         self._due: dict[str, Deadline | None] = {}
-        """By run id, an instant not after the next deadline: a report that only moves numbers can only defer it."""
+        """By run id, an instant not after the next deadline, which a report of new numbers alone can only defer."""
         self._decided: list[_Decided] = []
         """The events of the present turn that the journal has not taken yet."""
         self._ahead: dict[str, Run] = {}
@@ -124,7 +124,7 @@ class Loop:
         self._stories = Stories()
         self._backlog = Backlog()
         self.complaint: str | None = None
-        """Why the journal takes nothing; None while it does."""
+        """Why the journal cannot be written; None while it can."""
         self._complained_at = 0.0
         self._awake_at = now()
         """When the loop last ran."""
@@ -138,7 +138,7 @@ class Loop:
     # -- posted from other threads -------------------------------------------------------------------------
 
     def post(self, run_id: str, event: Event) -> None:
-        """Something has happened."""
+        """Add an event to be decided."""
         if isinstance(event, HostReported):
             is_news = self._unread.is_news(run_id, event)
             waiting = self._unread.add(run_id, event)
@@ -210,12 +210,12 @@ class Loop:
         self._carry_out(_Decided(before, event, Decision(after, actions, Weight.JOURNAL), entry))
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Decide events until `stop`."""
         while self.turn(self.sleep_s()):
             pass
 
     def turn(self, wait_s: float | None) -> bool:
-        """Wait for `wait_s` at most; decide what was posted, and what is due. False: the loop was told to stop."""
+        """Wait for `wait_s` at most, then decide the posted events and the deadlines that are due. False: it ends."""
         posted: list[Waiting | tuple[str, Event]] = []
         asked: _Asked | None = None
         is_over = False
@@ -277,10 +277,10 @@ class Loop:
         ]
 
     def decide(self, run_id: str, event: Event) -> None:
-        """Take one turn for a person: step, persist, execute.
+        """Decide one event for a person: step, persist, execute.
 
-        JournalError where the journal cannot take it: nothing has changed. DecisionsStopped where a fault of ours has
-        stopped the decisions about that run, or does so now.
+        JournalError where the journal cannot be written: nothing has changed. DecisionsStopped where a fault of orch
+        has stopped the decisions about that run, or does so now.
         """
         run = self.runs.get(run_id)
         if run is None:
@@ -303,7 +303,7 @@ class Loop:
             raise
         except Exception as e:
             if before.run_id not in self.runs:
-                raise  # the run has not begun, and the person who submits it is told
+                raise  # the run has not begun, and the person who submits it gets the error
             self._halt(before, event, e)
             return
         self._ahead[before.run_id] = decision.run
@@ -311,9 +311,9 @@ class Loop:
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """Decide within the block. At its end the journal takes all at once, and then the actions are carried out.
+        """Decide within the block. At its end all is journaled at once, and then the actions are carried out.
 
-        JournalError where the journal cannot take it: then nothing was decided.
+        JournalError where the journal cannot be written: then nothing was decided.
         """
         self._ahead.clear()
         self._decided.clear()
@@ -324,7 +324,7 @@ class Loop:
             self._carry_out(one)
 
     def _keep(self, before: Run, event: Event, decision: Decision) -> int:
-        """Write down what was decided, before anything is done about it. Return the number of the entry."""
+        """Journal a decision before its actions are carried out. Return the number of the entry."""
         after, actions, _ = decision
         words = decided(before, after, actions)
         notes = [action for action in actions if isinstance(action, Note)]
@@ -357,9 +357,9 @@ class Loop:
                 self._guarded(whose, "carry out an action", partial(self._execute, after, action))
 
     def _guarded(self, whose: str, what: str, call: Callable[[], None]) -> None:
-        """Do what follows a decision. A fault in it must not end the thread that decides about all runs.
+        """Carry out what follows a decision. A fault in it must not end the thread that decides about all runs.
 
-        An order that was not given is outstanding, and is given when its host reports the next time that it is up.
+        An order that was not sent stays outstanding, and is sent when its host reports the next time that it is up.
         """
         try:
             call()
@@ -367,7 +367,7 @@ class Loop:
             log.exception("%s: could not %s", whose, what)
 
     def _halt(self, run: Run, event: Event, error: Exception) -> None:
-        """Decide nothing about the run any more, and say why, with the events that led to it."""
+        """Stop deciding about the run, and log why, with the events that led to it."""
         halt = self._stories.halt(run.run_id, event, error)
         self._due.pop(run.run_id, None)
         self.halted = {**self.halted, run.run_id: halt}
@@ -383,10 +383,7 @@ class Loop:
             log.exception("%s: the journal does not have it", run.run_id)
 
     def _decide_posted(self, posted: Sequence[Waiting | tuple[str, Event]]) -> None:
-        """Decide what was posted, in its order.
-
-        While the journal cannot be written, events are held; of reports, which are levels, the last of each host.
-        """
+        """Decide the posted events in their order. While the journal cannot be written, hold them (see `Backlog`)."""
         happened: list[tuple[str, Event]] = []
         for item in posted:
             if not isinstance(item, Waiting):
@@ -402,13 +399,13 @@ class Loop:
                 self._backlog.add(run_id, event)
 
     def _catch_up(self) -> None:
-        """Decide the events that are held, in their order, as far as the journal takes them; then the last reports."""
+        """Decide the held events in their order, as far as the journal can be written, then the last reports."""
         while (oldest := self._backlog.oldest(self._now())) is not None:
             if not self._try([oldest]):
                 return
 
     def _try(self, happened: Sequence[tuple[str, Event]]) -> bool:
-        """Decide these events together. False where the journal cannot take them: then none has happened yet."""
+        """Decide these events together. False where the journal cannot be written: then none of them is decided."""
         try:
             with self._together():
                 for run_id, event in happened:
@@ -436,7 +433,7 @@ class Loop:
         )
 
     def sleep_s(self) -> float | None:
-        """Until the next deadline; while the journal cannot be written, until it is tried again.
+        """Return the time until the next deadline, or until the journal is tried again where it cannot be written.
 
         While a run goes on it is never longer than AWAKE_S, so that the loop knows when it did not run itself.
         """
@@ -449,7 +446,7 @@ class Loop:
         return max(0.0, min(due) - self._now()) if due else None
 
     def _due_at(self, run: Run) -> Deadline | None:
-        """Return the next deadline, or an earlier instant; None if there is none, or nothing is decided any more."""
+        """Return the next deadline, or an earlier instant; None where there is none, or the run is halted."""
         if run.run_id not in self._due:
             self._due[run.run_id] = self._next_deadline(run)
         return self._due[run.run_id]

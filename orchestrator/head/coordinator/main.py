@@ -30,7 +30,7 @@ from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.head.reach.transport import Transport
 
 _OFTEN = 4
-"""How many times within systemd's timeout: a loop that is busy for a while may miss some."""
+"""How many times systemd is notified within its timeout. A loop that is busy for a while may miss some."""
 
 
 class Call(Protocol):
@@ -41,7 +41,7 @@ class Call(Protocol):
 
 @contextlib.contextmanager
 def kept_alive(notifier: Notifier, call: Call) -> Iterator[None]:
-    """While the block runs, have the thread behind `call` say again and again that it lives."""
+    """While the block runs, have the thread behind `call` notify systemd periodically that it is alive."""
     if notifier.watchdog_s is None:
         yield
         return
@@ -69,7 +69,7 @@ LOG_FILE_BYTES = 8 << 20
 """The size at which the coordinator's own log is rotated; three older files are kept."""
 
 ALLOCATION_VARIABLE = "ORCH_ALLOCATION"
-"""Set where an engine lends this machine too. Its SIGTERM is a warning, and the run must be brought to its end."""
+"""Set where an engine also lends this machine. Its SIGTERM is a warning: the run has to be ended in order."""
 
 
 def transports(paths: Paths) -> dict[str, Transport]:
@@ -122,7 +122,7 @@ def run(paths: Paths, *, after: int | None = None) -> int:
     lent_hosts.start()
     server.start()
     notifier.ready()
-    gc.freeze()  # what was imported stays, and to look through it for garbage takes 30 ms each time
+    gc.freeze()  # imported objects stay alive, and searching them for garbage takes 30 ms each time
     try:
         with kept_alive(notifier, coordinator.loop.call):
             coordinator.loop.run()

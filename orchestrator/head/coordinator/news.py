@@ -1,4 +1,4 @@
-"""Counts what has happened, and wakes whoever waits for more."""
+"""Counts journaled turns, and wakes the requests that wait for the next one."""
 
 from __future__ import annotations
 

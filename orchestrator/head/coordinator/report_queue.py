@@ -1,8 +1,8 @@
 """The reports that wait for the deciding thread: only the newest of each run's host, and none too often.
 
-Most reports only move numbers. One that changes what is believed of a run is journaled, so a host that says something
-else each time would fill the disk and keep the deciding thread busy. Each host of a run has an allowance of such
-reports. A host above it is slowed down: its next report waits for a moment, and is decided without its texts.
+Most reports only change numbers. A report that changes the state of a run is journaled, so a host whose every report
+differs would fill the disk and keep the deciding thread busy. Each host of a run has an allowance of such reports. A
+host above it is slowed down: its next report waits for a moment, and is decided without its texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ JOURNALED_BURST = 1000.0
 """The allowance of one host of a run. A start or an end of all tasks of a host takes a few dozen of it."""
 
 CHARS_OF_ONE = 4096
-"""As many characters of texts count as much as one report."""
+"""So many characters of texts count as one report."""
 
 _PAUSE_MAX_S = 2.0
 """The longest wait: a host that waits longer would seem to be silent."""
@@ -30,7 +30,7 @@ Key = tuple[str, str]
 
 
 class Waiting:
-    """The place of a host's report in the inbox. A newer one of the same host takes it over."""
+    """The place of a host's report in the inbox. A newer report of the same host replaces it there."""
 
     def __init__(self, key: Key, event: HostReported) -> None:
         self.key = key
@@ -49,7 +49,7 @@ class Reports:
         """By run and host, the last report without its numbers."""
 
     def add(self, run_id: str, event: HostReported) -> Waiting | None:
-        """Return the place that the report needs in the inbox; None if it has taken over an older one's."""
+        """Return the place that the report needs in the inbox; None if it has replaced an older one."""
         key = (run_id, event.host)
         with self._lock:
             if key in self._newest:
@@ -66,9 +66,9 @@ class Reports:
         return is_news
 
     def close(self, run_id: str, host: str | None) -> None:
-        """Let no later report of the run take over the place of one in the inbox, since another event comes in between.
+        """Let no later report of the run replace one that is in the inbox, since another event comes in between.
 
-        The next report of that host is news, whatever it says.
+        The next report of that host then counts as news, whatever it says.
         """
         if host is not None:
             self._last.pop((run_id, host), None)

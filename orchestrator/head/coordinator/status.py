@@ -79,7 +79,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "first_cause": first_cause(run),
         # Why the last generation ended, where nothing failed: `rescheduled`, `host leaves`, `rolled back`.
         "planned_end": ended.cause.value if ended is not None and not ended.is_failure else None,
-        # None where the run may go on for as long as it wants.
+        # None where the run has no limit of time.
         "time_left_s": round(max(0.0, last.at - now), 1) if last and not run.phase.is_terminal else None,
         "warnings": list(run.warnings),
         "proof": _proof(run),
@@ -159,9 +159,9 @@ def _has_stepped(run: Run) -> bool:
 
 
 def first_cause(run: Run) -> dict[str, object] | None:
-    """Return what ended the last generation that failed, and what that cost once the run trains again.
+    """Return what ended the last generation that failed, and the time that it cost once the run trains again.
 
-    None where its end was planned: a drain, a host that leaves, a rollback.
+    None where the end was planned: a drain, a host that leaves, a rollback.
     """
     if run.first_cause is None or not run.first_cause.is_failure:
         return None
@@ -311,7 +311,7 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
     phase = "UNREACHABLE" if host.link is Link.UNREACHABLE and task.phase.may_live else task.phase.value
     heard = task.progress.heartbeat_age_s + now - task.heard_at if task.heard_at is not None else None
     planned = run.plan.host(task.host)
-    # What its process does, in a word; None where that is not known, or nothing tells it.
+    # What its process does, in a word; None where that is not known.
     stage = task.progress.stage if phase == TaskPhase.RUNNING.value else None
     if phase == TaskPhase.STARTING.value and task.pid is not None:
         stage = "importing"

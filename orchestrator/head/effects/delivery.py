@@ -1,4 +1,4 @@
-"""Delivers a message through apprise. What it says of a failure holds no part of the recipient's URL."""
+"""Delivers a message through apprise. An error that it reports contains no part of the recipient's URL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MISSING = (
 )
 
 _LOGGERS = ("apprise", "urllib3", "requests", "requests_oauthlib")
-"""What these log shows URLs."""
+"""Loggers whose messages contain URLs."""
 
 
 def deliver(url: str, *, title: str, body: str, level: str) -> str | None:
@@ -31,20 +31,19 @@ def deliver(url: str, *, title: str, body: str, level: str) -> str | None:
         try:
             target = apprise.Apprise.instantiate(url, suppress_exceptions=True)
             if target is None:
-                return "its URL is none that this apprise understands"
-            # The message is sent as plain text, whatever the service could show, so that words of hosts are no markup
-            # there. The service itself is called, not `Apprise`, which would do it in another thread: the failure's
-            # words are collected by our thread.
+                return "apprise does not understand its URL"
+            # The message is sent as plain text, so that text of hosts is never read as markup. The service is called
+            # directly and not by `Apprise`, which would use another thread: log messages are collected by thread.
             target.notify_format = apprise.NotifyFormat.TEXT
             if target.notify(title=title, body=body, notify_type=apprise.NotifyType(level)):
                 return None
         except Exception as e:  # a fault of a plugin must not harm the run
             messages.append(f"{type(e).__name__}: {e}")
-    return redacted(messages[-1], url) if messages else "it was not taken, and nothing was said"
+    return redacted(messages[-1], url) if messages else "the service did not accept it, and gave no reason"
 
 
 def redacted(text: str, url: str) -> str:
-    """Return a text without any part of the URL but its service.
+    """Return a text without any part of the URL except its service.
 
     >>> redacted("Failed to send to tok3n at 10.0.0.1: error 404", "json://tok3n@10.0.0.1:81/x?key=404y")
     'Failed to send to … at …: error 404'
@@ -60,7 +59,7 @@ def redacted(text: str, url: str) -> str:
 
 @contextlib.contextmanager
 def _captured() -> Iterator[list[str]]:
-    """Collect apprise's own words about a failure in this thread, and let none of them reach a log."""
+    """Collect what apprise logs in this thread, and keep it out of our log."""
     messages: list[str] = []
     handler = _Capture(threading.get_ident(), messages)
     for name in _LOGGERS:

@@ -1,6 +1,6 @@
-"""Keeps the history of the runs, in a thread of its own that looks at the state once a second.
+"""Writes the history of the runs, in a thread of its own that samples their state once a second.
 
-It reads what any thread may read, and posts nothing. So a disk that hangs or is full holds up this thread only.
+It only reads the state and posts no events, so a disk that hangs or is full holds up this thread alone.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Historian:
         self._lookout.close(wait_s=2)
 
     def ended(self, run: Run) -> None:
-        """Keep the last state of a generation that ends, since it is gone at the next look. It does not block."""
+        """Keep the last state of a generation that ends: it is gone by the next sample. It does not block."""
         self._ended.append(run)
 
     def forget(self, run_ids: Collection[str]) -> None:
@@ -81,7 +81,7 @@ class Historian:
             history.remove(os.path.join(self._run_dir(run_id), FILE))
 
     def sample(self, *, ending: bool = False) -> None:
-        """Look at all runs once. One that has ended is written and closed."""
+        """Sample all runs once. The history of a run that has ended is written and closed."""
         while self._ended:
             last = self._ended.popleft()
             if last.run_id in self._seen:
@@ -125,7 +125,7 @@ class Historian:
         if seen.position == (run.generation, step):
             return
         seen.position = (run.generation, step)
-        # The metrics without those of a validation that was added already: each heartbeat repeats them
+        # Leave out metrics of a validation that were added before: each heartbeat repeats them
         new = {
             name: value
             for name, value in progress.metrics.items()

@@ -1,6 +1,7 @@
-"""Files that tasks of ended runs have left on their hosts: listed when a host is detached, and kept beside the logs.
+"""Files that tasks of ended runs left on their hosts: listed when a host is detached. The list is kept beside the logs.
 
-What `run.outputs` names is fetched then. Whatever goes wrong is said in the run's status: the files stay on the hosts.
+The files that `run.outputs` names are fetched then. The run's status shows what went wrong; the files stay on the hosts
+until they are fetched.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FILE = "outputs.json"
 
 
 PROBLEMS_MAX = 5
-"""How many files of a host that did not come are named."""
+"""How many files of a host that could not be fetched are named."""
 
 
 class Left(TypedDict):
@@ -57,9 +58,9 @@ class LeftFiles:
         self._lock = threading.Lock()
         self._known: dict[str, dict[str, OfHost]] = {}
         self._awaited: set[str] = set()
-        """The runs that this coordinator has seen active. For all others nothing more will be found."""
+        """The runs that this coordinator has seen active. For all other runs, no more files will be listed."""
         self._under_way: set[tuple[str, str]] = set()
-        """Runs and hosts that are being looked at, and fetched from."""
+        """Runs and hosts whose files are being listed and fetched."""
 
     def await_end(self, run_id: str) -> None:
         """Say that the run goes on, so that its end will be seen."""

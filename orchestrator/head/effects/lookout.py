@@ -1,4 +1,4 @@
-"""A thread that looks at something periodically, so that no decision waits for it."""
+"""A thread that does some work periodically, so that no decision waits for it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ log = logging.getLogger(__name__)
 
 
 class Lookout:
-    """Calls `look` every `every_s` seconds, and once more at the end. An error is logged, and the next look is made."""
+    """Calls `work` every `every_s` seconds, and once more at the end. After an error, which is logged, it goes on."""
 
     def __init__(self, work: Callable[[], None], every_s: float, *, name: str, gap: str) -> None:
-        """`gap` is what the log says where a look fails."""
+        """`gap` is what the log says where the work fails."""
         self._work, self._every_s, self._gap = work, every_s, gap
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def is_ending(self) -> bool:
-        """Whether the present look is the last one."""
+        """Whether the present call is the last one."""
         return self._end.is_set()
 
     def close(self, *, wait_s: float) -> None:
-        """Look once more, and end. A look that hangs is waited for so long at most."""
+        """Work once more, and end. Waits at most so long for work that hangs."""
         self._end.set()
         if self._thread.is_alive():
             self._thread.join(timeout=wait_s)

@@ -1,9 +1,9 @@
 """Sends messages to people about what happens to runs (`notify:`), in threads of its own: no decision waits for it.
 
-One thread reads the journal's new events every two seconds and decides, by the core, what is to be said. Each recipient
-that has something to be told gets a thread of its own, so one that does not answer holds up no other. What has been
-read and not delivered is kept in a file, and the next coordinator goes on from there: nothing is lost. A message may
-arrive twice if a coordinator dies between delivering it and writing that down.
+One thread reads the journal's new events every two seconds, and the core decides which messages follow. Each recipient
+with a message gets a thread of its own, so one that does not answer holds up no other. Messages that are not delivered
+yet are kept in a file, and the next coordinator goes on from there: none is lost. A message may arrive twice if a
+coordinator dies between delivering it and recording that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Failed = Callable[[str, str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the messenger finds and keeps things."""
+    """The files of the messenger."""
 
     journal: str
     state_dir: str
@@ -89,13 +89,13 @@ class Messenger:
         self._lookout = Lookout(self._work, LOOK_EVERY_S, name="notices", gap=gap)
         kept = durable.read_object(place.kept) or {}
         is_ours = kept.get("owner") == owner and isinstance(kept.get("seq"), int)
-        # Of another journal than last time, only new events are told.
+        # If the journal is another one than last time, messages are only sent about new events.
         self._seq = kept["seq"] if is_ours else newest_seq(place.journal)
         self._desk = _held(kept, now()) if is_ours else notices.EMPTY
         self._unsent = kept.get("unsent") or [] if is_ours else []
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._lookout.start()
 
     def save(self, run_id: str, urls: Sequence[str]) -> None:
@@ -117,7 +117,7 @@ class Messenger:
     # -- the thread ----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        # Give the messages that the coordinator before could not deliver to their recipients
+        # First queue the messages that the coordinator before could not deliver
         unsent, self._unsent = self._unsent, []
         for one in unsent:
             with contextlib.suppress(KeyError, TypeError):
@@ -168,7 +168,7 @@ class Messenger:
         return is_wanted
 
     def _notify_of_head(self) -> None:
-        """Tell once that the journal cannot be written: no event can say so."""
+        """Send one message that the journal cannot be written, since no event can record that."""
         complaint = self._complaint()
         if complaint == self._complained:
             return
@@ -199,10 +199,10 @@ class Messenger:
             )
         recipient.put(message)
 
-    # -- who is told ---------------------------------------------------------------------------------------
+    # -- recipients ----------------------------------------------------------------------------------------
 
     def _own(self, run_id: str) -> OwnNotify:
-        """Return the user's own recipients, who are told of all runs. A file that cannot be used is an event, once."""
+        """Return the user's own recipients, who get messages about all runs. A file that cannot be used is an event."""
         try:
             own = load_own(self._place.own)
         except SpecError as e:
@@ -253,7 +253,7 @@ class Messenger:
 
 
 def _held(kept: Mapping[str, Any], now: float) -> notices.Desk:
-    """Return what the coordinator before held back; it is said in a minute."""
+    """Return the notices that the coordinator before held back. They are sent in a minute."""
     desk: dict[tuple[str, str], Held] = {}
     for one in kept.get("held") or ():
         with contextlib.suppress(KeyError, TypeError, ValueError):

@@ -145,7 +145,7 @@ class Recipient:
         self._safely(self._changed)
 
     def _safely(self, call: Callable[..., None], *arguments: str) -> None:
-        """Tell the head node. What fails there must not end the thread: no message would go any more."""
+        """Call the head node's code. An error there must not end the thread, or no more messages would be sent."""
         try:
             call(*arguments)
         except Exception:

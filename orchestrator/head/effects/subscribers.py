@@ -1,8 +1,8 @@
-"""What follows a change of a run and decides nothing: a list of effects, each of which may fail alone.
+"""Effects of changes of runs, which decide nothing. Each effect may fail without harm to the others.
 
 They run in a thread of their own, in the order of the changes. An effect that fails is logged, shown by `orch
-coordinator status`, and tried again until it succeeds; what follows of the same effect and run waits for it. No
-decision waits, and nothing else depends on it.
+coordinator status`, and tried again until it succeeds; later calls of the same effect for the same run wait for it. No
+decision waits for an effect, and nothing else depends on one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Effects:
             self._thread.join(wait_s)
 
     def changed(self, before: Run, after: Run) -> None:
-        """Announce a change. One that only moves numbers concerns nobody."""
+        """Announce a change. A change of numbers alone is ignored."""
         if (before.phase, before.generation, before.first_cause) == (
             after.phase,
             after.generation,
@@ -139,7 +139,7 @@ class Effects:
             self._do_all(one.name, one.run_id, one.calls)
 
     def _do(self, name: str, run_id: str, call: Callable[[], None]) -> None:
-        """Do it, after what failed before of the same effect and run: a later change does not make up for it."""
+        """Make the call, after those of the same effect and run that failed before."""
         known = self._failed.get((name, run_id))
         self._do_all(name, run_id, (*(known.calls if known is not None else ()), call))
 

@@ -1,1 +1,1 @@
-"""What the coordinator does with hosts before and after a run: look at them, prepare them, read their records."""
+"""Work on hosts before and after a run: examine them, prepare them, read their records."""

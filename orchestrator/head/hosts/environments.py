@@ -32,7 +32,7 @@ SHOW_EVERY_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """What became of one host."""
+    """The result for one host."""
 
     host: str
     python: str
@@ -45,7 +45,7 @@ class SetUp:
 
 
 class Maker:
-    """Makes one environment everywhere. `told` is called from all threads."""
+    """Makes one environment on all hosts. `progress` is called from all threads."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Maker:
         self._keep = list(keep)
 
     def make(self, hosts: Sequence[HostPlan]) -> list[SetUp]:
-        """Make it on these hosts, which name the Pythons that make it. Blocks until the last has ended."""
+        """Make it on these hosts, each with the Python that the host names. Blocks until the last has ended."""
         futures: list[Future[SetUp]] = [Future() for _ in hosts]
         for host, future in zip(hosts, futures, strict=True):
-            # Daemons: Ctrl-C closes the connections, and the hosts end what they do.
+            # Daemon threads: Ctrl-C closes the connections, and the hosts then stop their work.
             threading.Thread(
                 target=self._into, args=(future, host), name=f"setup-{host.name}", daemon=True
             ).start()
-        while wait(futures, 0.2).not_done:  # in pieces: a wait without an end would hold up Ctrl-C
+        while wait(futures, 0.2).not_done:  # one long wait would hold up Ctrl-C
             pass
         return [future.result() for future in futures]
 
@@ -98,7 +98,7 @@ class Maker:
         return SetUp(host.name, python, "there" if was else "made", state["python"], state["by"], taken_s)
 
     def _made(self, link: Asks, host: HostPlan) -> tuple[bool, EnvironmentState]:
-        """Return whether it was there, and how it is now."""
+        """Return whether the environment existed already, and its state now."""
         state = self._ask(link, host, {}, begin=False)
         if state["state"] == "ready":
             return True, state

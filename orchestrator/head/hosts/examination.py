@@ -36,7 +36,7 @@ RUN_ID = "inspection-20000101-000000"
 """The id of a run that is never started. Hosts remember nothing of a run before they get its code."""
 
 CHECK_S = 10.0
-"""How long each step may take. Who has not answered by then is a finding, and the others go on."""
+"""How long each step may take. A host that has not answered by then is a finding, and the others go on."""
 
 IMPORT_S = 30.0
 """How long the import of TensorFlow may take, which reads a gigabyte from a disk that may be across the network."""
@@ -51,15 +51,15 @@ _ROUND_TRIPS = 3
 _T = TypeVar("_T")
 
 Progress = Callable[[str], None]
-"""Is told what was done, for who waits. From any thread."""
+"""Called with a sentence about each step that was done, from any thread."""
 
 
 @runtime_checkable
 class _Warns(Protocol):
-    """A transport that has read settings of a person's."""
+    """A transport that reads settings of a person's."""
 
     def warnings(self, host: HostPlan) -> list[str]:
-        """Return what it does not do of them."""
+        """Return the settings that it does not follow, as sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ def examine(
         plan: the plan.
         transports: the ways to its hosts.
         bundle: our code.
-        whole: False leaves out what each start looks at by itself: Python, packages, GPUs, checkpoint directory.
-        imports: TensorFlow is really imported once on each host.
-        bandwidth: how much each host sends each other is measured, if no run uses one of them.
+        whole: False leaves out what each start checks by itself: Python, packages, GPUs, checkpoint directory.
+        imports: whether TensorFlow is imported once on each host.
+        bandwidth: whether to measure the bandwidth between all hosts, unless a run uses one of them.
         within_s: the deadline of each step.
-        told: is told of the progress.
+        progress: is called after each step.
     """
     run = new_run(RUN_ID, plan, epoch=1, at=0.0)
     doctor = _Doctor(plan, run, transports, bundle, within_s, progress, whole, imports, bandwidth)
@@ -173,7 +173,7 @@ class _Doctor:
             self._leases.close()
 
     def _passed_over(self) -> list[Finding]:
-        """Return what ssh_config and known_hosts say of the hosts, and orch does not do."""
+        """Return the settings in ssh_config and known_hosts of these hosts that orch does not follow."""
         warnings: dict[str, str] = {}
         for host in self._plan.hosts:
             way = self._transports[host.transport]
@@ -251,7 +251,7 @@ class _Doctor:
         return min(taken_s)
 
     def _reach_all(self, met: Mapping[str, Met]) -> dict[str, list[Seen]]:
-        """Return, by host, how it has reached the others."""
+        """Return, by host, the results of its attempts to reach the others."""
 
         def one(name: str) -> list[Seen] | None:
             targets = [
@@ -310,7 +310,7 @@ class _Doctor:
         return judgement.of_bandwidths(rates)
 
     def _targets(self, met: Met) -> list[Target]:
-        """Return the address of the plan, and where it is a name, that at which SSH has reached the host."""
+        """Return the address in the plan. If that is a name, also return the address at which SSH reached the host."""
         address = self._plan.host(met.name).peer_address
         other = met.health["reached_at"]
         addresses = [address] if other is None or not judgement.is_name(address) else [address, other]
@@ -404,7 +404,7 @@ def at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) ->
 
 
 def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
-    """Return where hosts do not fit together, and what is left of earlier runs on one."""
+    """Return how hosts differ that must not, and the processes of earlier runs that cannot be killed."""
     stuck = [
         of_problem(host_state.stuck(name, "; ".join(each.sentence for each in one.unkillable)), name)
         for name, one in facts.items()

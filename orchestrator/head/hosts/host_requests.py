@@ -1,4 +1,4 @@
-"""What a person asks of a host of a run: each function returns the event that follows, or raises why it is refused."""
+"""A person's requests about a host of a run. Each function returns the event that follows, or raises the refusal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.core.state.run import Run
 
 
 def drain(run: Run, host: str, *, at: float, now: bool, why: str) -> DrainRequested:
-    """Give the host no task any more. Refused where the run cannot do without it; an engine takes it all the same."""
+    """Give the host no more tasks. Refused where the run cannot do without it, unless an engine takes the host away."""
     _check_active(run, host)
     why_not = slots.why_not_drained(run, host)
     if why_not is not None and not why:
@@ -24,7 +24,7 @@ def drain(run: Run, host: str, *, at: float, now: bool, why: str) -> DrainReques
 
 
 def give_up(run: Run, host: str, *, at: float, gone: str) -> DrainRequested:
-    """Take the host for gone. `gone`: when it was called so, as people read it. Refused where the host answers."""
+    """Give the host up as gone. `gone`: the time of that request, in words. Refused where the host answers."""
     if host not in unproven(run):
         _check_active(run, host)
     if run.host(host).link is Link.CONNECTED:
@@ -36,7 +36,7 @@ def give_up(run: Run, host: str, *, at: float, gone: str) -> DrainRequested:
 
 
 def undrain(run: Run, host: str, *, at: float) -> UndrainRequested:
-    """Let the host in again; of an ended run only one that was called gone."""
+    """Let the host have tasks again. For an ended run, only a host that was given up can be let in."""
     if not (run.phase.is_terminal and any(one.name == host and one.gone for one in run.hosts)):
         _check_active(run, host)
     return UndrainRequested(at=at, host=host)

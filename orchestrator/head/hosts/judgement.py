@@ -1,4 +1,4 @@
-"""What the answers of examined hosts mean: pure functions from what was seen to findings."""
+"""Turns the answers of examined hosts into findings. Pure functions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Met:
 
     @property
     def machine(self) -> tuple[object, ...]:
-        """Return what two names of one machine have in common, and two machines or containers have not."""
+        """Return a value that is the same for two names of one machine, and differs between machines and containers."""
         return self.hello["boot_id"], self.hello["host_dir"], self.hello["host_dir_device"]
 
 
@@ -63,7 +63,7 @@ def is_name(address: str) -> bool:
 
 
 def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding]:
-    """Return what is wrong with single hosts, and which two of them are one. With `whole`, also what will be missed."""
+    """Return what is wrong with single hosts, and which names mean the same host. `whole`: also check what may fail."""
     findings = [*_twice(met.values()), *_gpus_differ(plan, met)]
     if whole:
         findings += [*_round_trips(met.values()), *_users(plan, met), *_writes(plan, met.values())]
@@ -332,16 +332,16 @@ def _proxies(plan: Plan, one: Met) -> list[Finding]:
     if not proxies or len(plan.hosts_used) < 2:
         return []
     settings = ", ".join(f"{name}={value}" for name, value in proxies.items())
-    said = f"{one.name}: tasks get {settings}; between the hosts they are told to go around it"
+    said = f"{one.name}: tasks get {settings}; no_grpc_proxy keeps it out of connections between the hosts"
     return [finding("net.proxy", said, one.name)]
 
 
 def of_pairs(
     plan: Plan, met: Mapping[str, Met], seen: Mapping[str, Sequence[Seen]]
 ) -> tuple[list[Finding], dict[str, str]]:
-    """Return what is wrong between hosts, and the addresses to use where those of the plan lead nowhere.
+    """Return what is wrong between hosts, and the addresses to use where those of the plan do not work.
 
-    An address is used in the place of a name where all hosts that were asked have reached the very host by it.
+    An address replaces a name where all hosts that were asked have reached that same host by it.
     """
     findings: list[Finding] = []
     addresses: dict[str, str] = {}
@@ -373,7 +373,7 @@ def of_pairs(
 
 
 def _better(address: str, attempts: Mapping[str, Sequence[Seen]]) -> str | None:
-    """Return the other address by which all have reached the host; None where there is none."""
+    """Return the other address by which all hosts reached it; None where there is none."""
     fine = [
         {one["address"] for one in results if one["outcome"] == "fine" and one["address"] != address}
         for results in attempts.values()
@@ -389,7 +389,7 @@ def _replaced(one: Finding, address: str) -> Finding:
 
 
 def _of_peer(plan: Plan, peer: str, address: str, attempts: Mapping[str, Sequence[Seen]]) -> list[Finding]:
-    """Return how a host is not reached by the address of the plan: one finding for all who saw the same."""
+    """Return why a host is not reached by the address in the plan: one finding for all hosts with the same result."""
     same: dict[tuple[str, str], list[str]] = {}
     for name, results in attempts.items():
         mine = next((one for one in results if one["address"] == address), None)

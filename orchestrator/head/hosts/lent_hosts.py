@@ -1,7 +1,7 @@
-"""Hosts that an engine lends: one that leaves is drained, and those of an ended run are given back.
+"""Hosts that an engine (Slurm, Kubernetes) lends. A host that leaves is drained; those of ended runs are given back.
 
-The coordinator knows no engine. A host that leaves is drained, as a person would; when it is there again, as another
-boot, it is let in. What ended runs had is given back once their logs, outputs and proofs are here.
+Drains are requests like those of a person. When the host is there again, after another boot, it may have tasks again.
+The hosts of ended runs are given back once their logs, outputs and proofs are here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Lender(Protocol):
         """Return the names of the allocations that are not given back."""
 
     def hosts(self, allocation: str) -> Mapping[str, tuple[str, str]]:
-        """Return by name each host that is there: its identity, and why it leaves, if so. Empty: it is not known."""
+        """Return by name each present host's identity, and why it leaves, if it does. Empty where that is unknown."""
 
     def give_back(self, allocation: str) -> None:
         """Give the hosts back. Raises OrchestratorError."""
@@ -53,7 +53,7 @@ class Drains(Protocol):
 
 
 class LentHosts:
-    """Looks every few seconds, and does nothing where nothing is lent."""
+    """Checks the lent hosts every few seconds."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class LentHosts:
         self._now = now
         self._patient_since: dict[str, float] = {}
         self._left: dict[tuple[str, str], str] = {}
-        """By run and host, the identity that was drained last: each is asked for once, even if it is refused."""
+        """By run and host, the identity that was drained last. Each is drained once, even if the drain is refused."""
         self._warned: dict[str, str] = {}
         self._ending = False
-        self._lookout = Lookout(self.check, LOOK_S, name="lent-hosts", gap="lent hosts were not looked at")
+        self._lookout = Lookout(self.check, LOOK_S, name="lent-hosts", gap="lent hosts were not checked")
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._lookout.start()
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class LentHosts:
         self._lookout.close(wait_s=1.0)
 
     def check(self) -> None:
-        """Look once at all that is lent."""
+        """Check once all that is lent."""
         if self._ending:
             return
         runs = list(self._runs().values())
@@ -140,11 +140,11 @@ class LentHosts:
             else:
                 self._drains.undrain(run.run_id, host)
         except OrchestratorError as e:
-            log.info("%s: %s %s: %s", run.run_id, host, "leaves" if taken else "is there again", e.message)
+            log.info("%s: %s %s: %s", run.run_id, host, "leaves" if taken else "is back", e.message)
 
 
 _TAKEN = "its engine takes it away: "
-"""How the reason of a drain by this module begins. By it the next coordinator knows which hosts to let in again."""
+"""The beginning of the reason of a drain by this module. It shows the next coordinator which hosts to undrain."""
 
 
 def _was_taken(host: Host) -> bool:
@@ -159,6 +159,6 @@ def _may_end(runs: list[Run], host: Host) -> bool:
 
 
 def _has_room_now(run: Run, host: Host) -> bool:
-    """Whether a host that leaves, and whose tasks had nowhere to go, can be drained now: a spare has come."""
+    """Whether a host that leaves, and whose tasks had nowhere to go, can be drained now, since a spare has come."""
     is_leaving = host.state is HostState.OPEN and host.state_why.startswith(_TAKEN)
     return is_leaving and why_not_drained(run, host.name) is None

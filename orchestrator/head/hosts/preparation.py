@@ -36,14 +36,14 @@ from orchestrator.protocol.table import CODE, HIGHEST, LEASE
 T = TypeVar("T")
 
 GOOD_FOR_S = 5.0
-"""How long an answer counts. Files change: a host that is prepared again later is judged by what they are then."""
+"""How long an answer counts. Files change, so a host that is prepared again later needs a fresh answer."""
 
 
 class SharedAnswers:
-    """Answers that are the same for every host of a run: the first thread that asks finds one, the others wait for it.
+    """Answers that are the same for every host of a run: the first thread computes one, and the others wait for it.
 
-    All hosts of a run are prepared at once. Each of them reading the working directory and parsing the script again
-    would cost the head more than all the rest of a start. An error is not kept: each thread that asks gets its own.
+    All hosts of a run are prepared at once. Reading the working directory and parsing the script for each of them would
+    cost the head more than all the rest of a start. Errors are not kept: each thread gets its own.
     """
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -52,10 +52,7 @@ class SharedAnswers:
         self._kept: dict[Hashable, _Kept] = {}
 
     def of(self, question: Hashable, find: Callable[[], T], *, fresh: bool = False) -> T:
-        """Return the answer that was found within GOOD_FOR_S, or find it. With `fresh`, always find it.
-
-        Raises what `find` raises.
-        """
+        """Return the answer if it is younger than GOOD_FOR_S, or call `find`. With `fresh`, always call it."""
         with self._lock:
             self._forget_old()
             kept = self._kept.setdefault(question, _Kept())
@@ -87,7 +84,7 @@ Pushed = Callable[[Run, list[codetree.CodeFile]], None]
 CHUNK_BYTES = 512 << 10
 
 _SHARED = SharedAnswers()
-"""Of the working directory and the script, by run: the hosts of a run are prepared at once, and are told the same."""
+"""The files of the working directory and the needs of the script, by run."""
 
 PROBE_TIMEOUT_S = 120.0
 PUSH_TIMEOUT_S = 600.0
@@ -106,10 +103,10 @@ def prepare(
 
     Args:
         is_known: whether this head node knows the run of this id.
-        pushed: told of the files that the run begins with, by each host that got them.
+        pushed: called with the files that the run begins with, once for each host that got them.
     """
     try:
-        # Ask who drives what on the host, before anything is changed there
+        # Ask which runs are driven on the host, before anything is changed there
         directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
         answer = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
         others = conflicts.of_others(
@@ -271,7 +268,7 @@ def _script(run: Run) -> str:
 
 
 def _source(run: Run) -> str:
-    """Return the source of the script and its modules; empty where it was removed after the run began."""
+    """Return the source of the script; empty where it was removed after the run began."""
     script = _script(run)
     try:
         return _SHARED.of((run.run_id, script, "sources"), lambda: "\n".join(sources(script, run.plan.root)))
@@ -282,10 +279,10 @@ def _source(run: Run) -> str:
 
 
 def _push(link: Asks, run: Run, name: str, pushed: Pushed) -> str:
-    """Push what the host lacks of the working directory, and return the digest of the tree.
+    """Push the files of the working directory that the host lacks, and return the digest of the tree.
 
     A run keeps the code that it began with. If the workdir has changed or is gone, nothing is pushed: a host that was
-    rebooted has the code already, and a spare that joins late is refused.
+    rebooted has the code, and a spare that joins late is refused.
     """
     for fresh in (bool(run.code), True):  # the second time: a file has changed since it was hashed
         try:
@@ -302,7 +299,7 @@ def _push(link: Asks, run: Run, name: str, pushed: Pushed) -> str:
         ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
         if ok["missing"]:
             for digest in ok["missing"]:
-                if digest in by_digest:  # else the host asks for what nobody has offered
+                if digest in by_digest:  # else the host asks for a file that it was not offered
                     send_file(link, run, os.path.join(run.plan.workdir, by_digest[digest][0]), digest)
             ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
         code = None if ok["missing"] else ok["digest"]

@@ -25,15 +25,15 @@ from orchestrator.protocol.orders import KnownRun, KnownRuns
 
 EPOCHS_UNHEARD = 1000
 """Added to the epoch if a host does not answer, or answers with an error. That host may have obeyed a higher epoch than
-all others, and would refuse a lower one for ever. It is more than the number of coordinators that can have succeeded
-one another while only that host was connected."""
+all others, and would refuse a lower one for ever. More coordinators than this cannot have followed one another while
+only that host was connected."""
 
 EPOCH_BELIEVED_MAX = 1_000_000
-"""An epoch counts the starts of a coordinator: this is two years of one a minute. What a host tells beyond that counts
-for this host alone (`Host.fence`). Else one that lies would lift the epoch of all until none could be higher."""
+"""An epoch counts the starts of a coordinator: this many are two years of one a minute. A higher one counts only for the
+host that reports it (`Host.fence`). Else a host that lies could raise the epoch of all to the highest number."""
 
 _GENERATION_MAX = 2 * GENERATION_REPORTED_MAX
-"""What is above this was not given out by a coordinator, even if a host lied to it once."""
+"""No coordinator has used a generation above this, even if a host lied to it once."""
 
 _NAMED_MAX = 3
 """How many tasks of a dead run are described; the rest are only counted."""
@@ -41,12 +41,12 @@ _NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """The plans that do not come from a host. They alone say what is contacted, pushed and started."""
+    """The plans that do not come from a host. They alone decide which hosts are contacted, and what starts there."""
 
     specs: tuple[Plan, ...] = ()
-    """Of the cluster specs that a person named."""
+    """The plans of the cluster specs that a person named."""
     copies: Mapping[str, Plan] = field(default_factory=dict)
-    """By run id: the head's own copies, of runs that it began and whose end it does not know."""
+    """By run id, the head's own copies of the plans of runs that it began and that may go on."""
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -59,7 +59,7 @@ class Trusted:
         return self.copies.get(run_id) or next((plan for plan in self.specs if plan.name == name), None)
 
     def believes(self, host: HostPlan, run_id: str) -> bool:
-        """Return whether what a host tells of a run is heard: not where the run's plan does not have that host."""
+        """Return whether a host's report about a run counts. It does not where the run's plan lacks that host."""
         plan = self.plan_of(run_id)
         return plan is None or host.connection in {other.connection for other in plan.hosts}
 
@@ -75,28 +75,28 @@ class Recorded(NamedTuple):
 
 @dataclass(slots=True)
 class Remembered:
-    """A run that some hosts remember. Hosts that its plan does not have say nothing of it."""
+    """A run that some hosts remember. Reports of hosts that its plan does not have are left out."""
 
     run_id: str
     epoch: int = 0
-    """The highest epoch that any host has obeyed for this run, as far as it is believed."""
+    """The highest epoch that any host has obeyed for this run, up to EPOCH_BELIEVED_MAX."""
     watched_on: set[str] = field(default_factory=set)
     """The hosts where the agent of a coordinator watches it now."""
     lives_on: set[str] = field(default_factory=set)
     fences: dict[HostPlan, int] = field(default_factory=dict)
-    """The epochs that are not believed of others, by what it takes to connect."""
+    """The epochs above EPOCH_BELIEVED_MAX, by host connection."""
     reported: dict[HostPlan, tuple[TaskReport, ...]] = field(default_factory=dict)
-    """What each host reported, by what it takes to connect, since the given specs may use other names than the run."""
+    """What each host reported, by host connection, since the specs may name hosts otherwise than the run does."""
     records: list[Recorded] = field(default_factory=list)
     run: Run | None = None
-    """The rebuilt run; None where it cannot be recovered, and then `why` says why."""
+    """The rebuilt run; None where it cannot be recovered."""
     why: str | None = None
-    """Why it is not adopted unless a person names it."""
+    """Why it cannot be recovered, or is not adopted unless a person names it."""
     phase: str | None = None
     """The phase of the rebuilt run, or in which it has ended; None if unknown."""
 
     def newest(self, records: Iterable[Recorded]) -> Recorded | None:
-        """Return the record that knows most."""
+        """Return the most recent of these records."""
         of = {id(one.run): one for one in records}
         run = rebuild.newest((one.version, one.run) for one in of.values())
         return of[id(run)] if run is not None else None
@@ -119,13 +119,13 @@ class Search:
     answers: list[Answer[KnownRuns]]
     runs: dict[str, Remembered]
     epoch: int
-    """An epoch that is not below what any host has obeyed, for any run."""
+    """An epoch that is at least as high as any that a host has obeyed, for any run."""
     at: float = 0.0
     """When the runs were rebuilt."""
 
 
 def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Search:
-    """Ask the hosts of the plans that do not come from a host. What a record names beside them is not contacted."""
+    """Ask the hosts of the trusted plans for their runs. Other hosts that a record names are not contacted."""
     wanted = {host.connection: host for plan in trusted.plans for host in plan.hosts}
     asked = asker.ask([(host, [orders.runs(records=True)]) for host in wanted.values()], timeout_s=timeout_s)
     answers = {answer.host.connection: answer for answer in asked}
@@ -153,9 +153,9 @@ def _believed(epoch: int) -> int:
 
 
 def _answered(run: Run, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> list[HostPlan]:
-    """Return the hosts of a run that answered, with its spares: a spare may have joined after the record.
+    """Return the hosts of a run, spares included, that answered: a spare may have joined after the record.
 
-    The run's plan is one that was vouched for, so each of its hosts was asked.
+    The run has a trusted plan, so each of its hosts was asked.
     """
     hosts = [run.plan.host(host.name) for host in run.hosts]
     return [host for host in hosts if answers[host.connection].unheard is None]
@@ -203,7 +203,7 @@ def _judge_ended(
     answers: Mapping[HostPlan, Answer[KnownRuns]],
     at: float,
 ) -> None:
-    """Say how the run has ended. What lives on other hosts, a person may adopt: one host's word ends nothing there."""
+    """Say how the run ended. If other hosts say that it goes on, a person may adopt it: one host cannot end it."""
     one.phase = record.run.phase.value
     why = f"it has ended: {one.phase}: {record.run.reason}"
     if one.lives_on:
@@ -285,7 +285,7 @@ def write(journal: Journal, chosen: Sequence[Remembered], *, epoch: int, at: flo
     Args:
         journal: the new journal.
         chosen: the runs that a person wants to recover.
-        epoch: not below what any host has obeyed.
+        epoch: at least as high as any that a host has obeyed.
         at: when the runs were rebuilt. The time until the coordinator starts counts as its absence, including the
             time in which a person decided.
     """

@@ -1,4 +1,4 @@
-"""Looks at hosts of which nothing is known yet: GPUs, a Python with TensorFlow, and a directory that they share."""
+"""Surveys unknown hosts: their GPUs, a Python with TensorFlow, and a directory that they share."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ PYTHONS = (
     "~/anaconda3/bin/python",
     "/usr/local/bin/python3",
 )
-"""Where a Python with TensorFlow is looked for. The first that has it is taken."""
+"""The Pythons that are tried. The first one with TensorFlow is used."""
 
 SHARED = ("/shared", "/mnt/shared", "/nfs", "/mnt/nfs", "/scratch", "/data", "/mnt/data")
-"""Where a directory that the hosts share is looked for."""
+"""The directories that the hosts may share, in the order in which they are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """What one host has. `why`: why nothing is known of it."""
+    """The result for one host. `why`: why nothing is known of it."""
 
     host: HostPlan
     gpus: int = 0
     gpu_name: str = ""
     python: str | None = None
-    """The first that has TensorFlow."""
+    """The first Python that has TensorFlow."""
     tensorflow: str | None = None
     home: str = ""
     there: tuple[str, ...] = ()
-    """Which of the directories that were asked for exist."""
+    """The candidate directories that exist and are writable."""
     why: str | None = None
     hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What all hosts have, in their order."""
+    """The results of all hosts, in their order."""
 
     hosts: tuple[Surveyed, ...]
     shared: str | None = None
-    """The directory which all of them were seen to share, or on the one host that there is; None without any."""
+    """The directory that all hosts share; None where there is none."""
     tried: tuple[str, ...] = field(default=())
     """The directories that exist on all hosts, and are not shared or not writable."""
 
@@ -74,7 +74,7 @@ def survey(
     pythons: Sequence[str] = PYTHONS,
     directories: Sequence[str] = SHARED,
 ) -> Survey:
-    """Look at all hosts at once. Of the directories, those that exist everywhere get a directory of this name."""
+    """Survey all hosts at once. To see whether a directory is shared, a directory of this `name` is made below it."""
     plan = _Plan(name, "processes", tuple(hosts), (TaskPlan(TaskId("worker", 0), hosts[0].name),), "train.py")
     run = new_run(RUN_ID, plan, epoch=1, at=0.0)
     watch = Watch(run.epoch, plan.timing.heartbeat_s, 60.0)

@@ -1,4 +1,4 @@
-"""Collects wheels on the head node, for hosts without a package index: once for hosts that take the same ones."""
+"""Collects wheels on the head node, for hosts without a package index: once for all hosts that need the same ones."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from orchestrator.spec.setup import Environment
 
 KEPT_MAX = 3
 KEPT_S = 86400.0
-"""How many collections stay, for hosts that come later: they get the same versions; and how long each does after it was
-asked for, since another process may be pushing it."""
+"""The newest KEPT_MAX collections stay, so that hosts that come later get the same versions. Each also stays for KEPT_S
+after its last use, since another process may be pushing it."""
 
 
 class Wheels:

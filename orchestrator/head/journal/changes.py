@@ -1,4 +1,4 @@
-"""What has changed from one state of a run to another: found, written small, and applied again."""
+"""The changes from one state of a run to the next: computed, packed, and applied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.reporting import describe
 
 
 def changes(old: Run | None, new: Run) -> bytes | None:
-    """Return what has to be changed in `old` to get `new`: None for nothing, without `old` the whole state."""
+    """Return the changes that make `new` of `old`; None where they are equal. Without `old`, return the whole state."""
     if old is None:
         return _packed({"run": to_jsonable_python(new)})
     parts = _changed(old, new)
@@ -30,7 +30,7 @@ def changes(old: Run | None, new: Run) -> bytes | None:
 
 
 def _packed(content: Mapping[str, Any]) -> bytes:
-    """Return it small: with 64 hosts the numbers of their heartbeats are 35 KB, and 8 KB so."""
+    """Return the changes compressed: the heartbeats of 64 hosts are 35 KB, and 8 KB compressed."""
     return zlib.compress(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
 
 
@@ -43,7 +43,7 @@ def _unpacked(packed: bytes) -> Any:
 
 
 def _changed(old: Any, new: Any) -> Any:
-    """Return the changes of a part: an object goes deeper, a list of one holds the new value. None: no change."""
+    """Return the changes of a part: an object of the changes of its parts, or a list of the one new value."""
     if old is new:
         return None
     if is_dataclass(old) and type(old) is type(new):
@@ -83,7 +83,7 @@ def _has_parts(value: tuple[Any, ...]) -> bool:
 def changed(run: Run | None, packed: bytes | None) -> Run | None:
     """Return the run with the changes of an entry; None where they cannot be applied to it.
 
-    ValueError where what follows is no state that this program understands.
+    Raises ValueError where the result is no state that this program understands.
     """
     if packed is None:
         return run
@@ -97,13 +97,13 @@ def changed(run: Run | None, packed: bytes | None) -> Run | None:
 
 
 def state_after(state: str, entries: Iterable[tuple[bytes | None, bytes | None]]) -> Run:
-    """Return the state that a text holds, as the entries that were written since have changed it.
+    """Return the run of a state that was written whole, with the changes of the entries since then applied.
 
     Args:
-        state: JSON of a run.
-        entries: of each, how the state had changed before its event, and how its event changed it.
+        state: the run as JSON.
+        entries: for each, the changes of the state before its event, and the changes that its event made.
 
-    ValueError where that is no run that this program understands.
+    Raises ValueError where the result is no run that this program understands.
     """
     parts = [_unpacked(packed) for entry in entries for packed in entry if packed is not None]
     if not parts:
@@ -114,7 +114,7 @@ def state_after(state: str, entries: Iterable[tuple[bytes | None, bytes | None]]
     except (KeyError, TypeError, AttributeError, IndexError):
         fits = False
     if not fits:
-        raise ValueError("what is written after it does not fit to it")
+        raise ValueError("the entries after it do not fit it")
     return _whole(_read(known))
 
 
@@ -143,18 +143,18 @@ def _apply(state: Any, parts: Mapping[str, Any]) -> bool:
 
 
 def why_no_run(plan: Plan) -> str | None:
-    """Return why no run can be begun with a plan that somebody sent; None where one can."""
+    """Return why no run can begin with this plan, which a client sent; None where one can."""
     try:
         return why_not_whole(new_run("begun-20260101-000000", plan, epoch=1, at=0.0))
     except Exception as e:  # as below
-        return f"it cannot be worked with: {type(e).__name__}: {e}"
+        return f"it is inconsistent: {type(e).__name__}: {e}"
 
 
 def why_not_whole(run: Run) -> str | None:
-    """Return what is wrong with a run that was read; None if everything that it names is there.
+    """Return what is inconsistent in a run that was read; None if all that it names exists.
 
     A journal may have been damaged, or written by another program. A run whose parts do not fit together must not be
-    taken up, since looking at it would fail wherever it is looked at.
+    taken up, since any code that reads it could fail.
     """
     missing = next(_missing(run), None)
     if missing is not None:
@@ -164,13 +164,13 @@ def why_not_whole(run: Run) -> str | None:
         next_deadline(moved)
         unproven(moved)
         describe.reason(moved, now=moved.since_at)
-    except Exception as e:  # whatever it is, the run cannot be worked with
-        return f"it cannot be worked with: {type(e).__name__}: {e}"
+    except Exception as e:  # whatever it is, the run cannot be used
+        return f"it is inconsistent: {type(e).__name__}: {e}"
     return None
 
 
 def _missing(run: Run) -> Iterator[str]:
-    """Yield a sentence for each thing that is named and not there."""
+    """Yield a sentence for each thing that the run names and that does not exist."""
     planned = {host.name for host in run.plan.hosts}
     known = {host.name for host in run.hosts}
     if not run.tasks or not run.plan.tasks:
@@ -182,7 +182,7 @@ def _missing(run: Run) -> Iterator[str]:
         yield f"the plan gives tasks to the host {name!r}, which the run does not have"
     ids = {task.id for task in run.plan.tasks}
     for type_ in sorted({task.id.type for task in run.plan.tasks} - set(TASK_TYPES)):
-        yield f"the plan has tasks of the type {type_!r}, which there is not"
+        yield f"the plan has tasks of the type {type_!r}, which does not exist"
     for task in run.tasks:
         if task.id not in ids:
             yield f"the plan does not have the task {task.id}"
@@ -190,6 +190,6 @@ def _missing(run: Run) -> Iterator[str]:
             yield f"{task.id} is on the host {task.host!r}, which the run does not have"
     for slot, assignee in run.replacements.items():
         if slot not in planned or (assignee is not None and assignee not in known):
-            yield f"the tasks of {slot!r} are given to the host {assignee!r}, and one of them is not there"
+            yield f"the tasks of {slot!r} are given to the host {assignee!r}, but one of these hosts does not exist"
     if isinstance(run.phase_state, Backoff) and run.phase_state.full_host not in ("", *known):
         yield f"it waits for the host {run.phase_state.full_host!r}, which the run does not have"

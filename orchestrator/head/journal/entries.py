@@ -1,8 +1,8 @@
-"""What an entry of the journal holds beside its event, so that it can be replayed.
+"""The entries of the journal: each holds what is needed to replay its event.
 
-Heartbeats that only move numbers have no entry of their own, and a state also changes where a coordinator takes it up,
-or where nothing could be decided for a while. So an entry says how the state had changed since the entry before, and
-what was decided. The first entry that a coordinator writes of a run holds the whole state.
+Heartbeats that only move numbers have no entry, and a state also changes where a coordinator takes it up, or where
+nothing could be decided for a while. So an entry holds how the state had changed since the entry before, and what was
+decided. The first entry that a coordinator writes of a run holds the whole state.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Entry:
     changes: bytes | None
     """How the state had changed since the entry before."""
     outcome: Outcome | None
-    """What was decided; None where the core did not decide it, or where an older orch did."""
+    """What was decided; None where the core did not decide, or an older orch wrote the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an event."""
+    """What was decided about an event."""
 
     decision: InWords | None = None
     raised: str | None = None
-    """The fault of ours that stopped the decisions about the run."""
+    """The fault of orch that stopped the decisions about the run."""
 
     def to_json(self) -> str:
         """Return it as the journal keeps it."""
@@ -61,7 +61,7 @@ ROWS = "SELECT seq, time, run_id, type, event, changes, outcome, after, sum FROM
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """Read a row of the journal. One that the disk has changed is none that this program understands, and says so."""
+    """Read a row of the journal. If its checksum is wrong, return an entry that says so, without an event."""
     seq, time, _, type_, event, packed, outcome, _, total = row
     if checksum(row[1:-1]) != total:
         return Entry(seq, time, f"{type_} (changed on the disk: its checksum is wrong)", None, None, None)

@@ -1,6 +1,6 @@
-"""The journal's format: its tables, its version, and what is said of a file that is none.
+"""The journal's format: its tables, its version, and the errors about a file that this program cannot use.
 
-Fields that the state of a run gains need no new version: they have defaults.
+New fields in the state of a run need no new version, since they have defaults.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def check_version(path: str, version: str, program: str | None) -> None:
 
 
 def sign(db: sqlite3.Connection) -> None:
-    """Leave our name, so that a program which cannot read it can say whose it is, and the checksum of the table."""
+    """Write the version of orch, so that a program that cannot read the journal can name it, and a checksum."""
     db.execute("INSERT OR REPLACE INTO meta VALUES ('program', ?)", (__version__,))
     db.execute("INSERT OR REPLACE INTO meta VALUES ('sum', ?)", (str(_sum_of_meta(db)),))
 
@@ -74,7 +74,7 @@ def _sum_of_meta(db: sqlite3.Connection) -> int:
 
 
 def check_meta(db: sqlite3.Connection, path: str) -> None:
-    """Raise JournalError where the journal is of another version, or what it says of itself was changed."""
+    """Raise JournalError where the journal is of another version, or its `meta` table was changed."""
     program = db.execute("SELECT value FROM meta WHERE key = 'program'").fetchone()
     check_version(path, meta(db, path, "version"), program[0] if program else None)
     if meta(db, path, "sum") != str(_sum_of_meta(db)):
@@ -82,7 +82,7 @@ def check_meta(db: sqlite3.Connection, path: str) -> None:
 
 
 def meta(db: sqlite3.Connection, path: str, key: str) -> str:
-    """Return what the journal says of itself under this key. JournalError where it says nothing."""
+    """Return a value of the `meta` table. JournalError where there is none."""
     row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     if row is None:
         raise damaged(path, f"it has no {key}")
@@ -90,7 +90,7 @@ def meta(db: sqlite3.Connection, path: str, key: str) -> str:
 
 
 def error_of(path: str, error: sqlite3.Error) -> JournalError:
-    """Return what a person must know of this error."""
+    """Return the error for a person, with the cause and the way out."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return damaged(path, str(error))  # SQLITE_ERROR: no such table; our statements are right

@@ -1,10 +1,10 @@
-"""The journal: what was decided and what happened, in SQLite, so that a coordinator may die at any moment.
+"""The journal: the events and decisions of all runs, in SQLite, so that a coordinator may die at any moment.
 
-One transaction holds each event of a turn, what it changed in the state, and the notes; only then is anything done
-about it. The state is written whole at the first entry of a process, at the end of the run, and once the changes since
-are as large as it: so what an entry writes does not grow with the number of hosts. Instants of the monotonic clock are
-kept with the instant of the writing, so that a later coordinator can move them (`instants.rebased`). One writer;
-readers open the file read-only.
+One transaction holds the events of a turn, the changes that they made to the state, and the notes. Actions are carried
+out after it. The whole state is written at the first entry of a process, at the end of the run, and once the changes
+since then are as large as the state, so the size of an entry does not grow with the number of hosts. Instants of the
+monotonic clock are kept with the instant of the writing, so that a later coordinator can move them
+(`instants.rebased`). There is one writer; readers open the file read-only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orchestrator.head.node.disk import NO_SPACE, full_error
 
 
 class Part:
-    """A part of a transaction that has begun: it neither begins nor ends it, and says likewise what goes wrong."""
+    """A commit within a transaction that another block begins and ends. SQLite's errors become JournalErrors."""
 
     def __init__(self, db: sqlite3.Connection, as_error: Callable[[sqlite3.Error], JournalError]) -> None:
         self._db = db
@@ -54,7 +54,7 @@ class Part:
 class Transaction:
     """BEGIN IMMEDIATE … COMMIT, or ROLLBACK. `with connection:` of sqlite3 would not begin one here.
 
-    What SQLite complains of comes out as JournalError.
+    SQLite's errors become JournalErrors.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Transaction:
 log = logging.getLogger(__name__)
 
 ENDED_MAX = 50
-"""How many ended runs are kept, with their events: the newest.
+"""How many ended runs are kept, with their events.
 
-Runs that go on are kept whatever their number, and so are ended ones of which a host still owes the proof.
+All runs that go on are kept too, and ended ones while it is not proven that their tasks on each host are dead.
 """
 
 _ALL = f"SELECT {COLUMNS} FROM runs ORDER BY rowid"
@@ -119,10 +119,10 @@ class _Written(NamedTuple):
 
 
 class Journal:
-    """Open for writing. Raises JournalError with the file and the way back where it cannot be trusted."""
+    """The journal, open for writing. Raises JournalError, with the way out, where the file cannot be trusted."""
 
     def __init__(self, path: str, *, clock: Callable[[], str] | None = None) -> None:
-        """`clock` tells the time of a record, for people; nothing is decided by it."""
+        """`clock` gives the time of a record, for people. No decision depends on it."""
         self.path = path
         self._clock = clock or now_utc
         self._last: dict[str, _Written] = {}
@@ -157,11 +157,11 @@ class Journal:
             raise full_error(path) if e.errno in NO_SPACE else _unusable(path, e) from e
 
     def _create(self, seen: witness.Marks | None) -> None:
-        """Whole or not at all: made beside its place, and renamed."""
+        """Make the file whole or not at all: under another name, and renamed."""
         if os.path.exists(self.path + "-wal"):
-            raise damaged(self.path, "it is gone, and its -wal file is there, which belongs to no other")
+            raise damaged(self.path, "it is gone, but its -wal file is still there")
         if seen is not None:
-            raise damaged(self.path, f"it is gone, and {seen.entry} entries were written into it")
+            raise damaged(self.path, f"it is gone, but {seen.entry} entries were written into it")
         making = self.path + ".new"
         # 0600 from the first byte on: the plan holds paths and host names.
         os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
@@ -190,7 +190,7 @@ class Journal:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Take all commits within in one transaction: all, or none and JournalError."""
+        """Put all commits within the block into one transaction. If that fails, none is done: JournalError."""
         written = dict(self._last)
         try:
             with contextlib.ExitStack() as transaction:
@@ -204,7 +204,7 @@ class Journal:
             self._has_begun = False
 
     def _writing(self) -> Transaction | Part:
-        """Return the transaction of one commit: its own, or its part of that of several."""
+        """Return the transaction for a commit: its own, or a part of the one that `together` has begun."""
         if self._together is None:
             return self._transaction()
         if not self._has_begun:  # most turns write nothing
@@ -228,7 +228,7 @@ class Journal:
         return epoch
 
     def owner_id(self) -> str:
-        """Return the id by which hosts know whose runs these are. It is drawn once, and lost with the journal."""
+        """Return the id by which hosts know the owner of these runs. It is random, and lost with the journal."""
         with self._transaction():
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('owner', ?)", (os.urandom(16).hex(),))
             journal_format.sign(self._db)
@@ -250,13 +250,13 @@ class Journal:
         before: Run | None = None,
         outcome: Outcome | None = None,
     ) -> int:
-        """Event, state and notes, all or none. A run's first event brings the run itself into the journal.
+        """Write event, state and notes, all or none. The first event of a run adds the run to the journal.
 
         Returns the number of the entry, by which `orch events` and `orch replay` name the decision.
 
         Args:
-            before: the state in which the event came, and `outcome`: what the core decided, both for who replays it.
-                Without them the state is taken as it is put here, whatever led to it.
+            before: the state before the event, and `outcome`: what the core decided. Both are for a replay. Without
+                them, a replay takes the state as it is written here.
         """
         time = self._clock()
         last = self._last.get(run.run_id)
@@ -290,7 +290,7 @@ class Journal:
         return seq
 
     def _put_state(self, run: Run, event: Event, time: str, seq: int | None) -> int:
-        """Write the state whole, and return its size. What follows needs only say what it changes."""
+        """Write the whole state, and return its size. Later entries hold only changes of it."""
         state = dump(Run, run)
         known = self._db.execute("SELECT created, ended, ended_seq FROM runs WHERE run_id = ?", (run.run_id,))
         created, ended, ended_seq = known.fetchone() or (time, None, None)
@@ -306,24 +306,25 @@ class Journal:
         return len(state)
 
     def note_set_aside(self, one: Unreadable) -> None:
-        """Add an event that says so of a run, whose state is left as it is."""
+        """Add an event that a run was set aside. The run's state is left as it is."""
         note = (NoteKind.RUN_SET_ASIDE.value, None, 0, one.sentence, json.dumps({"why": one.why}))
         with self._transaction():
             self._db.execute(_INSERT_EVENT, _summed((self._clock(), one.run_id, one.name, *note, None)))
 
     def write_off(self, run_id: str) -> None:
-        """Count a run as ended that cannot be read and of which nothing lives. Its state is left as it is."""
+        """Mark a run as ended that cannot be read, and that has no living process. Its state is left as it is."""
         with self._transaction():
             (row,) = self._db.execute(f"SELECT {COLUMNS} FROM runs WHERE run_id = ?", (run_id,))
             ended = (*row[:3], self._clock(), *row[4:-1])
-            total = checksum(ended) if checksum(row[:-1]) == row[-1] else row[-1]  # what was damaged stays so
+            total = (
+                checksum(ended) if checksum(row[:-1]) == row[-1] else row[-1]
+            )  # a damaged row stays damaged
             self._db.execute("UPDATE runs SET ended = ?, sum = ? WHERE run_id = ?", (ended[3], total, run_id))
 
     def prune(self, *, ended_max: int = ENDED_MAX) -> list[str]:
-        """Forget the runs that ended before the newest `ended_max`, with their events; which they were.
+        """Forget the runs that ended before the newest `ended_max`, with their events, and return their ids.
 
-        One that goes on is never among them, nor one whose end is unproven, since its host is swept when it is back,
-        nor one of which that cannot be read.
+        A run is kept while its end is unproven, since its host is swept when it is back, or while it cannot be read.
         """
         rows = self._read(
             f"SELECT {COLUMNS} FROM runs WHERE ended IS NOT NULL AND run_id NOT IN ({_NEWEST_ENDED})",
@@ -340,7 +341,7 @@ class Journal:
     # -- reading -------------------------------------------------------------------------------------------
 
     def runs(self, *, ended_max: int = ENDED_MAX) -> list[Kept]:
-        """All runs that have not ended or of which a host owes the proof, and the newest others; oldest first."""
+        """Return all runs that have not ended, or whose end is unproven, and the newest others; oldest first."""
         newest = {run_id for (run_id,) in self._read(_NEWEST_ENDED, (ended_max,))}
         kept = self.contents().kept
         return [one for one in kept if one.ended is None or one.run.run_id in newest or unproven(one.run)]
@@ -359,10 +360,10 @@ class Journal:
             raise self._error(e) from e
 
     def next_run_id(self, name: str) -> str:
-        """`mnist-20261120-093005`: the name, and the date and time (UTC) of the submission.
+        """Return an id such as `mnist-20261120-093005`: the name, and the date and time (UTC) of the submission.
 
-        A count would begin again with every journal, and the hosts remember the runs of all journals: a new head
-        node's first run must not find the records of another's.
+        Hosts remember the runs of all journals. With a count, which begins again in every journal, the first run of a
+        new head node would meet the records of another's.
         """
         at = datetime.now(UTC)
         while True:
@@ -395,10 +396,10 @@ class Journal:
 
 
 def put_aside(path: str) -> str | None:
-    """Move a journal away, with what belongs to it; its new path. None where there is none. OSError."""
+    """Rename a journal and its other files, and return its new path; None where there is none. Raises OSError."""
     target = f"{path}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     moved = None
-    # The log last: a journal without its log is whole but old; a log without its journal is refused.
+    # The log is moved last: a journal without its log is whole but old; a log without its journal is refused.
     for suffix in ("", "-shm", "-wal", witness.SUFFIX):
         if os.path.exists(path + suffix):
             durable.place(path + suffix, target + suffix)
@@ -418,7 +419,7 @@ def _unusable(path: str, error: OSError) -> JournalError:
 
 
 def now_utc() -> str:
-    """ISO 8601 in UTC, to the millisecond."""
+    """Return the time as ISO 8601 in UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -427,7 +428,7 @@ def _summed(row: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _shown(seq: int, *row: Any) -> dict[str, Any]:
-    """Return an event as `orch events` shows it; one that the disk has changed says so."""
+    """Return an event as `orch events` shows it. If its checksum is wrong, its message says so."""
     time, run, _, kind, task, generation, message, data, decision, total = row
     if checksum(row[:-1]) != total:
         message, data = f"(this event was changed on the disk: its checksum is wrong) {message}", "{}"

@@ -1,4 +1,4 @@
-"""The newest events of the journal, for messages to people. They are read beside the writer, and do not hold it up."""
+"""Reads the newest events of the journal, for messages to people, without holding up the writer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.reporting.notices import Happened
 
 NEWS_MAX = 1000
-"""How many are read at once."""
+"""How many events are read at once."""
 
 _KINDS = sorted(kind.value for kind in NoteKind if kind.row.notice)
 _NEW = (
@@ -23,7 +23,7 @@ _NEW = (
 
 
 class News(NamedTuple):
-    """What has happened since, and up to which event of any kind was looked."""
+    """The new events, and the number of the last event of any kind that was read."""
 
     seq: int
     happened: list[Happened]
@@ -35,7 +35,7 @@ def newest_seq(path: str) -> int:
 
 
 def news(path: str, after: int) -> News:
-    """Return the events since that number of which people may want to be told. Raises OSError: try again."""
+    """Return the events since that number that messages may be about. Raises OSError; then it may be tried again."""
     newest = newest_seq(path)
     rows = _ask(path, _NEW, (after, *_KINDS))
     seq = rows[-1][0] if len(rows) == NEWS_MAX else max(newest, rows[-1][0] if rows else after)

@@ -1,4 +1,4 @@
-"""Read a journal that somebody else may be writing: its runs, and the entries of one. Nothing is changed."""
+"""Read a journal that a coordinator may be writing: its runs, and the entries of one. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from orchestrator.head.journal.states import COLUMNS, SINCE, Contents, contents_
 
 
 def peek(path: str) -> Contents:
-    """Every run of a journal that may be somebody else's, who may be writing it; none where there is no journal.
+    """Return every run of a journal that a coordinator may be writing; none where there is no journal.
 
-    Changes nothing. JournalError where this program could not take it, or is too old for it.
+    Changes nothing. JournalError where this program cannot read it, or is too old for it.
     """
     if not os.path.exists(path):
         return Contents()
@@ -38,7 +38,7 @@ def peek(path: str) -> Contents:
 
 
 def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
-    """Return the id and the entries of a run: of that id, or the newest of that name.
+    """Return the id and the entries of the run with that id, or of the newest with that name.
 
     Changes nothing, as `peek`. UsageError where there is no such run.
     """

@@ -1,8 +1,8 @@
 """Plays the entries of a run through today's core, and compares what it decides with what was decided.
 
-The state before each entry is that after the entry before, as today's core has it, with the changes that the entry
-holds. So the first difference in a phase or an order is found exactly. What was recorded after it does not follow from
-what today's core would have done: it is shown and not played, until an entry that holds the whole state.
+The state before an entry is the state that today's core reached at the entry before, with the changes that the entry
+holds. So the first difference in a phase or an order is found exactly. The entries after it do not follow from today's
+decision: they are shown and not played, until an entry that holds the whole state.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from orchestrator.head.journal.entries import Entry, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of one entry."""
+    """The result of replaying one entry."""
 
     entry: Entry
     outcome: Outcome | None = None
-    """Today's; None where it could not be played, and `why_not` says why."""
+    """What today's core decides; None where the entry could not be played, and `why_not` says why."""
     why_not: str = ""
 
     @property
@@ -42,7 +42,7 @@ def _alike(now: Outcome, then: Outcome) -> bool:
 def replay(entries: Iterable[Entry]) -> Iterator[Played]:
     """Play the entries of one run, in their order."""
     run: Run | None = None
-    lost = "an older orch wrote it, which did not keep what its heartbeats changed"
+    lost = "an older orch wrote it, which did not keep the changes by heartbeats"
     for entry in entries:
         try:
             before = changed(run, entry.changes)
@@ -58,16 +58,18 @@ def replay(entries: Iterable[Entry]) -> Iterator[Played]:
             yield Played(entry, why_not=f"this orch does not understand this {entry.type}")
         elif entry.outcome is None:
             run = before
-            yield Played(entry, why_not="the state was put here: rebuilt from its hosts, or ended by force")
+            yield Played(
+                entry, why_not="the core did not decide it: rebuilt from its hosts, or ended by force"
+            )
         else:
             played, run = _play(entry, before)
             if run is None:
-                lost = f"what today's core decides at {entry.seq} does not lead here"
+                lost = f"today's core decides otherwise at {entry.seq}, so it does not reach this state"
             yield played
 
 
 def _play(entry: Entry, before: Run) -> tuple[Played, Run | None]:
-    """Return what was played, and the state after it; None where that is not the one which the next entry builds on."""
+    """Play an entry. Return the result, and the state after it; None where the next entry builds on another state."""
     assert entry.event is not None
     try:
         after, actions, _ = decide.step(before, entry.event)

@@ -56,7 +56,7 @@ class Contents:
 
     @property
     def set_aside(self) -> tuple[Unreadable, ...]:
-        """Return those that may still go on."""
+        """Return the unreadable runs that may still go on."""
         return tuple(one for one in self.unreadable if one.ended is None)
 
 
@@ -67,7 +67,7 @@ SINCE = (
     "SELECT time, run_id, type, event, changes, outcome, after, sum FROM journal "
     "WHERE run_id = ? AND seq > coalesce(?, 1 << 62) ORDER BY seq"
 )
-"""The entries that were written since a state."""
+"""Reads the entries that were written since a state."""
 
 
 def contents_of(rows: Iterable[Sequence[Any]], since: Callable[[str, int | None], Sequence[Any]]) -> Contents:
@@ -92,11 +92,11 @@ def contents_of(rows: Iterable[Sequence[Any]], since: Callable[[str, int | None]
 def check_sum(row: Sequence[Any]) -> None:
     """Raise ValueError where a row of the journal is not as it was written: its last value is its checksum."""
     if checksum(row[:-1]) != row[-1]:
-        raise ValueError("its checksum is wrong: the disk gives other bytes than were written")
+        raise ValueError("its checksum is wrong: the disk returns other bytes than were written")
 
 
 def _in_short(error: ValueError) -> str:
-    """Say where a state goes wrong; all of pydantic's complaints would fill a page."""
+    """Return the first error of pydantic in a state; all of them would fill a page."""
     if not isinstance(error, ValidationError):
         return str(error)
     problem = error.errors(include_url=False, include_input=False)[0]
@@ -109,13 +109,13 @@ def dump_run(run: Run) -> str:
 
 
 _packed: tuple[Run, str] | None = None
-"""The last answer of `packed_run`: all hosts of a run are told the same."""
+"""The last result of `packed_run`: all hosts of a run get the same text."""
 
 UNPACKED_BYTES_MAX = 64 << 20
 
 
 def packed_run(run: Run) -> str:
-    """Return a run as a short text, as hosts keep it: of 1,000 tasks it has 1.2 MB as JSON, and a fraction so."""
+    """Return a run as a compressed text, which hosts keep. With 1,000 tasks, the JSON has 1.2 MB."""
     global _packed
     known = _packed
     if known is None or known[0] is not run:

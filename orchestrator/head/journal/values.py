@@ -12,7 +12,7 @@ _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 def adapter(type_: type[Any]) -> TypeAdapter[Any]:
-    """Return what reads and writes values of a type. Made once a type: pydantic reads all of its fields for it."""
+    """Return the adapter that reads and writes values of a type. It is cached, since making one is slow."""
     if type_ not in _ADAPTERS:
         _ADAPTERS[type_] = TypeAdapter(type_)
     return _ADAPTERS[type_]
@@ -24,7 +24,7 @@ def dump(type_: type[Any], value: object) -> str:
 
 
 def checksum(values: Iterable[object]) -> int:
-    """Return the checksum of a row's values. SQLite has none: a flipped bit in a text reads like another text."""
+    """Return the checksum of a row's values. SQLite has none, and would return a text with a flipped bit."""
     total = 0
     for value in values:
         part = value if isinstance(value, bytes) else repr(value).encode()

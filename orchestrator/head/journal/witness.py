@@ -1,8 +1,9 @@
-"""How far the journal had come, in a small file beside it, written after each transaction.
+"""A small file beside the journal with the highest numbers in it, written after each transaction.
 
-SQLite takes a write-ahead log up to its first damaged frame, and says nothing of what came after it: one flipped bit
-and the newest runs had never been. So whoever opens the journal compares it with this file. It is not synced, since a
-transaction is on the disk before the file says so: after a power cut the file is older than the journal, never newer.
+SQLite reads a write-ahead log up to its first damaged frame, and ignores what follows without an error: after one
+flipped bit, the newest runs would be missing. So a program that opens the journal compares it with this file. The file
+is not synced. It is written after the transaction is on the disk, so after a power cut it may be older than the
+journal, never newer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _BYTES = 64
 
 
 class Marks(NamedTuple):
-    """The highest numbers that were given out."""
+    """The highest numbers that the journal has used."""
 
     epoch: int
     entry: int
@@ -28,16 +29,16 @@ class Marks(NamedTuple):
 
 
 def marks_of(db: sqlite3.Connection) -> Marks:
-    """Return how far a journal has come. The numbers of rows that were removed since count too."""
+    """Return the highest numbers of a journal. The numbers of rows that were removed since count too."""
     numbers = dict(db.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
     (epoch,) = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
     return Marks(int(epoch), numbers.get("journal", 0), numbers.get("events", 0))
 
 
 def read(path: str) -> Marks | None:
-    """Return what the file beside the journal says; None where there is none, or a power cut has emptied it.
+    """Return the content of the file beside the journal; None where there is none, or a power cut has emptied it.
 
-    Raises JournalError where both of its copies are damaged: then nothing tells whether the journal is whole.
+    Raises JournalError where both of its copies are damaged: then it is unknown whether the journal is whole.
     """
     try:
         with open(path + SUFFIX, "rb") as file:
@@ -47,9 +48,9 @@ def read(path: str) -> Marks | None:
     copies = [marks for marks in map(_marks_in, content.splitlines()) if marks is not None]
     if not copies and content.strip(b"\0 \n"):
         raise JournalError(
-            f"{path}{SUFFIX} says how far the journal had come, and was changed: whether that is whole is not known",
+            f"{path}{SUFFIX}, which shows whether the journal is whole, is damaged: entries may be missing",
             hint="`orch recover --hosts cluster.yaml` puts it aside and builds a new one from what the hosts know; "
-            "where nothing else was changed, remove that file",
+            "if nothing else is damaged, remove that file",
         )
     return max(copies, default=None)
 
@@ -64,7 +65,7 @@ def _marks_in(line: bytes) -> Marks | None:
 
 
 def why_behind(path: str, db: sqlite3.Connection, seen: Marks | None) -> str | None:
-    """Return why the journal lacks what was written; None where it does not. `seen` is read before it is opened."""
+    """Return what is missing in the journal; None where it is whole. `seen` was read before the journal was opened."""
     if seen is None:
         return None
     now = marks_of(db)
@@ -90,7 +91,7 @@ class Witness:
         self._file = os.open(path + SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, marks: Marks) -> None:
-        """Write how far the journal has come, twice: what damages one copy seldom damages the other. Raises OSError."""
+        """Write the numbers twice, since damage to one copy seldom damages the other. Raises OSError."""
         text = f"{marks.epoch} {marks.entry} {marks.event} {_sum(marks)}"
         os.pwrite(self._file, 2 * (text.encode().ljust(_BYTES - 1) + b"\n"), 0)
 

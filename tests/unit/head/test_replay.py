@@ -121,7 +121,7 @@ def test_where_todays_core_decides_otherwise_is_said_and_what_follows_is_not_pla
     found = played(path)
     assert [one.entry.seq for one in found if one.differs] == [killed]
     *_, down, epoch = found
-    assert down.why_not == f"what today's core decides at {killed} does not lead here"
+    assert down.why_not == f"today's core decides otherwise at {killed}, so it does not reach this state"
     assert epoch.outcome is not None, "the next coordinator wrote the whole state"
     assert not epoch.differs
 
@@ -145,7 +145,7 @@ def test_a_fault_of_ours_is_replayed_and_said(path: Path) -> None:
     *_, fault, forced, swept = played(path)
     assert fault.outcome is not None
     assert (fault.outcome.raised, fault.differs) == ("KeyError: 'no-such-host'", False)
-    assert forced.why_not.startswith("the state was put here")
+    assert forced.why_not.startswith("the core did not decide it")
     assert swept.outcome is not None
     assert not swept.differs
 

@@ -163,8 +163,8 @@ def _round_trips(met: Iterable[Met]) -> list[Finding]:
     taken = sorted(
         ((one.round_trip_s, one.name) for one in met if one.round_trip_s is not None), reverse=True
     )
-    told = listed([f"{seconds * 1000:.1f} ms to {name} and back" for seconds, name in taken])
-    return [finding("ssh.round-trip", f"an order takes {told}")] if taken else []
+    times = listed([f"{seconds * 1000:.1f} ms to {name} and back" for seconds, name in taken])
+    return [finding("ssh.round-trip", f"an order takes {times}")] if taken else []
 
 
 def _ssh(one: Met) -> Iterator[Finding]:
@@ -231,11 +231,11 @@ def _users(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
             hosts.setdefault(met[name].health["uid"], []).append(met[name])
     if len(hosts) < 2:
         return []
-    told = "; ".join(f"{_me(all_[0])} on {listed([one.name for one in all_])}" for all_ in hosts.values())
+    users = "; ".join(f"{_me(all_[0])} on {listed([one.name for one in all_])}" for all_ in hosts.values())
     seen = [_checkpoint_directory(plan, one) for all_ in hosts.values() for one in all_]
     owner = next((each["owner"] for each in seen if each is not None and each["owner"] is not None), None)
     whose = f"; it belongs to {_user(owner)}" if owner is not None else ""
-    return [finding("storage.users", f"the hosts write {plan.checkpoint.dir} as {told}{whose}")]
+    return [finding("storage.users", f"the hosts write {plan.checkpoint.dir} as {users}{whose}")]
 
 
 def _ports(plan: Plan, one: Met) -> Iterator[Finding]:
@@ -279,7 +279,7 @@ def _gpus(plan: Plan, one: Met) -> Iterator[Finding]:
             )
             yield finding("gpu.unwell", said, one.name)
         if gpu["xids"]:
-            said = f"{one.name}: the driver has told of errors of GPU {number} since the boot: Xid "
+            said = f"{one.name}: the driver has reported errors of GPU {number} since the boot: Xid "
             yield finding("gpu.unwell", said + ", ".join(map(str, gpu["xids"])), one.name)
         if gpu["slowed"]:
             said = f"{one.name}: the hardware slows GPU {number} down, for {gpu['slowed']}"

@@ -233,7 +233,7 @@ def _owner(path: str) -> Owner | None:
 
 def nfs_options(path: str, mounts: str = "/proc/self/mountinfo") -> list[str]:
     """Return the options of the NFS mount that a real path lies on; none on any other file system."""
-    longest, found = "", list[str]()
+    longest, nfs = "", list[str]()
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()
@@ -249,5 +249,5 @@ def nfs_options(path: str, mounts: str = "/proc/self/mountinfo") -> list[str]:
         if inside and len(place) >= len(longest):  # of two mounts on one place, the later one is seen
             longest = place
             options = f"{words[5]},{of_system[2]}".split(",")
-            found = options if of_system[0] in ("nfs", "nfs4") else []
-    return found[:64]
+            nfs = options if of_system[0] in ("nfs", "nfs4") else []
+    return nfs[:64]

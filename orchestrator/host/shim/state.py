@@ -277,8 +277,8 @@ def _handle(state: State, order: Ordered) -> tuple[State, Actions]:
         return state, [(Do.REFUSE, refused)]
     state = state.replace(epoch=order.epoch)
     if order.verb == "stop":
-        told = {"grace_s": order.grace_s, "rescue": True, "compare": order.compare}
-        after, actions = _stop(state, order.at, order.grace_s, StopBy.ORDER, told if order.rescue else None)
+        rescue = {"grace_s": order.grace_s, "rescue": True, "compare": order.compare}
+        after, actions = _stop(state, order.at, order.grace_s, StopBy.ORDER, rescue if order.rescue else None)
         return after, [(Do.ACCEPT, None), *actions]
     if order.verb != "release":
         return state, [(Do.REFUSE, ("unknown-order", f"a shim does not know the order {order.verb!r}", ""))]
@@ -309,7 +309,7 @@ def _stop(
     if state.phase is Phase.STOPPING:
         # A second order may shorten the grace, but not prolong it.
         sooner = deadline_at if state.deadline_at is None else min(deadline_at, state.deadline_at)
-        # Who has said what it holds is told so that it is chosen.
+        # The task has reported the state that it holds: tell it that it was chosen to write it.
         chosen = rescue is not None and not rescue["compare"]
         return state.replace(deadline_at=sooner), [(Do.ASK_TO_RESCUE, rescue)] if chosen else []
     after = state.replace(phase=Phase.STOPPING, deadline_at=deadline_at)

@@ -115,7 +115,7 @@ def first_free(name: str, cluster: Cluster, count: int) -> int:
     made makes none of the others.
     """
     names = map(documents.name_of, cluster.items("pods", f"--selector={NAME_LABEL}={name}"))
-    numbers = [number for found in names if (number := found.removeprefix(f"{name}-")).isdigit()]
+    numbers = [number for pod in names if (number := pod.removeprefix(f"{name}-")).isdigit()]
     held = sorted(map(int, numbers))
     return next(at for at in (0, *(number + 1 for number in held)) if not {*range(at, at + count)} & {*held})
 

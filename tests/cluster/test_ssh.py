@@ -411,7 +411,7 @@ class TestUnreachable:
 
     @pytest.mark.parametrize("address", ["a..b", "a" * 64])
     def test_a_name_that_no_resolver_can_be_asked_for(self, ssh: SshTransport, address: str) -> None:
-        with pytest.raises(HostUnfit, match=f"{address} is no host name"):
+        with pytest.raises(HostUnfit, match=f"{address} is not a host name"):
             ssh.open(HostPlan("gpu-a", address=address), HELLO)
 
     def test_a_host_that_is_cut_off(self, make_lab: MakeLab, tmp_path: Path) -> None:

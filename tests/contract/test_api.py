@@ -262,7 +262,7 @@ def test_the_coordinator_describes_itself(rig: Rig) -> None:
         ("POST", "/v1/runs", b'{"plan": {"name": "t"}}', 400, "usage", "this is no plan"),
         ("POST", "/v1/runs", b"x" * (17 << 20), 400, "usage", "the request is too large"),
         ("POST", "/v1/runs", b"[" * 200_000, 400, "usage", "the request is not JSON"),
-        ("POST", "/v1/runs", b'{"plan": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", 400, "usage", "no JSON"),
+        ("POST", "/v1/runs", b'{"plan": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", 400, "usage", "not JSON"),
         ("GET", "/v1/events?after=x", None, 400, "usage", "after and wait_s must be numbers"),
         ("GET", "/v1/events?after=" + "9" * 23, None, 400, "usage", "after must be the number of an event"),
         ("GET", "/v1/events?after=" + "9" * 5000, None, 400, "usage", "after"),

@@ -63,7 +63,7 @@ def test_64_hosts_behind_one_sshd_shake_hands_8_at_a_time(gatekeeper: Gatekeeper
         try:
             ssh.open(host, "true")
         except HostUnfit as e:
-            return "shares no algorithm" in e.message
+            return "have no algorithm in common" in e.message
         return False
 
     with ThreadPoolExecutor(len(hosts)) as pool:

@@ -463,7 +463,7 @@ def test_a_host_that_takes_nothing_is_connected_to_anew_before_bytes_pile_up(
         for asked in [askers.submit(link.ask, blob, b"x" * (400 << 10)) for _ in range(4)]:
             assert isinstance(asked.exception(SOON_S), LinkDown)
     until(lambda: "down" in rig.ear.kinds())
-    assert rig.ear.heard[1][3].startswith("it takes no orders: 1.2 MiB wait")
+    assert rig.ear.heard[1][3].startswith("it reads no orders: 1.2 MiB wait")
 
 
 def test_a_fault_of_ours_is_said_and_does_not_end_the_link(rig: Rig) -> None:

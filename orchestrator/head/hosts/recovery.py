@@ -29,8 +29,8 @@ all others, and would refuse a lower one for ever. More coordinators than this c
 only that host was connected."""
 
 EPOCH_BELIEVED_MAX = 1_000_000
-"""An epoch counts the starts of a coordinator: this many are two years of one a minute. A higher one counts only for the
-host that reports it (`Host.fence`). Else a host that lies could raise the epoch of all to the highest number."""
+"""An epoch counts the starts of a coordinator: this many are two years of one a minute. A higher one counts only for
+the host that reports it (`Host.fence`). Else a host that lies could raise the epoch of all to the highest number."""
 
 _GENERATION_MAX = 2 * GENERATION_REPORTED_MAX
 """No coordinator has used a generation above this, even if a host lied to it once."""

@@ -1,7 +1,7 @@
-"""How much a host may send unasked: a token bucket. What is over it is read more slowly, and costs only that host.
+"""Limits how much a host may send unasked, by a token bucket. A host above the limit is read more slowly.
 
 Real agents stay far below: they report once a heartbeat, and when a task changes. They send only their newest report,
-so one that is read slowly loses nothing but intermediate states.
+so an agent that is read slowly loses only intermediate states.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Allowance:
         self._at = now
 
     def spend(self, amount: float, now: float) -> float:
-        """Take an amount, and return for how many seconds to take no more: 0 while the bucket is not empty.
+        """Spend an amount, and return for how many seconds to spend no more: 0 while the bucket is not empty.
 
-        A negative amount gives something back.
+        A negative amount is given back.
 
         >>> bucket = Allowance(per_s=2.0, burst=3.0, now=0.0)
         >>> [bucket.spend(1, now=0.0) for _ in range(5)]
@@ -37,11 +37,11 @@ BURST_S = 10.0
 """An allowance can save up what it grants in this time."""
 
 FLOOD_S = 10.0
-"""A connection that was read more slowly for as long is worth a word."""
+"""A connection that was slowed down for so long in all is reported as a flood."""
 
 
 class Intake:
-    """What one connection has sent unasked, against its allowances."""
+    """Counts what one connection has sent unasked against its allowances."""
 
     def __init__(self, reports_per_s: float, bytes_per_s: float, now: float) -> None:
         self._reports = Allowance(reports_per_s, reports_per_s * BURST_S, now)
@@ -54,7 +54,7 @@ class Intake:
 
         Args:
             reported: Whether a report was among it. Several in one piece count as one, since only the newest is used.
-            unasked_bytes: How much of it nobody had asked for. Negative where an answer ends that began before.
+            unasked_bytes: How much of it nobody had asked for. Negative where it completes an answer that was counted.
             now: An instant of the monotonic clock.
         """
         wait_s = max(self._reports.spend(int(reported), now), self._bytes.spend(unasked_bytes, now))
@@ -62,6 +62,6 @@ class Intake:
         return wait_s
 
     def is_flood(self) -> bool:
-        """Return whether it was slowed down for so long that it is worth a word. True only once."""
+        """Return whether it was slowed down for FLOOD_S. True only once."""
         before, self._was_flood = self._was_flood, self._waited_s >= FLOOD_S
         return self._was_flood and not before

@@ -1,6 +1,6 @@
-"""Brings an agent up at the other end of a channel: the head's side, and the few fixed lines that hosts run.
+"""Starts an agent at the other end of a channel: the head's side, and the few fixed lines that hosts run.
 
-What is said, after the host's shell has run COMMAND:
+The exchange after the host's shell has run COMMAND:
 
     head                                          host
     orch-python <python>\\n<bytes of _FIRST>\\n<_FIRST>
@@ -10,8 +10,8 @@ What is said, after the host's shell has run COMMAND:
     only after <mark> {"need": true, "magic": "<hex>"}\\n:
     <bytes>\\n<installer.py><sha256> <bytes> <kind>\\n<bundle>
 
-The mark is a number of the head's said backwards, so that no output of anybody else's, and no echo of our
-own input, is taken for it. All of the user's text travels on stdin; COMMAND never changes.
+The mark is a random number from the head, reversed, so that neither other output nor an echo of our own
+input is mistaken for it. All of the user's text travels on stdin; COMMAND never changes.
 """
 
 from __future__ import annotations
@@ -132,28 +132,27 @@ else:
 if main:
     main(d, p, q)
 """
-"""Parses on every Python since 2.7, so that a host's too old one can say so. Runs beside `f`, its stdin.
+"""Any Python since 2.7 can parse this, so that one that is too old can report that. `f` is its stdin.
 
-A home directory may be shared by all hosts (NFS). The first host has the directory, and writes its name into
-`host`; each other has its own below `hosts/`, since what one host's shims leave there another would take for
-the remains of its own.
+A home directory may be shared by all hosts (NFS). The first host uses the directory itself, and writes its name
+into `host`. Each other host has its own below `hosts/`: it would mistake the shims of another for its own.
 """
 
 SHELL_HANGS = "its login shell did not get to our command in time"
 """Or what it waits for: a disk, as a rule. So the connection is tried again, as one that broke."""
 
 SLOW_SHELL_S = 1.0
-"""A login shell that takes longer has rc files worth a word: they run for every connection."""
+"""If a login shell takes longer, its rc files are reported as slow: they run for every connection."""
 
 _JUNK_BYTES_MAX = 1 << 20
 _PRINTED_CHARS_MAX = 100
 _READ_BYTES = 1 << 14
-"""All that is said before the frames is short, and a thousand hosts are read at once."""
+"""Small, because all before the frames is short, and a thousand hosts are read at once."""
 
 
 @dataclass(slots=True)
 class Started:
-    """An agent that has said hello. `frames` came right behind it; `decoder` holds a part of the next."""
+    """An agent that has sent its hello, the frames that came right after it, and the decoder of further frames."""
 
     hello: Greeting
     frames: list[tuple[dict[str, Any], bytes]]
@@ -174,8 +173,8 @@ def start_agent(
 ) -> Started:
     """Start the agent on a channel that runs COMMAND, with the bundle pushed where it is missing.
 
-    Blocks, at most `timeout_s`. Raises HostUnfit (its cause and the way out), ConnectFailed where the channel broke
-    or nothing was said in time, WireError for a hello that is none; the channel is closed then.
+    Blocks for at most `timeout_s`. Raises HostUnfit (with the cause and the way out), ConnectFailed where the channel
+    broke or the host did not answer in time, WireError for a malformed hello. Then the channel is closed.
     """
     request: BootRequest = {
         "nonce": f"orch-{secrets.token_hex(12)}",
@@ -192,7 +191,7 @@ def start_agent(
 def start_command(
     channel: Channel, host: HostPlan, bundle: Bundle, command: Command, *, timeout_s: float = 60.0
 ) -> tuple[Decoder, bytes]:
-    """Start a person's command instead of an agent. Return a decoder of its frames, and what came of them already.
+    """Start a person's command instead of an agent. Return a decoder of its frames, and the bytes that came already.
 
     Raises as `start_agent` does.
     """
@@ -210,7 +209,7 @@ def start_command(
 
 
 def _start(talk: _Talk, request: BootRequest, timeout_s: float, last: Callable[[int], T]) -> T:
-    """Bring up what the request names. `last` is called with the bytes that were pushed; its result is returned."""
+    """Start the requested program. `last` is called with the number of bytes pushed; its result is returned."""
     with ALARMS.after(timeout_s, talk.give_up):
         try:
             started = last(talk.bring_up(request))
@@ -222,7 +221,7 @@ def _start(talk: _Talk, request: BootRequest, timeout_s: float, last: Callable[[
         except FrameError as e:
             raise HostUnfit(
                 talk.host.name,
-                f"something else than the agent writes to its output: {e}",
+                f"another program than the agent writes to its output: {e}",
                 hint="look for programs that the login shell's rc files leave running in the background",
             ) from e
         finally:
@@ -245,12 +244,12 @@ class _Talk:
     done: bool = False
 
     def give_up(self) -> None:
-        """Close the channel, from the alarm's thread: that is what wakes a blocked read."""
+        """Close the channel, from the alarm's thread, which wakes a blocked read."""
         self.timed_out = True
         self.channel.close()
 
     def bring_up(self, request: BootRequest) -> int:
-        """Speak until our program has started on the host, and return how many bytes were pushed for it."""
+        """Start our program on the host, and return how many bytes were pushed for it."""
         began_at = self.clock()
         first = _FIRST.encode("ascii")
         path = self.host.python.encode("utf-8", "surrogateescape")
@@ -282,7 +281,7 @@ class _Talk:
         return pushed_bytes
 
     def _answer(self, mark: bytes, began_at: float) -> BootAnswer:
-        """Read on to the next line behind the mark; what stands before it is somebody else's."""
+        """Read up to the next line with the mark. Output before it is not ours."""
         while True:
             if self.shell_s is None and b"orch-shell\n" in self.heard:
                 self.shell_s = self.clock() - began_at
@@ -313,7 +312,7 @@ class _Talk:
         self.heard += data
 
     def listen_out(self) -> None:
-        """Read what is left: a shell that did not read us may have said why before it ended."""
+        """Read the rest of the output: a shell that did not run our command may have said why."""
         while len(self.heard) < _JUNK_BYTES_MAX:
             data = self.channel.read(_READ_BYTES)
             if not data:
@@ -338,7 +337,7 @@ class _Talk:
         return Started(greeting, rest, decoder, pushed_bytes)
 
     def broken(self) -> HostUnfit | ConnectFailed:
-        """Return why nothing more comes, judged by how far we got and what was printed."""
+        """Return why nothing more comes, judged by the last step that succeeded and by the output."""
         name = self.host.name
         printed = (bytes(self.heard[-2000:]).decode("utf-8", "replace") + self.channel.stderr_tail()).strip()
         shell = self.shell_s is not None or b"orch-shell\n" in self.heard
@@ -375,7 +374,7 @@ class _Talk:
             return no_python(self.host)
         last = edge.last_line(printed.replace("orch-shell", ""))
         if self.channel.exit_status() is None:
-            # Whoever ends by itself says with what code: a connection that broke is no fault of the host's Python.
+            # Only a program that ended has an exit code: without one the connection broke, which is not Python's fault.
             return ConnectFailed(
                 name,
                 "the connection broke while its agent was being started"
@@ -402,9 +401,9 @@ PYTHON_HINT = "give the full path of the training's Python as `python` in the cl
 
 
 def no_python(host: HostPlan) -> HostUnfit:
-    """Return the error of a Python that is not there: of the spec, or of an environment that was not made."""
+    """Return the error for a missing Python: the spec's, or that of an environment that was not made."""
     if host.python.startswith(f"{ENVIRONMENTS}/"):
-        said = f"the environment of `setup:` is not made there: {host.python} is missing"
+        said = f"the environment of `setup:` does not exist there: {host.python} is missing"
         return HostUnfit(
             host.name, said, hint=f"`orch setup {host.spec or 'FILE'}` makes it", code="no-environment"
         )
@@ -422,7 +421,7 @@ def too_old(host: HostPlan, version: str) -> HostUnfit:
 
 
 def unfit(host: HostPlan, answer: BootAnswer) -> HostUnfit:
-    """Return the host's own refusal as a sentence."""
+    """Return the error that the host reported, as a sentence with its way out."""
     kind, why, path = answer.get("error"), answer.get("why", ""), answer.get("path", "")
     if kind == "python-too-old":
         return too_old(host, answer.get("version", ""))

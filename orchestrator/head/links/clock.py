@@ -1,4 +1,4 @@
-"""How far the clock of a host is ahead of the head's, as the round trips of orders bound it."""
+"""Measures how far the clock of a host is ahead of the head's, by the round trips of orders."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 from orchestrator.core.words import duration
 
 SKEW_MAX_S = 2.0
-"""A difference above this is said."""
+"""A difference above this is reported."""
 
 
 class HostClock:
-    """The clock of one host. It told its time between an order and the answer, by the head's clock."""
+    """The clock of one host. It read its time between an order and the answer, which bounds the difference."""
 
     def __init__(self) -> None:
         self._low, self._high = -math.inf, math.inf
 
     def add_sample(self, time: float, asked: float, answered: float) -> None:
-        """Take what the host's clock said, and when it was asked and had answered by the head's, in Unix time."""
+        """Add a time of the host's clock, and the times of the order and the answer by the head's, in Unix time."""
         low, high = time - answered, time - asked
         if low > self._high or high < self._low:  # one of the clocks was set meanwhile
             self._low, self._high = low, high
@@ -26,7 +26,7 @@ class HostClock:
 
     @property
     def ahead_s(self) -> float:
-        """How far it is ahead; negative where it is behind, and 0 where the two may agree."""
+        """How far it is ahead at the middle of the bounds; negative where it is behind, and 0 where both may agree."""
         return 0.0 if self._low <= 0.0 <= self._high else (self._low + self._high) / 2
 
     @property

@@ -33,7 +33,7 @@ UNANSWERED_MAX = 10_000
 
 
 class LinkDown(Exception):
-    """The connection broke before the reply came. The order may or may not have been done."""
+    """The connection broke before the reply came. The host may have carried out the order."""
 
 
 class NoAnswer(LinkDown):
@@ -49,7 +49,7 @@ class OrderRefused(Exception):
 
 
 def refused(code: str, message: str, hint: str | None = None, **more: Any) -> OrderRefused:
-    """Return the error of an order that is not done, to be raised. `more`: fields of Problem."""
+    """Return the error for a refused order. `more`: fields of Problem."""
     return OrderRefused(Problem(code, message, hint, **more))
 
 
@@ -123,7 +123,7 @@ class Conversation:
     def start(self, silence_max_s: Callable[[], float], check_s: float) -> None:
         """Begin to write, and to watch for silence: a cut link looks alive to TCP for many minutes.
 
-        Not by whoever writes: it is the first that blocks on a link that is cut.
+        The thread that writes cannot watch, since it is the first to block on a cut link.
         """
         self._silence_max_s = silence_max_s
         with self._lock:
@@ -151,12 +151,12 @@ class Conversation:
         if ended and future is not None:
             future.set_exception(self._broke())
         elif (too_much := self._too_much()) is not None:
-            self.break_off(too_much)  # then `end` tells whoever waits
+            self.break_off(too_much)  # then `end` reports it to the callers that wait
 
     def _too_much(self) -> str | None:
-        """Return why no further order is sent to a host that reads none, or answers none; None if it does."""
+        """Return why no more orders are sent: the host reads none, or answers none. None where it does both."""
         if self._unwritten_bytes > UNWRITTEN_BYTES_MAX:
-            return f"it takes no orders: {size(self._unwritten_bytes)} wait to be written"
+            return f"it reads no orders: {size(self._unwritten_bytes)} wait to be written"
         if len(self._waiting) > UNANSWERED_MAX:
             return f"it answers no orders: {len(self._waiting)} are without a reply"
         return None
@@ -171,7 +171,7 @@ class Conversation:
         else:
             reply = Reply(edge.answer(self._host, waiting.order, frame["ok"], blob), None, blob)
         # Removed only after the check: if that fails, the end of the connection is reported to the caller.
-        with self._lock:  # who removes it tells the caller: `end` may come at this moment
+        with self._lock:  # the thread that removes it reports to the caller: `end` may run at this moment
             if self._waiting.pop(frame["reply"], None) is None:
                 return True
         if waiting.future is not None:
@@ -196,9 +196,9 @@ class Conversation:
         return edge.last_line(printed.removeprefix(self._printed))
 
     def break_off(self, why: str) -> None:
-        """Close the connection, which ends the reading. `why` is what runs are told."""
+        """Close the connection, which ends the reading. `why` is reported to the runs."""
         self.why = self.why or why
-        self._crew.do(self.channel.close)  # whoever breaks it off may hold what its reader waits for
+        self._crew.do(self.channel.close)  # this thread may hold a lock that the reader waits for
 
     def flush_and_close(self) -> None:
         """Close the connection after what is queued has been written."""

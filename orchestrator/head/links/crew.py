@@ -1,8 +1,7 @@
-"""Threads that connections share: one looks at all of them again and again, and others do what blocks.
+"""Threads that connections share: one checks all of them periodically, and others do work that blocks.
 
-A thread for each connection, one for its writes, one for its silence, and those that once prepared a host made five a
-host at the head. Such work is rare. So a thread is lent for as long as it takes; one that blocks on a link that is cut
-delays no other connection.
+With threads of its own for reading, writing, watching and preparing, each host would need five threads at the head.
+Such work is rare. So a shared thread does it; one that blocks on a cut link delays no other connection.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 NO_THREAD_S = 1.0
-"""After what time a thread is asked for again where the machine allowed none."""
+"""If the machine allows no new thread, it is tried again after this time."""
 
 IDLE_MAX = 4
 """How many threads stay when there is no work for them."""
 
 
 class Crew:
-    """Any thread may ask. The threads are daemons: none holds up the end of the process."""
+    """Any thread may call it. Its threads are daemons, so none holds up the end of the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,7 +33,7 @@ class Crew:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._rounds: dict[Callable[[], None], float] = {}
         self._due: dict[Callable[[], None], float] = {}
-        """What is done later, and when."""
+        """The work to be done later, each with its time."""
         self._news = threading.Event()
         self._walks = False
 
@@ -43,7 +42,7 @@ class Crew:
         with self._lock:
             is_taken = self._idle > 0
             self._idle -= is_taken
-            if self._due and not self._walks:  # no thread was to be had for it
+            if self._due and not self._walks:  # no thread could be started for it
                 self._walk_on()
         if is_taken:
             self._work.put(work)
@@ -55,7 +54,7 @@ class Crew:
             self.later(NO_THREAD_S, work)
 
     def submit(self, work: Callable[..., Any], /, *args: Any) -> None:
-        """Begin the work now, as `do`: what a ThreadPoolExecutor is for, without a thread that stays for each."""
+        """Begin the work now, as `do`, with the interface of a ThreadPoolExecutor."""
         self.do(partial(work, *args))
 
     def later(self, delay_s: float, work: Callable[[], None]) -> None:
@@ -73,7 +72,7 @@ class Crew:
                 self._walk_on()
 
     def no_more(self, work: Callable[[], None]) -> None:
-        """Call it no more, but for a call that has begun."""
+        """Cancel the work, except for a call that has begun."""
         with self._lock:
             self._rounds.pop(work, None)
             self._due.pop(work, None)
@@ -81,7 +80,7 @@ class Crew:
                 self._news.set()
 
     def _walk_on(self) -> None:
-        """Have a thread that walks, and that knows what has changed. The lock is held."""
+        """Start or wake the thread that does what is due. The lock is held."""
         self._news.set()
         if not self._walks:
             try:
@@ -125,8 +124,8 @@ class Crew:
 
 
 def _without_fault(work: Callable[[], None]) -> None:
-    """Do it. A fault of ours with one connection must not take the thread from the others."""
+    """Do the work. A fault of orch with one connection must not end the thread that serves the others."""
     try:
         work()
     except Exception:
-        log.exception("a fault in what a connection does beside its reading")
+        log.exception("a fault in the work of a connection")

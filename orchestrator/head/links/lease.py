@@ -1,4 +1,4 @@
-"""A link to a host for the time of one question: of a run that has ended, whose own links are closed."""
+"""A link to a host for one question, for a run that has ended and whose own links are closed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from orchestrator.protocol.reports import Report
 CONNECT_TIMEOUT_S = 30.0
 
 _CREW = Crew()
-"""Of all leased links: one of its own for each would leave threads behind."""
+"""The crew of all leased links. A crew for each would leave threads behind."""
 
 
 class _Awaited:
-    """Listens for one thing only: that the host is up, or why not."""
+    """Waits until the host is up, or for the reason why it is not."""
 
     def __init__(self) -> None:
         self.answered = threading.Event()
@@ -44,7 +44,7 @@ class _Awaited:
         self.answered.set()
 
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
-        """Ignore it: what its tasks did is known already."""
+        """Ignore it: the tasks' end is known already."""
 
     def flooded(self, run_id: str, host: str, problem: str) -> None:
         """Ignore it: the link is closed soon."""
@@ -64,7 +64,7 @@ def leased(
 
     Raises:
         LinkDown: the host cannot be reached now, and why.
-        OrderRefused: nor before a person acts: keys, a missing Python.
+        OrderRefused: the host cannot be reached before a person acts: keys, a missing Python.
     """
     awaited = _Awaited()
     link = HostLink(host, transport, bundle, awaited, pace, _CREW)

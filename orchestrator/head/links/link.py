@@ -1,9 +1,9 @@
 """One link per host: a connection that is made again whenever it breaks. Orders go in, reports and replies come out.
 
-A link knows nothing of what a run needs: it serves any number of runs, tells each when the agent is up or gone, and
-drops orders while there is no connection, since the core asks anew for what is outstanding once the host is up.
-It has no thread of its own: one of the crew connects, another writes, and whatever thread reads the connection (one
-for all local ones, paramiko's own for SSH) hands on what it says.
+A link does not know what a run needs. It serves any number of runs, reports to each when the agent is up or gone, and
+drops orders while there is no connection: the core repeats outstanding ones once the host is up. It has no thread of
+its own: one of the crew connects, another writes, and the thread that reads the connection (one for all local ones,
+paramiko's own for SSH) hands on what arrives.
 
 An agent that breaks the protocol loses its connection. After the first time, the link connects again as usual. If it
 happens again, the host is shown as misbehaving, and the link waits for minutes between its tries.
@@ -57,26 +57,26 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 SLOW_CONNECT_S = 5.0
-"""An sshd that takes longer to let us in is worth a word: every command over SSH waits as long."""
+"""If an sshd takes longer to accept a connection, it is reported as slow: every command over SSH waits as long."""
 
 
 class Listener(Protocol):
-    """Who is told, by the thread that reads the connection or one of the crew: must not block for long."""
+    """Called by the thread that reads the connection, or one of the crew. It must not block for long."""
 
     def up(self, run_id: str, host: str, hello: Greeting) -> None:
-        """Hear that the agent has said hello and watches the run."""
+        """Handle the hello of an agent, which watches the run from now on."""
 
     def down(self, run_id: str, host: str, problem: str) -> None:
-        """Hear that there is no connection; it is tried again."""
+        """Handle the loss of the connection, or a failed try. The link tries again."""
 
     def refused(self, run_id: str, host: str, problem: Problem) -> None:
-        """Hear that there is no connection until a person acts."""
+        """Handle a failure that lasts until a person acts."""
 
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
-        """Hear a heartbeat."""
+        """Handle a heartbeat."""
 
     def flooded(self, run_id: str, host: str, problem: str) -> None:
-        """Hear that the host sends so much that it is read more slowly."""
+        """Handle that the host sends so much that it is read more slowly."""
 
 
 class Watch(NamedTuple):
@@ -87,7 +87,7 @@ class Watch(NamedTuple):
     silence_max_s: float
     claim: Claim | None = None
     gpus: tuple[int, ...] = ()
-    """Of this host, those that the run has for itself."""
+    """The GPUs of this host that the run has for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +95,22 @@ class Pace:
     """How often a link tries. All in seconds."""
 
     retry_s: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-    """Between tries to connect, ± 25 %; the last one again and again."""
+    """The waits between tries to connect, ± 25 %; the last one repeats."""
     refused_retry_s: float = 30.0
-    """Where a person must act first: keys, a missing Python."""
+    """The wait where a person must act first: keys, a missing Python."""
     steady_s: float = 30.0
-    """A connection that lived as long was a good one: the next try is made soon again."""
+    """After a connection that lasted so long, the waits begin again with the shortest."""
     start_s: float = 60.0
     """For an agent to say hello, once sshd has let us in."""
     silence_check_s: float = 1.0
     misbehaving_retry_s: tuple[float, ...] = (60.0, 120.0, 300.0, 600.0)
-    """Between tries to connect to an agent that has broken the protocol more than once."""
+    """The waits between tries to connect to an agent that has broken the protocol more than once."""
     forgiven_s: float = 600.0
-    """A connection that lived as long clears the count of broken ones."""
+    """A connection that lasted so long clears the count of those that broke the protocol."""
     reports_per_s: float = 20.0
-    """How often a host may report for long. One that does so more often is read more slowly."""
+    """How often a host may report. One that reports more often for long is read more slowly."""
     unasked_bytes_per_s: float = 2 << 20
-    """How much a host may send beside the bytes that it was asked for. More than that is read more slowly."""
+    """How much a host may send unasked. One that sends more for long is read more slowly."""
 
 
 PACE = Pace()
@@ -128,7 +128,7 @@ class HostLink:
         pace: Pace = PACE,
         crew: Crew | None = None,
     ) -> None:
-        """Make a link, which connects once it has a run. `crew`: threads that links share; else it has its own."""
+        """Make a link, which connects once it has a run. `crew`: the threads that links share; None for its own."""
         self.host = host
         self._crew = crew or Crew()
         self._transport = transport
@@ -137,7 +137,7 @@ class HostLink:
         self._pace = pace
         self._lock = threading.RLock()
         self._watches: Mapping[str, Watch] = {}
-        """Replaced and never changed: whoever reads takes no lock, which one that closes may hold."""
+        """Replaced and never changed, so that it is read without the lock, which a closing thread may hold."""
         self._fences: dict[str, int] = {}
         self._connection: Conversation | None = None
         self._closed = False
@@ -145,20 +145,20 @@ class HostLink:
         self._boot_id: str | None = None
         """Of the last connection."""
         self._tries = 0
-        """How many in a row came to no steady connection."""
+        """How many tries in a row led to no steady connection."""
         self._began_at = 0.0
-        """When the last one began."""
+        """When the last try began."""
         self._misfits = 0
         """How many connections in a row ended because the agent broke the protocol."""
         self._misbehaves: str | None = None
-        """Why the link waits before its next try, while it does so for that."""
+        """How the agent broke the protocol, while the link waits for that reason."""
         self._is_begun = False
-        """Whether it connects: from the first run on. Before, nobody would be told why a try failed."""
+        """Whether it connects, which it does from the first run on: before, nobody would learn why a try failed."""
 
     # -- called by the coordinator -------------------------------------------------------------------------
 
     def fence(self, run_id: str, above: int) -> None:
-        """Have orders of that run carry so much more than its epoch: this host has obeyed so high a one."""
+        """Let orders of that run carry at least this epoch, since this host has obeyed one as high."""
         if above:
             self._fences[run_id] = above
 
@@ -193,17 +193,17 @@ class HostLink:
     def send(
         self, order: Order[A], blob: bytes = b"", on_reply: Callable[[Reply[A]], None] | None = None
     ) -> None:
-        """Queue an order; dropped where there is no connection. `on_reply` is called where it is read."""
+        """Queue an order, or drop it where there is no connection. The reading thread calls `on_reply`."""
         connection = self._connection
         if connection is not None:
             connection.send(self._fenced(order), blob, on_reply)
 
     def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
-        """Send and wait. Raises LinkDown or OrderRefused; never called where the connection is read."""
+        """Send and wait. Raises LinkDown or OrderRefused. Never called by the thread that reads the connection."""
         return self.begin(order, blob).answer(timeout_s)
 
     def begin(self, order: Order[A], blob: bytes = b"") -> Asked[A]:
-        """Send. Raises LinkDown; never called where the connection is read."""
+        """Send. Raises LinkDown. Never called by the thread that reads the connection."""
         connection = self._connection
         if connection is None:
             raise LinkDown(f"{self.host.name} is not connected")
@@ -212,13 +212,13 @@ class HostLink:
         return Asked(self.host.name, order, future)
 
     def reset(self, why: str) -> None:
-        """Connect anew: the agent is there and does not do its work."""
+        """Connect anew, because the agent is there but does not do its work."""
         connection = self._connection
         if connection is not None:
             connection.break_off(why)
 
     def hold_off(self, seconds: float, why: str = "") -> None:
-        """Break the connection, and make none for so long: `orch chaos` plays a cut, or a pod is to end."""
+        """Break the connection, and make none for so long: for the fault `cut` of `orch chaos`, or because a pod ends."""
         with self._lock:
             self._held_until = time.monotonic() + seconds
         self.reset(why or f"orch chaos cut it off for {duration(seconds)}")
@@ -248,14 +248,14 @@ class HostLink:
 
     @property
     def hello(self) -> Greeting | None:
-        """Return what the agent said first, of the connection that is there; None without one."""
+        """Return the agent's hello on the present connection; None where there is none."""
         connection = self._connection
         return connection.hello if connection is not None else None
 
     # -- from one connection to the next -------------------------------------------------------------------
 
     def _try(self) -> None:
-        """Connect, and be told from then on. In a thread of the crew: it blocks."""
+        """Connect and begin to serve. It runs in a thread of the crew, since it blocks."""
         if self._closed:
             return
         self._began_at = time.monotonic()
@@ -287,7 +287,7 @@ class HostLink:
             self._try_again(e)
 
     def _try_again(self, error: Exception | None) -> None:
-        """Say what was wrong, and connect anew later."""
+        """Report what was wrong, and connect anew later."""
         delay_s = self._report_failure(error) if error is not None else None
         if time.monotonic() - self._began_at > self._pace.steady_s:
             self._tries = 0
@@ -299,7 +299,7 @@ class HostLink:
                 self._crew.later(delay_s * random.uniform(0.75, 1.25), self._try)
 
     def _report_failure(self, error: Exception) -> float | None:
-        """Tell runs of it, and return how long to wait before the next try; None to wait as usual."""
+        """Report a failure to the runs, and return how long to wait before the next try; None to wait as usual."""
         match error:
             case ConnectFailed():
                 self._report_down(error.message)
@@ -314,7 +314,7 @@ class HostLink:
                         Problem(error.code, cleaned(error.message), hint, error.exit_code),
                     )
                 return self._pace.refused_retry_s
-            case _:  # a fault of ours must not end the link for good: say it and try again
+            case _:  # a fault of orch must not end the link for good: report it and try again
                 log.error("link %s", self.host.name, exc_info=error)
                 self._report_down("a fault in orch; see the coordinator's log")
         return None
@@ -345,7 +345,7 @@ class HostLink:
                 Intake(self._pace.reports_per_s, self._pace.unasked_bytes_per_s, time.monotonic()),
                 heard=partial(self._receive, connection),
                 flooded=self._report_flood,
-                # Whoever reads other connections too must not wait for the end of this one.
+                # The thread that also reads other connections must not wait for the end of this one.
                 ended=lambda error: self._crew.do(partial(ended, error)),
             )
             connection.channel.feed(reception.receive)
@@ -353,9 +353,11 @@ class HostLink:
             ended(e)
 
     def _ended(self, connection: Conversation, began_at: float, error: Exception | None) -> None:
-        """Let go of a connection, tell runs, and try again. In a thread of the crew."""
+        """Drop a connection, report that to the runs, and try again. It runs in a thread of the crew."""
         with self._lock:
-            if self._connection is not connection:  # this was done: it ended for two reasons at once
+            if (
+                self._connection is not connection
+            ):  # it ended for two reasons, and this was done for the first
                 return
             self._connection = None
         try:
@@ -369,7 +371,7 @@ class HostLink:
             self._try_again(error)
 
     def _receive(self, connection: Conversation, frames: Frames) -> tuple[bool, int]:
-        """Hand on replies and the newest report: older ones say nothing that it does not say. Raises WireError.
+        """Hand on replies and the newest report, which replaces older ones. Raises WireError.
 
         Returns:
             Whether there was a report, and how many bytes of the frames had been asked for.
@@ -394,7 +396,7 @@ class HostLink:
             self._listener.flooded(run_id, self.host.name, problem)
 
     def _misbehaved(self, error: Exception) -> float | None:
-        """Tell runs how the agent broke the protocol. Return how long to wait; None to wait as usual."""
+        """Report to the runs how the agent broke the protocol. Return how long to wait; None to wait as usual."""
         problem, delay_s = str(error), None
         self._misfits += 1
         if self._misfits > 1:

@@ -1,4 +1,4 @@
-"""Reads what hosts tell of who drives what."""
+"""Reads from hosts' answers which runs a coordinator drives there, and whose they are."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from orchestrator.protocol.orders import Claimed, KnownRun, KnownRuns
 
 
 def driven(host: str, answer: KnownRuns) -> list[Driven]:
-    """Return the runs that a host knows, and that whose its checkpoint directory is."""
+    """Return the runs that a host knows, and the run that its checkpoint directory belongs to."""
     runs = [_of_run(host, one) for one in answer["runs"]]
     stamp = answer.get("checkpoint")
-    # Of a run that was released here, all is known here: what it left in the directory proves nothing.
+    # A run that was released on this host is not driven any more, although its stamp is still in the directory.
     over = {
         one["run"]
         for one in answer["runs"]
@@ -53,7 +53,7 @@ def _of_run(host: str, one: KnownRun) -> Driven:
 
 
 def _evidence(one: KnownRun) -> str:
-    """Say what shows that the run goes on there; empty where nothing does."""
+    """Return the evidence that the run goes on there; empty where there is none."""
     evidence = []
     if one["alive"]:
         living = [task for task in one["tasks"] if task["alive"]]
@@ -69,7 +69,7 @@ def _evidence(one: KnownRun) -> str:
 
 
 def owner_of(claim: Claimed) -> Owner:
-    """Return whose a claim is."""
+    """Return the owner in a claim."""
     return Owner(claim["id"], claim["head"], claim["user"])
 
 

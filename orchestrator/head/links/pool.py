@@ -1,6 +1,6 @@
 """The links that are open now. Runs that reach a host in the same way share one.
 
-A link is closed once no run needs it, and nobody leases it: `orch fetch` right after a run's end would lose its answer.
+A link is closed once no run needs it and no call leases it: `orch fetch` right after a run's end needs its answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class ConnectionPool:
-    """Opens links with the first run that needs them, and closes them with the last. Any thread may ask."""
+    """Opens a link for the first run that needs it, and closes it after the last. Any thread may call it."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ConnectionPool:
                 link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
 
     def detach(self, run: Run, name: str) -> None:
-        """Let go of a host that the run needs no more."""
+        """Release a host that the run needs no more."""
         key = run.plan.host(name).connection
         with self._lock:
             link = self._links.get(key)

@@ -1,4 +1,4 @@
-"""Questions to hosts without a coordinator: connect, start an agent, ask, and go away again."""
+"""Asks hosts without a coordinator: connect, start an agent, ask, and disconnect."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.table import Order
 
 AT_ONCE_MAX = 256
-"""Hosts: all of nearly any cluster, since one that does not answer takes until its timeout. How many handshakes one
-sshd or bastion sees at once is the business of the transport."""
+"""How many hosts are asked at once: all of nearly any cluster, since one that does not answer takes until its timeout.
+The transport limits the handshakes with one sshd or bastion."""
 
 _READ_BYTES = 1 << 16
 
@@ -31,7 +31,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[A]):
-    """What one host said. `problem`: it could not be asked; then there is nothing else."""
+    """The answer of one host. `problem`: why it could not be asked; then there are no replies."""
 
     host: HostPlan
     replies: tuple[Reply[A], ...] = ()
@@ -41,7 +41,7 @@ class Answer(Generic[A]):
 
     @property
     def unheard(self) -> HostError | None:
-        """Return why it is not known what is there: the host could not be asked, or answered with an error."""
+        """Return why the host's state is unknown: it could not be asked, or answered with an error."""
         if self.problem is not None:
             return self.problem
         refused = [reply.error for reply in self.replies if reply.error is not None]
@@ -51,7 +51,7 @@ class Answer(Generic[A]):
 
     @property
     def place(self) -> tuple[object, object]:
-        """Return what is the same for two names of one machine and directory."""
+        """Return a value that is the same for two names of one machine and directory."""
         return (self.hello["boot_id"], self.hello["host_dir"]) if self.hello is not None else (None, None)
 
 
@@ -65,7 +65,7 @@ class Asker:
     def ask(
         self, asked: Sequence[tuple[HostPlan, Sequence[Order[A]]]], *, timeout_s: float
     ) -> list[Answer[A]]:
-        """Return one answer a host, in their order; what goes wrong with one is in its answer."""
+        """Return one answer for each host, in their order. An answer holds the error of its host."""
         if not asked:
             return []
         with ThreadPoolExecutor(min(AT_ONCE_MAX, len(asked)), thread_name_prefix="ask") as pool:

@@ -1,4 +1,4 @@
-"""What comes over one connection, from the hello on: frames are made of it, and it is counted against its allowance."""
+"""Decodes what one connection receives after the hello into frames, and counts it against the host's allowance."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Frames = Sequence[tuple[Mapping[str, Any], bytes]]
 
 
 class Reception:
-    """Takes what a channel feeds; one thread at a time.
+    """Receives what a channel reads; one thread at a time.
 
     Args:
-        decoder: Holds what came of an unfinished frame.
-        intake: What the host may send unasked.
-        heard: Hands frames on. Returns whether there was a report, and how many bytes of them had been asked for.
-        flooded: Is told once that the host is read more slowly.
-        ended: Is told once of the end, and what was wrong with what had come.
+        decoder: Holds the received part of an unfinished frame.
+        intake: The allowance for what the host sends unasked.
+        heard: Handles frames. Returns whether there was a report, and how many bytes of them had been asked for.
+        flooded: Called once, when the host is read more slowly.
+        ended: Called once at the end, with the error if there was one.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Reception:
         self._is_over = False
 
     def receive(self, data: bytes) -> float:
-        """Take what has come, `b""` for the end. Return for how long to read nothing. See `transport.Receiver`."""
+        """Handle received bytes, `b""` for the end. Return for how long to read nothing. See `transport.Receiver`."""
         if self._is_over:
             return 0.0
         if not data:
@@ -51,7 +51,9 @@ class Reception:
             wait_s = self._intake.spend(reported, len(data) - asked_bytes, time.monotonic())
             if self._intake.is_flood():
                 self._flooded()
-        except Exception as e:  # what the host did wrong, or a fault of ours: of this connection in any case
+        except (
+            Exception
+        ) as e:  # the host broke the protocol, or orch has a fault: either ends only this connection
             self._end(e)
             return 0.0
         return wait_s

@@ -1,4 +1,4 @@
-"""A person's command on hosts (`orch exec`): each over a channel of its own, which the coordinator knows nothing of."""
+"""Runs a person's command on hosts (`orch exec`), each over a channel of its own and without the coordinator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.protocol.hello import Command
 _READ_BYTES = 1 << 16
 
 Output = Callable[[str, int, bytes], None]
-"""Takes what was written: on which host, to which stream (1 or 2), and what."""
+"""Called with output of the command: the host, the stream (1 or 2), and the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Ended:
 
     host: str
     exit_code: int | None = None
-    """None: that is not known, or it was not started; `problem` says why."""
+    """None where it is unknown, or the command was not started; `problem` says why."""
     problem: HostError | None = None
 
 
@@ -49,7 +49,7 @@ class Remote:
         self._lock = threading.Lock()
 
     def run(self, asked: Sequence[tuple[HostPlan, Command]]) -> list[Future[Ended]]:
-        """Start it on every host at once. Each future has its end, in the order of the hosts."""
+        """Start it on every host at once. Return a future of the end on each, in the order of the hosts."""
         futures: list[Future[Ended]] = []
         for host, command in asked:
             futures.append(Future())
@@ -59,7 +59,7 @@ class Remote:
         return futures
 
     def stop(self) -> set[str]:
-        """Ask the hosts to end what was started there, and return which. Their ends come as those of the futures."""
+        """Ask the hosts to end the command, and return these hosts. The futures complete as usual."""
         with self._lock:
             self._stopped = True
             for channel in self._channels.values():
@@ -110,7 +110,7 @@ class Remote:
             data = channel.read(_READ_BYTES)
             if not data:
                 raise ConnectFailed(
-                    host.name, "the connection broke; what was started there ends when the host notices"
+                    host.name, "the connection broke; the command ends once the host notices that"
                 )
 
 
@@ -119,5 +119,5 @@ def _ended(host: HostPlan, code: int | None, left: list[int]) -> Ended:
         return Ended(host.name, code)
     pids = ", ".join(map(str, left))
     return Ended(
-        host.name, code, HostUnfit(host.name, f"it ended, and left what cannot be ended: pid {pids}")
+        host.name, code, HostUnfit(host.name, f"it ended, but these processes cannot be killed: pid {pids}")
     )

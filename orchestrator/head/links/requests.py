@@ -1,4 +1,4 @@
-"""Make orders from what the core decides. Pure functions."""
+"""Makes orders from the core's decisions. Pure functions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EVERY_GENERATION = 10**9
 _PART_BYTES = 512 << 10
 
 LOG_BYTES_MAX = 64 << 20
-"""Of one task and generation, on its host. The head's copy is taken from it while it grows."""
+"""The size of the log of one task and generation on its host. The head copies it while it grows."""
 
 
 def of_run(run: Run) -> orders.OfRun:
@@ -61,7 +61,7 @@ def of_run(run: Run) -> orders.OfRun:
 
 
 def claim(run: Run) -> orders.Claim | None:
-    """Return whose the run is, for its hosts; None of a run that has no owner yet."""
+    """Return the claim that names the run's owner, for its hosts; None for a run without an owner yet."""
     directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
     return _claim(run.owner, run.run_id, run.plan.name, directory) if run.owner is not None else None
 
@@ -84,7 +84,7 @@ def watch(
     claimed: orders.Claim | None = None,
     gpus: Sequence[int] = (),
 ) -> Order[orders.Nothing]:
-    """Return the order that has a run reported, and takes the leases of these GPUs."""
+    """Return the order to report a run with each heartbeat, and to lease these GPUs."""
     fields: orders.Watch = {"run": run_id, "epoch": epoch, "heartbeat_s": heartbeat_s}
     if claimed is not None:
         fields["claim"] = claimed
@@ -94,12 +94,12 @@ def watch(
 
 
 def unwatch(run_id: str, epoch: int) -> Order[orders.Nothing]:
-    """Return the order after which nobody drives a run."""
+    """Return the order that ends the watch of a run: then no coordinator drives it."""
     return UNWATCH({"run": run_id, "epoch": epoch})
 
 
 def end_anothers(one: Driven, owner: Owner, epoch: int) -> list[Order[Any]]:
-    """Return the orders that fence off a run of another owner, kill it, and write down that nobody drives it."""
+    """Return the orders that fence off a run of another owner, kill it, and record that nobody drives it."""
     fields: orders.Sweep = {"run": one.run_id, "epoch": epoch, "generation_max": EVERY_GENERATION}
     if one.checkpoint_dir is not None:
         fields["release"] = one.checkpoint_dir
@@ -162,7 +162,7 @@ def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
         "ORCH_RESTARTS": str(_restarts(run, action.task)),
         "ORCH_FAILURE_EVERY_S": f"{failure_s:.0f}",
     }
-    # Its evaluator that is released alone joins the gang, and watches what that one writes.
+    # An evaluator that is released alone joins the generation that trains, and reads its checkpoints.
     directory = launch.checkpoint_dir(placed, run.generation, action.task)
     if directory is not None:
         seen["ORCH_CHECKPOINT_DIR"] = directory
@@ -248,7 +248,7 @@ def sweep(run: Run, action: SweepHost) -> Order[orders.Swept]:
 
 
 def stacks(run: Run, task: Task) -> Order[orders.StacksText]:
-    """Return the order that asks where a task is in its code."""
+    """Return the order that asks for a task's stack."""
     return STACKS({**of_run(run), "generation": task.generation, "task": str(task.id)})
 
 
@@ -295,22 +295,22 @@ def runs(*, records: bool) -> Order[orders.KnownRuns]:
 
 
 def machine() -> Order[orders.Hardware]:
-    """Return the order that asks what a host has, and who uses it."""
+    """Return the order that asks for a host's hardware, and who uses it."""
     return MACHINE({})
 
 
 def probe(fields: orders.Probe) -> Order[orders.Facts]:
-    """Return the order that has a Python of the host look at itself, its GPUs and a checkpoint directory."""
+    """Return the order that has a Python of the host report its packages, its GPUs and a checkpoint directory."""
     return PROBE(fields)
 
 
 def examine(fields: orders.Examine) -> Order[orders.Health]:
-    """Return the order that has a host listen on ports, and tell what it is like."""
+    """Return the order that has a host listen on ports, and report its health."""
     return EXAMINE(fields)
 
 
 def drivers(directory: str | None) -> Order[orders.KnownRuns]:
-    """Return the order that asks who drives what on a host, and whose that checkpoint directory is."""
+    """Return the order that asks which runs are driven on a host, and whose that checkpoint directory is."""
     fields: orders.Runs = {"records": False, "brief": True}
     if directory is not None:
         fields["dir"] = directory
@@ -324,7 +324,7 @@ def remove(run_id: str, epoch: int, *, owner_id: str, even_alive: bool) -> Order
         run_id: The run, which may belong to another head node.
         epoch: The epoch that was seen there. If a coordinator adopts the run meanwhile, its epoch is higher, and this
             order is refused.
-        owner_id: Who asks.
-        even_alive: Whether to remove it although it lives, or is driven, and is another's.
+        owner_id: The owner who asks.
+        even_alive: Whether to remove it although it is alive or driven, and belongs to another owner.
     """
     return REMOVE({"run": run_id, "epoch": epoch, "owner": owner_id, "even_alive": even_alive})

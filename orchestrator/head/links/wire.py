@@ -1,4 +1,4 @@
-"""Make the core's events and values from frames that `edge` has checked. Pure functions."""
+"""Makes the core's events and values from frames that `edge` has checked. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHY_CHARS_MAX = 200
 
 
 def slowness(hello: Greeting) -> str | None:
-    """Return a sentence on what was slow while the head connected; None if nothing was."""
+    """Return a sentence that says what was slow while the head connected; None if nothing was."""
     slow = hello.get("slow", {})
     said = []
     if "connect_s" in slow:
@@ -36,19 +36,19 @@ def slowness(hello: Greeting) -> str | None:
 
 
 NAMED_MAX = 32
-"""How many processes that are left, or checkpoints that do not read whole, are named of one answer."""
+"""How many processes that are left, or checkpoints that do not read whole, of one answer are named."""
 
 WHY_CHARS_MAX = 500
 """How long the sentence about each of them may be: they are kept in the run's state, or noted."""
 
 WHOLE_MAX = 3
-"""Of how many generations of one task a report is kept whole: the newest may be standbys of one that trains."""
+"""For how many generations of a task the whole report is kept: the newest may be standbys of one that trains."""
 
 ON_ITS_WAY_S = 60.0
-"""How long a report may be. A clock of a host that seems to differ by more was set meanwhile, or not measured."""
+"""How long a report may be under way. If a host's clock seems to differ by more, it was set meanwhile."""
 
 OLDER_MAX = 8
-"""How many generations of one task a report is believed to know beside these."""
+"""How many further generations of one task in a report count."""
 
 
 def host_reported(
@@ -61,9 +61,9 @@ def host_reported(
     ahead_s: float = 0.0,
     known: Collection[TaskId],
 ) -> HostReported:
-    """Return the event of a heartbeat for one run, of the tasks that the run has; a host may name any number.
+    """Return the event of a heartbeat for one run. Tasks that the run does not have are left out.
 
-    `at` and `unix_time` are now, by both clocks of the head; `ahead_s` is how far the host's is known to be ahead.
+    `at` and `unix_time` are the present time by both clocks of the head; `ahead_s`: how far the host's is ahead.
     """
     sample = report["host"]
     reports = [
@@ -92,7 +92,7 @@ def _leaving(notice: reports.Leaving | None) -> Leaving | None:
 
 
 def unkillable(processes: list[reports.Unkillable], ahead_s: float = 0.0) -> tuple[Unkillable, ...]:
-    """Return the processes that a host cannot get rid of: the first few, since one is enough to close it."""
+    """Return the processes that a host cannot kill: the first few, since one is enough to stop using the host."""
     return tuple(
         Unkillable(one["pid"], one["run"], _unkillable(one, ahead_s)) for one in processes[:_UNKILLABLE_MAX]
     )
@@ -106,7 +106,7 @@ def _unkillable(one: reports.Unkillable, ahead_s: float) -> str:
 
 
 def _bounded(reports: list[TaskReport]) -> list[TaskReport]:
-    """Return the newest reports of each task, and of a few older generations only that they are there."""
+    """Return the newest reports of each task whole, and a few older generations without their details."""
     kept: list[TaskReport] = []
     counts: dict[TaskId, int] = {}
     once = {(report.task, report.generation): report for report in reports}
@@ -189,7 +189,7 @@ def _saving(sent: reports.Saving | None) -> Saving | None:
 def _exit(
     sent: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: float, ahead_s: float
 ) -> Exit:
-    """Return how a task ended. If it was ordered to end, its code does not matter, unless it is 0."""
+    """Return how a task ended. If it was ordered to end, its exit code counts only if it is 0."""
     cause = REPORTED[ended["cause"]]
     ordered = ended.get("ordered", False)
     if ordered and ended["code"] != 0:
@@ -212,7 +212,7 @@ def _exit(
 
 
 def _ended_time(ended: reports.TaskExit, unix_time: float, ahead_s: float) -> float | None:
-    """Return when it ended by the head's clock: the host's time, moved, or as long ago as it says."""
+    """Return when it ended by the head's clock: the host's time, corrected, or by the age that the host reports."""
     ended_at, ago_s = ended.get("ended_at"), ended["ago_s"]
     if ended_at is None:
         return None

@@ -12,7 +12,7 @@ FILE = "metrics-token"
 
 
 def token_file(state_dir: str) -> tuple[str, str]:
-    """Return the token and the path of its file, which is made where there is none. It stays the same after that."""
+    """Return the token and the path of its file. The file is made at the first call, and then kept."""
     path = os.path.join(state_dir, FILE)
     try:
         with open(path, encoding="ascii") as file:

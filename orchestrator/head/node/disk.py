@@ -1,4 +1,4 @@
-"""The head node's state disk: whether it is full, what is said then, and what of it is reserved for the journal."""
+"""The head node's state disk: whether it is full, the errors about that, and the part reserved for the journal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def is_full(path: str) -> bool:
 
 
 RESERVE_BYTES = 256 << 20
-"""What copies of logs, of TensorBoard's files and of checkpoints leave free for the journal."""
+"""The space that copies of logs, of TensorBoard's files and of checkpoints leave free for the journal."""
 
 _RESERVE_SHARE = 20
-"""On a small disk, this part of it: 5 %."""
+"""On a small disk, the reserve is this part of it: one twentieth."""
 
 
 def why_reserved(path: str) -> str | None:
-    """Return why nothing may be copied to `path`: only the journal's reserve is free there. None if more is."""
+    """Return why nothing may be copied to `path`: only the journal's reserve is free. None if more is free."""
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     try:
@@ -45,7 +45,7 @@ def why_reserved(path: str) -> str | None:
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Raise what a person must know where `path` cannot be written."""
+    """Raise an OrchestratorError with the cause where `path` cannot be written."""
     try:
         yield
     except OSError as e:

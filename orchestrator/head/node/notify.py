@@ -1,4 +1,4 @@
-"""What a service tells systemd of itself: that it is ready, that it lives, that it ends. See sd_notify(3)."""
+"""Notifies systemd that the service is ready, that it is alive, and that it ends. See sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from collections.abc import MutableMapping
 
 
 class Notifier:
-    """Talks to the manager that started this process; says nothing where there is none."""
+    """Notifies the manager that started this process, if there is one."""
 
     def __init__(self, path: str | None = None, watchdog_s: float | None = None) -> None:
         self._path = path
         self.watchdog_s = watchdog_s
-        """The manager ends a service that has not said for so long that it lives. None: it does not wait for that."""
+        """The manager ends a service that has not called `alive` for so long. None: there is no such limit."""
 
     @staticmethod
     def from_environment(environ: MutableMapping[str, str]) -> Notifier:
-        """Take what systemd has set out of the environment: no task is to speak for the service."""
+        """Read and remove systemd's variables, so that no task can notify in the name of the service."""
         path = environ.pop("NOTIFY_SOCKET", None)
         wanted, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         is_meant = wanted.isdecimal() and int(wanted) > 0 and pid in ("", str(os.getpid()))
         return Notifier(path or None, int(wanted) / 1e6 if path and is_meant else None)
 
     def ready(self) -> None:
-        """Tell that the service answers from now on."""
+        """Notify that the service answers from now on."""
         self._send("READY=1")
 
     def alive(self) -> None:
-        """Tell that it does its work, which must happen once in `watchdog_s`."""
+        """Notify that the service is alive. This must happen once in `watchdog_s`."""
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """Tell that it ends because it was told to."""
+        """Notify that the service ends because it was asked to."""
         self._send("STOPPING=1")
 
     def _send(self, text: str) -> None:

@@ -97,7 +97,7 @@ class Paths:
 
     @property
     def _private(self) -> Iterator[tuple[str, str]]:
-        """The directories that must be ours alone, with their variables; each one before those that lie in it."""
+        """Yield the directories that must be ours alone, with their variables; each one before those that lie in it."""
         yield self.state_dir, _STATE
         yield self.runtime_dir, _RUNTIME
         yield self.runs, _STATE
@@ -116,7 +116,7 @@ class Paths:
 
 
 def _check_private(path: str, variable: str) -> None:
-    """Raise OrchestratorError unless the directory is ours alone, and nobody else decides where its path leads."""
+    """Raise OrchestratorError unless the directory is ours alone, and no other user can change where its path leads."""
     hint = f"set ${variable} to a directory that only you can enter"
     try:
         info = os.lstat(path) if variable == _RUNTIME else os.stat(path)
@@ -140,15 +140,15 @@ def _check_private(path: str, variable: str) -> None:
                 )
             if stat.S_ISDIR(info.st_mode) and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 raise OrchestratorError(
-                    f"{path} lies in {step}, where anybody may put another in its place (mode {mode:04o})",
+                    f"{path} lies in {step}, where anybody may replace it (mode {mode:04o})",
                     hint=f"chmod o-w {step}, or {hint}",
                 )
     except OSError as e:
-        raise OrchestratorError(f"{path} cannot be looked at: {e.strerror}", hint=hint) from e
+        raise OrchestratorError(f"{path} cannot be checked: {e.strerror}", hint=hint) from e
 
 
 def _steps(path: str) -> list[str]:
-    """Return what the kernel passes on the way to a path, links included, and the end of the path."""
+    """Return all directories and links that the kernel follows on the way to a path, and the path itself."""
     steps: list[str] = []
     at, left, links = "/", path.split("/")[::-1], 0
     while left:

@@ -44,7 +44,7 @@ class Secrets:
         _unlink(self._path(run_id))
 
     def files_of_others(self, run_ids: Collection[str]) -> list[str]:
-        """Return the files of all other runs, and what a crash left half written."""
+        """Return the files of all other runs, and partly written ones that a crash left."""
         kept = {f"{run_id}.json" for run_id in run_ids}
         try:
             return [os.path.join(self._dir, name) for name in os.listdir(self._dir) if name not in kept]

@@ -1,4 +1,4 @@
-"""systemd, by its own programs: the coordinator's unit written, enabled, shown and removed."""
+"""Writes, enables, shows and removes the coordinator's unit, with systemd's own programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorUnit:
-    """What the text of the coordinator's unit is made of. All paths are absolute."""
+    """The values in the text of the coordinator's unit. All paths are absolute."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -30,10 +30,10 @@ class CoordinatorUnit:
 
     @property
     def text(self) -> str:
-        """The unit file."""
+        """Return the text of the unit file."""
         after = ["network-online.target"] if self.system else []
         if self.system and self.environment.get("ORCH_RUNTIME_DIR", "").startswith(f"/run/user/{self.uid}/"):
-            # Else the directory is there after a login only.
+            # Otherwise the directory exists only after a login.
             after.append(f"user-runtime-dir@{self.uid}.service")
         variables = {**self.environment, "ORCH_SERVICE": f"{'system' if self.system else 'user'}/{UNIT}"}
         lines = [
@@ -56,13 +56,13 @@ class CoordinatorUnit:
             "LockPersonality=yes",
             "RestrictRealtime=yes",
             "SystemCallArchitectures=native",
-            "# Ready when it answers. A deciding thread that does not say for two minutes that it lives is begun anew.",
+            "# Ready when it answers. Restarted when its deciding thread has not notified systemd for two minutes.",
             "TimeoutStartSec=300",
             "WatchdogSec=120",
             f"WorkingDirectory={escaped(self.state_dir)}",
             "# The coordinator alone: tasks on this machine (transport: local) outlive it, as tasks on hosts do.",
             "KillMode=process",
-            "# A task that runs out of memory is a matter for the run, and no reason to end the coordinator.",
+            "# When a task runs out of memory, the coordinator goes on and handles it.",
             "OOMPolicy=continue",
             "TasksMax=infinity",
             "TimeoutStopSec=30",
@@ -79,12 +79,13 @@ class CoordinatorUnit:
 
     @property
     def _protections(self) -> list[str]:
-        """What neither the coordinator nor its children need. Tasks on this machine (transport: local) are children.
+        """Return settings that take away what neither the coordinator nor its children need.
 
-        Left out for their sake: PrivateTmp (the socket may lie in /tmp, and what tasks have there would go with the
-        service), ProtectSystem=strict and ProtectHome (checkpoints lie anywhere), PrivateDevices and ProtectClock (they
-        take the GPUs away), MemoryDenyWriteExecute (XLA compiles), RestrictSUIDSGID (shared directories are often
-        setgid), RestrictNamespaces (a task may be a container).
+        Tasks on this machine (transport: local) are children. Left out for their sake: PrivateTmp (the socket may lie
+        in /tmp, and the files of tasks there would be removed with the service), ProtectSystem=strict and ProtectHome
+        (checkpoints lie anywhere), PrivateDevices and ProtectClock (they hide the GPUs), MemoryDenyWriteExecute (XLA
+        compiles), RestrictSUIDSGID (shared directories are often setgid), RestrictNamespaces (a task may be a
+        container).
         """
         if not self.system:
             # A user's own manager could protect the system only within a user namespace, in which files of others
@@ -103,7 +104,7 @@ class CoordinatorUnit:
 
 
 def escaped(text: str) -> str:
-    """For a setting that is one path: systemd expands % in it. Refused for what no unit file can hold."""
+    """Return a path for a setting, with % escaped. Raises Refused for text that no unit file can hold."""
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
         raise Refused(
             f"a unit file cannot hold a line break or control character: {text!r}",
@@ -113,7 +114,7 @@ def escaped(text: str) -> str:
 
 
 def quoted(text: str, *, command: bool = False) -> str:
-    """One word of a setting that takes several; of a command line, where $ would be expanded too."""
+    """Return one word of a setting that takes several. `command`: of a command line, where $ is escaped too."""
     text = escaped(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text.replace("$", "$$") if command else text}"'
 
@@ -138,7 +139,7 @@ class Systemd:
         return os.path.join(self.directory, UNIT)
 
     def check(self) -> None:
-        """Refused where there is no systemd, or the machine's is not ours to change."""
+        """Raise Refused where there is no systemd, or we may not change the machine's units."""
         if not os.path.isdir(os.path.join(self._root, "run/systemd/system")):
             raise Refused(
                 "this machine was not booted by systemd",
@@ -153,16 +154,16 @@ class Systemd:
             )
 
     def ctl(self, *arguments: str) -> str:
-        """`systemctl`, in our manager; its output. OrchestratorError with its words where it fails."""
+        """Run `systemctl` for our manager, and return its output. Raises OrchestratorError with its error message."""
         return self._run(["systemctl", *([] if self.system else ["--user"]), *arguments])
 
     def ask(self, question: str) -> str:
-        """`is-active` or `is-enabled`: the one word, whatever the exit code."""
+        """Return the one word that `systemctl is-active` or `is-enabled` prints, whatever the exit code."""
         command = ["systemctl", *([] if self.system else ["--user"]), question, UNIT]
         return self._call(command).stdout.strip() or "unknown"
 
     def enable_linger(self, user: str) -> None:
-        """Let the user's services start at boot and run while nobody is logged in. OrchestratorError."""
+        """Let the user's services start at boot and run while nobody is logged in. Raises OrchestratorError."""
         self._run(["loginctl", "enable-linger", user])
 
     def lingers(self, user: str) -> bool:

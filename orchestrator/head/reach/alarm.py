@@ -20,7 +20,7 @@ class Alarms:
         self._changed = threading.Condition()
         self._pending: dict[object, tuple[float, Callable[[], object]]] = {}
         self._looks_at = math.inf
-        """When the thread wakes next (monotonic). A cancelled alarm leaves it alone: it is not worth a wake-up."""
+        """When the thread wakes next (monotonic). Cancelling an alarm does not change it, and wakes nobody."""
         self._started = False
 
     @contextmanager

@@ -22,7 +22,7 @@ from orchestrator.head.reach.transport import (
 )
 
 _DRAINED_READS_MAX = 16
-"""How often stderr is read at the end of the output: a child that prints without end must not hold up its reader."""
+"""How often stderr is read at the end of the output: a child that prints endlessly must not hold up its reader."""
 
 
 class Children:
@@ -96,9 +96,9 @@ class LocalChannel:
         # A descriptor is closed only while no thread uses it: its number may be reused a moment later.
         self._reading, self._writing = threading.Lock(), threading.Lock()
         self._receive: Receiver | None = None
-        """Who is fed; None while read() is used."""
+        """The receiver of `feed`; None while read() is used."""
         self._end_delivered = False
-        """Whether it was told of the end. Of the reader's thread alone."""
+        """Whether the end was delivered to the receiver. Only the reader's thread uses it."""
         self.forget: Callable[[], None] = lambda: None
 
     def read(self, size: int) -> bytes:
@@ -154,7 +154,7 @@ class LocalChannel:
         return 0.0
 
     def _leave(self) -> None:
-        """Let the reader look at nothing of it any more. The lock of reading is held."""
+        """Remove its pipes from the reader. The lock of reading is held."""
         for pipe in (self._stdout, self._stderr):
             if not pipe.closed:
                 READER.leave(pipe.fileno())

@@ -1,6 +1,6 @@
-"""One thread that reads what many children and sockets say: a thread for each was most of what a heartbeat cost.
+"""One thread that reads from many children and sockets: a thread for each was most of the cost of a heartbeat.
 
-Each is read once a turn, and at most so much: who says much, or lies, delays the others by one piece of its own.
+Each descriptor is read once a turn, up to READ_BYTES: one that sends much delays the others by one such piece.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 16
-"""What a pipe holds: one turn of one descriptor."""
+"""The capacity of a pipe, and the most that one turn reads of one descriptor."""
 
 Ready = Callable[[], float]
-"""Reads once without blocking. Returns for how many seconds to read nothing more of it."""
+"""Reads a descriptor once without blocking. Returns for how many seconds to read it no more."""
 
 
 class Reader:
-    """Any thread may ask. The thread begins with the first descriptor, and then never ends."""
+    """Any thread may call it. Its own thread begins with the first descriptor, and then never ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ready: dict[int, Ready] = {}
         self._soon: deque[Callable[[], object]] = deque()
         self._paused: list[tuple[float, int, int, Ready]] = []
-        """Those that are read on at an instant; of the thread alone."""
+        """The descriptors that are read again at an instant. Only the reader's thread uses it."""
         self._numbers = itertools.count()
         self._epoll: select.epoll | None = None
         self._bell = -1
@@ -46,7 +46,7 @@ class Reader:
             epoll.register(descriptor, select.EPOLLIN)
 
     def leave(self, descriptor: int) -> None:
-        """Look at it no more. To be called before it is closed: its number may soon be another's."""
+        """Stop reading a descriptor. Call it before closing it, since its number may soon be reused."""
         with self._lock:
             if self._ready.pop(descriptor, None) is not None and self._epoll is not None:
                 with contextlib.suppress(OSError):  # it is paused
@@ -60,7 +60,7 @@ class Reader:
         os.eventfd_write(self._bell, 1)
 
     def _started(self) -> select.epoll:
-        if self._epoll is None:  # kept only once all of it is there: what failed half-way is tried again
+        if self._epoll is None:  # set only once all is made: after a failure half-way, all is tried again
             with contextlib.ExitStack() as undo:
                 epoll = undo.enter_context(select.epoll())
                 bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -87,7 +87,7 @@ class Reader:
     def _read(self, descriptor: int, ready: Ready) -> None:
         pause_s = _without_fault(ready)
         if pause_s is None:
-            if self._ready.get(descriptor) is ready:  # its number may be another's by now
+            if self._ready.get(descriptor) is ready:  # its number may have been reused by now
                 self.leave(descriptor)
         elif pause_s > 0:
             with self._lock:
@@ -107,11 +107,11 @@ class Reader:
 
 
 def _without_fault(work: Callable[[], object]) -> float | None:
-    """Do it, and return how long to pause. A fault of ours with one must not take the thread from the others."""
+    """Do the work, and return how long to pause. A fault of orch with one channel must not end the others' thread."""
     try:
         pause_s = work()
     except Exception:
-        log.exception("a fault in what a channel does with what it read")
+        log.exception("a fault in the receiver of a channel")
         return None
     return pause_s if isinstance(pause_s, float) else 0.0
 

@@ -1,8 +1,8 @@
 """Channels through an engine's own client (srun, kubectl exec), which runs a relay beside the keeper of a host.
 
-One transport for all engines. An engine says how its client is called, and what it knows of an allocation: `Engine`.
-What a client prints and how it exits is the engine's affair; whether a channel is open, and how its command ended, is
-told by the relay alone, in marked lines on stderr.
+One transport for all engines. An `Engine` knows how to call its client, and the state of an allocation. The output and
+the exit code of a client differ between engines. So only the relay reports whether a channel is open, and how its
+command ended, in marked lines on stderr.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orchestrator.head.reach.transport import (
 )
 
 OPEN_S = 30.0
-"""How long a client may take until the relay speaks."""
+"""How long a client may take until the relay reports."""
 
 _MARK_LINE_BYTES = 512
 _READ_BYTES = 1 << 16
@@ -34,16 +34,16 @@ _CLOSING_S = 5.0
 
 
 class Engine(Protocol):
-    """What differs between engines."""
+    """The parts that differ between engines."""
 
     def client(self, host: HostPlan, relay: list[str]) -> list[str]:
         """Return the command line that runs `relay` (words behind Python and bundle) on the host, stdio attached."""
 
     def ended(self, host: HostPlan) -> str | None:
-        """Return why the host's allocation is no more, as a sentence's end; None while it is there, or not known."""
+        """Return why the host's allocation is gone, as a sentence's end; None while it is there, or that is unknown."""
 
     def waits(self, host: HostPlan) -> str | None:
-        """Return why the engine has not started the host, as a sentence; None where it has, or that is not known.
+        """Return why the engine has not started the host, as a sentence; None where it has, or that is unknown.
 
         May raise HostUnfit where it never will, unless a person acts.
         """
@@ -66,7 +66,7 @@ class RelayTransport(Children):
 
         Raises:
             AllocationGone: the engine says that the host is not ours any more.
-            ConnectFailed: the relay did not speak. What the client said may be why.
+            ConnectFailed: the relay did not report. The output of the client may say why.
             HostUnfit: this machine cannot start the engine's client, or the engine will never start the host.
         """
         mark = f"orch-relay-{secrets.token_hex(8)}"
@@ -95,7 +95,7 @@ class RelayedChannel(LocalChannel):
         self._said = said
 
     def exit_status(self) -> int | None:
-        """Return what the relay said; a client that ended without a word of it has broken off."""
+        """Return the exit code that the relay reported. Without one, the connection broke."""
         if self._ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(EXIT_STATUS_WAIT_S)
@@ -104,21 +104,21 @@ class RelayedChannel(LocalChannel):
 
 
 class _Said(Tail):
-    """What came on stderr: the last bytes, without the relay's lines."""
+    """The last bytes of stderr, without the relay's lines."""
 
     def __init__(self, mark: str) -> None:
-        # Until the channel is open a whole read is kept: the command may have said much behind the relay's word.
+        # Until the channel is open a whole read is kept: much output of the command may follow the relay's line.
         super().__init__(STDERR_TAIL_BYTES + _MARK_LINE_BYTES + _READ_BYTES)
         self._mark = mark.encode()
 
     def wait_open(self, child: subprocess.Popen[bytes], deadline: float) -> str | None:
-        """Read until the relay has said that the keeper is there. Return None then, else what is known instead."""
+        """Read until the relay has reported that the keeper is there. Return None then, else what is known instead."""
         assert child.stderr is not None
         descriptor = child.stderr.fileno()
         while True:
             word, rest = self._relay_line(self._kept.find(self._mark))
             if word == b"open":
-                # What came before is the engine's talk.
+                # The output before it is the engine's.
                 self._kept = self._kept.partition(self._mark + b" open\n")[2]
                 self._limit = STDERR_TAIL_BYTES + _MARK_LINE_BYTES
                 self.add(b"")
@@ -127,20 +127,20 @@ class _Said(Tail):
                 return f"no keeper answers there: {_text(rest)}"
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                return f"nothing was heard in time{_quoted(self.text())}"
+                return f"the relay did not answer in time{_quoted(self.text())}"
             if select.select([descriptor], [], [], left_s)[0]:
                 data = os.read(descriptor, _READ_BYTES)
                 if not data:
-                    return _last_line(self.text()) or "the engine's client ended without a word"
+                    return _last_line(self.text()) or "the engine's client ended without output"
                 self.add(data)
 
     def exit_code(self) -> int | None:
-        """Return the exit code that the relay has told; None where it told none."""
+        """Return the exit code that the relay has reported; None where it reported none."""
         word, rest = self._relay_line(self._kept.rfind(self._mark))
         return int(rest) if word == b"exit" and rest.isdigit() else None
 
     def text(self) -> str:
-        """Return the last bytes that are not the relay's."""
+        """Return the last output that is not the relay's."""
         at = self._kept.find(self._mark)
         kept = self._kept
         while at >= 0:

@@ -1,7 +1,7 @@
-"""How a command on a host is started, read and written: one interface for SSH, the head itself, and the fake.
+"""The interface to start a command on a host, and to read and write its streams: by SSH, locally, and by the fake.
 
-All calls block but `feed`; the daemon makes them in its own threads. The threads of this room are those of alarm.py,
-which limits calls that accept no timeout, of reader.py, and paramiko's.
+All calls block except `feed`; the coordinator makes them in threads of its own. The threads of this room are those of
+alarm.py, which limits calls that accept no timeout, of reader.py, and paramiko's.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class ChannelClosed(OSError):
 
 
 Receiver = Callable[[bytes], float]
-"""Takes what a channel has read; `b""` is the end. It does not block and raises nothing.
+"""Called with the data that a channel has read; `b""` is the end. It does not block and raises nothing.
 
-It returns for how many seconds to read nothing of that channel: so a host that sends too much fills its own channel,
-and not the memory of this process.
+It returns for how many seconds to read nothing of that channel, so that a host that sends too much fills its own
+channel, and not the memory of this process.
 """
 
 
@@ -39,14 +39,14 @@ class Channel(Protocol):
     def read(self, size: int) -> bytes:
         """Wait for the first byte, then return what has arrived, at most `size` bytes.
 
-        Returns `b""` at the end of the output, and once the channel is closed. Whoever opens a channel must keep
-        reading it, because stderr is drained by read() too.
+        Returns `b""` at the end of the output, and once the channel is closed. An open channel must be read all the
+        time, because read() also drains stderr.
         """
 
     def feed(self, receive: Receiver) -> None:
-        """Hand all that comes from now on to `receive`, instead of read(), from whatever thread reads the connection.
+        """Call `receive` with all further data, in the thread that reads the connection, instead of read().
 
-        The calls follow each other. The last one is `receive(b"")`: after the end of the output, or after close().
+        The calls never overlap. The last one is `receive(b"")`: after the end of the output, or after close().
         """
 
     def write(self, data: bytes) -> None:

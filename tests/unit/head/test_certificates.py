@@ -84,14 +84,14 @@ def tampered(blob: bytes) -> bytes:
     ("make", "why"),
     [
         (lambda: certificate(by=STRANGER), "no @cert-authority line has SHA256:"),
-        (lambda: certificate(type=SSHCertificateType.USER), "it is a user's"),
+        (lambda: certificate(type=SSHCertificateType.USER), "it is a certificate for users"),
         (lambda: certificate(principals=("gpu-b", "gpu-c")), "it is for gpu-b, gpu-c, not for gpu-a"),
         (lambda: certificate(principals=()), "it is for nobody, not for gpu-a"),
         (lambda: certificate(valid=(NOW + 1, NOW + 9)), "it is not valid before 2027-01-15 08:00 UTC"),
         (lambda: certificate(valid=(0, NOW)), "it expired on 2027-01-15 08:00 UTC"),
         (lambda: certificate(option=True), "it has critical options"),
-        (lambda: tampered(certificate()), "its signature is not one of SHA256:"),
-        (lambda: certificate().replace(b"gpu-a", b"gpu-b"), "its signature is not one of SHA256:"),
+        (lambda: tampered(certificate()), "its signature is not by SHA256:"),
+        (lambda: certificate().replace(b"gpu-a", b"gpu-b"), "its signature is not by SHA256:"),
         (lambda: b"\0\0\0\1x", "it cannot be read"),
     ],
 )

@@ -128,7 +128,7 @@ class TestStateDirectory:
         (tmp_path / "all").mkdir()
         (tmp_path / "all").chmod(0o777)
         paths = Paths(str(tmp_path / "all/s"), str(tmp_path / "r"))
-        with pytest.raises(OrchestratorError, match="where anybody may put another in its place") as refused:
+        with pytest.raises(OrchestratorError, match="where anybody may replace it") as refused:
             paths.ensure()
         assert f"chmod o-w {tmp_path}/all" in (refused.value.hint or "")
         (tmp_path / "all").chmod(0o1777)
@@ -149,5 +149,5 @@ class TestStateDirectory:
         for target in ("nowhere", "s"):
             (tmp_path / "s").unlink(missing_ok=True)
             (tmp_path / "s").symlink_to(target)
-            with pytest.raises(OrchestratorError, match=f"{tmp_path}/s cannot be looked at"):
+            with pytest.raises(OrchestratorError, match=f"{tmp_path}/s cannot be checked"):
                 Paths(str(tmp_path / "s"), str(tmp_path / "r")).check()

@@ -75,7 +75,7 @@ def test_a_mark_of_somebody_else_is_a_line_like_any_other() -> None:
     [
         (r'printf "srun: error: Invalid job\n" >&2; exit 1', "srun: error: Invalid job"),
         (r'printf "$1 no-keeper Connection refused\n" >&2', "no keeper answers there: Connection refused"),
-        ("exit 0", "ended without a word"),
+        ("exit 0", "ended without output"),
     ],
 )
 def test_without_the_relays_word_there_is_no_connection(line: str, says: str) -> None:
@@ -89,7 +89,9 @@ def test_an_allocation_that_is_gone_is_said_so() -> None:
 
 
 def test_a_client_that_says_nothing_is_given_up() -> None:
-    with pytest.raises(ConnectFailed, match="nothing was heard in time; the engine's client said: waiting"):
+    with pytest.raises(
+        ConnectFailed, match="the relay did not answer in time; the engine's client said: waiting"
+    ):
         RelayTransport(Script("echo waiting >&2; exec sleep 60"), open_s=0.2).open(HOST, "true")
 
 

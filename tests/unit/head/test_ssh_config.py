@@ -174,7 +174,7 @@ class TestRoute:
             ({"stricthostkeychecking": "accept-new"}, "orch trust"),
             ({"stricthostkeychecking": "ask", "addressfamily": "any"}, None),
             ({"identityfile": ["~/.ssh/k"], "certificatefile": ["~/.ssh/other-cert.pub"]}, None),
-            ({"port": "ssh"}, "no port: 22 is taken"),
+            ({"port": "ssh"}, "not a port: 22 is used"),
         ],
     )
     def test_what_is_not_done_is_said(
@@ -197,7 +197,7 @@ class TestRoute:
         assert [(hop.address, hop.user) for hop in hops[1:-1]] == [("gate", "x")], (
             "as written, it is the whole way"
         )
-        assert "has a ProxyCommand (nc): orch runs none" in hops[0].not_done[0]
+        assert "has a ProxyCommand (nc): orch does not run it" in hops[0].not_done[0]
 
     def test_the_agent_and_variables_of_the_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -228,11 +228,11 @@ class TestRoute:
     @pytest.mark.parametrize(
         ("host", "why"),
         [
-            (HostPlan("h", proxy_jump="a,,b"), "no bastion"),
-            (HostPlan("h", proxy_jump="a b:x:y"), "no bastion"),
-            (HostPlan("h", proxy_jump="-oProxyCommand=touch x"), "no address"),
-            (HostPlan("h", address="ml@a"), "no address"),
-            (HostPlan("h", address="-oProxyCommand=x"), "no address"),
+            (HostPlan("h", proxy_jump="a,,b"), "does not name a bastion"),
+            (HostPlan("h", proxy_jump="a b:x:y"), "does not name a bastion"),
+            (HostPlan("h", proxy_jump="-oProxyCommand=touch x"), "not an address"),
+            (HostPlan("h", address="ml@a"), "not an address"),
+            (HostPlan("h", address="-oProxyCommand=x"), "not an address"),
             (HostPlan("p"), "ProxyCommand"),
         ],
     )

@@ -1,1 +1,1 @@
-"""Kubernetes: how its pods are reached, what it knows of those that are lent, and how they are given back."""
+"""Kubernetes: reaches pods, asks for the state of those that are lent, and gives them back."""

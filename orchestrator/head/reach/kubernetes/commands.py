@@ -1,4 +1,4 @@
-"""kubectl, called with fixed words, and what it says when it fails, as sentences with their way out."""
+"""Calls kubectl with fixed arguments, and turns its failures into errors with their way out."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _NO_RIGHT = 5
 
 
 class KubernetesFailed(OrchestratorError):
-    """kubectl said no, or did not answer."""
+    """kubectl refused, or did not answer."""
 
     code = "kubernetes"
 
     def __init__(
         self, message: str, *, hint: str | None = None, exit_code: int = 1, passes: bool = False
     ) -> None:
-        """Take the sentence. `passes`: it may be otherwise in a moment, without anybody's doing."""
+        """Make the error. `passes`: the failure may pass by itself."""
         super().__init__(message, hint=hint)
         self.exit_code = exit_code
         self.passes = passes
 
     @property
     def is_of_the_object(self) -> bool:
-        """Whether the server refused what was to be made for what it says, and not for who asked."""
+        """Whether the server refused the object for its content, and not because of the user's rights."""
         if "(Forbidden)" in self.message:
             return "cannot create resource" not in self.message and "exceeded quota" not in self.message
         return "(Invalid)" in self.message or "(BadRequest)" in self.message
@@ -43,17 +43,17 @@ class KubernetesFailed(OrchestratorError):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Which cluster and namespace, and by which kubectl: what a person chose when the pods were asked for."""
+    """The cluster, namespace and kubectl that a person chose when the pods were requested."""
 
     kubectl: str
     context: str
-    """Empty: the one that kubectl finds by itself, within a pod."""
+    """The name of the context. Empty: the cluster of the pod in which kubectl runs."""
     namespace: str
     kubeconfig: str = ""
-    """As $KUBECONFIG was; empty where it was not set."""
+    """The value of $KUBECONFIG; empty where it was not set."""
 
     def words(self, *words: str) -> list[str]:
-        """Return the command line that says this to kubectl."""
+        """Return the command line of kubectl with these arguments."""
         front = ["env", f"KUBECONFIG={self.kubeconfig}"] if self.kubeconfig else []
         context = [f"--context={self.context}"] if self.context else []
         return [*front, self.kubectl, *context, f"--namespace={self.namespace}", *words]
@@ -73,7 +73,7 @@ class Cluster:
         self.call("create", f"--raw={path}", "--filename=-", stdin=json.dumps(one).encode())
 
     def may(self, verb: str, resource: str, *words: str) -> bool:
-        """Return whether the server lets us do that. Raises KubernetesFailed."""
+        """Return whether the server allows that. Raises KubernetesFailed."""
         try:
             return self.call("auth", "can-i", verb, resource, *words).strip().startswith("yes")
         except KubernetesFailed as e:
@@ -82,14 +82,14 @@ class Cluster:
             raise
 
     def get(self, *words: str) -> dict[str, Any]:
-        """Return what `kubectl get` knows, as a document. Raises KubernetesFailed."""
+        """Return the output of `kubectl get` as a document. Raises KubernetesFailed."""
         text = self.call("get", *words, "--output=json")
         try:
             document = json.loads(text)
         except ValueError as e:
-            raise KubernetesFailed(f"kubectl printed something else than a document: {text[:200]!r}") from e
+            raise KubernetesFailed(f"kubectl printed no JSON document: {text[:200]!r}") from e
         if not isinstance(document, dict):
-            raise KubernetesFailed(f"kubectl printed something else than a document: {text[:200]!r}")
+            raise KubernetesFailed(f"kubectl printed no JSON document: {text[:200]!r}")
         return document
 
     def items(self, *words: str) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ class Cluster:
 
 
 def find(environ: Mapping[str, str], context: str | None, namespace: str | None) -> Cluster:
-    """Return the cluster that these words, or else kubectl's own settings, mean. Raises KubernetesFailed."""
+    """Return the cluster of this context and namespace, or else of kubectl's own settings. Raises KubernetesFailed."""
     kubectl = shutil.which("kubectl", path=environ.get("PATH"))
     if kubectl is None:
         raise KubernetesFailed(
@@ -132,7 +132,7 @@ def _context(config: list[str], wanted: str | None, *, within_a_pod: bool) -> st
         if within_a_pod and not known:
             return ""
         raise KubernetesFailed(
-            "kubectl has no current context: it is not known which cluster is meant",
+            "kubectl has no current context, so the cluster is unknown",
             hint="`kubectl config use-context NAME`, or `kubernetes: {context: NAME}` in the file"
             + (f"; known: {', '.join(known)}" if known else "; kubectl has no kubeconfig; see $KUBECONFIG"),
         ) from None
@@ -175,18 +175,18 @@ _KNOWN = (
     ("The connection to the server", "`kubectl get pods` must work from this machine", 3),
     ("namespaces ", "`kubectl create namespace NAME`, or name another in `kubernetes: {namespace: …}`", 1),
 )
-"""What kubectl says, what a person can do, and the exit code."""
+"""Parts of kubectl's error messages, each with a hint and our exit code."""
 
 _PASSES = (
     "Unable to connect to the server", "The connection to the server", "(ServiceUnavailable)", "(TooManyRequests)",
     "(InternalError)", "(Timeout)", "(ServerTimeout)", "timed out", "timeout", "deadline exceeded",
     "connection refused", "connection reset", "unexpected EOF", "etcdserver",
 )  # fmt: skip
-"""What an API server says, or is said of it, that is away or busy for a moment."""
+"""Parts of error messages of an API server that is away or busy for a moment."""
 
 
 def explained(said: str, namespace: str = "") -> KubernetesFailed:
-    """Return what kubectl said as an error with its way out. Several objects may each have failed: all are named."""
+    """Return kubectl's error message as an error with a hint. If several objects failed, all are named."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = list(dict.fromkeys(line for line in lines if "rror" in line or "nable" in line)) or lines[-1:]
     sentence = "; ".join(errors)[:_SAID_MAX]

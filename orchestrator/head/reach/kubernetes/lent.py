@@ -1,7 +1,7 @@
-"""The pods that are lent for a run: one file each in the state directory, by which any coordinator finds them again.
+"""The pods that Kubernetes lends for runs. A file for each allocation lets any later coordinator find them.
 
-An allocation's name is a number that nobody else draws. It is a label of every object that was made for it, so what
-has the label is ours; and what is deleted is named by its UID, so another object of the same name is not touched.
+An allocation's id is a random number. It is a label of every object that was made for it, so only objects with that
+label are ours. Objects are deleted by their UID, so another object of the same name is never touched.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ KINDS = {
     "Service": ("v1", "services"),
     "ConfigMap": ("v1", "configmaps"),
 }
-"""What is made for an allocation and deleted with it, in the order of the deletion."""
+"""The kinds of objects that are made for an allocation and deleted with it, in the order of the deletion."""
 CLAIM = {"PersistentVolumeClaim": ("v1", "persistentvolumeclaims")}
-"""Deleted only where it was made for this allocation and no run can have written to it: it has the work."""
+"""Deleted only if it was made for this allocation and no run can have written to it: it holds the checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,43 +38,43 @@ class Lent:
 
     id: str
     name: str
-    """The run's, and that of its StatefulSet."""
+    """The name of the run and of its StatefulSet."""
     cluster: Cluster
     count: int
     digest: str
-    """Of what was asked for: another one cannot be had under the same name."""
+    """The digest of the request. A different request cannot have the same name at the same time."""
     has_run: bool = False
-    """Whether a coordinator was given a run for it. It then gives the pods back, when that has ended."""
+    """Whether a run was submitted for it. The coordinator then gives the pods back when the run has ended."""
     hosts: tuple[str, ...] = ()
-    """The pods that ran when a coordinator was given the run: these got its tasks."""
+    """The pods that ran when the run was submitted. These got its tasks."""
     claim: str = ""
-    """The claim that its pods mount, of the checkpoints; empty where there is none."""
+    """The PersistentVolumeClaim for checkpoints that its pods mount; empty where there is none."""
     is_unused: bool = False
-    """Whether no run can have written to the claim. One that was made for this allocation is given back then."""
+    """Whether no run can have written to the claim. A claim that was made for this allocation is deleted then."""
     first: int = 0
     """The number of its first pod."""
 
     @property
     def selector(self) -> str:
-        """The words by which kubectl finds what is ours."""
+        """The option with which kubectl selects our objects."""
         return f"--selector={ALLOCATION_LABEL}={self.id}"
 
     @property
     def volume(self) -> str:
-        """What its pods mount for checkpoints: a claim, which other runs may name too, or one of their own each."""
+        """The identity of the volume for checkpoints: a claim, which other runs may share, or the allocation's id."""
         return "/".join((self.cluster.context, self.cluster.namespace, self.claim)) if self.claim else self.id
 
     @property
     def pod_names(self) -> list[str]:
-        """The names of its pods. They stay, whatever becomes of a pod."""
+        """The names of its pods. They stay the same when a pod is replaced."""
         return [f"{self.name}-{self.first + index}" for index in range(self.count)]
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return its pods, as Kubernetes knows them. Raises KubernetesFailed."""
+        """Return its pods as documents of the API. Raises KubernetesFailed."""
         return self.cluster.items("pods", self.selector)
 
     def events(self, kind: str, name: str) -> list[dict[str, Any]]:
-        """Return what is said of its StatefulSet, or of a pod and older ones. Raises KubernetesFailed."""
+        """Return the events of its StatefulSet, or of a pod and earlier ones of that name. Raises KubernetesFailed."""
         fields = f"--field-selector=involvedObject.kind={kind},involvedObject.name={name}"
         return self.cluster.items("events", fields)
 
@@ -84,7 +84,7 @@ class Lent:
         return documents.before(here[0], self.events("Pod", name), boot_id) if here else ""
 
     def end(self) -> str | None:
-        """Return how it came to its end, as a sentence's end; None while it is there. Raises KubernetesFailed."""
+        """Return how it ended, as a sentence's end; None while it is there. Raises KubernetesFailed."""
         sets = self.cluster.items("statefulsets", self.selector)
         where = f"the StatefulSet {self.name} in namespace {self.cluster.namespace}"
         if not sets:
@@ -94,7 +94,7 @@ class Lent:
         return None
 
     def check(self, wanted: int) -> tuple[list[str], documents.Waiting | None]:
-        """Return its pods that run, and why fewer than `wanted` do; None once so many do. Raises KubernetesFailed."""
+        """Return its running pods, and why they are fewer than `wanted`; None once enough run. KubernetesFailed."""
         known = self.pods()
         running = documents.running(known)
         if len(running) >= wanted:
@@ -104,7 +104,7 @@ class Lent:
 
 
 def new(name: str, cluster: Cluster, count: int, digest: str, claim: str = "", first: int = 0) -> Lent:
-    """Return an allocation of which nothing is made yet."""
+    """Return an allocation for which no object is made yet."""
     return Lent(secrets.token_hex(8), name, cluster, count, digest, claim=claim, is_unused=True, first=first)
 
 
@@ -121,20 +121,20 @@ def first_free(name: str, cluster: Cluster, count: int) -> int:
 
 
 def keep(state_dir: str, lent: Lent) -> None:
-    """Write its file. That comes before anything is made: what is made can then be found whatever happens."""
+    """Write its file. This comes before any object is made, so that the objects can be found after a crash."""
     directory = os.path.join(state_dir, DIRECTORY)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     durable.write_json(_path(state_dir, lent.id), {"schema": 1, **asdict(lent)})
 
 
 def forget(state_dir: str, lent: Lent) -> None:
-    """Remove its file, once nothing of it is left."""
+    """Remove its file, once none of its objects is left."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_path(state_dir, lent.id))
 
 
 def read(state_dir: str, allocation: str) -> Lent | None:
-    """Return the allocation of that name; None where it was given back. Raises OrchestratorError for a bad file."""
+    """Return the allocation with that id; None where it was given back. Raises OrchestratorError for a bad file."""
     if not allocation.isalnum():
         return None
     path = _path(state_dir, allocation)
@@ -172,9 +172,9 @@ def all_of(state_dir: str) -> Iterator[Lent]:
 
 
 def give_back(state_dir: str, lent: Lent) -> list[str]:
-    """Delete what was made for it, and return the names of that. Raises KubernetesFailed.
+    """Delete its objects, and return their names. Raises KubernetesFailed.
 
-    Each object is found by our label, and deleted by its UID: the server refuses where the name means another one.
+    Each object is selected by our label, and deleted by its UID, so the server refuses if the name means another one.
     """
     deleted = _delete_all(lent, KINDS)
     if lent.claim and lent.is_unused:
@@ -219,17 +219,17 @@ def _path(state_dir: str, allocation: str) -> str:
 
 
 class KubernetesLender:
-    """The pods that a coordinator holds: see lent_hosts.Lender. `state_dir` has a file for each allocation."""
+    """The pods that a coordinator has borrowed: see lent_hosts.Lender. `state_dir` has a file for each allocation."""
 
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir
 
     def held(self) -> list[str]:
-        """Return the names of the allocations that are not given back."""
+        """Return the ids of the allocations that are not given back."""
         return [one.id for one in all_of(self._state_dir)]
 
     def hosts(self, allocation: str) -> dict[str, tuple[str, str]]:
-        """Return each pod's UID, and why it leaves where it is being deleted, by its name."""
+        """Return by name each pod's UID, and why it leaves if it is being deleted."""
         lent = read(self._state_dir, allocation)
         if lent is None:
             return {}
@@ -239,7 +239,7 @@ class KubernetesLender:
             return {}
 
     def give_back(self, allocation: str) -> None:
-        """Delete what was made for it. Raises KubernetesFailed."""
+        """Delete the objects of an allocation. Raises KubernetesFailed."""
         lent = read(self._state_dir, allocation)
         if lent is not None:
             give_back(self._state_dir, lent)

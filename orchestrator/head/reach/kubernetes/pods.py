@@ -1,6 +1,6 @@
-"""Why a pod does not run yet, from what Kubernetes tells of it: one sentence, and whether waiting is in vain.
+"""Finds out why a pod does not run yet: one sentence, and whether waiting is useless.
 
-Pure questions to the documents of the API (`kubectl get … -o json`), of which any part may be missing.
+Pure functions of documents of the API (`kubectl get … -o json`), any part of which may be missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.core.words import counted
 Document = Mapping[str, Any]
 
 CONTAINER = "task"
-"""The container that has the keeper."""
+"""The container in which the keeper runs."""
 
 _TEXT_MAX = 400
 
@@ -22,7 +22,7 @@ _NO_SUCH_IMAGE = (
     "not found", "manifest unknown", "denied", "unauthorized", "does not exist", "forbidden",
     "no basic auth credentials", "invalid reference",
 )  # fmt: skip
-"""Words of a pull that failed for good. A registry that does not answer is asked again by the kubelet."""
+"""Parts of error messages of a pull that failed for good. If a registry does not answer, the kubelet tries again."""
 
 _IMAGE_HINT = (
     "correct `image`; a private registry needs an imagePullSecret of the namespace's default service account"
@@ -33,7 +33,7 @@ QUOTA_HINT = "ask for less, or end what runs: `kubectl describe quota` shows wha
 _MEMORY_HINT = "where it is memory: give the pods more by `kubernetes: {memory: …}`"
 
 _BY_SIGNAL = (137, 143)
-"""Exit codes of a keeper that somebody else ended: memory, most likely. It did run."""
+"""Exit codes of a keeper that was killed by a signal, most likely for lack of memory. It did run."""
 
 _MADE = ("ContainerCreating", "PodInitializing")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
@@ -53,7 +53,7 @@ class Waiting:
     why: str
     hint: str | None = None
     hopeless: bool = False
-    """Waiting would change nothing: a person must act."""
+    """Whether waiting changes nothing: a person must act."""
 
 
 def name_of(pod: Document) -> str:
@@ -62,7 +62,7 @@ def name_of(pod: Document) -> str:
 
 
 def uid_of(pod: Document) -> str:
-    """Return the UID of an object: another one of the same name has another."""
+    """Return the UID of an object. Another object of the same name has another UID."""
     return str(_at(pod, "metadata", "uid") or "")
 
 
@@ -77,12 +77,12 @@ def is_leaving(pod: Document) -> bool:
 
 
 def leaves(pod: Document) -> str:
-    """Return that a pod is being deleted, and by whom; empty where it stays."""
+    """Say that a pod is being deleted, and why; empty where it is not."""
     return f"it is being deleted{why_it_leaves(pod)}" if is_leaving(pod) else ""
 
 
 def why_it_leaves(pod: Document) -> str:
-    """Return who takes a pod away and from which node, as a sentence's end: an eviction, a preemption, a lost node."""
+    """Return why a pod leaves and which node: an eviction, a preemption, a lost node. It is the end of a sentence."""
     node = _at(pod, "spec", "nodeName")
     for condition in _list(_at(pod, "status", "conditions")):
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
@@ -187,7 +187,7 @@ def missing(wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Do
 def summary(
     wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Document] = ()
 ) -> Waiting | None:
-    """Return why not all of these pods run; None once they do. What is in vain is told first."""
+    """Return why not all of these pods run; None once they do. Hopeless reasons come first."""
     stuck = [
         (name_of(pod), why) for pod in pods if name_of(pod) in wanted and (why := waiting(pod)) is not None
     ]

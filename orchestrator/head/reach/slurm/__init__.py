@@ -1,1 +1,1 @@
-"""Slurm: how its nodes are reached, what it knows of a job, and the script that asks it for nodes."""
+"""Slurm: reaches nodes of a job, asks for the job's state, and writes the script that requests nodes."""

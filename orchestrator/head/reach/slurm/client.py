@@ -1,4 +1,4 @@
-"""A client of the coordinator in a job's batch step: HTTP over an srun, so no port is open anywhere."""
+"""The client of a coordinator that runs in a job's batch step: HTTP over an srun, so that no port is open."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class JobClient(Client):
             self._kept = None
 
     def _instead(self, method: str, target: str, error: CoordinatorUnreachable) -> dict[str, Any]:
-        """Return the last status of a job that does not run, or not yet again; raise the error for all else."""
+        """Return the last status where the job does not run at present; for any other request, raise the error."""
         if method == "GET" and target.partition("?")[0] == "/v1/status":
             try:
                 known = commands.job(self._job.id)
@@ -96,7 +96,7 @@ class JobClient(Client):
 
 
 class _Stale(http.client.HTTPException):
-    """The other end has closed a connection that was kept."""
+    """The other end has closed the connection since the last request."""
 
 
 class _StepConnection(http.client.HTTPConnection):
@@ -122,7 +122,7 @@ class _StepConnection(http.client.HTTPConnection):
         self.sock = ours
 
     def lives(self) -> bool:
-        """Return whether a request may be tried on it."""
+        """Return whether the srun still runs."""
         return self.sock is not None and self._child is not None and self._child.poll() is None
 
     def set_patience(self, seconds: float) -> None:
@@ -132,14 +132,14 @@ class _StepConnection(http.client.HTTPConnection):
             self.sock.settimeout(seconds)
 
     def getresponse(self) -> http.client.HTTPResponse:
-        """Return the response. Raises _Stale where the other end has gone meanwhile."""
+        """Return the response. Raises _Stale where the srun has ended meanwhile."""
         try:
             return super().getresponse()
         except (http.client.RemoteDisconnected, ConnectionResetError) as e:
             raise _Stale("the step has ended") from e
 
     def close(self) -> None:
-        """Keep it: `end` ends it. A client closes its connection after each request, and http.client where asked."""
+        """Keep the srun, which only `end` ends: the client and http.client close a connection after a request."""
 
     def end(self) -> None:
         """End the srun."""

@@ -1,4 +1,4 @@
-"""Slurm's own programs, called with fixed words: squeue, scontrol, sbatch, scancel."""
+"""Calls Slurm's own programs with fixed arguments: squeue, scontrol, sbatch, scancel."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ENDED = frozenset(
 
 
 class SlurmFailed(OrchestratorError):
-    """A program of Slurm's said no, or did not answer."""
+    """A program of Slurm refused, or did not answer."""
 
     code = "slurm"
 
 
 def call(*words: str, stdin: bytes | None = None) -> str:
-    """Return what the program printed. Raises SlurmFailed with its last line."""
+    """Run a program, and return its output. Raises SlurmFailed with its last line."""
     try:
         done = subprocess.run(words, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
     except FileNotFoundError as e:
@@ -43,7 +43,7 @@ def call(*words: str, stdin: bytes | None = None) -> str:
 
 
 def job(job_id: str) -> dict[str, str] | None:
-    """Return what the controller knows of a job, as `scontrol show job` names it; None for a job it does not know.
+    """Return the fields of `scontrol show job` for a job; None for one that the controller does not know.
 
     Raises:
         SlurmFailed: the controller does not answer.
@@ -74,7 +74,7 @@ def kill_wait_s() -> float:
 
 
 def _fields(line: str) -> dict[str, str]:
-    """Parse `Key=value Key=value`; what has no `=` goes on with the value before it."""
+    """Parse `Key=value Key=value`. A word without `=` continues the value before it."""
     fields: dict[str, str] = {}
     last = None
     for word in line.split():
@@ -88,5 +88,5 @@ def _fields(line: str) -> dict[str, str]:
 
 
 def allocation_name(fields: dict[str, str] | dict[str, Any]) -> str:
-    """Return the name of a job's allocation: a job that was requeued has another one under the same number."""
+    """Return the name of a job's allocation, which differs after the job was requeued under the same number."""
     return f"{fields['JobId']}.{fields.get('Restarts', '0')}"

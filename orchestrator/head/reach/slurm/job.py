@@ -23,17 +23,17 @@ from orchestrator.head.reach.slurm import commands
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job that has a run now, or had it last."""
+    """The newest job of a run."""
 
     id: str
     name: str
-    """The run's."""
+    """The name of the run."""
     python: str
     """The Python of orch on the login node; the nodes use it too, over the shared file system."""
     submitted_at: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document that is kept."""
+        """Return the content of job.json."""
         return {"schema": 1, **asdict(self)}
 
 
@@ -66,12 +66,12 @@ def read(state_dir: str) -> Job | None:
 
 
 def runtime_dir(allocation: str) -> str:
-    """Return where the coordinator's socket is on the batch host. It is on a local disk, and short."""
+    """Return the directory of the coordinator's socket on the batch host. It is short, and on a local disk."""
     return f"/tmp/orch-slurm-{os.getuid()}-{allocation}"
 
 
 def prepare(state_dir: str) -> Paths:
-    """Make the directory, with our code in it."""
+    """Make the directory, and put our code into it."""
     paths = Paths(state_dir, runtime_dir("none"))
     os.makedirs(os.path.dirname(state_dir), mode=0o700, exist_ok=True)
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
@@ -93,7 +93,7 @@ def secrets_in(state_dir: str) -> list[str]:
 
 
 def forget_secrets(state_dir: str) -> None:
-    """Remove them: no job will need them any more."""
+    """Remove the secrets of a run whose jobs need them no more."""
     for place in secrets_in(state_dir):
         if os.path.isdir(place):
             shutil.rmtree(place, ignore_errors=True)
@@ -103,12 +103,12 @@ def forget_secrets(state_dir: str) -> None:
 
 
 def waiting(job: Job) -> str | None:
-    """Return why the job has no nodes yet; None once it has, or had, some. Raises SlurmFailed."""
+    """Return why the job has no nodes yet; None once it had some. Raises SlurmFailed."""
     known = commands.job(job.id)
     if known is None or known.get("JobState") not in ("PENDING", "CONFIGURING"):
         return None
     reason = known.get("Reason", "None")
-    return "its turn comes" if reason == "None" else reason
+    return "it is being scheduled" if reason == "None" else reason
 
 
 def end_of(job: Job) -> str | None:

@@ -14,11 +14,11 @@ class Slurm:
         self._bundle = bundle
 
     def client(self, host: HostPlan, relay: list[str]) -> list[str]:
-        """Return the srun of a channel. Without -u, frames would wait for each other in a buffer."""
+        """Return the srun command of a channel. Without --unbuffered, srun would hold back frames."""
         return [*step(host, "--unbuffered"), "--", host.python, "-I", "-S", self._bundle, *relay]
 
     def ended(self, host: HostPlan) -> str | None:
-        """Return how the job has ended, or that it runs anew; None while it runs or the controller does not answer."""
+        """Return how the job ended, or that it was requeued; None while it runs or the controller does not answer."""
         job_id, _, restarts = host.allocation.partition(".")
         try:
             job = commands.job(job_id)
@@ -34,12 +34,12 @@ class Slurm:
         return None
 
     def waits(self, host: HostPlan) -> str | None:  # noqa: ARG002 (see Engine)
-        """Return None: a job's nodes are there all at once, or it has none."""
+        """Return None: all nodes of a job are there at once."""
         return None
 
 
 def step(host: HostPlan, *options: str) -> list[str]:
-    """Return an srun that runs something on a node, beside whatever runs there."""
+    """Return an srun command for a step on a node that overlaps with all other steps."""
     words = ["srun", f"--jobid={host.allocation.partition('.')[0]}", "--overlap", "--nodes=1", "--ntasks=1"]
     words += [f"--nodelist={host.address or host.name}", "--mem=0", "--quiet", "--job-name=orch"]
     return [*words, "--kill-on-bad-exit=0", "--cpu-bind=none", *options]

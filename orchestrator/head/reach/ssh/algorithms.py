@@ -1,4 +1,4 @@
-"""Which algorithms a connection may use: what ssh_config says of them, over what the library has."""
+"""Chooses the algorithms of a connection: those that ssh_config allows, of those that the library has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import paramiko
 
 CERTIFICATE = "-cert-v01@openssh.com"
-"""Behind the name of an algorithm: that of a certificate over such a key."""
+"""The suffix in the name of an algorithm for certificates."""
 
 KEYWORDS = {
     "kexalgorithms": "KexAlgorithms",
@@ -20,20 +20,20 @@ KEYWORDS = {
     "pubkeyacceptedalgorithms": "PubkeyAcceptedAlgorithms",
     "casignaturealgorithms": "CASignatureAlgorithms",
 }
-"""The keywords of ssh_config, as its reader gives them and as people write them."""
+"""The keywords of ssh_config, as paramiko returns them and as people write them."""
 
 _ALIASES = {"curve25519-sha256@libssh.org": "curve25519-sha256"}
-"""What the library calls it, and what everybody else does."""
+"""The library's name of an algorithm, and its usual name."""
 
 _WEAK = ("*-cbc", "hmac-md5*", "*-96")
-"""Algorithms that the library still offers, and that ssh offers only if it is told to."""
+"""Algorithms that the library offers, and ssh only if ssh_config names them."""
 
 _CA_SIGNATURES = ("ssh-ed25519", "ecdsa-sha2-*", "rsa-sha2-*", "sk-*")
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithms:
-    """What a connection offers, the best first."""
+    """The algorithms that a connection offers, the best first."""
 
     kex: tuple[str, ...]
     ciphers: tuple[str, ...]
@@ -43,10 +43,10 @@ class Algorithms:
 
 
 def algorithms(settings: Mapping[str, str]) -> Algorithms:
-    """Return what these settings of ssh_config leave. ValueError where one leaves nothing that we could do."""
+    """Return the algorithms that these settings of ssh_config allow. ValueError where one allows none that we have."""
     library: Any = paramiko.Transport  # paramiko has no public interface for these lists
     keys = library._preferred_keys
-    # Authenticated ciphers first: of the others paramiko checks each packet's MAC byte by byte, in Python.
+    # Authenticated ciphers first: with the others, paramiko checks each packet's MAC byte by byte, in Python.
     ciphers = sorted(_strong(library._preferred_ciphers), key=lambda name: "-gcm@" not in name)
     return Algorithms(
         kex=_left(
@@ -65,14 +65,14 @@ def algorithms(settings: Mapping[str, str]) -> Algorithms:
 
 
 def for_host(allowed: Algorithms, *, types: Collection[str], certified: bool) -> Algorithms:
-    """Return the same, asking first for a host key of `types`, and for certificates only where one would count."""
+    """Return the same with host keys of `types` first, and with certificates only if `certified`."""
     names = [name for name in allowed.host_keys if certified or not name.endswith(CERTIFICATE)]
     names.sort(key=lambda name: (not name.endswith(CERTIFICATE), key_type(name) not in types))
     return replace(allowed, host_keys=tuple(names))
 
 
 def permits(settings: Mapping[str, str], keyword: str, name: str) -> bool:
-    """Return whether a list of ssh_config lets `name` pass, which the library need not know."""
+    """Return whether a list of ssh_config allows `name`. The library need not know that algorithm."""
     sign, patterns = _parsed(settings.get(keyword, ""))
     if not patterns or sign in ("+", "^"):
         return keyword != "casignaturealgorithms" or _matches(name, [*_CA_SIGNATURES, *patterns])
@@ -115,13 +115,13 @@ class Transport(paramiko.Transport):
         return self.algorithms.pubkeys
 
     def _parse_debug(self, m: paramiko.Message) -> None:
-        """Read nothing: sshd's remarks are for its own debugging, and paramiko spells them byte by byte."""
+        """Ignore sshd's debug messages: they are of no use here, and paramiko decodes them slowly."""
 
 
 def _left(
     settings: Mapping[str, str], keyword: str, default: Sequence[str], known: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the algorithms that ssh_config leaves of the default, or names, in its order."""
+    """Return the algorithms that ssh_config allows for a keyword, in its order."""
     sign, patterns = _parsed(settings.get(keyword, ""))
     if not patterns:
         return tuple(default)
@@ -137,7 +137,7 @@ def _left(
             chosen = asked
     if not chosen:
         raise ValueError(
-            f"ssh_config has `{KEYWORDS[keyword]} {settings[keyword]}` for it, and orch's SSH library has "
+            f"ssh_config has `{KEYWORDS[keyword]} {settings[keyword]}` for it, but orch's SSH library has "
             f"none of these: it has {', '.join(_ALIASES.get(name, name) for name in default)}"
         )
     return tuple(dict.fromkeys(chosen))
@@ -158,7 +158,7 @@ def _strong(names: Sequence[str]) -> list[str]:
 
 
 def _kex_rank(name: str) -> int:
-    """Return the place among key exchanges: what a quantum computer cannot undo first, then the cheapest.
+    """Return the rank of a key exchange: first those that resist quantum computers, then the cheapest.
 
     Diffie-Hellman groups cost nine times as much as everything else together.
     """

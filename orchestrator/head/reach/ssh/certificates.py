@@ -1,7 +1,7 @@
-"""Host certificates: what a `@cert-authority` line of known_hosts lets pass, by the rules of ssh.
+"""Checks host certificates against the `@cert-authority` lines of known_hosts, by the rules of ssh.
 
-The library reads a certificate's key and checks that the host holds it; whether the certificate itself is good
-is for us to say. The format is OpenSSH's PROTOCOL.certkeys.
+The library reads a certificate's key, and checks that the host has it. This module checks the certificate itself. The
+format is OpenSSH's PROTOCOL.certkeys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PUBLIC_FIELDS = {
     "ssh-rsa": 2,
     **{f"ecdsa-sha2-nistp{bits}": 2 for bits in (256, 384, 521)},
 }
-"""How many strings a public key of that type is made of."""
+"""The number of strings in a public key, by type."""
 
 _FOR_HOSTS = 2
 _NEVER = 2**64 - 1
@@ -31,7 +31,7 @@ _NEVER = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What an authority says of a host's key."""
+    """A certificate by an authority over a host's key."""
 
     key: HostKey
     authority: HostKey
@@ -40,7 +40,7 @@ class Certificate:
     valid_after: int
     valid_before: int
     critical: bool
-    """Whether it has options that must be understood; for hosts there are none."""
+    """Whether it has critical options. For hosts, none is defined."""
     algorithm: str
     """The algorithm of the authority's signature."""
     is_signed: bool
@@ -48,7 +48,7 @@ class Certificate:
 
     @staticmethod
     def read(blob: bytes) -> Certificate:
-        """Return the certificate in a host key as the network has it. ValueError where it is none."""
+        """Parse a certificate in the wire format. ValueError where it is none."""
         message = paramiko.Message(blob)
         type_ = message.get_text().removesuffix(CERTIFICATE)
         if type_ not in _PUBLIC_FIELDS:
@@ -60,7 +60,7 @@ class Certificate:
             key.add_string(message.get_binary())
         message.get_int64()  # a serial number
         kind = message.get_int()
-        message.get_binary()  # what its authority calls it
+        message.get_binary()  # the key id
         principals = _strings(message.get_binary())
         valid_after, valid_before = message.get_int64(), message.get_int64()
         critical = message.get_binary()
@@ -85,13 +85,13 @@ class Certificate:
     def why_not(self, name: str, settings: Mapping[str, str], now: float) -> str | None:
         """Return why it does not vouch for the host called `name` at `now`; None where it does."""
         if not self.is_signed:
-            return f"its signature is not one of {self.authority.fingerprint}"
+            return f"its signature is not by {self.authority.fingerprint}"
         if not permits(settings, "casignaturealgorithms", self.algorithm):
             return f"it is signed by {said(self.algorithm)}, which is not accepted"
         if self.kind != _FOR_HOSTS:
-            return "it is a user's, not a host's"
+            return "it is a certificate for users, not for hosts"
         if self.critical:
-            return "it has critical options, which a host's must not have"
+            return "it has critical options, which a host certificate must not have"
         if not any(fnmatchcase(name, principal.replace("[", "[[]")) for principal in self.principals):
             return f"it is for {said(', '.join(self.principals)) or 'nobody'}, not for {name}"
         if now < self.valid_after:
@@ -111,13 +111,13 @@ def judge(
     settings: Mapping[str, str],
     now: Callable[[], float],
 ) -> tuple[Judgement, str | None]:
-    """Return what is known of a key that a host shows, and why a certificate that came with it does not help.
+    """Return the judgement of a key that a host shows, and why a certificate that came with it does not help.
 
     Args:
-        certificate: As the network has it; None where the host showed its key alone.
-        key_name: What known_hosts calls the host.
-        principal: What a certificate calls it: without a port.
-        settings: What ssh_config says of algorithms.
+        certificate: In the wire format; None where the host showed only its key.
+        key_name: The name of the host in known_hosts.
+        principal: The name of the host in a certificate, which has no port.
+        settings: The settings of ssh_config about algorithms.
     """
     judged = known.judge(key_name, shown)
     if certificate is None or judged.verdict == "revoked":
@@ -132,7 +132,7 @@ def judge(
     if judged.verdict == "known":
         return judged, None
     if parsed.key != shown:
-        return judged, "it is of another key than the one that the host holds"
+        return judged, "it is over another key than the host's"
     if parsed.authority not in [entry.key for entry in known.authorities(key_name)]:
         return judged, f"no @cert-authority line has {parsed.authority.fingerprint} for this host"
     why_not = parsed.why_not(principal, settings, now())

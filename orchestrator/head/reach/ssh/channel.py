@@ -17,38 +17,38 @@ from orchestrator.head.reach.transport import EXIT_STATUS_WAIT_S, ChannelClosed,
 log = logging.getLogger(__name__)
 
 _FED_BYTES = 1 << 18
-"""Taken out of paramiko's buffer at once."""
+"""How much is read out of paramiko's buffer at once."""
 
 _KEYS_S = 30.0
 """How long paramiko waits for an exchange of keys."""
 
 
 class Arriving(BufferedPipe):  # type: ignore[type-arg]  # only its stub is generic
-    """One stream of a session, which says when something has come. Its functions are called by paramiko's thread."""
+    """One stream of a session, which calls back when data has arrived. Paramiko's thread calls its methods."""
 
     def __init__(self) -> None:
         super().__init__()
         self.has_new = False
-        """Whether something has come since this was last made False."""
+        """Whether data has arrived since this was last set to False."""
         self.arrived: Callable[[], object] = lambda: None
-        """Called once something has come."""
+        """Called when data has arrived."""
         self.ended: Callable[[], object] = lambda: None
-        """Called while the session's lock is held."""
+        """Called at the end of the stream, while the session's lock is held."""
 
     def feed(self, data: bytes | str) -> None:
-        """Receiver a packet's content."""
+        """Add a packet's content."""
         super().feed(data)
         self.has_new = True
         self.arrived()
 
     def close(self) -> None:
-        """Receiver note that nothing more comes."""
+        """Note that nothing more comes."""
         super().close()
         self.ended()
 
 
 def prepared(session: paramiko.Channel) -> paramiko.Channel:
-    """Return the session, whose streams say when something has come. To be called before anything can come."""
+    """Return the session, with streams that call back when data has arrived. Call it before any data can arrive."""
     session.in_buffer, session.in_stderr_buffer = Arriving(), Arriving()
     # Paramiko grants the host more after a tenth: five thousand packets a gigabyte. The host still has three quarters.
     session.in_window_threshold = session.in_window_size // 4
@@ -74,16 +74,16 @@ class SshChannel:
         assert session.transport is not None
         self._clear_to_send = session.transport.clear_to_send
         self._receive: Receiver | None = None
-        """Who is fed; None while read() is used."""
+        """The receiver of `feed`; None while read() is used."""
         self._feeding = threading.Lock()
         self._is_late = False
-        """Whether a thread feeds on later."""
+        """Whether a thread will feed the receiver later."""
         self._closed = threading.Event()
         self._ended = False
         self._ends = False
-        """Whether a thread feeds the end."""
+        """Whether a thread was asked to deliver the end."""
         self._end_delivered = False
-        """Whether who is fed was told of the end."""
+        """Whether the end was delivered to the receiver."""
         self.forget: Callable[[], None] = lambda: None
 
     def read(self, size: int) -> bytes:
@@ -113,7 +113,7 @@ class SshChannel:
         self._feed_on()
 
     def _arrived(self) -> None:
-        """Feed what has come, in paramiko's thread. To wake another for it cost as much as the rest of a heartbeat."""
+        """Feed what has arrived, in paramiko's thread: waking another costs as much as the rest of a heartbeat."""
         if self._is_late or not any(stream.has_new for stream in self._streams):
             return
         if self._clear_to_send.is_set():
@@ -122,9 +122,7 @@ class SshChannel:
             self._feed_later(0.0)
 
     def _over(self) -> None:
-        if (
-            self._receive is not None and not self._ends
-        ):  # in a thread: whoever says it holds the session's lock
+        if self._receive is not None and not self._ends:  # in a thread: the caller holds the session's lock
             self._ends = True
             self._ends = self._lend(self._feed_on)
 
@@ -134,7 +132,7 @@ class SshChannel:
             self._is_late = False
 
     def _lend(self, work: Callable[..., None], *args: float) -> bool:
-        """Have it done in a thread of its own. Return whether there is one."""
+        """Do the work in a thread of its own. Return whether one could be started."""
         try:
             threading.Thread(target=work, args=args, name="ssh-feed", daemon=True).start()
         except RuntimeError as e:  # the silence of the link is noticed, and it is closed
@@ -151,10 +149,10 @@ class SshChannel:
         self._feed_on()
 
     def _feed_on(self) -> None:
-        """Hand on what is there, then the end, where it has come. If the host has to wait, a thread does it later.
+        """Feed what has arrived, then the end. If the host has to wait, a thread does it later.
 
-        Meanwhile what comes stays in paramiko's buffer, which holds a window of it, and is then taken all at once:
-        paramiko's own thread must go on, for keys and for our writes.
+        Meanwhile data stays in paramiko's buffer, which holds one window of it. Paramiko's own thread must go on, for
+        key exchanges and for our writes.
         """
         with self._feeding:
             while not self._is_late and (pause_s := self._feed_some()) > 0:
@@ -214,10 +212,10 @@ class SshChannel:
 
 
 class _Ready(threading.Event):
-    """Set when either stream has something. Each stream clears it when it alone is empty: that must not count."""
+    """Set when either stream has data. A stream that is empty tries to clear it, which is ignored."""
 
     def clear(self) -> None:
-        """Nothing; see the class."""
+        """Do nothing; see the class."""
 
     def rearm(self) -> None:
         super().clear()

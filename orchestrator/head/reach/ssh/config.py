@@ -1,8 +1,8 @@
-"""From a host of the plan to the sshds on the way to it: the spec's values first, then ~/.ssh/config.
+"""Finds the sshds on the way to a host of the plan, by the spec first, and then by ~/.ssh/config.
 
-paramiko's reader knows neither `Include` nor every `Match`, and `Match exec` would run a command of the file in
-a daemon. So the text is prepared here: includes are put in place, and a block that we cannot judge applies to
-nobody, with a warning.
+paramiko's parser supports neither `Include` nor every `Match`, and would run the command of a `Match exec` in the
+coordinator. So the text is prepared here: included files are inserted, and a block whose condition we cannot evaluate
+matches no host, with a warning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.head.reach.ssh.algorithms import KEYWORDS
 from orchestrator.head.reach.ssh.known_hosts import SSH_PORT, known_name
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
-"""Under ~/.ssh, tried where neither the spec nor ~/.ssh/config names a key."""
+"""The files under ~/.ssh that are tried where neither the spec nor ~/.ssh/config names a key."""
 
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 
@@ -50,12 +50,12 @@ class Hop:
     port: int
     user: str
     key_name: str
-    """What known_hosts calls it."""
+    """Its name in known_hosts."""
     identity_files: tuple[Path, ...]
     identity_explicit: bool
-    """Somebody named the files: then a missing one is worth a word."""
+    """Whether the spec or ssh_config names the files: then a missing one is reported."""
     identities_only: bool
-    """From the SSH agent, offer only the keys that belong to the files."""
+    """Whether to offer only those keys of the SSH agent that belong to the files."""
     known_hosts: tuple[Path, ...]
     """The user's files with host keys, or the spec's."""
     bastion: bool = False
@@ -63,13 +63,13 @@ class Hop:
     revoked_keys: tuple[Path, ...] = ()
     """Files of keys that are refused for every host."""
     agent: str | None = None
-    """The socket of the SSH agent, by IdentityAgent: `none` for no agent, None for that of the environment."""
+    """The socket of the SSH agent (IdentityAgent): `none` for no agent, None for the one in the environment."""
     not_done: tuple[str, ...] = ()
-    """What ssh_config says of it that orch does not do, a sentence each."""
+    """The settings of ssh_config for it that orch does not follow, a sentence each."""
     certificates: tuple[Path, ...] = ()
-    """Files of certificates over keys of the files or the SSH agent, beside those that lie beside a key."""
+    """Files of certificates over our keys, in addition to those beside a key's file."""
     algorithms: Mapping[str, str] = field(default_factory=dict)
-    """What ssh_config says of them, by keyword."""
+    """The settings of ssh_config about algorithms, by keyword."""
 
     def __str__(self) -> str:
         place = self.address if self.port == SSH_PORT else f"{self.address} port {self.port}"
@@ -77,7 +77,7 @@ class Hop:
 
     @property
     def alias(self) -> str | None:
-        """The name that ssh_config gives it for known_hosts, where it gives one."""
+        """The HostKeyAlias of ssh_config; None where there is none."""
         return None if self.key_name == known_name(self.address, self.port) else self.key_name
 
 
@@ -88,7 +88,7 @@ class Route:
     host: HostPlan
     target: Hop
     bastions: tuple[Hop, ...] = ()
-    """In the order in which they are connected to."""
+    """The bastions, in the order in which they are connected to."""
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -96,11 +96,11 @@ class Route:
 
 
 Lookup = Callable[[str], Mapping[str, object]]
-"""What ssh_config says of a name: keys in lower case, `identityfile` a list."""
+"""Returns the settings of ssh_config for a name: keys in lower case, `identityfile` a list."""
 
 
 def read_config(paths: list[Path], home: Path) -> ConfigText:
-    """Read the files one after the other, as ssh reads the user's before the system's. Missing ones are empty."""
+    """Read the files in this order, as ssh reads the user's before the system's. Missing ones count as empty."""
     reader = _Reader(home)
     lines: list[str] = []
     for path in paths:
@@ -177,19 +177,21 @@ class _Reader:
             criterion = words.pop(0).lower().removeprefix("!")
             if criterion not in _MATCH_KNOWN:
                 self.warnings.append(
-                    f"{path}:{number}: the block is ignored: orch does not do Match {criterion}"
+                    f"{path}:{number}: the block is ignored: orch does not support Match {criterion}"
                 )
                 return _NOBODY
             if criterion not in ("all", "canonical", "final"):
                 if not words:
-                    self.warnings.append(f"{path}:{number}: the block is ignored: Match {criterion} of what?")
+                    self.warnings.append(
+                        f"{path}:{number}: the block is ignored: Match {criterion} has no value"
+                    )
                     return _NOBODY
                 words.pop(0)
         return line
 
 
 def route(host: HostPlan, lookup: Lookup, home: Path) -> Route:
-    """Return the hops to `host`. Raises HostUnfit where the way is one that orch does not go."""
+    """Return the hops to `host`. Raises HostUnfit where orch does not support the way."""
     name = host.address or host.name
     settings = lookup(name)
     target = _hop(host, name, settings, home, user=host.user, port=host.port)
@@ -198,7 +200,7 @@ def route(host: HostPlan, lookup: Lookup, home: Path) -> Route:
         if settings.get("proxycommand") and not host.proxy_jump:
             raise HostUnfit(
                 host.name,
-                "~/.ssh/config reaches it by a ProxyCommand, and orch runs none",
+                "~/.ssh/config has a ProxyCommand for it, which orch does not run",
                 hint="name the bastion as proxy_jump, or write `proxy_jump: none` to connect directly",
             )
         return Route(host, target)
@@ -206,18 +208,18 @@ def route(host: HostPlan, lookup: Lookup, home: Path) -> Route:
 
 
 def _bastions(host: HostPlan, jump: str, lookup: Lookup, home: Path, beyond: list[Hop]) -> tuple[Hop, ...]:
-    """Return the bastions on the way, the one that is connected to first at the beginning.
+    """Return the bastions on the way, in the order in which they are connected to.
 
-    A bastion goes by those that its ProxyJump names, as ssh does. `Host *` with a ProxyJump matches the bastion too:
-    none goes by itself, nor by what lies `beyond` it.
+    As with ssh, a bastion may have a ProxyJump of its own. `Host *` with a ProxyJump also matches the bastion, so a
+    bastion is never reached through itself or through the hops `beyond` it.
     """
     before, _, last = jump.rpartition(",")
     match = re.fullmatch(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?/?", last)
     if match is None:
-        raise HostUnfit(host.name, f"{last!r} is no bastion", hint="write it as [user@]name[:port]")
+        raise HostUnfit(host.name, f"{last!r} does not name a bastion", hint="write it as [user@]name[:port]")
     name = match[2].strip("[]")
     settings = lookup(name)
-    # A cluster.yaml alone must be enough: where no other user is named for the bastion, the host's user is taken.
+    # A cluster.yaml alone must be enough: where no user is named for the bastion, the host's user counts.
     user = match[1] or str(settings.get("user") or host.user or "") or None
     port = int(match[3]) if match[3] else None
     hop = _hop(host, name, settings, home, user=user, port=port, bastion=True)
@@ -229,7 +231,7 @@ def _bastions(host: HostPlan, jump: str, lookup: Lookup, home: Path, beyond: lis
     command = str(settings.get("proxycommand") or "none")
     if command.lower() == "none":
         return (hop,)
-    said = f"the bastion {name} has a ProxyCommand ({command}): orch runs none, and goes to it directly"
+    said = f"the bastion {name} has a ProxyCommand ({command}): orch does not run it, and connects directly"
     return (replace(hop, not_done=(*hop.not_done, said)),)
 
 
@@ -247,7 +249,7 @@ def _hop(
     if "@" in address or address.count(":") == 1 or address.startswith("-") or not address:
         raise HostUnfit(
             host.name,
-            f"{address!r} is no address",
+            f"{address!r} is not an address",
             hint="write a name or an IP address; user and port have their own fields",
         )
     configured = str(settings.get("port", SSH_PORT))
@@ -299,23 +301,23 @@ _NOT_DONE: Mapping[str, tuple[frozenset[str], str]] = {
     "canonicalizehostname": (frozenset({"no"}), "write the whole name"),
     "stricthostkeychecking": (
         frozenset({"yes", "ask"}),
-        "an unknown key is refused always: see `orch trust`",
+        "orch always refuses an unknown key: see `orch trust`",
     ),
 }
-"""Settings that change what `ssh` does: the values with which they do not, and what is so here."""
+"""Settings of ssh that orch does not follow: the values without effect, and what to do or what orch does instead."""
 
 
 def _not_done(name: str, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return what ssh_config says of a name that orch does not do, so that it is not passed over in silence."""
+    """Return a warning for each setting of ssh_config for a name that orch does not follow."""
     said = []
     for keyword, (harmless, instead) in _NOT_DONE.items():
         value = settings.get(keyword)
         text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
         if text and text.lower() not in harmless:
-            said.append(f"ssh_config says {keyword} {text} of {name}, and orch does not do that: {instead}")
+            said.append(f"ssh_config sets {keyword} {text} for {name}, which orch does not follow: {instead}")
     port = str(settings.get("port", SSH_PORT))
     if not port.isdecimal():
-        said.append(f"ssh_config says port {port} of {name}, which is no port: {SSH_PORT} is taken")
+        said.append(f"ssh_config sets port {port} for {name}, which is not a port: {SSH_PORT} is used")
     return tuple(said)
 
 
@@ -324,7 +326,7 @@ def _listed(value: object) -> list[object]:
 
 
 def _without_comment(line: str) -> str:
-    """Return a line without what ssh takes for a comment: a word that begins with #, outside of quotes.
+    """Return a line without its comment, which begins at a word with # outside of quotes, as ssh reads it.
 
     >>> _without_comment("Port 2222 # NAT"), _without_comment('IdentityFile "~/a #1" #'), _without_comment("User a#b")
     ('Port 2222', 'IdentityFile "~/a #1"', 'User a#b')

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to an sshd, as sentences: which host, why, and the way out. No library in it."""
+"""Makes the errors about connections to an sshd: the host, the cause, and the way out. It imports no library."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement
 T = TypeVar("T")
 
 RETRY_DELAYS_S = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 4.0, 4.0)
-"""After a handshake that sshd dropped, each ± 50 %. A refused key or a silent host is not tried again."""
+"""The waits after a handshake that sshd dropped, each ± 50 %. A refused key or a silent host is not tried again."""
 
 
 _SAID_MAX = 300
 
 
 def said(words: object) -> str:
-    """Return what an sshd, or a library about it, said: one line that does nothing to a terminal, and is no book."""
+    """Return a message of an sshd or a library as one short line that is harmless to a terminal."""
     text = plain(str(words))
     return text if len(text) <= _SAID_MAX else f"{text[:_SAID_MAX]}…"
 
 
 class Dropped(ConnectFailed):
-    """The sshd ended the handshake, as MaxStartups makes it do by chance: worth an instant second try."""
+    """The sshd ended the handshake, as it does at random above MaxStartups. So it is tried again at once."""
 
 
 def retried(attempt: Callable[[], T]) -> T:
-    """Return what `attempt` returns, which is tried again where sshd drops the handshake."""
+    """Return what `attempt` returns. It is called again where sshd drops the handshake."""
     for delay_s in RETRY_DELAYS_S:
         try:
             return attempt()
@@ -48,11 +48,11 @@ def retried(attempt: Callable[[], T]) -> T:
 def refusal(
     host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement, own: Path, not_vouched: str | None = None
 ) -> HostError:
-    """Return why a key that `hop` shows is not taken.
+    """Return the error for a host key of `hop` that is not accepted.
 
     Args:
         own: The project's own known_hosts file.
-        not_vouched: Why a certificate that it shows as well does not help.
+        not_vouched: Why the certificate that it also shows does not help.
     """
     entry = judged.entry
     if judged.verdict == "revoked" and entry is not None:
@@ -62,20 +62,20 @@ def refusal(
         return HostKeyChanged(
             host.name,
             f"{hop} shows {signed or f'the host key {shown.fingerprint}'}, which {entry.where} marks as revoked",
-            hint="give the host a new key: whoever holds this one may pose as it",
+            hint="give the host a new key: anybody who has this one can pose as the host",
             code="host-key-revoked",
         )
     if judged.verdict == "changed" and entry is not None:
         return HostKeyChanged(
             host.name,
-            f"{hop} shows the host key {shown.fingerprint} ({shown.type}), and {_known(judged)}; "
+            f"{hop} shows the host key {shown.fingerprint} ({shown.type}), but {_known(judged)}; "
             "nothing was sent to it",
             hint="ask its owner whether the host was set up anew; if so, " + _way_out(host, hop, judged, own),
         )
     message = f"the host key of {hop} is not known: {shown.fingerprint} ({shown.type})"
     hint = f"compare the fingerprint with the host's own, then `{_trust(host)}`"
     if not_vouched is not None:
-        message += f"; it shows a certificate, and {not_vouched}"
+        message += f"; its certificate does not count: {not_vouched}"
     elif judged.authority is not None:
         hint += (
             f"; or, since {judged.authority.where} trusts an authority for it, let its sshd show a certificate "
@@ -85,24 +85,24 @@ def refusal(
 
 
 def unreadable_revocations(host: HostPlan, why: str) -> HostError:
-    """Return the error for a RevokedHostKeys file that does not tell which keys are revoked."""
+    """Return the error for a RevokedHostKeys file that cannot be read."""
     return HostKeyUnknown(
         host.name,
-        f"no host key is taken while RevokedHostKeys of ssh_config cannot be read: {why}",
-        hint="mend the file, or take RevokedHostKeys out of ssh_config for this host",
+        f"no host key is accepted while RevokedHostKeys of ssh_config cannot be read: {why}",
+        hint="correct the file, or remove RevokedHostKeys from ssh_config for this host",
         code="revoked-keys-unreadable",
     )
 
 
 def _known(judged: Judgement) -> str:
-    """Return the first line that has another key, and that of each other file."""
+    """Say which line of each file has another key."""
     first = {entry.path: entry for entry in reversed(judged.against)}
     shown = sorted(first.values(), key=lambda entry: entry is not judged.entry)
     return " and ".join(f"{e.where} has {e.key.fingerprint} ({e.key.type})" for e in shown)
 
 
 def _way_out(host: HostPlan, hop: Hop, judged: Judgement, own: Path) -> str:
-    """Return how a person takes the new key: our own file is ours to change, and no other."""
+    """Return how a person accepts the new key. orch changes only its own file."""
     theirs = dict.fromkeys(entry.path for entry in judged.against if entry.path != own)
     steps = [f"`ssh-keygen -R {shlex.quote(hop.key_name)} -f {shlex.quote(str(path))}`" for path in theirs]
     replaces = any(entry.path == own for entry in judged.against)
@@ -110,8 +110,7 @@ def _way_out(host: HostPlan, hop: Hop, judged: Judgement, own: Path) -> str:
 
 
 def _trust(host: HostPlan, option: str = "") -> str:
-    # The spec is named where there is one: by the host's name alone, orch would know neither its address nor its
-    # bastion.
+    # Name the spec where there is one: the host's name alone gives orch neither its address nor its bastion.
     return f"orch trust{option} {shlex.quote(host.spec or host.name)}"
 
 
@@ -134,7 +133,7 @@ def dropped(host: HostPlan, hop: Hop, how: str) -> Dropped:
 
 
 def unreachable(host: HostPlan, hop: Hop, error: OSError | EOFError, connect_s: float) -> ConnectFailed:
-    """Return what the system said of a connection to `hop`, as an error of ours."""
+    """Return the operating system's error of a connection to `hop` as an error of ours."""
     match error:
         case socket.gaierror():
             return ConnectFailed(

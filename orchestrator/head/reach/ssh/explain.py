@@ -1,4 +1,4 @@
-"""What the libraries and the system raise on the way to an sshd, as errors of ours."""
+"""Turns errors of the libraries and the system on the way to an sshd into errors of ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.head.reach.ssh.errors import dropped, said, silent, unreachabl
 
 @contextmanager
 def explained(host: HostPlan, hop: Hop, connect_s: float) -> Iterator[None]:
-    """Turn what the libraries and the system raise into our errors."""
+    """Raise errors of the libraries and the system as errors of ours."""
     started = time.monotonic()
     try:
         yield
@@ -47,12 +47,14 @@ def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_
         case paramiko.ssh_exception.IncompatiblePeer():
             ours = " and ".join(KEYWORDS[keyword] for keyword in hop.algorithms)
             hint = f"update its sshd{f', or allow more by {ours} of ssh_config' if ours else ''}"
-            return HostUnfit(host.name, f"{hop} shares no algorithm with us: {said(error)}", hint=hint)
+            return HostUnfit(
+                host.name, f"{hop} and orch have no algorithm in common: {said(error)}", hint=hint
+            )
         case UnicodeError() if not isinstance(error, UnicodeDecodeError):
-            # Python's own: it asks no resolver for such a name.
+            # Python itself refuses such a name, and asks no resolver.
             return HostUnfit(
                 host.name,
-                f"{hop.address} is no host name: a part of it between two dots is empty or too long",
+                f"{hop.address} is not a host name: a part of it between two dots is empty or too long",
                 hint="correct its address in the spec, or its HostName in ~/.ssh/config",
             )
         case _ if late:

@@ -1,4 +1,4 @@
-"""How many handshakes with one sshd may be under way at once: fewer after each one that it drops."""
+"""Limits the handshakes with one sshd that are under way at once. The limit falls when sshd drops one."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from orchestrator.head.reach.ssh.errors import Dropped
 
 HANDSHAKES_MAX = 8
-"""At once to one sshd: its MaxStartups, 10:30:100 by default, drops more at random."""
+"""The highest limit. By its default MaxStartups 10:30:100, an sshd drops handshakes above 10 at random."""
 
 
 _SUCCESSES_TO_RISE = 8
 
 
 class Gate:
-    """Lets a bounded number of threads shake hands with one sshd at a time.
+    """Lets a limited number of threads shake hands with one sshd at a time.
 
-    An sshd whose MaxStartups is small drops some of our handshakes whatever the waits between the attempts,
-    as long as we begin as many as before. So each dropped one halves the number, down to one at a time, which
-    every sshd takes; it rises by one after eight handshakes in a row that were not dropped.
+    An sshd with a small MaxStartups drops handshakes as long as too many begin at once, however long the waits between
+    the tries. So each drop halves the limit, down to one. It rises by one after eight handshakes in a row that were
+    not dropped.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Keys on both sides of an SSH connection: those that a host shows, and those that a user is known by."""
+"""Keys on both sides of an SSH connection: judges the host's key, and offers the user's keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement, KnownHos
 
 
 class KnownOnly(paramiko.RejectPolicy):
-    """Asked for every key, since the client itself knows none; lets pass only what known_hosts has.
+    """Accepts only keys that known_hosts has. It is asked about every key, since the client itself knows none.
 
     `own` is the project's own file among them.
     """
@@ -44,7 +44,7 @@ class KnownOnly(paramiko.RejectPolicy):
             raise refusal(self._host, self._hop, host_key(key), judged, self._own, not_vouched)
 
     def judge(self, key: paramiko.PKey) -> tuple[Judgement, str | None]:
-        """Return what is known of a key that the host shows, and why its certificate does not help."""
+        """Return the judgement of a key that the host shows, and why its certificate does not help."""
         hop = self._hop
         return certificates.judge(
             self._known,
@@ -58,7 +58,7 @@ class KnownOnly(paramiko.RejectPolicy):
 
 
 class Keys:
-    """Offers keys: of the files, then of the SSH agent. What paramiko calls an auth strategy."""
+    """Offers the keys of the files, then those of the SSH agent: an auth strategy of paramiko."""
 
     def __init__(self, host: HostPlan, hop: Hop, key_of: Callable[[Path], paramiko.PKey]) -> None:
         self._host, self._hop = host, hop
@@ -71,7 +71,7 @@ class Keys:
             refused = 0
             for label, key in self._keys(agent):
                 try:
-                    # Let the next key sign by these only. The library adds by itself that a key has a certificate.
+                    # Let the next key sign by these only. The library itself adds the algorithms for certificates.
                     names = [name for name in _algorithms(key) if self._accepts(name)]
                     if isinstance(transport, Transport):
                         plain = tuple(name.removesuffix(CERTIFICATE) for name in names)
@@ -107,7 +107,7 @@ class Keys:
         )
 
     def _keys(self, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
-        """Yield the keys that may be offered, each with what to call it; note why the others may not."""
+        """Yield the keys that may be offered, each with a label; note why the others may not."""
         blobs = set()
         for path in self._hop.identity_files:
             blobs.add(_public_part(path))
@@ -123,7 +123,7 @@ class Keys:
                 yield from self._offered(label, held)
 
     def _offered(self, label: str, key: paramiko.PKey) -> Iterator[tuple[str, paramiko.PKey]]:
-        """Yield the key with each certificate over it that ssh_config names, and as it is."""
+        """Yield the key with each certificate over it that ssh_config names, and then without one."""
         for path in self._hop.certificates:
             try:
                 certificate = paramiko.pkey.PublicBlob.from_file(str(path))
@@ -167,7 +167,7 @@ class Keys:
 
 
 class _Agent(paramiko.Agent):
-    """The SSH agent behind a socket; None: that of the environment. One that does not answer has no keys."""
+    """The SSH agent behind a socket; None: the one in the environment. One that does not answer has no keys."""
 
     def __init__(self, place: str | None) -> None:
         if place is None:
@@ -191,13 +191,13 @@ def host_key(key: paramiko.PKey) -> HostKey:
 
 
 def _certificate(key: paramiko.PKey) -> bytes | None:
-    """Return the certificate that came with a key, as the network has it."""
+    """Return the certificate that came with a key, in the wire format."""
     blob = getattr(key, "public_blob", None)
     return blob.key_blob if blob is not None and blob.key_type.endswith(CERTIFICATE) else None
 
 
 def _is_over(certificate: bytes, key: paramiko.PKey) -> bool:
-    """Return whether a certificate, as the network has it, is over that key: it repeats the key's numbers."""
+    """Return whether a certificate in the wire format is over that key: it repeats the key's numbers."""
     message = paramiko.Message(certificate)
     message.get_string()
     message.get_string()
@@ -207,7 +207,7 @@ def _is_over(certificate: bytes, key: paramiko.PKey) -> bool:
 
 
 def _algorithms(key: paramiko.PKey) -> list[str]:
-    """Return the names of the signatures that a key of ours may make."""
+    """Return the names of the signature algorithms that a key of ours may use."""
     blob = getattr(key, "public_blob", None)
     type_ = blob.key_type if blob is not None else key.get_name()
     if not type_.startswith("ssh-rsa"):

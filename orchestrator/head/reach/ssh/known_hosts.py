@@ -1,8 +1,7 @@
-"""known_hosts files, read line by line: one odd line costs that line, never the file.
+"""known_hosts files, read line by line: a malformed line is skipped with a warning.
 
-Hashed names, `[host]:port`, wildcards, negation and @revoked are honoured. @cert-authority lines are kept
-apart: they speak of host certificates. A file of the user's is only read; `append` and `replace` are for the
-project's own.
+Hashed names, `[host]:port`, wildcards, negation and @revoked are supported. @cert-authority lines are kept apart, since
+they are about host certificates. The user's files are only read; `append` and `replace` are for the project's own.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ class HostKey:
 
     @property
     def fingerprint(self) -> str:
-        """As ssh-keygen shows it: `SHA256:…`."""
+        """The fingerprint as ssh-keygen shows it: `SHA256:…`."""
         digest = base64.b64encode(hashlib.sha256(self.blob).digest()).decode()
         return f"SHA256:{digest.rstrip('=')}"
 
     @staticmethod
     def parse(type: str, text: str) -> HostKey:
-        """From the two words of a line. ValueError where they are no key."""
+        """Parse the two words of a line. ValueError where they are not a key."""
         try:
             blob = base64.b64decode(text, validate=True)
             (length,) = struct.unpack_from(">I", blob)
@@ -73,13 +72,13 @@ class Entry:
 
     @property
     def plain_names(self) -> list[str] | None:
-        """Return the names that the line speaks of; None where only `matches` tells."""
+        """Return the names in the line; None where it has hashes or patterns, which only `matches` can compare."""
         if any(special in self.names for special in "|*?!"):
             return None
         return self.names.lower().split(",")
 
     def matches(self, name: str) -> bool:
-        """Return whether the line speaks of `name`, which is as `known_name` makes it."""
+        """Return whether the line is about `name`, which is in the form of `known_name`."""
         if self.names.startswith("|1|"):
             return _matches_hashed(self.names, name)
         is_named = False
@@ -104,7 +103,7 @@ def _matches_hashed(names: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the files say of one key of one host."""
+    """The verdict of the files on one key of one host."""
 
     verdict: Literal["known", "unknown", "changed", "revoked"]
     entry: Entry | None = None
@@ -116,20 +115,20 @@ class Judgement:
 
 
 State = Literal["known", "new", "changed", "revoked", "not needed"]
-"""The state of a key that a host shows. `not needed`: the host shows another key, of a type that is known."""
+"""The state of a key that a host shows. `not needed`: the host also shows another key that is known."""
 
 
 class KnownHosts:
-    """All lines of some known_hosts files, and what was wrong with the others."""
+    """The lines of some known_hosts files, and warnings about those that were skipped."""
 
     def __init__(self, entries: Iterable[Entry] = (), warnings: Iterable[str] = ()) -> None:
         self.warnings = tuple(warnings)
         self._plain: dict[str, list[tuple[int, Entry]]] = {}
-        """By name, the lines that speak of it by itself, each with its place: a thousand hosts have as many lines."""
+        """By name, the lines that have it as a plain name, each with its place. An index, since there may be many."""
         self._others: list[tuple[int, Entry]] = []
         """The lines with patterns or hashes, each with its place."""
         self._cached: dict[str, list[Entry]] = {}
-        """By name, the lines that were found to speak of it: comparing hashes takes a while."""
+        """By name, the lines that match it: a cache, since comparing hashes is slow."""
         for place, entry in enumerate(entries):
             names = entry.plain_names
             if names is None:
@@ -141,7 +140,7 @@ class KnownHosts:
     def read(paths: Iterable[Path], revoked: Iterable[Path] = ()) -> KnownHosts:
         """Read all files. A missing one is empty; one that cannot be read is a warning.
 
-        The files of `revoked` list keys that are refused for every host. RevokedUnreadable where that cannot be told.
+        The files of `revoked` list keys that are refused for every host. Raises RevokedUnreadable.
         """
         entries: list[Entry] = [entry for path in revoked for entry in _read_revoked(path)]
         warnings: list[str] = []
@@ -169,17 +168,17 @@ class KnownHosts:
         return [entry for entry in (*entries, *bare) if entry.marker == "@cert-authority"]
 
     def judge(self, name: str, key: HostKey) -> Judgement:
-        """Return what is known of `key` as the key of `name`. A revoked key is so even where it also stands as good.
+        """Return the judgement of `key` as the key of `name`. A revoked key is revoked even if another line has it.
 
-        Every file is heard. Where one has the key and another has a different key of the same type, the key counts
-        as changed: ssh reads some of these files and not the project's own, and must not be overruled by it.
+        All files count. Where one has the key and another has a different key of the same type, the key has changed:
+        ssh reads some of these files and not the project's own, which must not overrule them.
         """
         entries, bare = self._of(name)
         for entry in (*entries, *bare):
             if entry.marker == "@revoked" and entry.key == key:
                 return Judgement("revoked", entry)
         plain = [entry for entry in entries if not entry.marker]
-        # The lines of each file that has keys of this type and not this one
+        # The lines of each file that has keys of this type, but not this key
         of_type = [entry for entry in plain if entry.key.type == key.type]
         agreeing = {entry.path for entry in of_type if entry.key == key}
         against = tuple(entry for entry in of_type if entry.path not in agreeing)
@@ -231,7 +230,7 @@ class KnownHosts:
 
 
 class RevokedUnreadable(Exception):
-    """A file that RevokedHostKeys names does not tell which keys are revoked. ssh then refuses all, and so do we."""
+    """A file that RevokedHostKeys names cannot be read. Then ssh refuses all keys, and so does orch."""
 
 
 def _read_revoked(path: Path) -> Iterator[Entry]:
@@ -268,15 +267,15 @@ def _parse_line(line: str, path: Path, number: int) -> Entry | None:
 
 
 def known_name(address: str, port: int) -> str:
-    """How known_hosts writes a host: `address`, or `[address]:port` where the port is not 22."""
+    """Return the name of a host in known_hosts: `address`, or `[address]:port` where the port is not 22."""
     return address.lower() if port == SSH_PORT else f"[{address.lower()}]:{port}"
 
 
 def append(path: Path, host: str, port: int, key: HostKey) -> bool:
-    """Add a key to the project's own file, whole or not at all. False where it already stands there.
+    """Add a key to the project's own file, whole or not at all. Return False where the file has it already.
 
-    The file is 0600 in a 0700 directory; two writers at once lose nothing. OSError where it cannot be
-    written, ValueError where `host` is no plain name.
+    The file is 0600 in a 0700 directory, and safe from concurrent writers. OSError where it cannot be written,
+    ValueError where `host` is not a plain name.
     """
     name = _plain_name(host, port)
     with _locked(path):
@@ -288,10 +287,10 @@ def append(path: Path, host: str, port: int, key: HostKey) -> bool:
 
 
 def replace(path: Path, host: str, port: int, keys: Sequence[HostKey]) -> int:
-    """Make `keys` the only ones of this host in the project's own file; how many of them are new there.
+    """Make `keys` the only ones of this host in the project's own file. Return how many of them are new there.
 
-    What the file says of other hosts stays, and so does what it marks. OSError as `append`; ValueError where a
-    pattern speaks of the host, since the line speaks of others too.
+    Lines about other hosts stay, and so do those with a marker. OSError as `append`; ValueError where a pattern matches
+    the host, since that line may be about others too.
     """
     name = _plain_name(host, port)
     kept: list[str] = []
@@ -311,7 +310,7 @@ def replace(path: Path, host: str, port: int, keys: Sequence[HostKey]) -> int:
 
 
 def _without(text: str, entry: Entry, name: str) -> list[str]:
-    """Return the line as it is without this host: none, where it named no other."""
+    """Return the line without this host; no line where it named no other."""
     names = entry.names.split(",")
     if entry.names.startswith("|1|") or [other.lower() for other in names] == [name]:
         return []
@@ -333,7 +332,7 @@ def _line(name: str, key: HostKey) -> str:
 
 
 def _lines(path: Path) -> list[tuple[str, Entry | None]]:
-    """Return the lines of the project's own file, each with what it says, if anything."""
+    """Return the lines of the project's own file, each with its entry; None for a line without one."""
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -350,7 +349,7 @@ def _entry(text: str, path: Path, number: int) -> Entry | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the file's directory, so that two writers lose nothing; make it where it is missing."""
+    """Lock the file's directory against other writers, and make it where it is missing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

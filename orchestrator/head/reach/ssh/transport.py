@@ -1,8 +1,8 @@
-"""Transport `ssh`, by fabric over paramiko. Only the ssh*.py here import them; nobody else sees their exceptions.
+"""Transport `ssh`, by fabric over paramiko. Only this room imports them, and their exceptions never leave it.
 
-Host keys: every connection, the bastion's too, gets a RejectPolicy of ours before it is opened, and the policy
-alone decides, by known_hosts files that we read ourselves (fabric would add any key it meets). No agent is
-forwarded. One connection carries one exec, so that a host with MaxSessions 1 is enough.
+Host keys: every connection, also to a bastion, gets a RejectPolicy of ours before it is opened. The policy alone
+decides, by known_hosts files that we read ourselves (fabric would add any unknown key). No agent is forwarded. One
+connection carries one exec, so a host with MaxSessions 1 is enough.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _stamps(paths: tuple[Path, ...]) -> list[object]:
     return stamps
 
 
-# paramiko logs what it raises, with a traceback; whoever gets our sentence needs neither.
+# paramiko logs its exceptions with tracebacks, which our own errors replace.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 _SCAN_TYPES = (
@@ -98,7 +98,7 @@ class SshTimeouts:
     """How long each part of a connection may take, in seconds."""
 
     connect_s: float = 20.0
-    """TCP, and again from there to the end of the key exchange: a slow sshd answers after 15 s."""
+    """For TCP, and again from there to the end of the key exchange. A slow sshd answers after 15 s."""
     auth_s: float = 30.0
     """For each key that is offered."""
     session_s: float = 30.0
@@ -116,13 +116,13 @@ class ScannedKey:
     was: Entry | None = None
     """The line that has another key, or marks this one as revoked."""
     error: HostError | None = None
-    """Why a connection refuses it: of a changed or revoked key."""
+    """Why a connection refuses the key: it has changed or is revoked."""
     replaceable: bool = False
-    """Whether a person may replace what is known: no file but the project's own has another key."""
+    """Whether a person may replace the known key: only the project's own file has another one."""
 
 
 IDLE_WAKE_S = 5.0
-"""How often paramiko's reading thread looks up from an idle connection. Its own 0.1 s is ten wake-ups a second for
+"""How often paramiko's reading thread wakes on an idle connection. Its default of 0.1 s means ten wake-ups a second for
 each host; only the keep-alive needs any. Closing does not wait for it: see `hang_up`."""
 
 
@@ -130,8 +130,8 @@ class SshTransport:
     """Connections to hosts, several at once.
 
     Args:
-        known_hosts: The project's own file, read beside the user's and the system's; `trust` adds to it.
-        home: Whose ~/.ssh it is.
+        known_hosts: The project's own file, read in addition to the user's and the system's; `trust` adds to it.
+        home: The home directory with .ssh.
         config_files: ssh_config files; the default is the user's, then the system's.
     """
 
@@ -173,10 +173,10 @@ class SshTransport:
         self._channels.close(host)
 
     def scan(self, host: HostPlan) -> list[ScannedKey]:
-        """Return the host keys that the host shows, for a person to judge. No authentication is tried at it.
+        """Return the host keys that the host shows, for a person to judge. It does not authenticate to the host.
 
-        Behind a bastion whose own key is not the known one, these are the bastion's: nothing beyond it can be
-        asked before it is trusted. Then trust them, and scan again. Raises as `open` does.
+        If a bastion's own key is not known, its keys are returned, since nothing beyond it can be reached before it is
+        trusted. Then trust them, and scan again. Raises as `open` does.
         """
         route = self.route(host)
         connections = self._connections(route)
@@ -191,9 +191,9 @@ class SshTransport:
             hang_up(connections)
 
     def trust(self, keys: Iterable[ScannedKey]) -> int:
-        """Take all keys that hosts showed into the project's own known_hosts; how many are new there.
+        """Add all keys that hosts showed to the project's own known_hosts. Return how many are new there.
 
-        Where one has changed they replace what the file says of the host, or the key's own error is raised.
+        Where a key has changed, the new keys replace those of the host in the file, or the key's own error is raised.
         OSError where the file cannot be written.
         """
         by_hop: dict[tuple[str, int], list[ScannedKey]] = {}
@@ -225,7 +225,7 @@ class SshTransport:
         return list(dict.fromkeys(warnings))
 
     def route(self, host: HostPlan) -> Route:
-        """Return the way to a host, by its spec and ~/.ssh/config. Raises HostUnfit where orch does not go it."""
+        """Return the way to a host, by its spec and ~/.ssh/config. Raises HostUnfit where orch does not support it."""
         try:
             read, _ = self._config.get()
             return config.route(host, read.lookup, self._home)
@@ -233,7 +233,7 @@ class SshTransport:
             raise HostUnfit(
                 host.name,
                 f"~/.ssh/config: {error}",
-                hint="`ssh -G` with its address shows what ssh makes of it",
+                hint="`ssh -G` with its address shows how ssh reads it",
             ) from error
 
     def _read_config(self, files: list[Path]) -> tuple[tuple[_Config, tuple[str, ...]], tuple[Path, ...]]:
@@ -256,7 +256,7 @@ class SshTransport:
         return self._keys.setdefault(path, FileCache(lambda: (paramiko.PKey.from_path(path), (path,)))).get()
 
     def _connections(self, route: Route) -> list[fabric.Connection]:
-        """One for each hop, none of them open yet, each strict about host keys."""
+        """Return a connection for each hop, none of them open yet, each strict about host keys."""
         made: list[fabric.Connection] = []
         for hop in route.hops:
             connection = _Connection(
@@ -283,7 +283,7 @@ class SshTransport:
         return KnownOnly(host, hop, self._known_hosts(host, hop), self._own_known_hosts)
 
     def _algorithms(self, host: HostPlan, hop: Hop) -> Algorithms:
-        """Return what ssh_config leaves for this hop; of host keys, a type that is known first."""
+        """Return the algorithms that ssh_config allows for this hop, with known types of host keys first."""
         known = self._known_hosts(host, hop)
         try:
             allowed = algorithms(hop.algorithms)
@@ -328,7 +328,7 @@ class SshTransport:
     def _start(self, route: Route, connections: list[fabric.Connection], command: str) -> paramiko.Channel:
         connection = connections[-1]
         transport = connection.transport
-        # paramiko waits for the reply to an exec without a bound; a link that is cut just here must end too.
+        # paramiko waits for the reply to an exec without a limit; a link that is cut just here must end too.
         with ALARMS.after(self._timeouts.session_s, partial(hang_up, connections)):
             try:
                 _without_delay(transport.sock)
@@ -338,7 +338,7 @@ class SshTransport:
                 if transport.is_active():
                     raise HostUnfit(
                         route.host.name,
-                        f"{route.target} accepts the key of {route.target.user} and starts no command",
+                        f"{route.target} accepts the key of {route.target.user}, but starts no command",
                         hint="look for MaxSessions 0, ForceCommand, restrict or nologin in sshd's settings there",
                         code="no-session",
                     ) from error
@@ -375,7 +375,7 @@ class SshTransport:
     def _show_one(
         self, route: Route, hop: Hop, connection: fabric.Connection, key_type: str
     ) -> paramiko.PKey | None:
-        """Return the key of that type which the sshd shows, or None. Nothing is authenticated."""
+        """Return the key of that type that the sshd shows, or None. It does not authenticate."""
         offered = self._algorithms(route.host, hop)
         names = tuple(name for name in offered.host_keys if name.removesuffix(CERTIFICATE) == key_type)
         if not names:
@@ -412,10 +412,10 @@ class _Config(paramiko.SSHConfig):
 
 
 def _without_delay(sock: object) -> None:
-    """Send at once, and acknowledge at once for the next packets.
+    """Send at once, and acknowledge the next packets at once.
 
-    sshd writes several small packets around the login, and its Nagle algorithm holds back each until the one
-    before is acknowledged: 40 ms a time, against 30 ms for all the rest of a connection.
+    sshd writes several small packets around the login, and its Nagle algorithm holds back each until the one before is
+    acknowledged: 40 ms each time, while the rest of a connection takes 30 ms.
     """
     if isinstance(sock, socket.socket):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""The command line of the ssh program that goes the way that orch itself goes to a host."""
+"""Makes the command line of the ssh program for the way that orch itself uses to a host."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from orchestrator.head.reach.ssh.transport import SshTransport
 def ssh_words(host: HostPlan, own_known_hosts: Path) -> list[str]:
     """Return `ssh …` with the route, user, keys and known_hosts files of the spec and of ~/.ssh/config.
 
-    Raises HostUnfit where the way is one that orch does not go.
+    Raises HostUnfit where orch does not support the way.
     """
     route = SshTransport(own_known_hosts).route(host)
     way = "-oProxyJump=none"
     for bastion in route.bastions:
-        # With ProxyJump, ssh would tell the bastion's connection neither our keys nor our known_hosts.
+        # With ProxyJump, ssh would use neither our keys nor our known_hosts for the bastion.
         proxy = shlex.join([*_hop(bastion, own_known_hosts), way]).replace("%", "%%")
         way = f"-oProxyCommand={proxy} -W [%h]:%p {shlex.quote(bastion.address)}"
-    # Its name as it was written, so that what else ssh_config says of it holds.
+    # Its name as it was written, so that the other settings of ssh_config for it hold.
     return [*_hop(route.target, own_known_hosts), way, host.address or host.name]
 
 
 def _hop(hop: Hop, own_known_hosts: Path) -> list[str]:
-    # A path as a value of ssh_config: quoted, and its percent signs not for ssh to expand
+    # A path as a value of ssh_config: quoted, and with its percent signs escaped
     files = " ".join(
         ('"' + str(path).replace("%", "%%") + '"') for path in (*hop.known_hosts, own_known_hosts)
     )

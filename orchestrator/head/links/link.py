@@ -218,7 +218,7 @@ class HostLink:
             connection.break_off(why)
 
     def hold_off(self, seconds: float, why: str = "") -> None:
-        """Break the connection, and make none for so long: for the fault `cut` of `orch chaos`, or because a pod ends."""
+        """Break the connection, and make none for so long: the fault `cut` of `orch chaos`, or a pod that ends."""
         with self._lock:
             self._held_until = time.monotonic() + seconds
         self.reset(why or f"orch chaos cut it off for {duration(seconds)}")

@@ -95,8 +95,8 @@ def imported(wish: Import) -> Imported:
             why = lines[-1][:500] if lines else f"it ended with {done.returncode}, and said nothing"
     except subprocess.TimeoutExpired:
         pass
-    found = said.rpartition("orch-gpus")[2].strip()
-    gpus = int(found) if found.isdecimal() else None
+    answer = said.rpartition("orch-gpus")[2].strip()
+    gpus = int(answer) if answer.isdecimal() else None
     return {"seconds": time.monotonic() - began_at, "gpus": gpus, "why": why}
 
 

@@ -131,8 +131,8 @@ def of_bandwidths(rates: Mapping[tuple[str, str], float | str]) -> list[Finding]
             )
             findings.append(finding("net.bandwidth-low", said, receiver, sender))
     if measured:
-        told = listed([f"{sender} sends {receiver} {_bits(rate)}" for rate, (sender, receiver) in measured])
-        findings.append(finding("net.bandwidth", told))
+        said = listed([f"{sender} sends {receiver} {_bits(rate)}" for rate, (sender, receiver) in measured])
+        findings.append(finding("net.bandwidth", said))
     return findings
 
 

@@ -208,7 +208,7 @@ def test_of_two_that_each_hold_what_the_other_wants_the_earlier_gets_both_when_t
     one[1].leases.want(earlier, gpus[1:], "lab-1", 1)
     other[0].leases.want(later, gpus[:1], "lab-2", 1)
     told: list[Any] = []
-    one[1].leases.take(earlier, told.append)
+    one[1].leases.acquire(earlier, told.append)
     assert [holder["run"] for holder in asked(other[0], later, loop)] == [earlier]
     assert not told, "it is not refused while the other may still let go"
     other[1].leases.release(later)

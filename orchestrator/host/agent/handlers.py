@@ -145,7 +145,9 @@ class Orders:
             self._listeners = neighbours.Listeners(self._context.loop)
         first, last = order["ports"]
         secret, writes = order.get("secret", ""), order.get("writes")
-        facts = health.of_now(*self._listeners.begin((first, last), order["token"], order["listen_s"], secret))
+        facts = health.of_now(
+            *self._listeners.begin((first, last), order["token"], order["listen_s"], secret)
+        )
         host_dir, more, gpus = self._host.host_dir, order["directories"], order.get("gpus", False)
         self._fork(
             reply,

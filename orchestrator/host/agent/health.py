@@ -143,7 +143,9 @@ def directories(host_dir: str, more: list[str]) -> list[Directory]:
     """Return the state of our directory, the home, the temporary one and `more`. In a fork: several may hang."""
     import threading
 
-    states = {path: _hangs(path) for path in (host_dir, os.path.expanduser("~"), tempfile.gettempdir(), *more)}
+    states = {
+        path: _hangs(path) for path in (host_dir, os.path.expanduser("~"), tempfile.gettempdir(), *more)
+    }
 
     def inspect(path: str) -> None:
         states[path] = _directory(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from orchestrator.both.script import module_file
@@ -197,17 +197,7 @@ def pod_wishes_of(path: str | Path) -> PodWishes:
             ),
             hint="such as `kubernetes: {image: tensorflow/tensorflow:2.19.0}`",
         )
-    return PodWishes(
-        image=asked.image,
-        namespace=asked.namespace,
-        context=asked.context,
-        claim=asked.claim,
-        storage=asked.storage,
-        shm=asked.shm,
-        cpu=asked.cpu,
-        memory=asked.memory,
-        pod=asked.pod,
-    )
+    return PodWishes(**{field.name: getattr(asked, field.name) for field in fields(PodWishes)})
 
 
 def _options(run: Run, replicas_planned: int | None) -> Options:

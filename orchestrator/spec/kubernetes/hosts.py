@@ -6,7 +6,7 @@ Nothing of the user's script is in here: code, arguments, environment and secret
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,20 +25,10 @@ _TMP = "/orch/tmp"
 
 
 @dataclass(frozen=True, slots=True)
-class PodWishes:
+class PodWishes(objects.Asked):
     """The request to Kubernetes."""
 
-    image: str
-    namespace: str | None = None
     context: str | None = None
-    claim: str | None = None
-    """A PersistentVolumeClaim that is there already, for the checkpoints."""
-    storage: str = "20Gi"
-    shm: str = "2Gi"
-    cpu: str | None = None
-    memory: str | None = None
-    pod: Mapping[str, Any] | None = None
-    """A patch of the pod template."""
 
 
 def needs_claim(plan: Plan) -> bool:
@@ -48,14 +38,9 @@ def needs_claim(plan: Plan) -> bool:
 
 def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
     """Yield why this plan cannot have pods as its hosts, each with its place in the spec."""
-    if plan.name[0].isdigit():
-        yield ("name",), "Kubernetes wants a letter first: the name becomes that of a Service"
+    yield from objects.in_no_pod(plan)
     if len(plan.name) > NAME_MAX:
         yield ("name",), f"pods are named after it; it has {len(plan.name)} characters, and {NAME_MAX} fit"
-    if plan.options.tpu is not None:
-        yield ("run", "tpu"), "a TPU is not asked for; use the GPU strategies, or SSH to the TPU VM"
-    if plan.checkpoint is not None and ":" in plan.checkpoint.dir:
-        yield ("run", "checkpoint", "dir"), "a volume's path in a pod has no colon"
 
 
 def in_pods(plan: Plan, allocation: str, there: Sequence[str] = (), volume: str = "", first: int = 0) -> Plan:

@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.core.plan import Plan
 from orchestrator.protocol.pod import CONTAINER, NAME_LABEL
@@ -20,28 +21,31 @@ MARGIN_S = 10
 """For the record of the end, once the task has gone."""
 
 
-class Asked(Protocol):
+@dataclass(frozen=True, slots=True)
+class Asked:
     """The options that both have."""
 
-    @property
-    def claim(self) -> str | None:
-        """A PersistentVolumeClaim that is there already, for the checkpoints."""
+    image: str
+    namespace: str | None = None
+    claim: str | None = None
+    """A PersistentVolumeClaim that is there already, for the checkpoints."""
+    storage: str = "20Gi"
+    """The size of one that is made."""
+    shm: str = "2Gi"
+    cpu: str | None = None
+    memory: str | None = None
+    pod: Mapping[str, Any] | None = None
+    """A patch of the pod template, in Kubernetes' own words."""
 
-    @property
-    def storage(self) -> str:
-        """The size of one that is made."""
 
-    @property
-    def cpu(self) -> str | None:
-        """The CPUs of each pod."""
-
-    @property
-    def memory(self) -> str | None:
-        """The memory of each pod."""
-
-    @property
-    def pod(self) -> Mapping[str, Any] | None:
-        """A patch of the pod template, in Kubernetes' own words."""
+def in_no_pod(plan: Plan) -> Iterator[tuple[Loc, str]]:
+    """Yield what no pod can be, each with its place in the spec."""
+    if plan.name[0].isdigit():
+        yield ("name",), "Kubernetes wants a letter first: the name becomes that of a Service"
+    if plan.options.tpu is not None:
+        yield ("run", "tpu"), "a TPU is not asked for; use the GPU strategies, or SSH to the TPU VM"
+    if plan.checkpoint is not None and ":" in plan.checkpoint.dir:
+        yield ("run", "checkpoint", "dir"), "a volume's path in a pod has no colon"
 
 
 def labels(plan: Plan) -> dict[str, str]:

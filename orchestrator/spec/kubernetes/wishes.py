@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.core.plan import Plan
 from orchestrator.spec.diagnostics import Loc
+from orchestrator.spec.kubernetes.objects import Asked, in_no_pod
 
 LABEL_MAX = 63
 _POD_SUFFIX = len("-xxxxx")
@@ -16,22 +16,12 @@ CONFIG_MAP_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(Asked):
     """The options of the command line."""
 
-    image: str
     code_dir: str | None = None
     """Where the image has the code; None: it is put into a ConfigMap."""
     python: str = "python3"
-    claim: str | None = None
-    """A PersistentVolumeClaim that is there already."""
-    storage: str = "20Gi"
-    shm: str = "2Gi"
-    cpu: str | None = None
-    memory: str | None = None
-    pod: Mapping[str, Any] | None = None
-    """A patch of the pod template."""
-    namespace: str | None = None
     restarts: int = 100
     save_wait_s: float = 120.0
 
@@ -44,19 +34,11 @@ def pod_names(plan: Plan) -> list[str]:
 def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
     """Yield what these manifests cannot express, each with its place in the spec."""
     longest = max(map(len, pod_names(plan))) + _POD_SUFFIX
-    if plan.name[0].isdigit():
-        yield ("name",), "Kubernetes wants a letter first: the name becomes that of a Service"
+    yield from in_no_pod(plan)
     if longest > LABEL_MAX:
         yield ("name",), f"pods get names of {longest} characters from it; Kubernetes allows {LABEL_MAX}"
-    if plan.options.tpu is not None:
-        yield (
-            ("run", "tpu"),
-            "a TPU is not asked for in these manifests; use the GPU strategies, or SSH to the TPU VM",
-        )
     for type_ in plan.replicas_min:
         yield ("run", "tasks", type_, "replicas_min"), "a JobSet has all of its pods, or does not run"
-    if plan.checkpoint is not None and ":" in plan.checkpoint.dir:
-        yield ("run", "checkpoint", "dir"), "a volume's path in a pod has no colon"
     if len(plan.tasks) > 1 and plan.checkpoint is not None and not plan.checkpoint.shared:
         yield (
             ("run", "checkpoint", "shared"),

@@ -93,18 +93,22 @@ class Saving:
         return f"{steps}{about}: {cost}{because}{limit}"
 
 
-def failure_s(trained_s: float, failures: int, hosts: int) -> float:
-    """Return the mean time between failures that is expected of a run.
+def failure_s(trained_s: float, failures: int, hosts: int, rescued: int = 0) -> float:
+    """Return the mean time between failures that is expected of a run, but for those whose survivors hand over.
 
     Args:
         trained_s: how long it has trained, in all generations.
         failures: how many it has seen.
         hosts: how many hosts hold its tasks.
+        rescued: after how many failures a survivor has handed over. Where one has, a host that fails alone costs no
+            step, and checkpoints are for what ends all at once.
 
     >>> [round(failure_s(0.0, 0, hosts) / 86400, 1) for hosts in (1, 2, 64)]
     [7.0, 3.5, 0.1]
     >>> round(failure_s(3600.0, 4, 2) / 3600, 1)
     2.3
+    >>> [round(failure_s(3600.0, 4, 2, rescued) / 3600, 1) for rescued in (0, 3, 4)]
+    [2.3, 16.2, 178.0]
     """
-    prior_s = HOST_FAILURE_S / max(hosts, 1)
-    return (PRIOR_WEIGHT * prior_s + trained_s) / (PRIOR_WEIGHT + failures)
+    prior_s = HOST_FAILURE_S / (1 if rescued else max(hosts, 1))
+    return (PRIOR_WEIGHT * prior_s + trained_s) / (PRIOR_WEIGHT + max(0, failures - rescued))

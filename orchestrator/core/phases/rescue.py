@@ -137,13 +137,19 @@ def grace_s(run: Run, task: Task, at: Instant) -> float | None:
     return min(max(0.0, stopping.rescue_ends_at - at), run.plan.restart.rescue_s)
 
 
+def handed_over(run: Run) -> int | None:
+    """Return the step that was handed over in this stop; None where none was."""
+    state = run.phase_state
+    if not isinstance(state, Stopping) or state.rescuer is None:
+        return None
+    rescued = run.task(state.rescuer).progress.rescued
+    return rescued.step if rescued is not None else None
+
+
 def kept_step(run: Run) -> int | None:
     """Return the step that the next generation has: of the last verified checkpoint, or that was handed over since."""
-    state, saved = run.phase_state, run.verified_step
-    if not isinstance(state, Stopping) or state.rescuer is None:
-        return saved
-    rescued = run.task(state.rescuer).progress.rescued
-    return saved if rescued is None or rescued.step is None else max(saved or 0, rescued.step)
+    step = handed_over(run)
+    return run.verified_step if step is None else max(run.verified_step or 0, step)
 
 
 def outcome(run: Run) -> str:

@@ -261,7 +261,7 @@ def _restart_or_give_up(turn: Turn) -> None:
         failure=cause.failure(run) if blamed.row.repeats else None,
         identity=f"{run.run_id}/{run.generation}",
     )
-    turn.set(budget=decided.budget)
+    turn.set(budget=decided.budget, rescued=run.rescued + (rescue.handed_over(run) is not None))
     handed_over = rescue.outcome(run)
     what = first_cause.sentence if first_cause else run.reason
     if isinstance(decided, restart.GiveUp):

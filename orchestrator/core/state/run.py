@@ -101,6 +101,8 @@ class Run:
     """How long the generations before this one were RUNNING."""
     failures: int = 0
     """How many of them ended by a failure."""
+    rescued: int = 0
+    """After how many of these a survivor handed over its state."""
     problem: Problem | None = None
     best_step: int | None = None
     """The highest global_step that any generation reported."""

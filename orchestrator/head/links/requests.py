@@ -157,7 +157,7 @@ def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
     seed = run.seed if launch.has_scratch(placed, action.task) else None
     shared = run.plan.checkpoint is None or run.plan.checkpoint.shared
     # A standby was started before the restart that it is for.
-    failure_s = saving.failure_s(run.trained_s, run.failures, len(run.assignees))
+    failure_s = saving.failure_s(run.trained_s, run.failures, len(run.assignees), run.rescued)
     seen = {
         "ORCH_RESTARTS": str(_restarts(run, action.task)),
         "ORCH_FAILURE_EVERY_S": f"{failure_s:.0f}",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
@@ -11,7 +14,7 @@ from orchestrator.core.state.phase_states import Intent, Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.turn import Turn
 from tests.unit.core.phases import state_of
-from tests.unit.core.transcript import make_plan
+from tests.unit.core.transcript import Transcript, make_plan
 
 
 def ended(run: Run, cause: Cause, at: float) -> Run:
@@ -33,6 +36,16 @@ def test_a_run_counts_its_failures_and_the_time_that_it_trained() -> None:
         ended(again, Cause.HOST_LOST, 210.0).failures,
     ) == (70.0, 2)
     assert ended(again, Cause.ROLLED_BACK, 210.0).failures == 1, "nobody's fault is no failure"
+
+
+@pytest.mark.parametrize(("name", "counts"), [("rescued", (2, 2)), ("rescue_fails", (3, 0))])
+def test_failures_after_which_a_survivor_handed_over_are_counted_apart(
+    name: str, counts: tuple[int, int]
+) -> None:
+    transcript = Transcript(Path(__file__).parent / "scenarios" / f"{name}.txt")
+    transcript.play()
+    assert transcript.run is not None
+    assert (transcript.run.failures, transcript.run.rescued) == counts
 
 
 def test_a_start_that_fails_says_nothing_of_how_long_it_trains() -> None:

@@ -72,9 +72,13 @@ def test_a_standby_is_started_for_its_own_generation_and_told_of_restarts_with_i
     seen = replace(run, trained_s=3600.0, failures=4)
     every_s = [
         orders.release(each, ReleaseTask("a", W0, 7, addresses)).fields["env"]["ORCH_FAILURE_EVERY_S"]
-        for each in (run, seen)
+        for each in (run, seen, replace(seen, rescued=3))
     ]
-    assert every_s == ["302400", f"{(0.1 * 302400 + 3600) / 4.1:.0f}"]
+    assert every_s == [
+        "302400",
+        f"{(0.1 * 302400 + 3600) / 4.1:.0f}",
+        f"{(0.1 * 604800 + 3600) / 1.1:.0f}",
+    ]
 
 
 def test_an_evaluator_of_the_standby_that_is_released_beside_the_gang_watches_what_the_gang_writes() -> None:

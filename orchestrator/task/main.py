@@ -6,6 +6,7 @@ brings TF_CONFIG), and runs the script. Without a shim (no ORCH_FD), the script 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -198,7 +199,8 @@ def _send(stages: Stages, progress: Progress) -> None:
         stages.send()
         if not is_said and progress.has_stepped:
             is_said = True
-            say_what_is_not_rescued()
+            with contextlib.suppress(Exception):  # of a TF_CONFIG of the script's own: the heartbeat goes on
+                say_what_is_not_rescued()
         time.sleep(INTERVAL_S)
 
 

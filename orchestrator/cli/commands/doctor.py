@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SLOW_S = 30.0
 """The deadline of each step for `orch validate --hosts`, as that of a start: an sshd that is slow is not wrong."""
 
+FIX_S = 10.0
+"""How long what --fix does on a host may take."""
+
 _COLOURS: Mapping[Level, str] = {"error": "red", "warning": "yellow", "fine": "green"}
 
 
@@ -171,16 +174,18 @@ class _Fixes:
     def _on_hosts(self, id: str, command: str, told: str, did: str) -> int:
         """Run a command of ours on the hosts of a finding, with that text on its stdin."""
         from orchestrator.head.coordinator.main import transports
+        from orchestrator.head.reach.alarm import ALARMS
 
         ways, done = transports(self._session.paths), 0
         for host in self._hosts(id):
             try:
                 channel = ways[host.transport].open(host, command)
                 try:
-                    channel.write(f"{told}\n".encode())
-                    while channel.read(1 << 16):
-                        pass
-                    said, code = channel.stderr_tail().strip(), channel.exit_status()
+                    with ALARMS.after(FIX_S, channel.close):  # its disk may hang
+                        channel.write(f"{told}\n".encode())
+                        while channel.read(1 << 16):
+                            pass
+                        said, code = channel.stderr_tail().strip(), channel.exit_status()
                 finally:
                     channel.close()
             except (HostError, OSError) as e:
@@ -189,7 +194,8 @@ class _Fixes:
                 self._session.say(f"{host.name}: {did}")
                 done += 1
             else:
-                self._session.warn(f"{host.name}: `{command.split(' -c ')[0]}`: {said or 'it fails'}")
+                why = said or f"it has failed, or not ended within {FIX_S:g} s"
+                self._session.warn(f"{host.name}: `{command.split(' -c ')[0]}`: {why}")
         return done
 
     def _remove(self, orphans: Sequence[Item]) -> int:
@@ -226,7 +232,9 @@ class _Fixes:
     "--fix", is_flag=True, help="Do what is safe and ours; a person is asked about keys and orphans."
 )
 @click.option(
-    "--bandwidth", is_flag=True, help="Measure what each host sends each other, for 20 s at most or so."
+    "--bandwidth",
+    is_flag=True,
+    help="Measure what each host sends each other, for 20 s or so, a minute at most.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj

@@ -296,7 +296,8 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
                 turn.note(NoteKind.LIMIT_REACHED, muted, task.id)
             break
         turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)
-        if said_by_task(kind) is NoteKind.NO_RESCUE and message not in turn.run.warnings:
+        is_of_run = said_by_task(kind) is NoteKind.NO_RESCUE and task.id == turn.run.chief
+        if is_of_run and message not in turn.run.warnings:
             turn.set(warnings=(*turn.run.warnings, message))
         said, said_chars = (*said, message), said_chars + len(message)
     if said != task.said:

@@ -44,6 +44,8 @@ IMPORT_S = 30.0
 _LISTEN_S = 60.0
 _MEASURE_ALL_S = 20.0
 """What all transfers of the bandwidth take together, about. None takes longer than a second."""
+MEASURE_MAX_S = 60.0
+"""After this no transfer begins: each to a host that is silent, or behind a firewall, takes seconds."""
 _SHELL_PART = 0.7
 """Of the deadline, for the login shell and the agent: who hangs there is found before the deadline, and named."""
 _ROUND_TRIPS = 3
@@ -301,13 +303,24 @@ class _Doctor:
                 return str(e) if isinstance(e, LinkDown | OrderRefused) else "it did not answer in time"
             return seen.get("bytes_per_s") or seen["why"] or "nothing arrives"
 
+        end_at, late = time.monotonic() + MEASURE_MAX_S, "it did not answer in time"
         for number, pairs in enumerate(rounds, 1):
             self._progress(f"measuring between hosts, {number} of {len(rounds)} …")
             for sends in ({b: a for a, b in pairs}, dict(pairs)):
-                answers = at_once(lambda one, sends=sends: get(one, sends[one]), list(sends), self._within_s)  # type: ignore[misc]
-                late = "it did not answer in time"
-                rates.update({(sends[one], one): answers.get(one, late) for one in sends})
-        return judgement.of_bandwidths(rates)
+                if time.monotonic() < end_at:
+                    answers = at_once(
+                        lambda one, sends=sends: get(one, sends[one]),  # type: ignore[misc]
+                        list(sends),
+                        self._within_s,
+                    )
+                    rates.update({(sends[one], one): answers.get(one, late) for one in sends})
+        findings = judgement.of_bandwidths(rates)
+        if left := len(met) * (len(met) - 1) - len(rates):
+            said = f"{left} of {left + len(rates)} transfers were not measured: the others took too long"
+            findings.append(
+                finding("net.bandwidth", said, level="warning", hint="correct what was measured first")
+            )
+        return findings
 
     def _targets(self, met: Met) -> list[Target]:
         """Return the address in the plan. If that is a name, also return the address at which SSH reached the host."""

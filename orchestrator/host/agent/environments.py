@@ -59,9 +59,13 @@ def root() -> str:
 
 def last_line(name: str) -> str:
     """Return the last line that uv or pip has printed."""
-    logs = [each.path for each in os.scandir(root()) if each.name.startswith(f"{_plain(name)}-")]
-    logs = [path for path in logs if path.endswith(".log")]
-    lines = _lines(max(logs, key=os.path.getmtime)) if logs else []
+    try:
+        names = [
+            one for one in os.listdir(root()) if one.startswith(f"{_plain(name)}-") and one.endswith(".log")
+        ]
+        lines = _lines(max((os.path.join(root(), one) for one in names), key=os.path.getmtime))
+    except (OSError, ValueError):
+        return ""  # it has only just begun
     return lines[-1][:_SAID_CHARS_MAX] if lines else ""
 
 

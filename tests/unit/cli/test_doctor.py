@@ -53,6 +53,14 @@ def test_a_missing_tmpdir_is_made_whatever_its_name_is(desk: Desk, tmp_path: Pat
     assert "Not a directory" in desk.said
 
 
+def test_a_fix_that_hangs_on_a_host_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "FIX_S", 0.05)
+    monkeypatch.setattr(doctor, "_MAKE_DIRECTORY", "read -r d; read -r never")
+    missing = [finding("storage.missing", "a: it does not exist", "a")]
+    assert _Fixes(desk, plan_of(TMPDIR="/x"), missing, asks=False).all([]) == 0
+    assert "not ended within" in desk.said
+
+
 def test_a_coordinator_without_the_ssh_agent_that_you_have(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

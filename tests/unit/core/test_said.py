@@ -49,6 +49,14 @@ def test_what_cannot_be_rescued_is_a_warning_of_the_run_once(run: Run) -> None:
     assert run.warnings == ("a dead worker 0", "a dead worker costs")
 
 
+def test_a_task_other_than_the_chief_makes_no_warning_of_the_run() -> None:
+    two = in_phase(new_run("t-1", make_plan(["a", "b"], checkpoint=False), epoch=1, at=0.0), Phase.RUNNING)
+    told = TaskReport(TaskId("worker", 1), 0, "running", pid=7, said=(("no-rescue", "all is lost"),))
+    two, actions, _ = decide.step(two, HostReported(1.0, "b", (told,)))
+    assert "worker:1: all is lost" in [one.message for one in actions if isinstance(one, Note)]
+    assert two.warnings == ()
+
+
 @pytest.mark.fault(57)
 @pytest.mark.parametrize("chars", [10, 1000])
 def test_a_task_that_says_too_much_is_muted_with_a_word(run: Run, chars: int) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.state.run import new_run
+from orchestrator.head.hosts import examination
 from orchestrator.head.hosts.examination import tournament
 from orchestrator.head.hosts.judgement import Met, of_bandwidths, of_hosts, of_imports, of_pairs
 from orchestrator.protocol.hello import Greeting
@@ -185,6 +188,27 @@ def test_each_host_meets_each_other_once_and_one_at_a_time(size: int) -> None:
     rounds = tournament(names)
     assert sorted(pair for one in rounds for pair in one) == sorted(combinations(names, 2))
     assert all(len({name for pair in one for name in pair}) == 2 * len(one) for one in rounds)
+
+
+def test_hosts_that_answer_no_transfer_do_not_hold_up_the_examination(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+
+    def silent(_work: object, _names: object, within_s: float) -> dict[str, float]:
+        clock[0] += within_s
+        return {}
+
+    monkeypatch.setattr(examination, "at_once", silent)
+    monkeypatch.setattr(examination, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    names = [f"h{number}" for number in range(20)]
+    plan = Plan("t", "processes", tuple(map(HostPlan, names)), (), "train.py")
+    doctor = examination._Doctor(
+        plan, new_run("t-1", plan, epoch=1, at=0.0), {}, cast("Any", None), 10.0, print, True, False, True
+    )
+    last = doctor._bandwidths({name: met(name) for name in names}, {})[-1]
+    assert clock[0] <= examination.MEASURE_MAX_S + 10.0
+    assert last.message == "320 of 380 transfers were not measured: the others took too long"
 
 
 def test_how_the_import_of_tensorflow_went() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from orchestrator.task import main, this_task
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 from orchestrator.task.stages import Stages
@@ -98,3 +99,20 @@ def test_that_a_training_begins_is_no_step() -> None:
     progress.report(41, {})
     progress.flush()
     assert progress.has_stepped
+
+
+def test_the_heartbeat_goes_on_under_a_tf_config_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{'cluster': {}}")
+    monkeypatch.setattr(this_task, "options", {"rescue": True})
+    monkeypatch.setattr(this_task, "link", SimpleNamespace(say=lambda *_: None))
+    monkeypatch.setattr(main, "INTERVAL_S", 0.0)
+    sent: list[int] = []
+
+    def send() -> None:
+        sent.append(1)
+        if len(sent) == 3:
+            raise SystemExit
+
+    progress = SimpleNamespace(catch_up=lambda: None, has_stepped=True)
+    with pytest.raises(SystemExit):
+        main._send(cast("Any", SimpleNamespace(send=send)), cast("Any", progress))

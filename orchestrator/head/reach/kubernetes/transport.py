@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.errors import AllocationGone, HostUnfit
+from orchestrator.core.errors import AllocationGone, HostUnfit, OrchestratorError
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.kubernetes import lent, pods
 from orchestrator.head.reach.kubernetes.commands import KubernetesFailed
@@ -69,8 +69,8 @@ class KubernetesTransport(RelayTransport):
 
     def before(self, host: HostPlan, boot_id: str) -> str:
         """Return how the pod's container, or an older pod of that name, has ended."""
-        allocation = lent.read(self._state_dir, host.allocation)
         try:
+            allocation = lent.read(self._state_dir, host.allocation)
             return allocation.before(host.address or host.name, boot_id) if allocation is not None else ""
-        except KubernetesFailed:
+        except OrchestratorError:
             return ""

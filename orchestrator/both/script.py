@@ -53,17 +53,15 @@ class Script:
     def run(self, argv: list[str]) -> None:
         """Run it as `__main__`. Its exceptions pass through, with our frames at the start of the traceback."""
         from importlib.machinery import SourceFileLoader
+        from importlib.util import find_spec
 
         module = types.ModuleType("__main__")
         module.__file__ = self.path
         module.__builtins__ = __builtins__  # type: ignore[attr-defined]
         module.__loader__ = SourceFileLoader("__main__", self.path)
-        module.__spec__ = None
         sys.modules["__main__"] = module
         sys.argv[:] = [self.path, *argv]
         if self.is_module:
-            from importlib.util import find_spec
-
             name = os.path.relpath(self.path, self.folder).removesuffix(".py").replace(os.sep, ".")
             spec = find_spec(name)  # imports the packages that the module lies in, as `python -m` does
             if spec is not None:

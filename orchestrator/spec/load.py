@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,6 +23,8 @@ from orchestrator.spec.models import ClusterSpec, Notify
 from orchestrator.spec.parts import parts_of
 from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.relations import relations
+
+M = TypeVar("M", bound=BaseModel)
 
 # Translates pydantic's errors into one sentence that says what is wrong, and the way out. A sentence never
 # shows a value of `env`, `args` or `secrets`, since it may be secret.
@@ -176,30 +178,16 @@ def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
     text, said = _read(path)
     if text is None:
         return None, said
-    root, diagnostics = parse(text)
-    if root is None:
-        return None, sorted(diagnostics)
-    spec: ClusterSpec | None = None
-    data = root.data()
-    try:
-        spec = ClusterSpec.model_validate(data)
-    except ValidationError as error:
-        diagnostics += _diagnostics_of(error, root)
-    for loc, words in relations(parts_of(data, Path(path).absolute().parent)):
-        diagnostics += _diagnostic(root, loc, words)
+    root, spec, diagnostics = _validated(ClusterSpec, parse(text))
+    if root is not None:
+        for loc, words in relations(parts_of(root.data(), Path(path).absolute().parent)):
+            diagnostics += _diagnostic(root, loc, words)
     return (None, sorted(set(diagnostics))) if diagnostics else (spec, [])
 
 
 def check_form(text: str) -> list[Diagnostic]:
     """Return the diagnostics on the form of a spec that is not in a file yet: the files that it names are not read."""
-    root, diagnostics = parse(text)
-    if root is None:
-        return sorted(diagnostics)
-    try:
-        ClusterSpec.model_validate(root.data())
-    except ValidationError as error:
-        diagnostics += _diagnostics_of(error, root)
-    return sorted(set(diagnostics))
+    return sorted(set(_validated(ClusterSpec, parse(text))[2]))
 
 
 def check_own(path: str | Path, base_dir: Path) -> tuple[Notify | None, list[Diagnostic]]:
@@ -207,17 +195,27 @@ def check_own(path: str | Path, base_dir: Path) -> tuple[Notify | None, list[Dia
     text, said = _read(path)
     if text is None:
         return None, said
-    root, diagnostics = parse(text, plain_keys={("on",)})
-    if root is None:
-        return None, sorted(diagnostics)
-    try:
-        notify = Notify.model_validate(root.data() or {})
-    except ValidationError as error:
-        return None, sorted({*diagnostics, *_diagnostics_of(error, root, within=("run", "notify"))})
-    for number, to in enumerate(notify.to):
-        if isinstance(to, RecipientFile) and (words := file_refusal(to, base_dir)):
+    root, notify, diagnostics = _validated(
+        Notify, parse(text, plain_keys={("on",)}), within=("run", "notify")
+    )
+    for number, to in enumerate(notify.to if notify is not None else ()):
+        if root is not None and isinstance(to, RecipientFile) and (words := file_refusal(to, base_dir)):
             diagnostics += _diagnostic(root, ("to", number), words)
     return (None, sorted(set(diagnostics))) if diagnostics else (notify, [])
+
+
+def _validated(
+    model: type[M], parsed: tuple[Node | None, list[Diagnostic]], *, within: Loc = ()
+) -> tuple[Node | None, M | None, list[Diagnostic]]:
+    """Return the document, the model where nothing is wrong with it, and what is wrong with either."""
+    root, diagnostics = parsed
+    if root is None:
+        return None, None, diagnostics
+    data = root.data()
+    try:
+        return root, model.model_validate({} if data is None and within else data), diagnostics
+    except ValidationError as error:
+        return root, None, [*diagnostics, *_diagnostics_of(error, root, within=within)]
 
 
 def located(path: str | Path, loc: Loc, words: str) -> str:

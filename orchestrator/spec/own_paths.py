@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,18 +75,11 @@ def own_paths(source: str) -> list[OwnPath]:
 def _assigned_once(tree: ast.Module) -> dict[str, ast.expr]:
     values: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
-        for target, value in _assignments(node):
-            values.setdefault(target, []).append(value)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    values.setdefault(target.id, []).append(node.value)
     return {name: assigned[0] for name, assigned in values.items() if len(assigned) == 1}
-
-
-def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                yield target.id, node.value
-    elif isinstance(node, ast.AnnAssign) and node.value is not None and isinstance(node.target, ast.Name):
-        yield node.target.id, node.value
 
 
 def _name_of(function: ast.expr) -> str | None:

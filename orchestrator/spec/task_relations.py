@@ -20,14 +20,13 @@ _ONE_ONLY = ("chief", "evaluator")
 
 def task_relations(parts: Parts) -> Said:
     """Yield everything that is wrong between strategy, tasks and hosts."""
-    for check in (_types, _fewest, _split, _options, _strategy_options, _places):
+    of_tasks = (_types, _fewest, _split) if parts.run.good("strategy", "tasks") else ()
+    for check in (*of_tasks, _options, _strategy_options, _places):
         yield from check(parts)
 
 
 def _types(parts: Parts) -> Said:
     run = parts.run.value
-    if not parts.run.good("strategy", "tasks"):
-        return
     strategy = STRATEGIES[run.strategy]
     tasks_by_type = tasks_of(run)
     for type_, tasks in tasks_by_type.items():
@@ -48,8 +47,6 @@ def _types(parts: Parts) -> Said:
 def _fewest(parts: Parts) -> Said:
     """Check replicas_min, the number of tasks with which the run may continue."""
     run = parts.run.value
-    if not parts.run.good("strategy", "tasks"):
-        return
     strategy = STRATEGIES[run.strategy]
     for type_, tasks in tasks_of(run).items():
         loc: Loc = ("run", "tasks", type_, "replicas_min")
@@ -70,8 +67,6 @@ def _fewest(parts: Parts) -> Said:
 def _split(parts: Parts) -> Said:
     """Check `gpus: split`, which finds the number of tasks and their GPUs by itself."""
     run = parts.run.value
-    if not parts.run.good("strategy", "tasks"):
-        return
     tasks_by_type = tasks_of(run)
     if all(tasks.gpus != SPLIT for tasks in tasks_by_type.values()):
         return

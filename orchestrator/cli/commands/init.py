@@ -72,7 +72,7 @@ def command(
     survey, machines = _examine(session, hosts or _asked(session), name, directory)
     for one in survey.hosts:
         session.say(_sentence(one))
-    layout = _layout(survey, machines, _as_run(script or _script()), name, _schema(session))
+    layout = _layout(survey, machines, _script(script), name, _schema(session))
     put(session, layout, name, output)
     session.put(output)
     missing = [one for one in survey.hosts if one.why is not None]
@@ -202,17 +202,13 @@ def _run_name() -> str:
     return name_of(os.path.basename(os.getcwd()).replace(".", "-")) or "training"
 
 
-def _script() -> str:
-    """Return the only script here that calls fit; else train.py."""
-    files = [*Path().glob("*.py"), *Path().glob("*/*.py")]
-    calls = [str(path) for path in files if ".fit(" in path.read_text(errors="replace")]
-    return calls[0] if len(calls) == 1 else "train.py"
-
-
-def _as_run(script: str) -> str:
-    """Return the module that a script in a package is, where it imports from that package; else the script."""
+def _script(given: str | None) -> str:
+    """Return the script; else the only one here that calls fit, else train.py. One in a package is its module."""
     from orchestrator.spec.own_paths import as_module
 
+    files = [*Path().glob("*.py"), *Path().glob("*/*.py")]
+    calls = [str(path) for path in files if not given and ".fit(" in path.read_text(errors="replace")]
+    script = given or (calls[0] if len(calls) == 1 else "train.py")
     module = as_module(script, ".")
     return module[1] if module is not None and not module[2] else script
 

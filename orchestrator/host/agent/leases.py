@@ -159,9 +159,17 @@ class Leases:
         if other is not None:
             done(gpu, _leased(gpu, gpu_lease.Holder(os.geteuid(), {}).user, self._wishes[other].about))
             return
+
+        def again(holder: Leased, wait_s: float = _AGAIN_S) -> None:
+            """Try again in a moment, or tell what is known of its holder."""
+            if tries:
+                self._loop.after(wait_s, lambda: self._ask(run, wish, gpu, done, tries - 1))
+            else:
+                done(gpu, holder)
+
         asking = gpu_lease.ask(gpu)
         if asking is None:
-            self._again(run, wish, gpu, done, tries)
+            again(_leased(gpu, None, {}))
             return
         open_ = [asking]
 
@@ -175,38 +183,24 @@ class Leases:
             except Exception:  # whatever a stranger answers, the agent goes on
                 holder = gpu_lease.Holder(None, {})
             connection.close()
-            if holder.has_closed:
-                self._again(run, wish, gpu, done, tries, holder.user)
+            if holder.has_closed:  # it has just ended, or has just begun
+                again(_leased(gpu, holder.user, {}))
+            elif self._is_ours(run, wish, gpu, holder):
+                done(gpu, None)
             else:
-                self._learn(run, wish, gpu, holder, done, tries)
+                other = _leased(gpu, holder.user, holder.answer)
+                age_s = time.time() - (other["since"] or 0.0)
+                # Both may hold what the other wants on another host: then the later one lets go, and the earlier waits.
+                if 0 <= age_s < _JUST_NOW_S and _order(run) < _order(other["run"] or ""):
+                    again(other, _YIELDS_S)
+                else:
+                    done(gpu, other)
 
         self._loop.watch(asking.fileno(), 1, answered)
         self._loop.after(ANSWER_S, answered)
 
-    def _again(
-        self,
-        run: str,
-        wish: _Wish,
-        gpu: int,
-        done: Callable[[int, Leased | None], None],
-        tries: int,
-        user: str | None = None,
-    ) -> None:
-        """Try again in a moment: its holder has just ended, or has just begun."""
-        if tries:
-            self._loop.after(_AGAIN_S, lambda: self._ask(run, wish, gpu, done, tries - 1))
-        else:
-            done(gpu, _leased(gpu, user, {}))
-
-    def _learn(
-        self,
-        run: str,
-        wish: _Wish,
-        gpu: int,
-        holder: Holder,
-        done: Callable[[int, Leased | None], None],
-        tries: int,
-    ) -> None:
+    def _is_ours(self, run: str, wish: _Wish, gpu: int, holder: Holder) -> bool:
+        """Return whether a process of the same run has it, whose lease is shared then."""
         lease = holder.shared
         is_ours = lease is not None and holder.answer.get("run") == run
         if lease is not None and is_ours and self._wishes.get(run) is wish and gpu not in self._held:
@@ -215,13 +209,7 @@ class Leases:
             self._hold(run, gpu, lease)
         elif lease is not None:
             lease.close()
-        other = _leased(gpu, holder.user, holder.answer)
-        age_s = time.time() - (other["since"] or 0.0)
-        if tries and not is_ours and 0 <= age_s < _JUST_NOW_S and _order(run) < _order(other["run"] or ""):
-            # Both may hold what the other wants on another host: the later one lets go, and the earlier one waits.
-            self._loop.after(_YIELDS_S, lambda: self._ask(run, wish, gpu, done, tries - 1))
-        else:
-            done(gpu, None if is_ours else other)
+        return is_ours
 
 
 def _order(run: str) -> tuple[str, str]:

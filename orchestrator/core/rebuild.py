@@ -101,19 +101,14 @@ def _is_inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in path.split("/")
 
 
-def of_their_own(record: Run, reports_by_host: ReportsByHost) -> dict[str, list[TaskReport]]:
+def of_their_own(record: Run, by_host: ReportsByHost) -> dict[str, list[TaskReport]]:
     """Return the reports of each host on its own tasks.
 
     Only its new host knows a task that has moved since the record. So a host other than the record's is believed,
     unless the record's host has the task alive and no host shows the other generation among its own tasks.
     """
     homes = {task.id: task.host for task in record.tasks}
-    own = [
-        report
-        for host in reports_by_host
-        for report in reports_by_host[host]
-        if homes.get(report.task) == host
-    ]
+    own = [report for host in by_host for report in by_host[host] if homes.get(report.task) == host]
     living = {report.task for report in own if report.phase != "exited"}
     shown = {report.generation for report in own}
     return {
@@ -122,16 +117,16 @@ def of_their_own(record: Run, reports_by_host: ReportsByHost) -> dict[str, list[
             for report in reports
             if homes.get(report.task) == host or report.task not in living or report.generation in shown
         ]
-        for host, reports in reports_by_host.items()
+        for host, reports in by_host.items()
     }
 
 
-def proven(record: Run, reports_by_host: ReportsByHost) -> int:
+def proven(record: Run, by_host: ReportsByHost) -> int:
     """Return the gang's generation: the newest that the record or any shim shows, leaving out a standby's."""
     alone = STRATEGIES[record.plan.strategy].alone
     shown = [
         report.generation
-        for reports in _without_standby(record, reports_by_host).values()
+        for reports in _without_standby(record, by_host).values()
         for report in reports
         if report.task.type not in alone
     ]
@@ -142,7 +137,7 @@ _AT_THE_GATE = ("starting", "ready", "unknown")
 _NOT_RELEASED = (*_AT_THE_GATE, "exited")
 
 
-def _without_standby(record: Run, reports_by_host: ReportsByHost) -> ReportsByHost:
+def _without_standby(record: Run, by_host: ReportsByHost) -> ReportsByHost:
     """Return the reports without those of a standby: tasks at their gates while an older generation trains.
 
     A generation begins only after the older one has ended. A host that was given up may still run tasks of the older
@@ -150,10 +145,7 @@ def _without_standby(record: Run, reports_by_host: ReportsByHost) -> ReportsByHo
     """
     alone = STRATEGIES[record.plan.strategy].alone
     running = [
-        report
-        for reports in reports_by_host.values()
-        for report in reports
-        if report.phase not in _NOT_RELEASED
+        report for reports in by_host.values() for report in reports if report.phase not in _NOT_RELEASED
     ]
     gang = max((report.generation for report in running if report.task.type not in alone), default=None)
 
@@ -165,47 +157,45 @@ def _without_standby(record: Run, reports_by_host: ReportsByHost) -> ReportsByHo
         beside = any(other.task == report.task and other.generation < report.generation for other in running)
         return report.generation == known or of_gang or beside
 
-    return {
-        host: [report for report in reports if not waits(report)] for host, reports in reports_by_host.items()
-    }
+    return {host: [report for report in reports if not waits(report)] for host, reports in by_host.items()}
 
 
-def unaccounted(record: Run, reports_by_host: ReportsByHost) -> list[str]:
+def unaccounted(record: Run, by_host: ReportsByHost) -> list[str]:
     """Return the hosts that did not answer and may have tasks of the run whose process the record does not know."""
-    silent = sorted(host.name for host in record.hosts if host.name not in reports_by_host)
-    gang = proven(record, reports_by_host)
+    silent = sorted(host.name for host in record.hosts if host.name not in by_host)
+    gang = proven(record, by_host)
     if gang == record.generation:
         unknown = {task.host for task in record.tasks if task.pid is None}
         return [name for name in silent if name in unknown]
-    shown = _places(record, gang, reports_by_host)
+    shown = _places(record, gang, by_host)
     complete = all(task.id in shown for task in record.tasks) and None not in record.replacements.values()
     return [] if complete else silent
 
 
-def rebuilt(record: Run, reports_by_host: ReportsByHost, *, at: Instant, written_at: Instant) -> Run:
+def rebuilt(record: Run, by_host: ReportsByHost, *, at: Instant, written_at: Instant) -> Run:
     """Return the run in the phase that its tasks show.
 
     Args:
-        reports_by_host: the reports of each host that answered.
+        by_host: the reports of each host that answered.
         at: now.
         written_at: when the record was written, by the clock of its writer. Waits go on from there.
     """
     run = replace(rebased(record, at - written_at), standby=Standby())
-    generations = [report.generation for reports in reports_by_host.values() for report in reports]
-    reports_by_host = _without_standby(record, reports_by_host)
-    gang = proven(run, reports_by_host)
+    generations = [report.generation for reports in by_host.values() for report in reports]
+    by_host = _without_standby(record, by_host)
+    gang = proven(run, by_host)
     is_behind = gang > run.generation
     if is_behind:
-        run = _caught_up(run, gang, reports_by_host)
-    released = (record.phase is Phase.RUNNING and not is_behind) or _is_released(run, reports_by_host)
+        run = _caught_up(run, gang, by_host)
+    released = (record.phase is Phase.RUNNING and not is_behind) or _is_released(run, by_host)
     tasks = tuple(
-        _task(run, task, reports_by_host.get(task.host, ()), at, is_behind=is_behind, released=released)
+        _task(run, task, by_host.get(task.host, ()), at, is_behind=is_behind, released=released)
         for task in run.tasks
     )
     return replace(
         run,
         tasks=tasks,
-        hosts=tuple(_forgotten(host, at, reports_by_host.get(host.name, ())) for host in run.hosts),
+        hosts=tuple(_forgotten(host, at, by_host.get(host.name, ())) for host in run.hosts),
         generation=gang,
         generation_last=max([run.generation_last, gang, *generations]),
         # The position is learned again, since nobody knows how long it stood still while no coordinator ran.
@@ -219,11 +209,11 @@ def rebuilt(record: Run, reports_by_host: ReportsByHost, *, at: Instant, written
     )
 
 
-def _places(run: Run, gang: int, reports_by_host: ReportsByHost) -> dict[TaskId, str]:
+def _places(run: Run, gang: int, by_host: ReportsByHost) -> dict[TaskId, str]:
     """Return the host on which the shims show each task, in that generation or, restarted individually, a later one."""
     homes = {task.id: task.host for task in run.tasks}
     shown: dict[TaskId, str] = {}
-    for host, reports in reports_by_host.items():
+    for host, reports in by_host.items():
         for report in reports:
             # Two names of one machine report the same tasks; the name in the record is used.
             if report.generation >= gang and (report.task not in shown or homes.get(report.task) == host):
@@ -231,13 +221,13 @@ def _places(run: Run, gang: int, reports_by_host: ReportsByHost) -> dict[TaskId,
     return shown
 
 
-def _caught_up(run: Run, gang: int, reports_by_host: ReportsByHost) -> Run:
+def _caught_up(run: Run, gang: int, by_host: ReportsByHost) -> Run:
     """Return the run as it is at the start of a generation that has no record.
 
     The checkpoint that this generation was seeded from is not known. Its tasks are where the shims show them, as far as
     that fits the plan, otherwise where they were.
     """
-    shown = _places(run, gang, reports_by_host)
+    shown = _places(run, gang, by_host)
     has_grown = not shown.keys() <= {task.id for task in run.tasks}
     replacements = {
         slot: name for slot, name in run.replacements.items() if name is not None or not has_grown
@@ -320,12 +310,12 @@ def _phase(known: TaskPhase, report: TaskReport) -> TaskPhase:
     return TaskPhase.STARTING
 
 
-def _is_released(run: Run, reports_by_host: ReportsByHost) -> bool:
+def _is_released(run: Run, by_host: ReportsByHost) -> bool:
     """Return whether the gang has passed its gates, as its tasks show: one runs, or all that is left have ended."""
     gang = {task.id for task in run.tasks if not is_individual(run, task)}
     phases = {
         report.phase
-        for reports in reports_by_host.values()
+        for reports in by_host.values()
         for report in reports
         if report.task in gang and report.generation == run.generation
     }

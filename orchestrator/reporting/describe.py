@@ -129,17 +129,14 @@ def _rendezvous(run: Run, rendezvous: Rendezvous, now: Instant) -> str:
 def _arriving(run: Run, task: Task, now: Instant) -> str:
     host = run.host(task.host)
     if host.link is not Link.CONNECTED:
-        return f"{task.id} on {task.host} (host unreachable, last heard {_ago(host.heard_at, now)})"
+        heard = f"{duration(now - host.heard_at)} ago" if host.heard_at is not None else "never"
+        return f"{task.id} on {task.host} (host unreachable, last heard {heard})"
     doing = f"pid {task.pid} is importing" if task.pid else "no process yet"
     return f"{task.id} on {task.host} ({doing})"
 
 
 def _for(since_at: Instant | None, now: Instant) -> str:
     return f" for {duration(now - since_at)}" if since_at is not None else ""
-
-
-def _ago(at: Instant | None, now: Instant) -> str:
-    return f"{duration(now - at)} ago" if at is not None else "never"
 
 
 def _running(run: Run, running: Running, now: Instant) -> Reason:

@@ -120,10 +120,6 @@ def _choice(loc: Loc, ctx: Mapping[str, Any], node: Node | None) -> str:
     return f"must be one of {', '.join(known)}; {_got(node)}{hint}"
 
 
-def _too_short(loc: Loc, _ctx: Mapping[str, Any], _node: Node | None) -> str:
-    return "there is none; list at least one host with its name" if loc == ("hosts",) else "must not be empty"
-
-
 def _mapping(_loc: Loc, _ctx: Mapping[str, Any], node: Node | None) -> str:
     return f"must be a mapping (lines of key: value), and this is {_kind(node)}"
 
@@ -145,7 +141,9 @@ _BY_TYPE: Mapping[str, Callable[[Loc, Mapping[str, Any], Node | None], str]] = {
     "literal_error": _choice,
     "greater_than_equal": _bound("at least", "ge"),
     "less_than_equal": _bound("at most", "le"),
-    "too_short": _too_short,
+    "too_short": lambda loc, _ctx, _node: (
+        "there is none; list at least one host with its name" if loc == ("hosts",) else "must not be empty"
+    ),
     "too_long": lambda _loc, ctx, _node: (
         f"must be at most {ctx['max_length']} long; it has {ctx['actual_length']}"
     ),

@@ -59,16 +59,15 @@ def refusal(url: str) -> str | None:
         return f"{of}:// shows a message on this machine's own screen; choose a service that reaches you elsewhere"
     if apprise.Apprise.instantiate(url, suppress_exceptions=True) is not None:
         return None
-    known = {name for one in apprise.Apprise().details()["schemas"] for name in _schemes(one)}
+    schemas = apprise.Apprise().details()["schemas"]
+    known = {
+        name for one in schemas for kind in ("protocols", "secure_protocols") for name in one.get(kind) or ()
+    }
     if of in ("http", "https"):
         return f"{of}:// is no service; for a webhook write json{'s' if of == 'https' else ''}://HOST/PATH"
     if of not in known:
         return f"{of}:// is no service that apprise knows{did_you_mean(of, sorted(known))}"
     return f"is no complete URL of {of}; see https://appriseit.com/services/ for its form"
-
-
-def _schemes(described: dict[str, Any]) -> set[str]:
-    return {*(described.get("protocols") or ()), *(described.get("secure_protocols") or ())}
 
 
 def quiet_apprise() -> Any:

@@ -155,7 +155,8 @@ def outstanding(run: Run, name: str, at: Instant) -> list[Action]:
     chief_here = run.task(run.chief).host == name
     if chief_here and final_verification.asked_at(run) is not None:
         actions.append(VerifyCheckpoint(host=name, generation=run.generation))
-    if name in unproven(run) or _owes_proof(run, name):
+    is_ending = run.phase is Phase.STOPPING and run.proof is not None
+    if name in unproven(run) or (is_ending and name in to_prove(run)):
         return [*actions, SweepHost(host=name, generation=run.generation_last)]
     if run.phase.is_terminal:
         return []
@@ -187,10 +188,6 @@ def _ends_all(run: Run) -> bool:
     """Return whether every task was told to end; before `force_at` some may end by themselves."""
     state = run.phase_state
     return isinstance(state, Backoff) or (isinstance(state, Stopping) and state.force_at is None)
-
-
-def _owes_proof(run: Run, name: str) -> bool:
-    return run.phase is Phase.STOPPING and run.proof is not None and name in to_prove(run)
 
 
 def host_refused(turn: Turn, event: HostRefused) -> None:

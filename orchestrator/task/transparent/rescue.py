@@ -57,6 +57,8 @@ class Rescue:
         self._atomics: weakref.WeakKeyDictionary[Any, Atomic] = weakref.WeakKeyDictionary()
         self._ordered = threading.Event()
         self._compare = False
+        self._is_always = True
+        """Whether it can be done at any moment: tf_keras goes on only within an epoch."""
         self.chosen = threading.Event()
         """Set where this one of several survivors is to write."""
         self._began_at = 0.0
@@ -132,8 +134,12 @@ class Rescue:
     # --- the order ------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Return whether there is something to hand over; False if the script wants to be told before it is stopped."""
-        return self._hand_over is not None and self.refusal() is None and not this_task.has_own_hooks
+        """Return whether the training may be stopped although nothing has failed, since its next step is handed over.
+
+        False if the script wants to be told before it is stopped.
+        """
+        could = self._hand_over is not None and self.refusal() is None
+        return could and self._is_always and not this_task.has_own_hooks
 
     def order(self, *, compare: bool = False) -> bool:
         """Let the main thread's step fail, which then hands over. Return False where there is nothing to hand over."""
@@ -154,6 +160,7 @@ class Rescue:
         After its end it is handed over what it has come to, until the next fit has begun.
         """
         self._of_fit = functools.partial(self._held, model, setting, setting.fits)
+        self._is_always = setting.library != "tf_keras"
         try:
             return fit()
         except Exception as e:

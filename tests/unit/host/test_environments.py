@@ -78,12 +78,12 @@ def test_old_environments_are_removed_and_none_that_a_run_has_a_use_for(home: Pa
 
 def test_a_setup_that_has_just_begun_has_said_nothing() -> None:
     os.rmdir(environments.root())
-    assert environments.said("abc") == ""
+    assert environments.last_line("abc") == ""
     os.makedirs(environments.root())
-    assert environments.said("abc") == ""
+    assert environments.last_line("abc") == ""
     for name, words in (("abc-x86.log", "one\ntwo\n"), ("abcd-x86.log", "another's\n")):
         Path(environments.root(), name).write_text(words)
-    assert environments.said("abc") == "two"
+    assert environments.last_line("abc") == "two"
 
 
 def test_an_environment_of_a_python_that_was_replaced_is_made_anew() -> None:

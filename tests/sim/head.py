@@ -227,7 +227,10 @@ class Head:
 
     def _changed(self, before: Run, after: Run) -> None:
         if not self.is_stale:
-            self.world.runs[after.run_id].checks.changed(before, after)
+            checks = self.world.runs[after.run_id].checks
+            is_mine = after.epoch == self.epoch or after.phase.is_terminal
+            checks.demand(is_mine, "epoch", f"epoch {self.epoch} decides as epoch {after.epoch}")
+            checks.changed(before, after)
         if before.phase is Phase.QUEUED and after.phase is Phase.PENDING:
             self.executor.open(after, [host.name for host in after.hosts])
         if after.phase.is_terminal and not before.phase.is_terminal:

@@ -153,9 +153,9 @@ def _writes(plan: Plan, met: Iterable[Met]) -> Iterator[Finding]:
     )
     if plan.checkpoint is None or not rates:
         return
-    told = listed([f"{size(rate)}/s on {name}" for rate, name in rates])
+    speeds = listed([f"{size(rate)}/s on {name}" for rate, name in rates])
     slow = rates[0][0] < SLOW_WRITE_BYTES_PER_S
-    said = f"{plan.checkpoint.dir} is written, and synced, with {told}"
+    said = f"{plan.checkpoint.dir} is written, and synced, with {speeds}"
     yield finding("storage.slow" if slow else "storage.speed", said, rates[0][1] if slow else None)
 
 

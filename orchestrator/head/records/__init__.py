@@ -1,1 +1,1 @@
-"""What the head keeps on disk so that people can read it: logs, history, checkpoints."""
+"""The records that the head keeps on disk for people: logs, history, checkpoints."""

@@ -1,4 +1,4 @@
-"""What the runs have spent their time on, from the journal's events and the histories. It reads, and writes nothing."""
+"""Accounts of how runs spent their time, from the journal's events and the histories. Nothing is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Accounts:
         watches: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`watches`: it is the coordinator that asks, so somebody looks now."""
+        """`watches`: whether the coordinator asks, which watches the runs now."""
         self._journal, self._run_dir, self._watches, self._clock = journal, run_dir, watches, clock
         self._events: dict[str, list[Event]] = {}
         self._final: dict[str, Account] = {}
@@ -41,11 +41,11 @@ class Accounts:
         self._lock = threading.Lock()
 
     def of(self, run_id: str) -> Account | None:
-        """Return the account of a run until now; None where the journal tells nothing of it."""
+        """Return the account of a run until now; None where the journal has no events of it."""
         return self.of_each([run_id]).get(run_id)
 
     def of_each(self, run_ids: Iterable[str]) -> dict[str, Account]:
-        """Return the accounts of runs until now, of those of which the journal tells anything."""
+        """Return the accounts until now of those runs of which the journal has events."""
         with self._lock:
             self._refresh()
             accounts = {run_id: self._account(run_id) for run_id in run_ids}
@@ -79,7 +79,7 @@ class Accounts:
             with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as db:
                 rows = db.execute(_NEW, (self._seq, *sorted(kind.value for kind in KINDS))).fetchall()
         except sqlite3.Error:
-            return  # it is tried again at the next question; the journal's own reader says what is wrong
+            return  # it is tried again at the next call; the journal's own reader reports the error
         for seq, written_at, run_id, name, generation, data in rows:
             kind, self._seq = kind_of(name), seq
             if kind is not None:
@@ -88,7 +88,7 @@ class Accounts:
 
 
 def _slim(data: str) -> dict[str, float | None]:
-    """Return what an account reads of an event's data."""
+    """Return the parts of an event's data that an account reads."""
     content = json.loads(data)
     down = content.get("downtime") or {}
     kept = {name: content.get(name) for name in ("global_step", "steps_lost", "gpus", "seeding_s")}

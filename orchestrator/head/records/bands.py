@@ -1,7 +1,7 @@
-"""The document of a band: what many tasks, hosts or GPUs measure of one kind, in lines that one can read.
+"""The document of a band: one measurement of many tasks, hosts or GPUs, in a few lines.
 
-More than a dozen lines are a tangle. So a band says what the middle of them has, between what four fifths of them lie,
-and which three are furthest from the middle: one of these is usually who one looks for.
+A plot of more than a dozen lines cannot be read. So a band has the median, the range of four fifths of the values, and
+the three lines that are furthest from the median.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Member = tuple[str, str]
 
 
 def family(task: str, name: str) -> tuple[str, str]:
-    """Return whose series it is and of which kind: all GPUs of all hosts are one family.
+    """Return the family of a series: the kind of its owner, and the measurement. All GPUs are one family.
 
     >>> family("worker:0", "cpu_percent"), family("host:a", "gpu3_power_w")
     (('task', 'cpu_percent'), ('gpu', 'power_w'))
@@ -35,7 +35,7 @@ def family(task: str, name: str) -> tuple[str, str]:
 
 
 def called(task: str, name: str) -> str:
-    """Return how a line of a band is called.
+    """Return the label of a line of a band.
 
     >>> called("worker:0", "cpu_percent"), called("host:a", "gpu3_power_w")
     ('worker:0', 'a GPU 3')
@@ -60,7 +60,7 @@ def document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict[str, A
 
 
 def band(series: Mapping[Member, Mapping[int, float]]) -> dict[str, Any]:
-    """Return the lines, over a common axis; null where one was not measured.
+    """Return the lines over a common axis. Values that were not measured are null.
 
     >>> drawn = band({("w", "x"): {0: 1.0}, ("v", "x"): {0: 2.0}, ("u", "x"): {0: 9.0, 10: 9.0}})
     >>> drawn["x"], drawn["middle"], drawn["outliers"][0]["called"]

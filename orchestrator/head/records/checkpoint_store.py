@@ -35,7 +35,7 @@ class CheckpointStore:
         self._coming: dict[str, _Coming] = {}
         """The partial chunks that were appended to."""
 
-    # -- what is here --------------------------------------------------------------------------------------
+    # -- complete snapshots --------------------------------------------------------------------------------
 
     def newest(self) -> Manifest | None:
         """Return the manifest of the newest complete snapshot that was not rolled back."""
@@ -70,21 +70,21 @@ class CheckpointStore:
         except FileNotFoundError:
             return 0
 
-    # -- what comes ----------------------------------------------------------------------------------------
+    # -- arriving snapshots --------------------------------------------------------------------------------
 
     def append(self, chunk: str, data: bytes) -> None:
-        """Append to a partial chunk. It stays on disk if the transfer breaks off. `close` is due at the end."""
+        """Append to a partial chunk, which stays on disk if the transfer breaks off. Call `close` at the end."""
         coming = self._coming.get(chunk)
         if coming is None:
             coming = self._coming[chunk] = _Coming(self._part(chunk))
         try:
             coming.add(data)
-        except OSError:  # part of it may be on disk: then what is there must be read again
+        except OSError:  # a part of the data may be on disk, so the chunk must be summed again from there
             self._coming.pop(chunk).file.close()
             raise
 
     def close(self) -> None:
-        """Close the chunks of which only parts have come."""
+        """Close the files of partial chunks."""
         while self._coming:
             self._coming.popitem()[1].file.close()
 
@@ -100,7 +100,7 @@ class CheckpointStore:
     def finish(self, chunk: str) -> bool:
         """Complete a chunk, and return whether it matches its SHA-256. A chunk that does not is removed.
 
-        What came in parts was summed as it came. A chunk of which a part came earlier is read.
+        Its sum was computed as it arrived, unless a part of it arrived earlier: then it is read again.
         """
         part = self.path(chunk) + ".part"
         coming = self._coming.pop(chunk, None)
@@ -158,13 +158,13 @@ class CheckpointStore:
         self._forget(set())
 
     def make_room(self, manifest: Manifest) -> None:
-        """Remove what is left of snapshots that never were complete, except for this one, which is to be pulled."""
+        """Remove the chunks of incomplete snapshots, except those of this one, which is to be pulled."""
         self._forget({chunk for _, _, _, made_of in manifest["files"] for chunk in made_of})
 
     def _forget(self, used: set[str]) -> None:
-        """Remove the manifests beyond `keep`, and the chunks that no manifest uses, nor is `used`.
+        """Remove the manifests beyond `keep`, and the chunks that are neither in `used` nor in a manifest that stays.
 
-        What was set aside stays until a person removes it.
+        Snapshots that were set aside stay until a person removes them.
         """
         manifests = sorted(self._load(""), key=_age, reverse=True)
         for manifest in [*manifests[: self._keep], *self._load(_ASIDE)]:
@@ -182,12 +182,12 @@ class CheckpointStore:
 
 
 class _Coming:
-    """A partial chunk. Its file stays open: to open it for each part took an eighth of a transfer's CPU."""
+    """A partial chunk. Its file stays open, since opening it for each part took an eighth of a transfer's CPU time."""
 
     def __init__(self, file: FileIO) -> None:
         self.file = file
         self.sum: hashlib._Hash | None = None if file.tell() else hashlib.sha256()
-        """The SHA-256 of what has come. None: a part came earlier."""
+        """The SHA-256 of the data so far; None where a part arrived earlier."""
 
     def add(self, data: bytes) -> None:
         rest = memoryview(data)

@@ -1,7 +1,7 @@
-"""The code of a run as it was pushed, kept beside its logs: what `orch diff` compares with.
+"""The code of a run as it was pushed, kept beside its logs so that `orch diff` can compare with it.
 
-One archive with the list of all files by content, and the texts of those that are short, so that a change can be shown
-line by line. Nothing depends on it: where it cannot be written, less can be compared.
+One archive has the SHA-256 of all files, and the texts of short ones, so that changes can be shown line by line. If it
+cannot be written, `orch diff` shows less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LIST = "files.json"
 _TEXTS = "texts/"
 
 TEXT_BYTES_MAX = 256 << 10
-"""The longest file of which the text is kept."""
+"""The largest file whose text is kept."""
 
 TEXTS_BYTES_MAX = 8 << 20
 """How much text is kept of one run, before it is compressed. Scripts are far below it."""
@@ -31,12 +31,12 @@ TEXTS_BYTES_MAX = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A tree of code: its files by path, with what decides whether they are the same, and their texts."""
+    """A tree of code: its files by path, and their texts."""
 
     files: Mapping[str, tuple[str, int]]
-    """SHA-256 and mode."""
+    """By path, SHA-256 and mode."""
     text: Callable[[str], str | None]
-    """None where the text is not known: the file is long, or no text."""
+    """Returns the text of a file; None where it is not kept: the file is long, or not text."""
 
 
 def keep(directory: str, workdir: str, tree: Sequence[codetree.CodeFile]) -> None:
@@ -95,7 +95,7 @@ def of_workdir(workdir: str, tree: Sequence[codetree.CodeFile]) -> Code:
 
 
 def _data(path: str) -> bytes:
-    """Return the beginning of a file, a byte more than is kept; nothing where it cannot be read."""
+    """Return at most TEXT_BYTES_MAX + 1 bytes of a file; none where it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(TEXT_BYTES_MAX + 1)

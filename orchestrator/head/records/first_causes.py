@@ -16,11 +16,11 @@ from orchestrator.both import durable
 
 
 def put(directory: str, newest_cause: Mapping[str, Any] | None, *, now: float) -> None:
-    """Write down what ended the newest generation; None: the run succeeded. Raises OSError where the disk refuses.
+    """Record what ended the newest generation; None: the run succeeded. Raises OSError where the disk refuses.
 
     `now` is the Unix time to record where no host's clock says when the generation ended.
     """
-    # They are copies, which the journal gives again: a power cut may take them.
+    # They are not synced: after a power cut they are written again from the journal.
     durable.write_json(os.path.join(directory, "first_cause.json"), newest_cause, durable=False)
     if newest_cause is None:
         return

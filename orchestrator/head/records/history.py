@@ -1,8 +1,8 @@
-"""The history of one run: what its heartbeats measured, in a SQLite file of its own, thinned out with age.
+"""The history of one run: the measurements of its heartbeats, in a SQLite file of its own, thinned out with age.
 
 A value is put into a bucket of each tier: 1 s, 10 s and 1 min. A bucket keeps the first, the smallest, the largest and
-the last value, and the steps that they belong to: so a peak is never averaged away. Nothing is decided by a history.
-One that cannot be written loses plots, and no run; one that is damaged is put aside, and a new one is begun.
+the last value, and their steps, so that no peak is averaged away. No decision depends on a history: if it cannot be
+written, only plots are lost. A damaged file is put aside, and a new one is begun.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BYTES_MAX = 128 << 20
 
 _PAGE_BYTES = 4096
 _PENDING_MAX = 200_000
-"""How many buckets wait in memory for a disk that is full."""
+"""How many buckets wait in memory while the disk is full."""
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, task TEXT NOT NULL, name TEXT NOT NULL, "
@@ -80,18 +80,18 @@ class Bucket:
     n: int = 1
 
     def add(self, step: int | None, value: float) -> None:
-        """Take in a later value."""
+        """Add a later value."""
         self.min, self.max, self.last = min(self.min, value), max(self.max, value), value
         self.step_last, self.n = step, self.n + 1
 
     def join(self, later: Bucket) -> None:
-        """Take in the bucket that follows."""
+        """Add the bucket that follows."""
         self.min, self.max = min(self.min, later.min), max(self.max, later.max)
         self.last, self.step_last, self.n = later.last, later.step_last, self.n + later.n
 
 
 class NonFinite(NamedTuple):
-    """A value was no finite number: at which step first, `nan`, `inf` or `-inf`, and the Unix time."""
+    """The first value of a metric that was not finite: the step, `nan`, `inf` or `-inf`, and the Unix time."""
 
     step: int
     value: str
@@ -111,7 +111,7 @@ class Series:
 
 
 class History:
-    """Writes one run's history. One thread uses it; a failure is said once, and loses what it could not write."""
+    """Writes one run's history. One thread uses it. A failure is logged once; values that were not written are lost."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -137,7 +137,7 @@ class History:
         *,
         tiers: Iterable[int] = TIERS,
     ) -> None:
-        """Take in what a task had at that time. Written with the next `flush`."""
+        """Add values of a task at that time. The next `flush` writes them."""
         for name, value in values.items():
             series = self._series(task, name)
             if series is None:
@@ -154,7 +154,7 @@ class History:
                     self._pending[series, tier, begin, generation] = bucket
 
     def moved(self, generation: int, moved: Moved) -> None:
-        """Remember when the position of a generation moved."""
+        """Record when the position of a generation moved."""
         before = self._moves.get(generation, moved)
         self._moves[generation] = replace(
             moved,
@@ -164,11 +164,11 @@ class History:
         )
 
     def watched(self, at: float) -> None:
-        """Remember that somebody looked."""
+        """Record that a coordinator watched the run at that time."""
         self._watched = (self._watched[0] if self._watched is not None else at, at)
 
     def not_finite(self, at: float, generation: int, values: Mapping[str, tuple[int, str]]) -> None:
-        """Remember at which step metrics of the run were not finite first. No bucket can hold such a value."""
+        """Record at which step metrics were first not finite. Buckets cannot hold such values."""
         for name, (step, value) in values.items():
             if (series := self._series("", name)) is not None:
                 self._nonfinite.setdefault((series, generation), NonFinite(step, value, at))
@@ -299,7 +299,7 @@ def moves(path: str) -> dict[int, Moved]:
 
 
 def watches(path: str) -> list[tuple[float, float]]:
-    """Return from when to when a coordinator looked at the run; none where nobody has kept that."""
+    """Return the spans in which a coordinator watched the run; none where that was not recorded."""
     return [(begin, end) for begin, end in _rows(path, "SELECT begin, end FROM watched ORDER BY begin")]
 
 
@@ -361,7 +361,7 @@ def cells(
 
 
 def _tier(path: str, series: int, begin: float | None) -> int:
-    """Return the finest tier that still has what was measured at `begin`, as far as any has."""
+    """Return the finest tier that still has values at `begin`, or the one that reaches back furthest."""
     rows = _rows(path, "SELECT tier, min(begin) FROM buckets WHERE series = ? GROUP BY tier", (series,))
     if not rows:
         return max(TIERS)
@@ -371,7 +371,7 @@ def _tier(path: str, series: int, begin: float | None) -> int:
 
 
 def _thinned(buckets: list[Bucket], wanted: int) -> Iterable[Bucket]:
-    """Join neighbours of a generation, so that as many are left as are wanted. The same input gives the same."""
+    """Join neighbouring buckets of a generation until at most `wanted` are left."""
     if len(buckets) <= wanted:
         return buckets
     width = -(-len(buckets) // max(1, wanted))

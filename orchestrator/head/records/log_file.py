@@ -17,7 +17,7 @@ _STAMP = re.compile(rb"^\d+\.\d{6}(?= [oe] )", re.MULTILINE)
 OWN = "w"
 
 LEVEL_OF_STREAM: Mapping[str, Level] = {"g": "warning", OWN: "error"}
-"""The level of what no task has printed: a gap, and a first cause."""
+"""The level of lines that no task printed: a gap, and a first cause."""
 
 
 class LogLine(NamedTuple):

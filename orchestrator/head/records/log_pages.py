@@ -1,7 +1,7 @@
-"""Pages of a run's logs: read backwards from a place, merged by time, filtered, and never more than was asked for.
+"""Pages of a run's logs: read backwards from a place, merged by time, filtered, and of a limited size.
 
-A place is the offset in each task's copy: `worker:0/2/4812,worker:1/2/99`. So a page is found again however much was
-written meanwhile, and what follows a place is what is new.
+A place is the offset in each task's copy: `worker:0/2/4812,worker:1/2/99`. It stays valid while the logs grow, and the
+lines after it are the new ones.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from orchestrator.reporting.log_level import Level, backwards, is_serious, is_wi
 
 LINES_MAX = 1000
 BYTES_MAX = 8 << 20
-"""How much of the logs one request reads; a filter that finds little says up to when it has looked."""
+"""How much of the logs one request reads. The answer says up to which time they were searched."""
 
 FILES_MAX = 400
-"""The newest generations' are read."""
+"""How many logs are read: those of the newest generations."""
 
 TEXT_CHARS_MAX = 4000
 
 SAME_S = 2.0
-"""Within which lines of several tasks are the same line."""
+"""Equal lines of several tasks within this time count as the same line."""
 
 _BLOCK_BYTES = 1 << 16
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?", re.IGNORECASE)
@@ -68,10 +68,10 @@ class _Filter:
 def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of a run's logs. ValueError where the query is not understood.
 
-    Query: `task` (several with commas), `generation`, `level` (at least so serious), `q` (a part of the text),
-    `differs` (only lines that few tasks have), `limit`, and one of `before`, `next` (the first lines behind it) and
-    `after` (the newest lines behind it): a place that an earlier page has told; or `until`: a Unix time, or `at`: the
-    id of a line, for the page that ends with its time. Without a place: the newest lines.
+    Query: `task` (several with commas), `generation`, `level` (the lowest), `q` (a part of the text), `differs` (only
+    lines that few tasks have), `limit`, and one of `before`, `next` (the first lines after it) and `after` (the newest
+    lines after it): a place from an earlier page; or `until`: a Unix time, or `at`: the id of a line, for the page that
+    ends with its time. Without a place: the newest lines.
     """
     limit = min(int(query.get("limit") or 300), LINES_MAX)
     tasks = [task for task in (query.get("task") or "").split(",") if task] or None
@@ -121,7 +121,7 @@ def _older(
 
 @dataclass(slots=True)
 class _Read:
-    """Up to where a page has read."""
+    """The progress of reading a page."""
 
     begins: Place
     budget: _Budget
@@ -143,7 +143,7 @@ class _Read:
 
 
 def _newer(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, limit: int) -> dict[str, Any]:
-    """Return what was written since; of much, the newest, and how many lines were left out."""
+    """Return the lines written since; if they are too many, the newest, and how many were left out."""
     ends = {**after, **{key: _whole(path) for key, path in files.items()}}
     # The first block of each is looked at in any case.
     budget = _Budget(BYTES_MAX + len(files) * _BLOCK_BYTES)
@@ -158,7 +158,7 @@ def _newer(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, 
 
 
 def _next(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, limit: int) -> dict[str, Any]:
-    """Return the first lines behind a place, with the place behind them, and whether no line follows."""
+    """Return the first lines after a place, the place after them, and whether no line follows."""
     wholes = {key: _whole(path) for key, path in files.items()}
     begins = {key: after.get(key, 0) for key in files}
     lines: list[_Line] = []
@@ -177,7 +177,7 @@ def _next(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, l
 
 
 def _ahead(files: Mapping[tuple[str, int], str], begins: Place, wholes: Place, limit: int) -> Place:
-    """Return the place behind the next `limit` lines of all files, by time; past the end of a file that has no more."""
+    """Return the place after the next `limit` lines of all files, by time; the end of a file that has no more."""
     ends = {key: min(begins[key], wholes[key]) for key in files}
     parts = [_forwards(path, key, ends[key], wholes[key]) for key, path in files.items()]
     return ends | {key: end for _, key, end in islice(heapq.merge(*parts), limit)}
@@ -186,7 +186,7 @@ def _ahead(files: Mapping[tuple[str, int], str], begins: Place, wholes: Place, l
 def _forwards(
     path: str, key: tuple[str, int], at: int, whole: int
 ) -> Iterator[tuple[float, tuple[str, int], int]]:
-    """Yield of each line its time, its file, and the offset behind it."""
+    """Yield for each line its time, its file, and the offset after it."""
     time = 0.0
     with open(path, "rb") as file:
         file.seek(at)
@@ -226,7 +226,7 @@ def _as_document(each: _Line) -> dict[str, Any]:
 
 
 def _shown(text: str) -> str:
-    """Return what is shown of a line: of one that was written over and over (by carriage returns), the end of it.
+    """Return the shown part of a long line: its end if it was overwritten (by carriage returns), else its beginning.
 
     >>> _shown("1/9\\r2/9\\r3/9"), len(_shown("x" * 9000)), len(_shown("bar\\r" + "x" * 9000))
     ('1/9\\r2/9\\r3/9', 4000, 4000)
@@ -245,7 +245,7 @@ def whole(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> Iterator[str]
 
 
 def _parts(lines: Iterator[LogLine]) -> Iterator[str]:
-    """Yield hundreds of lines at a time: a part of a download costs more than a line of it."""
+    """Yield hundreds of lines at a time, since each part of a download is expensive."""
     for first in lines:
         some = [first, *islice(lines, 499)]
         yield "".join(f"{_utc(line.time)} {line.task}/{line.generation} {line.text}\n" for line in some)
@@ -266,7 +266,7 @@ def _time_of(files: Mapping[tuple[str, int], str], line: str) -> float:
 
 
 def _at_time(path: str, time: float) -> int:
-    """Return the offset behind the last line that is not later. Times grow in a log, so it is found by halves."""
+    """Return the offset after the last line that is not later, by bisection, since times grow in a log."""
     low, high = 0, _whole(path)
     with open(path, "rb") as file:
         while low < high:
@@ -275,7 +275,7 @@ def _at_time(path: str, time: float) -> int:
             if middle > low:
                 file.readline()
             begin, raw = file.tell(), file.readline()
-            # A line that a rotation has cut has no time: the next one that has tells.
+            # A line that a rotation has cut has no time: use the next line that has one.
             while begin < high and raw and not (at := parse(raw, "", 0, 0.0).time):
                 begin, raw = file.tell(), file.readline()
             if begin >= high or not raw or at > time:
@@ -287,7 +287,7 @@ def _at_time(path: str, time: float) -> int:
 
 @dataclass(slots=True)
 class _Same:
-    """A line, numbers aside, and the tasks that have it within two seconds."""
+    """A line without its numbers, and the tasks that have it within SAME_S."""
 
     began: float
     tasks: set[str] = field(default_factory=set)
@@ -325,7 +325,7 @@ def masked(text: str) -> str:
 
 
 def _whole(path: str) -> int:
-    """Return the offset behind the last whole line."""
+    """Return the offset after the last whole line."""
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         for at in range(size, 0, -_BLOCK_BYTES):

@@ -1,7 +1,7 @@
-"""The head's own copy of each run's plan, beside its logs: what is known of a run although its journal is lost.
+"""The head's own copy of each run's plan, beside its logs, for the case that the journal is lost.
 
-It is there from a run's submission until its end, so each copy says as well that a run may go on. A mark beside the
-socket says the same: it stays where the state directory comes back from an old copy.
+It exists from a run's submission until its end, so a copy also means that the run may go on. A mark beside the socket
+means the same, and survives when the state directory is restored from an old copy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def of_lost(paths: Paths) -> dict[str, Plan]:
 
 
 def marked(paths: Paths) -> set[str]:
-    """Return the runs that were begun with this state directory, and may go on, as the marks beside the socket say."""
+    """Return the runs that began with this state directory and may go on, according to the marks beside the socket."""
     own = os.fsencode(paths.state_dir)
     run_ids = set()
     with contextlib.suppress(OSError):
@@ -66,7 +66,7 @@ def marked(paths: Paths) -> set[str]:
 
 
 def missing(paths: Paths, known: Collection[str]) -> list[str]:
-    """Return a sentence for each run that was begun here, and that the journal, which has the known ones, lacks."""
+    """Return a sentence for each run that began here and is not among the known runs of the journal."""
     return [
         f"{run_id} was begun on this head node, and its journal does not have it: the journal was damaged, or came "
         "back from an old copy. Its tasks may be training; `orch coordinator stop` and `orch recover --hosts FILE` "

@@ -1,4 +1,4 @@
-"""The documents `/v1/runs/RUN/history` and `/v1/runs/RUN/series`: made from the disk, with or without a coordinator."""
+"""Makes the documents `/v1/runs/RUN/history` and `/v1/runs/RUN/series` from the disk, without a coordinator."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from orchestrator.reporting.goodput import Account, Generation
 
 SCHEMA = 1
 GENERATIONS_MAX = 500
-"""The newest are told; `cut` says how many are not."""
+"""The newest generations are listed; `cut` is the number of the others."""
 
 SERIES_MAX = 64
-"""In one answer."""
+"""The most series in one answer."""
 
 BUCKETS_MAX = 4000
 
@@ -127,7 +127,7 @@ def _parts(series: Series, *, by_step: bool) -> list[dict[str, Any]]:
 
 
 def _is_gap(before: Bucket, bucket: Bucket, tier_s: int, count: int, buckets: list[Bucket]) -> bool:
-    """Return whether so long is between two buckets that nothing was measured there."""
+    """Return whether the time between two buckets is so long that nothing was measured in it."""
     usual = max(tier_s, (buckets[-1].begin - buckets[0].begin) / max(1, count - 1))
     return bucket.begin - before.begin > 3 * usual + 10
 

@@ -1,11 +1,11 @@
 """The head's copies of the tasks' logs, one file per task and generation. Reading them needs no coordinator.
 
-`<state>/runs/<run_id>/logs/worker-0.gen-000002.log` equals the host's own log byte for byte, but for
-the times where the host's clock is not the head's. Its lines read
-`<unix time, 6 decimals> <o|e> <text>`. The host's offsets count from the first byte ever written, so the size of the
-copy tells where copying continues. Where the host's rotation was faster than the copying, the copy has a line of ours
-in the place of what is missing, `<unix time> g <text>`. A `.gaps` file beside the copy says where these lines are, so
-that sizes can still be converted to the host's offsets. A `.host` file names the host on which the log was written.
+`<state>/runs/<run_id>/logs/worker-0.gen-000002.log` equals the host's own log byte for byte, except for the times
+where the host's clock differs from the head's. Its lines read `<unix time, 6 decimals> <o|e> <text>`. The host's
+offsets count from the first byte ever written, so the size of the copy is the offset at which copying continues. Where
+the host's rotation was faster than the copying, the copy has a line `<unix time> g <text>` in the place of the missing
+part. A `.gaps` file beside the copy has the positions of these lines, so that sizes can still be converted to the
+host's offsets. A `.host` file names the host on which the log was written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from orchestrator.head.records.log_file import (
 )
 
 _GAPS_BYTES_MAX = 32 << 10
-"""A thousand gaps. Each is of at least a whole log of 64 MiB that was rotated away."""
+"""The size of a thousand gaps. Each gap is at least a whole log of 64 MiB that was rotated away."""
 
 OWN_NAME = "orch"
 
@@ -88,7 +88,7 @@ class RunLogs:
             return offset + len(data)
 
     def put_host(self, run_id: str, task: str, generation: int, host: str) -> None:
-        """Write down on which host a log was written, so that the logs of a host can be found. Raises OSError."""
+        """Record on which host a log was written, so that the logs of a host can be found. Raises OSError."""
         path = _host_path(self._path(run_id, task, generation))
         if not os.path.exists(path):
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -99,14 +99,14 @@ class RunLogs:
         return sum(os.stat(path).st_size for _, _, path in self.files(run_id, [task]))
 
     def has_many_gaps(self, run_id: str, task: str, generation: int) -> bool:
-        """Return whether a log has more gaps than a host makes that rotates it: they are read at each look."""
+        """Return whether a log has so many gaps that reading them for each part would be slow."""
         try:
             return os.stat(gaps_path(self._path(run_id, task, generation))).st_size > _GAPS_BYTES_MAX
         except FileNotFoundError:
             return False
 
     def put_first_cause(self, run_id: str, cause: Mapping[str, Any] | None, *, now: float) -> None:
-        """Write down what ended the newest generation; see `first_causes.put`."""
+        """Record what ended the newest generation; see `first_causes.put`."""
         first_causes.put(self._run_dir(run_id), cause, now=now)
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class RunLogs:
         return list(dict.fromkeys(task for task, _, _ in self.files(run_id)))
 
     def first_cause(self, run_id: str) -> dict[str, Any] | None:
-        """Return what ended the run's last generation, as the coordinator wrote it down; None if it did not fail."""
+        """Return what ended the run's last generation, as the coordinator recorded it; None if it did not fail."""
         return first_causes.newest(self._run_dir(run_id))
 
     def first_causes(self, run_id: str) -> list[dict[str, Any]]:

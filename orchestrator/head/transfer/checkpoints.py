@@ -22,7 +22,7 @@ from orchestrator.head.transfer.journey import DISK_TIMEOUT_S, Abandoned, Journe
 from orchestrator.protocol.orders import Manifest
 
 NOBODY = ""
-"""Stands for the host of the newest generation where no host's own checkpoints are to be used."""
+"""Recorded as the host of the newest generation where no host's own checkpoints may be used."""
 
 _NEVER = 1 << 62
 """A number above every generation."""
@@ -159,7 +159,7 @@ def _is_before(step: int | None, other: int | None) -> bool:
 
 
 def _damaged(store: CheckpointStore, host: str, generation: int, newest: Manifest | None) -> OrderRefused:
-    """Return the refusal of a generation that would go back behind the head's copy, since its host has damaged its own.
+    """Return the error for a host whose newest checkpoints are damaged: the generation would begin before our copy.
 
     The next generation is seeded with that copy alone, as on a host that is new to the run.
     """

@@ -1,7 +1,7 @@
 """Pulls files that a run's tasks have written, a part at a time: TensorBoard's, and what they left.
 
-A host may give only files of the tasks that it has now, and names them: its paths are checked here. It may say that a
-file has any size, so whoever pulls says how much may come.
+A host may give only files of the tasks that it has now. Its paths are checked here. It may claim any size for a file,
+so the caller limits how much is pulled.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def listing(
 
 
 def digest(link: Asks, run: Run, file: TaskFile) -> FileDigest:
-    """Return what the content of a file is. Raises as `listing` does."""
+    """Return the SHA-256 and the size of a file. Raises as `listing` does."""
     return link.ask(DIGEST(_named(run, file)), timeout_s=DIGEST_TIMEOUT_S).ok
 
 
 def pull(link: Asks, run: Run, file: TaskFile, copy: BinaryIO, *, end: int, room: int) -> int:
-    """Append what is new of a file to its copy: up to byte `end`, and at most `room` bytes and a chunk.
+    """Append the new part of a file to its copy: up to byte `end`, and at most `room` bytes and a chunk.
 
     Return how many bytes came. Raises as `listing` does.
     """

@@ -1,7 +1,7 @@
 """The transfers of one generation's checkpoint between a host and the head node, part by part.
 
-Several parts are under way at once; they come and go in their order, and what has come stays when the connection
-breaks. An answer that is longer than was asked for never comes this far: `edge` refuses it.
+Several parts are under way at once, in their order. Parts that have arrived are kept when the connection breaks. `edge`
+has refused any answer that is longer than what was asked for.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PULL_BYTES = 512 << 10
 """The size of one message, in either direction."""
 
 AHEAD = 16
-"""How many parts are asked for, or sent, before the first of them is answered: so host, connection and head work at the
-same time, also while a host writes a chunk. A heartbeat waits for one of them at most."""
+"""How many parts are under way at once, so that host, connection and head work at the same time, also while a host
+writes a chunk. A heartbeat waits for one of them at most."""
 
 DISK_TIMEOUT_S = 630.0
 """The timeout of orders that read or write a whole checkpoint on a host. It is above the agent's own deadline."""
@@ -96,7 +96,7 @@ class Journey:
                 self._head.pause(LINK_RETRY_S)
 
     def snapshot(self, host: str, generation: int, path: str | None) -> Manifest:
-        """Make a snapshot of a generation's checkpoint, and return its manifest. Without `path`, take the newest."""
+        """Make a snapshot of a generation's checkpoint, and return its manifest. Without `path`: of the newest."""
         order = SNAPSHOT(
             {
                 **orders.of_run(self._run),
@@ -139,7 +139,7 @@ class Journey:
                 )
             store.make_room(manifest)
             give_up_at = self._give_up_at()
-            # Complete the chunks all of which had come when the coordinator died: no part of them will come any more
+            # Complete the chunks of which all parts had arrived when the coordinator died: no more parts will arrive
             for _, whole, _, chunks in manifest["files"]:
                 for number, chunk in enumerate(chunks):
                     held = store.held_bytes(chunk)
@@ -196,7 +196,7 @@ class Journey:
     def _take_part(
         self, host: str, store: CheckpointStore, finisher: _Finisher, part: _Part, data: bytes
     ) -> bool:
-        """Keep a part that has come. Return whether it is all that was asked for: the next part fits only then."""
+        """Keep a part that has arrived. Return whether it is complete, since the next part fits only then."""
         if not data:
             raise refused("went-away", f"{host}: {part.name} ends before its end", "it is tried again")
         store.append(part.chunk, data)
@@ -259,7 +259,7 @@ class Journey:
             pass
 
     def _was_taken(self, pending: Pending[BlobState]) -> bool:
-        """Return whether the host took a part. One of a new connection lacks the chunk's beginning, and asks again."""
+        """Return whether the host accepted a part. After a reconnect it may lack the chunk's beginning."""
         try:
             pending.answer(ASK_TIMEOUT_S)
         except OrderRefused as e:
@@ -277,7 +277,7 @@ class Journey:
 
 
 class _Finisher:
-    """Completes chunks beside the transfer: their sums and the disk would otherwise hold up what comes next."""
+    """Completes chunks in a thread, since their sums and the disk would hold up the transfer."""
 
     def __init__(self, host: str, store: CheckpointStore) -> None:
         self._host = host
@@ -290,7 +290,7 @@ class _Finisher:
         self._under_way.append((part, self._thread.submit(self._store.finish, part.chunk)))
 
     def check(self, *, wait: bool = False) -> None:
-        """Raise OrderRefused where a chunk came damaged, or OSError. Too many that wait hold up the transfer."""
+        """Raise OrderRefused where a chunk is damaged, or OSError. If too many chunks wait, block."""
         while self._under_way and (wait or len(self._under_way) > AHEAD or self._under_way[0][1].done()):
             part, finished = self._under_way.popleft()
             if not finished.result():
@@ -316,15 +316,15 @@ class _Part(NamedTuple):
     """In the file."""
     bytes: int
     is_first: bool
-    """The chunk begins with it."""
+    """Whether it is the beginning of the chunk."""
     is_last: bool
-    """With it the chunk is complete."""
+    """Whether it completes the chunk."""
     done: int
     """How many bytes of the checkpoint are before it."""
 
 
 def _parts(manifest: Manifest, store: CheckpointStore) -> Iterator[_Part]:
-    """Yield the parts that the head lacks, in order, as the head's disk holds them when it comes to a chunk."""
+    """Yield the parts that the head lacks, in order. Its disk is checked when each chunk is reached."""
     asked: set[str] = set()
     done = 0
     for name, whole, _, chunks in manifest["files"]:
@@ -344,7 +344,7 @@ def _parts(manifest: Manifest, store: CheckpointStore) -> Iterator[_Part]:
 
 
 def _parts_of(store: CheckpointStore, chunks: Sequence[str]) -> Iterator[tuple[int, str, int, bytes, bool]]:
-    """Yield (bytes before it, chunk, offset in the chunk, data, whether the chunk ends with it) of chunks here."""
+    """Yield (bytes before, chunk, offset in the chunk, data, whether it completes the chunk) for stored chunks."""
     done = 0
     for chunk in chunks:
         with open(store.path(chunk), "rb") as file:

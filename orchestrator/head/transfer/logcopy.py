@@ -5,8 +5,8 @@ nor delay a heartbeat. What the host rotated away before it was copied is marked
 
 Times of lines are changed to the head's clock when they arrive: each answer bounds how far the host's clock is ahead.
 
-A host is asked only for logs of tasks that it was told to start, of their last generations. What is copied of a task is
-bounded, and stops while only the journal's reserve is free on the disk.
+A host is asked only for logs of tasks that it was ordered to start, of their last generations. The size of a task's
+copies is limited, and copying stops while only the journal's reserve is free on the disk.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 << 10
 
 ASK_AGAIN_S = 15.0
-"""After this, a chunk that has not come counts as lost with its connection."""
+"""After this, a chunk that has not arrived counts as lost with its connection."""
 
 GENERATIONS_MAX = 2
-"""The last generations of a task whose logs are copied: the end of one may come when the next has begun."""
+"""How many generations of a task are copied: the end of one log may arrive after the next generation has begun."""
 
 
 class _Log(NamedTuple):
@@ -51,30 +51,30 @@ class _Log(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """Where a log comes from, and how much is copied of the task at most."""
+    """The host of a log, and the limit for the copies of its task."""
 
     host: str
     bytes_max: int
 
 
 Notify = Callable[[str, str, TaskId, str], None]
-"""Called with run, host, task and a sentence when something is not copied any more."""
+"""Called with run, host, task and a sentence when a log is not copied any more."""
 
 
 Do = Callable[[Callable[[], None]], None]
-"""Has work done, here or in another thread."""
+"""Does work, at once or in another thread."""
 
 
 class LogCopier:
     """Copies the logs of all runs and hosts.
 
     Args:
-        logs: Where they are copied to.
-        notify: Is told when something is not copied any more.
+        logs: The copies.
+        notify: Called when a log is not copied any more.
         now: The clock, in seconds.
         unix_time: The wall clock, to which the times of lines are changed.
-        skewed: Is told once, with run, host and a sentence, that a host's clock differs.
-        do: Has the work done that waits for the disk: whoever reads the hosts must not wait for it.
+        skewed: Called once, with run, host and a sentence, when a host's clock differs.
+        do: Does work that waits for the disk, since the thread that reads the hosts must not wait.
     """
 
     def __init__(
@@ -95,23 +95,23 @@ class LogCopier:
         self._clocks: defaultdict[tuple[str, str], HostClock] = defaultdict(HostClock)
         """By run and host: two specs may give one name to two machines."""
         self._skew_reported: set[tuple[str, str]] = set()
-        """Of which hosts which runs were told that the clock differs."""
+        """The runs and hosts for which a differing clock was reported."""
         self._lock = threading.Lock()
         self._sources: dict[_Log, _Source] = {}
         self._asked: dict[_Log, float] = {}
         self._ends: dict[_Log, int] = {}
         """The end of each log on its host, as last reported."""
         self._copied: dict[_Log, int] = {}
-        """The end of each copy, as last looked up: nothing is while the log has no more. Most heartbeats bring none."""
+        """The end of each copy: a cache, since most heartbeats report no new lines."""
         self._held: dict[tuple[str, str], int] = {}
-        """How much is here of the logs of each task of a run."""
+        """The size of the copies of each task of a run."""
         self._moved: tuple[threading.Event, ...] = ()
-        """Who waits for a copy to get on. Replaced and never changed."""
+        """Set when a copy grows. Replaced and never changed."""
         self._stopped: dict[_Log, str] = {}
-        """Why nothing more is copied of a log, as it was told."""
+        """Why a log is not copied any more, as it was reported."""
 
     def expect(self, run: Run, task: TaskId, host: str, generation: int) -> None:
-        """Let this host, and no other, be asked for the log of a generation that it was told to start."""
+        """Ask this host, and no other, for the log of a generation that it was ordered to start."""
         if generation <= 0:
             return
         name = str(task)
@@ -122,13 +122,13 @@ class LogCopier:
                 self._drop(old)
 
     def expect_all(self, run: Run) -> None:
-        """Do so for the tasks that a run has now."""
+        """Call `expect` for the tasks that a run has now."""
         tasks: tuple[Task, ...] = run.tasks
         for task in tasks:
             self.expect(run, task.id, task.host, task.generation)
 
     def reported(self, link: HostLink, run_id: str, epoch: int, report: HostReported) -> None:
-        """Ask for what a report shows to be new."""
+        """Ask for the new parts of the logs in a report."""
         for task in report.tasks:
             name = _Log(run_id, str(task.task), task.generation)
             source = self._sources.get(name)
@@ -142,10 +142,10 @@ class LogCopier:
         try:
             self._logs.put_first_cause(run_id, cause, now=time.time())
         except OSError as e:
-            log.warning("%s: the first cause cannot be put down: %s", run_id, e)
+            log.warning("%s: the first cause cannot be recorded: %s", run_id, e)
 
     def wait_for_the_rest(self, run_id: str, tasks: Collection[str], until: float) -> None:
-        """Wait until what is reported of these logs is here, or will not come; at most until then."""
+        """Wait until the reported parts of these logs are copied or given up; at most until then."""
         while True:
             moved = threading.Event()
             with self._lock:
@@ -160,7 +160,7 @@ class LogCopier:
                     self._moved = tuple(other for other in self._moved if other is not moved)
 
     def is_behind(self, run_id: str, tasks: Collection[str]) -> bool:
-        """Return whether some of the reported logs of these tasks have not been copied yet, and will be."""
+        """Return whether parts of the logs of these tasks are still to be copied."""
         return any(
             self._here(name) < self._ends.get(name, 0)
             for name in self._of(run_id, tasks)
@@ -227,7 +227,7 @@ class LogCopier:
         link.send(order, on_reply=replied)
 
     def clock(self, run_id: str, host: str) -> HostClock:
-        """Return what is known of the clock of a run's host."""
+        """Return the clock of a run's host, as measured."""
         return self._clocks.get((run_id, host), HostClock())
 
     def _measure(self, name: _Log, host_time: float, asked: float) -> None:

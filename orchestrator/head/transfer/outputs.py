@@ -1,8 +1,8 @@
-"""Brings what a run's tasks have left in their working directories: for `orch fetch`, and for `run.outputs`.
+"""Fetches files that a run's tasks left in their working directories: for `orch fetch`, and for `run.outputs`.
 
-A file is named by its SHA-256 first. What comes is kept beside its place under that name until it is whole, so a fetch
-that broke off goes on where it was, and is then compared. A file that is there with another content is not replaced
-unless a person says so.
+The host first returns the SHA-256 of a file. The partial copy has that name until it is whole, so a fetch that broke
+off continues, and its result is compared. An existing file with another content is not replaced unless a person asks
+for that.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from orchestrator.protocol.check import check_of
 from orchestrator.protocol.orders import TaskFile
 
 SHARE_BYTES = 32 << 20
-"""How much to pull of a file in one call. Then the caller can report the progress and call again."""
+"""How much of a file one call pulls. Then the caller can report the progress and call again."""
 
 HOSTS_MAX = 64
 """How many hosts are asked at once."""
 
 State = Literal["fetched", "here", "differs", "more"]
-"""`here`: it was there before. `differs`: another content is there. `more`: a part has come."""
+"""`here`: the file existed before. `differs`: a file with another content exists. `more`: a part was pulled."""
 
 
 class Output(NamedTuple):
@@ -47,20 +47,20 @@ class Output(NamedTuple):
     host: str
     file: TaskFile
     to: str
-    """Where it belongs below the directory that a person has named. No two files of a run have the same."""
+    """Its path below the directory that a person named. It is unique among the files of a run."""
 
 
 class Left(NamedTuple):
-    """What a run has left, as far as its hosts answered."""
+    """The files that a run left, as far as its hosts answered."""
 
     outputs: list[Output]
     left_out: dict[str, int]
-    """What is left out, by host: links, names that cannot be shown, and files beyond the bounds of an answer."""
+    """By host, how many files are not listed: links, names that cannot be shown, and files above the limit."""
     unreached: dict[str, str]
 
 
 class Part(NamedTuple):
-    """What one call has brought of a file."""
+    """The part of a file that one call has pulled."""
 
     state: State
     sha256: str
@@ -76,7 +76,7 @@ class Leases(Protocol):
 
 
 def find(run: Run, lease: Leases, *, task: TaskId | None = None) -> Left:
-    """Ask the hosts of the run's tasks, or of one task, what was left there. It blocks."""
+    """Ask the hosts of the run's tasks, or of one task, for the files left there. It blocks."""
 
     def one(host: str) -> tuple[list[TaskFile], int] | str:
         try:
@@ -131,15 +131,15 @@ def _listing(link: Asks, run: Run, host: str) -> tuple[list[TaskFile], int]:
 
 
 def destination(run: Run, file: TaskFile, *, alone: bool) -> str:
-    """Return where a file belongs: the chief's at the top, those of another task in a directory of its name.
+    """Return the destination of a file: the chief's at the top, those of another task in a directory of its name.
 
-    What the chief has in a directory of a task's name lies in a directory of the chief's own name, so that no two files
-    of a run ever belong at one place, whatever the others have left.
+    If the chief has a directory with a task's name, its files go into a directory of the chief's own name, so that no
+    two files of a run have one destination.
 
     Args:
         run: the run.
         file: one of its files.
-        alone: only this task's files are wanted: they belong at the top.
+        alone: only this task's files are wanted, so they go to the top.
     """
     if alone:
         return file["path"]
@@ -150,10 +150,10 @@ def destination(run: Run, file: TaskFile, *, alone: bool) -> str:
 
 
 def chosen(outputs: Iterable[Output], patterns: Sequence[str]) -> tuple[list[Output], int]:
-    """Return the files that the patterns name, and how many hidden ones only a pattern would bring.
+    """Return the files that the patterns match, and how many hidden ones were left out for want of a pattern.
 
-    Patterns are read as in .gitignore: `*.csv` at any depth, `logs/` and all that is below, `!*.tmp` not. Without any,
-    all files but hidden ones come.
+    Patterns are read as in .gitignore: `*.csv` at any depth, `logs/` and all below it, `!*.tmp` not. Without patterns,
+    all files except hidden ones match.
     """
     every = list(outputs)
     if not patterns:
@@ -171,7 +171,7 @@ def chosen(outputs: Iterable[Output], patterns: Sequence[str]) -> tuple[list[Out
 
 
 def beyond_limit(run: Run, wanted: Iterable[Output]) -> dict[str, str]:
-    """Return why files are not brought, by where they belong: of each task, the largest, beyond its limit."""
+    """Return by destination why a file is not fetched: the largest ones of each task above its limit."""
     limit, by_task, beyond = run.plan.output_bytes_max, dict[str, int](), dict[str, str]()
     for output in sorted(wanted, key=lambda one: one.file["bytes"]):
         task = output.file["task"]
@@ -187,7 +187,7 @@ def beyond_limit(run: Run, wanted: Iterable[Output]) -> dict[str, str]:
 def bring(
     link: Asks, run: Run, output: Output, directory: str, *, sha256: str | None = None, replace: bool = False
 ) -> Part:
-    """Bring a file, or a part of it, to its place below a directory. Call again while the state is `more`.
+    """Fetch a file, or a part of it, to its place below a directory. Call again while the state is `more`.
 
     Args:
         link: to its host.
@@ -195,11 +195,11 @@ def bring(
         output: the file.
         directory: an absolute path.
         sha256: what an earlier call returned for this file.
-        replace: also if another content is there.
+        replace: replace a file with another content.
 
     Raises:
-        LinkDown: the connection broke; the next call goes on where this one was.
-        OrderRefused: the host refused, or what came is not what the host had said.
+        LinkDown: the connection broke; the next call continues.
+        OrderRefused: the host refused, or the content does not match its SHA-256.
         OSError: the disk of the head node refused.
     """
     target = files.below(directory, output.to)
@@ -233,7 +233,7 @@ def bring(
     if _sha256(partial_copy) != sha256:
         os.unlink(partial_copy)
         raise _changed(output)
-    durable.place(partial_copy, target, durable=False)  # the next fetch sees what a power cut has taken
+    durable.place(partial_copy, target, durable=False)  # the next fetch notices a loss by a power cut
     return Part("fetched", sha256, size_bytes, fetched)
 
 
@@ -243,12 +243,12 @@ def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:
         one = Output(str(file["host"]), check_of(TaskFile)(file), str(file["to"]))
         return one, None if sha256 is None else check_of(Digest)(sha256)
     except (KeyError, TypeError, ValueError) as e:
-        raise UsageError(f"file is an entry of the list of outputs: {e!r}") from e
+        raise UsageError(f"file must be an entry of the list of outputs: {e!r}") from e
 
 
 @contextlib.contextmanager
 def explained(output: Output, directory: str) -> Iterator[None]:
-    """Raise what `bring` raises as errors with a host, a cause and a way out."""
+    """Turn the exceptions of `bring` into errors with a host, a cause and a way out."""
     try:
         yield
     except OSError as e:
@@ -260,7 +260,7 @@ def explained(output: Output, directory: str) -> Iterator[None]:
 
 
 def bring_whole(link: Asks, run: Run, output: Output, directory: str) -> State:
-    """Bring a file to its end. Raises as `bring` does."""
+    """Fetch a whole file. Raises as `bring` does."""
     part = bring(link, run, output, directory)
     while part.state == "more":
         part = bring(link, run, output, directory, sha256=part.sha256)
@@ -268,7 +268,7 @@ def bring_whole(link: Asks, run: Run, output: Output, directory: str) -> State:
 
 
 def own_directory(directory: str) -> None:
-    """Make a directory of ours, which neither git nor the push of the next run takes along."""
+    """Make a directory that git and the push of the next run ignore."""
     os.makedirs(directory, exist_ok=True)
     mark = os.path.join(directory, ".gitignore")
     if not os.path.lexists(mark):
@@ -285,5 +285,5 @@ def _sha256(path: str) -> str | None:
 
 
 def _changed(output: Output) -> OrderRefused:
-    message = f"{output.file['path']} changed while it was fetched, or did not come as it is there"
+    message = f"{output.file['path']} changed while it was fetched, or was damaged on the way"
     return refused("changed", message, "fetch it again once nothing writes it")

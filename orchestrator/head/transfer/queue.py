@@ -23,8 +23,8 @@ from orchestrator.head.transfer.checkpoints import Abandoned, CheckpointTransfer
 log = logging.getLogger(__name__)
 
 TRANSFERS_MAX = 256
-"""How many transfers of all runs run at once. Each run has two at most, and a host that answers nothing must hold up no
-other run. They have their own threads, since a pull may take an hour."""
+"""How many transfers of all runs run at once. Each run has two at most, and a host that does not answer must not hold
+up other runs. They have threads of their own, since a pull may take an hour."""
 
 Key = tuple[str, str, int]
 

@@ -1,7 +1,7 @@
-"""Pulls a run's TensorBoard files to the head node, as far as they are not there yet.
+"""Pulls the new parts of a run's TensorBoard files to the head node.
 
-A host may give only files of the tasks that it has now. What is pulled of a task is bounded, and stops while only the
-journal's reserve is free on the disk.
+A host may give only files of the tasks that it has now. The size of a task's files is limited, and pulling stops while
+only the journal's reserve is free on the disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.head.transfer import files
 from orchestrator.protocol.orders import TaskFile
 
 SHARE_BYTES = 32 << 20
-"""How much to pull from a host in one call. Then the caller can report the progress and call again."""
+"""How much one call pulls from a host. Then the caller can report the progress and call again."""
 
 FILES_MAX = 20_000
 """How many files of one task are kept."""
@@ -79,7 +79,7 @@ def _fetch_host(link: Asks, run: Run, host: str, directory: str) -> _Share:
     for file in listing:
         room = rooms.setdefault(file["task"], _Room(run, host, directory, file["task"]))
         room.check(file)
-        # Bring what is new of a file, at most `room` bytes and a chunk: a host may say that it has any size
+        # Pull the new part of a file, at most `room` bytes and a chunk, since a host may claim any size
         here = place(directory, file["task"], file["path"])
         os.makedirs(os.path.dirname(here), mode=0o700, exist_ok=True)
         with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as copy:
@@ -92,7 +92,7 @@ def _fetch_host(link: Asks, run: Run, host: str, directory: str) -> _Share:
 
 
 class _Room:
-    """What may still be pulled of one task."""
+    """The limits for the files of one task."""
 
     def __init__(self, run: Run, host: str, directory: str, task: str) -> None:
         self._max = run.plan.summary_bytes_max

@@ -428,7 +428,7 @@ def test_it_is_said_with_what_led_to_it(rig: Rig, caplog: pytest.LogCaptureFixtu
     assert f"`orch kill {rig.run.plan.name} --force` ends it" in halt.sentence(rig.run)
     *earlier, last = halt.story
     assert [line for line in earlier if "PENDING -> RENDEZVOUS; StartTask worker:0 gen 1 on a" in line]
-    assert last.endswith("HostUp host=no-such-host boot_id=boot: KeyError: 'no-such-host'")
+    assert last.endswith("HostUp host=no-such-host boot_id=boot before=: KeyError: 'no-such-host'")
     event = rig.journal.events()[-1]
     assert (event["kind"], event["message"]) == ("decisions-stopped", halt.sentence(rig.run))
     assert event["data"] == {"error": halt.error, "story": list(halt.story)}

@@ -132,7 +132,8 @@ class Checks:
             return
         told = {task: after.task(task).progress.holds for task in now.survivors}
         chosen = told.get(now.rescuer) if now.rescuer else None
-        self.demand(chosen is not None, "rescued-unknown", f"{now.rescuer} is chosen, and has said nothing")
+        known = chosen is not None or not any(told.values())
+        self.demand(known, "rescued-unknown", f"{now.rescuer} is chosen, and others have said what they hold")
         for task, held in told.items():
             if chosen is None or held is None:
                 continue

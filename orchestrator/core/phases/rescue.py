@@ -93,11 +93,15 @@ def is_compared(run: Run, at: Instant) -> bool:
 
 
 def choose(turn: Turn) -> None:
-    """Choose who hands over its state: nobody where replicas differ."""
+    """Choose who hands over its state: the furthest; the chief where none has said; nobody where replicas differ."""
     run = turn.run
-    holds = {task: held for task, held in _holds(run).items() if _can(run, run.task(task))}
-    able = [task for task in holds if _can_write(run, task)]
-    best = max(able, key=lambda task: (holds[task].step, task == run.chief), default=None)
+    survivors = run.within(Stopping).survivors
+    able = [task for task in survivors if _can(run, run.task(task)) and _can_write(run, task)]
+    steps = {task: held.step for task, held in _holds(run).items() if _can(run, run.task(task))}
+    if steps or any(run.task(each).progress.rescued for each in survivors):
+        able = [task for task in able if task in steps]
+    # Else large weights take their time, or tasks of an older version say nothing: one has the rest of the bound.
+    best = max(able, key=lambda task: (steps.get(task, 0), task == run.chief), default=None)
     if differ := _diverged(run):
         best = None
         turn.set(warnings=(*run.warnings, f"generation {run.generation}: {differ}"))

@@ -61,7 +61,7 @@ def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturb
         run = gang(script, str(out), *arguments, directories=seeded(root, 1, 2)[1], env=env)
         if name == "killed":
             run.wait_for(
-                partial(_has_trained, run, survivor, 12, "tf_keras" not in arguments),
+                partial(_has_trained, run, survivor, 12, "tf_keras" not in f"{script} {arguments}"),
                 "12 steps, and that it could hand them over",
             )
             run.tasks[victim].process.send_signal(signal.SIGKILL)

@@ -108,6 +108,7 @@ OTHERS = {
     "head/records/plan_copies.py": "gives a copy another name, which a power cut may take back",
     "checkpoints/share.py": "moves a token into place unless another host was first",
     "host/shim/record.py": "writes into room that was kept for a full disk",
+    "host/agent/health.py": "measures how fast a disk is",
     "host/agent/probe.py": "tries what a disk can do",
     "cli/orphans.py": "renames a directory away to remove it",
 }

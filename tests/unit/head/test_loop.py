@@ -299,6 +299,20 @@ def test_what_fails_after_a_decision_does_not_end_the_thread_that_decides(
     assert "could not carry out an action" in caplog.text
 
 
+def test_silence_while_the_disk_is_full_does_not_count(rig: Rig) -> None:
+    """The loop turns meanwhile, so this is no absence of its own; but reports are let go."""
+    rig.come_to_rendezvous()
+    rig.play(rig.report(phase="ready"))
+    rig.journal.full = True
+    rig.wait(3 * rig.run.plan.timing.lost_after_s)
+    rig.journal.full = False
+    rig.wait(2 * JOURNAL_RETRY_S)
+    silent_s = rig.now - (rig.run.hosts[0].heard_at or 0.0)
+    assert silent_s < rig.run.plan.timing.unreachable_after_s + 5 * JOURNAL_RETRY_S, (
+        "it counts before and since"
+    )
+
+
 def test_nobody_is_given_up_for_the_time_in_which_the_disk_was_full(rig: Rig) -> None:
     """The host was heard all the time, and what it said could not be taken."""
     rig.come_to_rendezvous()

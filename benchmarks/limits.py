@@ -35,6 +35,8 @@ _ROWS = MappingProxyType(
         "comeback: with a standby": 1.8,
         "comeback: with a standby, of that without": 0.45,
         "connect: CPU of the head": 6.0,
+        "connect: doctor": 30.0,
+        "connect: doctor's quick part, of connecting": 1.5,
         "connect: until the first heartbeat, x ssh host true": 1.5,
         "core: heartbeat": 0.15,
         "core: growth": 1.2,

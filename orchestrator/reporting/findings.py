@@ -149,6 +149,11 @@ host.twice error
   its GPUs, memory and ports would be given out twice
   remove one of them, and give the other all `gpus` and `slots`
 
+host.machine fine
+  the memory of the hosts, and how tasks are ended there
+  without a control group of its own a task has no limit, and its children are found by descent and by their environment
+  nothing needs to be done; of a user without root, `loginctl enable-linger` gives tasks control groups
+
 host.clock warning
   the clock of a host is not that of the head node
   logs and events of the hosts do not fit together, and files of others look new or old

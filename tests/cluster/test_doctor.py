@@ -270,7 +270,8 @@ def test_doctor_says_it_all_as_json(tmp_path: Path, lab3: Lab) -> None:
         assert set(found[0]) == {"id", "level", "host", "peer", "message", "why", "hint"}
         fine = cluster.ok("doctor", cluster.spec(tasks=2))
         assert "error" not in fine
-        assert "2 hosts reach each other, in both directions, on ports of 20000-20999" in fine
+        assert "2 hosts reach each other, in both directions, on ports of 20000-20999: host-0 at 10." in fine
+        assert "host-0 has " in fine
         assert "python.fits" in fine
         assert " is written, and synced, with " in fine
         broken = tmp_path / "broken"

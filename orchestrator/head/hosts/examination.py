@@ -157,7 +157,10 @@ class _Doctor:
         pairs, addresses = judgement.of_pairs(self._plan, met, seen)
         if self._whole and len(seen) > 1 and not any(one.level == "error" for one in pairs):
             first, last = self._plan.ports
-            said = f"{len(seen)} hosts reach each other, in both directions, on ports of {first}-{last}"
+            at = listed(
+                [f"{name} at {addresses.get(name) or self._plan.host(name).peer_address}" for name in seen]
+            )
+            said = f"{len(seen)} hosts reach each other, in both directions, on ports of {first}-{last}: {at}"
             pairs.append(finding("net.reached", said))
         all_ = [
             *failed,

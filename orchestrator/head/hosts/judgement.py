@@ -21,6 +21,8 @@ SLOW_BYTES_PER_S = 100e6
 """Below a Gigabit Ethernet, all but what its headers take."""
 OPEN_FILES_MIN = 4096
 FREE_BYTES_MIN = 1 << 30
+SAVES_MIN = 2
+"""A save is written beside the one before, and the next one before any is removed."""
 FREE_FILES_MIN = 10_000
 PROCESSES_MIN = 2048
 STARTUPS_MIN = 3
@@ -67,6 +69,7 @@ def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding
     findings = [*_twice(met.values()), *_gpus_differ(plan, met)]
     if whole:
         findings += [*_round_trips(met.values()), *_users(plan, met), *_writes(plan, met.values())]
+        findings += _machines(met.values())
     for one in met.values():
         findings += _ports(plan, one)
         if whole:
@@ -165,6 +168,19 @@ def _round_trips(met: Iterable[Met]) -> list[Finding]:
     )
     times = listed([f"{seconds * 1000:.1f} ms to {name} and back" for seconds, name in taken])
     return [finding("ssh.round-trip", f"an order takes {times}")] if taken else []
+
+
+def _machines(met: Iterable[Met]) -> list[Finding]:
+    """Return how much memory hosts have, and how tasks are ended there; nothing of hosts that do not say it."""
+    groups = {True: "by control groups", False: "by their processes: no control group can be made"}
+    said = [
+        f"{one.name} has {size(memory)} of memory ({size(free)} free), and ends tasks {groups[one.health['cgroups']]}"
+        for one in met
+        if (memory := one.health.get("memory_bytes")) is not None
+        and (free := one.health.get("memory_free_bytes")) is not None
+        and "cgroups" in one.health
+    ]
+    return [finding("host.machine", "; ".join(said))] if said else []
 
 
 def _ssh(one: Met) -> Iterator[Finding]:
@@ -305,8 +321,10 @@ def _disks(plan: Plan, one: Met) -> Iterator[Finding]:
         elif directory["read_only"]:
             said = f"{one.name}: {path} lies on a file system that is read-only"
             yield finding("storage.read-only", said, one.name)
-        if free is not None and free < FREE_BYTES_MIN:
-            yield finding("storage.space", f"{one.name}: {path} has {size(free)} left", one.name)
+        save = (one.health.get("save_bytes") or 0) if path == data else 0
+        if free is not None and free < max(FREE_BYTES_MIN, SAVES_MIN * save):
+            takes = f", and its newest checkpoint takes {size(save)}" if save else ""
+            yield finding("storage.space", f"{one.name}: {path} has {size(free)} left{takes}", one.name)
         if files is not None and files < FREE_FILES_MIN:
             said = f"{one.name}: {path} has room for {files} more files only"
             yield finding("storage.space", said, one.name)

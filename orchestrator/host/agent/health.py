@@ -8,6 +8,8 @@ import tempfile
 import time
 
 from orchestrator.both import logind
+from orchestrator.host.agent.host import memory_now
+from orchestrator.host.system import cgroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ _SLOWED = {
 
 def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
     """Return the facts that need no disk: the `ports` it listens on, how many are `free`, which are `busy`, …."""
+    memory = memory_now()
     return {
         "time": time.time(),
         "reached_at": reached_at(),
@@ -43,6 +46,8 @@ def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
         "processes": None if os.geteuid() == 0 else limit(resource.RLIMIT_NPROC),
         "startups": startups(),
         "uid": os.geteuid(),
+        "memory_bytes": memory.get(b"MemTotal"),
+        "memory_free_bytes": memory.get(b"MemAvailable"),
         "directories": [],
     }
 
@@ -50,10 +55,11 @@ def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
 def whole(facts: Health, host_dir: str, more: list[str], *, gpus: bool, writes: str | None = None) -> Health:
     """Return the facts with the directories, and with the GPUs where they are wanted. In a fork: both may hang.
 
-    `writes`: a directory whose write speed is measured.
+    `writes`: a checkpoint directory whose write speed is measured.
     """
-    facts = {**facts, "directories": directories(host_dir, more)}
+    facts = {**facts, "directories": directories(host_dir, more), "cgroups": cgroup.usable()}
     if writes is not None:
+        facts["save_bytes"] = save_bytes(writes)
         facts["write_bytes_per_s"] = write_speed(writes)
     return {**facts, "gpus": _gpus()} if gpus else facts
 
@@ -157,6 +163,18 @@ def directories(host_dir: str, more: list[str]) -> list[Directory]:
     for thread in threads:
         thread.join(max(0.0, end_at - time.monotonic()))
     return list(states.values())
+
+
+def save_bytes(directory: str) -> int | None:
+    """Return the size of the newest checkpoint in a directory; None where none is found."""
+    from orchestrator.checkpoints import lineage
+
+    try:
+        units = (unit for chapter in lineage.chapters(directory) for unit in chapter.contents().units)
+        newest = next(units, None)
+    except OSError:
+        return None
+    return None if newest is None else newest.bytes
 
 
 def write_speed(directory: str) -> float | None:

@@ -109,6 +109,13 @@ class Health(TypedDict):
     """In the driver's order; not there where they were not asked for."""
     write_bytes_per_s: NotRequired[Number | None]
     """With a sync; null where it could not be tried."""
+    save_bytes: NotRequired[FreeBytes | None]
+    """The size of the newest checkpoint in that directory; null: there is none."""
+    memory_bytes: NotRequired[FreeBytes | None]
+    memory_free_bytes: NotRequired[FreeBytes | None]
+    """What can be had without swapping, as the kernel reckons it."""
+    cgroups: NotRequired[bool]
+    """Whether each task gets a control group, in which it is limited, measured and ended."""
 
 
 class Target(TypedDict):

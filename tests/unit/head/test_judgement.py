@@ -100,6 +100,9 @@ def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
         ({"write_bytes_per_s": 5e8}, "storage.speed"),
         ({"warning": "it ends what is left"}, "host.ends-at-logout"),
         ({"directories": [{**DIRECTORY, "free_bytes": 1 << 20}]}, "storage.space"),
+        ({"directories": [{**SHARE, "free_bytes": 19 << 30}], "save_bytes": 10 << 30}, "storage.space"),
+        ({"directories": [{**SHARE, "free_bytes": 20 << 30}], "save_bytes": 10 << 30}, None),
+        ({"directories": [{**DIRECTORY, "free_bytes": 19 << 30}], "save_bytes": 10 << 30}, None),
         ({"directories": [{**DIRECTORY, "free_files": 3}]}, "storage.space"),
         ({"directories": [{**DIRECTORY, "read_only": True}]}, "storage.read-only"),
         ({"directories": [{**DIRECTORY, "noexec": True}]}, "storage.noexec"),
@@ -111,6 +114,17 @@ def test_what_is_wrong_with_one_host(health: dict[str, Any], id: str | None) -> 
     found = of_hosts(plan, {"a": met(**health)}, whole=True)
     assert [one.id for one in found] == ([id] if id else [])
     assert all("a: " in one.message or one.message.endswith("on a") for one in found)
+
+
+def test_the_memory_of_hosts_and_how_tasks_are_ended_there_is_one_sentence() -> None:
+    facts: dict[str, Any] = {"memory_bytes": 64 << 30, "memory_free_bytes": 8 << 30}
+    hosts = {"a": met(**facts, cgroups=True), "b": met("b", **facts, cgroups=False), "c": met("c")}
+    (found,) = of_hosts(plan_of("10.0.0.1", "10.0.0.2", "10.0.0.3"), hosts, whole=True)
+    assert (found.id, found.level) == ("host.machine", "fine")
+    assert found.message == (
+        "a has 64 GiB of memory (8.0 GiB free), and ends tasks by control groups; "
+        "b has 64 GiB of memory (8.0 GiB free), and ends tasks by their processes: no control group can be made"
+    )
 
 
 def test_what_is_said_of_a_checkpoint_directory() -> None:

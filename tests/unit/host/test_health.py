@@ -144,3 +144,13 @@ def test_proxies_are_told_without_their_passwords(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("http_proxy", "http://me:secret@proxy:3128")
     monkeypatch.setenv("HTTPS_PROXY", "not read by gRPC")
     assert health.proxies() == {"http_proxy": "proxy:3128"}
+
+
+def test_the_size_of_the_newest_checkpoint(tmp_path: Path) -> None:
+    assert health.save_bytes(str(tmp_path)) is None
+    for generation, size in ((1, 50), (2, 70)):
+        directory = tmp_path / f"gen-{generation:06}"
+        directory.mkdir()
+        (directory / "ckpt-1.index").write_bytes(b"i" * 10)
+        (directory / "ckpt-1.data-00000-of-00001").write_bytes(b"d" * size)
+    assert health.save_bytes(str(tmp_path)) == 80

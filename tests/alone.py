@@ -13,6 +13,7 @@ from pathlib import Path
 
 LASTFAILED = Path(".pytest_cache/v/cache/lastfailed")
 MOST = 5
+TIMEOUT_S = 300.0
 
 
 def main() -> int:
@@ -22,15 +23,20 @@ def main() -> int:
         return 1
     print(f"\n{len(failed)} failed beside others and run once more, alone:", flush=True)
     # Each in a process of its own: what one has left behind is not what the next one meets.
-    again = [
-        test for test in failed if subprocess.run([sys.executable, "-m", "pytest", "-q", test]).returncode
-    ]
+    again = [test for test in failed if not _passes(test)]
     for test in failed:
         print(
             f"FAILED TWICE: {test}" if test in again else f"PASSES ALONE ONLY, to be mended: {test}",
             flush=True,
         )
     return 1 if again else 0
+
+
+def _passes(test: str) -> bool:
+    try:
+        return subprocess.run([sys.executable, "-m", "pytest", "-q", test], timeout=TIMEOUT_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False  # it may have failed, and left a thread that keeps its process
 
 
 if __name__ == "__main__":

@@ -432,7 +432,7 @@ class TestUnreachable:
     @pytest.mark.fault(48)
     def test_an_address_with_a_user_in_it(self, ssh: SshTransport) -> None:
         for address in ("ml@10.0.0.1", "10.0.0.1:22", "-oProxyCommand=x"):
-            with pytest.raises(HostUnfit, match="no address"):
+            with pytest.raises(HostUnfit, match="is not an address"):
                 ssh.open(HostPlan("gpu-a", address=address), HELLO)
 
     def test_close_ends_the_connection_of_a_host_that_is_cut(self, make_lab: MakeLab, tmp_path: Path) -> None:

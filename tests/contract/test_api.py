@@ -250,6 +250,9 @@ def test_the_coordinator_describes_itself(rig: Rig) -> None:
     assert rig.client.get("/v1/coordinator")["runs"] == [run_id]
 
 
+ENDLESS = b'{"fault": "kill", "target": "worker:0", "for_s": 1%s}' % (b"0" * 400)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "http_status", "code", "says"),
     [
@@ -263,6 +266,7 @@ def test_the_coordinator_describes_itself(rig: Rig) -> None:
         ("POST", "/v1/runs", b"x" * (17 << 20), 400, "usage", "the request is too large"),
         ("POST", "/v1/runs", b"[" * 200_000, 400, "usage", "the request is not JSON"),
         ("POST", "/v1/runs", b'{"plan": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", 400, "usage", "not JSON"),
+        ("POST", "/v1/runs/nobody/chaos", ENDLESS, 400, "usage", "a fault has `fault`, `target` and `for_s`"),
         ("GET", "/v1/events?after=x", None, 400, "usage", "after and wait_s must be numbers"),
         ("GET", "/v1/events?after=" + "9" * 23, None, 400, "usage", "after must be the number of an event"),
         ("GET", "/v1/events?after=" + "9" * 5000, None, 400, "usage", "after"),

@@ -43,3 +43,12 @@ def test_what_runs_once_more(
     alone.LASTFAILED.write_text(json.dumps(dict.fromkeys(failed, True)))
     assert alone.main() == code
     assert said in capsys.readouterr().out
+
+
+def test_what_does_not_end_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(alone, "TIMEOUT_S", 1.5)
+    Path("test_x.py").write_text("import time\n\n\ndef test_hangs():\n    time.sleep(60)\n")
+    alone.LASTFAILED.parent.mkdir(parents=True)
+    alone.LASTFAILED.write_text(json.dumps({"test_x.py::test_hangs": True}))
+    assert alone.main() == 1

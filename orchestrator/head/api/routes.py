@@ -178,7 +178,7 @@ class _Api:
         body = await _body(request)
         try:
             kind, target, for_s = str(body["fault"]), str(body["target"]), float(body["for_s"])
-        except (KeyError, TypeError, ValueError) as e:
+        except (KeyError, TypeError, ValueError, OverflowError) as e:
             raise UsageError(f"a fault has `fault`, `target` and `for_s`: {e!r}") from e
         name = request.path_params["name"]
         fault = await anyio.to_thread.run_sync(lambda: self._coordinator.chaos(name, kind, target, for_s))

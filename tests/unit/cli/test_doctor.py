@@ -71,14 +71,20 @@ def test_a_coordinator_without_the_ssh_agent_that_you_have(
         agent.listen()
 
         def found(**environ: str) -> list[str]:
-            coordinator = subprocess.Popen(["/bin/sleep", "60"], env=environ)
+            coordinator = subprocess.Popen(
+                ["/bin/sh", "-c", "echo; read -r line"],
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
             try:
+                assert coordinator.stdout is not None
+                coordinator.stdout.readline()  # an environment is shown a moment after the program has begun
                 client = SimpleNamespace(get=lambda _: {"pid": coordinator.pid})
                 monkeypatch.setattr(desk, "client", lambda: client)
                 return [one.message for one in doctor._agents(desk, plan)]
             finally:
-                coordinator.kill()
-                coordinator.wait()
+                coordinator.communicate()
 
         assert found() == [], "you have none either"
         monkeypatch.setattr(desk, "environ", {**desk.environ, "SSH_AUTH_SOCK": yours})

@@ -24,7 +24,8 @@ DOCS = ROOT / "docs"
 
 BENCHMARKS = {
     "status": "`orch status` as a whole process",
-    "connect": "SSH connect to the first heartbeat; CPU of the head at 32 hosts; `orch doctor` of them",
+    "connect": "SSH connect to the first heartbeat; CPU of the head at 32 hosts",
+    "doctor": "`orch doctor` of 32 hosts, and its quick part beside connecting",
     "idle": "the coordinator with three hosts and a run",
     "core": "a heartbeat in the core alone, with 10 to 1,000 hosts",
     "head": "start, heartbeat, status and kill of up to 1,000 simulated hosts, and of up to 256 over SSH",

@@ -18,23 +18,19 @@ from typing import Any
 import paramiko
 
 from benchmarks.figure import Figure, NotMeasured
-from benchmarks.lab import cluster_of, lab_of
+from benchmarks.lab import lab_of
 from benchmarks.limits import LIMITS, Limit
-from orchestrator.core.plan import Plan
 from orchestrator.core.state.run import Problem
 from orchestrator.head.code import bundle
-from orchestrator.head.hosts.examination import examine
 from orchestrator.head.links.link import HostLink, Watch
 from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.protocol.limits import PSUTIL_AFTER_S
-from orchestrator.spec.plan import load_plan
 from tests.cluster.lab import Lab, LabHost
 
 RUN = "bench-20260101-1"
 REPEATS = 21
 HOSTS = 32
 ROUNDS = 11
-DOCTOR_ROUNDS = 5
 PARAMIKO_MS = 3.3
 """What paramiko alone took to connect and run `true`, on the quiet machine for which the limit was set."""
 
@@ -126,33 +122,7 @@ def measure() -> list[Figure]:
                 f"paramiko alone, connect and `true`: {bare:.1f} ms here, {PARAMIKO_MS} ms when the limit was set",
             )
         )
-        figures += _doctor(lab, transport)
     return figures
-
-
-def _doctor(lab: Lab, transport: SshTransport) -> list[Figure]:
-    """Measure what `orch doctor` and the quick part of `orch up` take, beside connecting the same hosts."""
-    with cluster_of(lab) as cluster:
-        plan, _ = load_plan(cluster.spec(tasks=HOSTS))
-    quick, whole = [], []
-    for _ in range(DOCTOR_ROUNDS):
-        connecting_ms = connect(transport, lab.hosts).wall_ms
-        quick.append(_examined_s(plan, transport, whole=False) * 1000 / connecting_ms)
-        whole.append(_examined_s(plan, transport, whole=True))
-    part = "doctor's quick part, of connecting"
-    limit = LIMITS[f"connect: {part}"]
-    return [
-        Figure(f"{part} to {HOSTS} hosts", "x", limit, tuple(quick)),
-        Figure(f"doctor of {HOSTS} hosts, all pairs", "s", LIMITS["connect: doctor"], tuple(whole)),
-    ]
-
-
-def _examined_s(plan: Plan, transport: SshTransport, *, whole: bool) -> float:
-    began = time.perf_counter()
-    examined = examine(plan, {"ssh": transport}, bundle.load, whole=whole, within_s=60.0)
-    if any(finding.id == "ssh.no-answer" for finding in examined.findings):
-        raise NotMeasured("a host did not answer")
-    return time.perf_counter() - began
 
 
 class Cost:

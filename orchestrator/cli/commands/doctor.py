@@ -19,7 +19,7 @@ from orchestrator.core.words import counted, listed
 
 if TYPE_CHECKING:
     from orchestrator.cli.orphans import Item
-    from orchestrator.core.plan import HostPlan, Plan
+    from orchestrator.core.plan import Plan
     from orchestrator.head.hosts.examination import Examined
     from orchestrator.protocol.orders import KnownRun
     from orchestrator.reporting.findings import Finding, Level
@@ -132,8 +132,8 @@ _MAKE_DIRECTORY = "exec /bin/sh -c 'IFS= read -r d && exec mkdir -p -m 700 -- \"
 class _Fixes:
     """What --fix does. Each method returns how much it has done."""
 
-    def __init__(self, session: Session, plan: Plan, found: Sequence[Finding], *, asks: bool) -> None:
-        self._session, self._plan, self._found = session, plan, found
+    def __init__(self, session: Session, plan: Plan, findings: Sequence[Finding], *, asks: bool) -> None:
+        self._session, self._plan, self._findings = session, plan, findings
         self._asks = asks and is_interactive(session)
 
     def all(self, orphans: Sequence[Item]) -> int:
@@ -146,43 +146,45 @@ class _Fixes:
             done + self._on_hosts("storage.missing", _MAKE_DIRECTORY, directory, made) + self._remove(orphans)
         )
 
-    def _hosts(self, id: str) -> list[HostPlan]:
-        return [self._plan.host(one.host) for one in self._found if one.id == id and one.host is not None]
-
     def _keys(self) -> int:
         """Trust keys that are new, once a person says yes. One that has changed is for `orch trust --replace`."""
         unknown = [
             self._plan.host(one.host)
-            for one in self._found
+            for one in self._findings
             if one.host is not None and one.problem is not None and one.problem.code == "host-key-unknown"
         ]
         if not unknown or not self._asks:
             return 0
-        from orchestrator.cli.commands.trust import Request, trust
+        from orchestrator.cli.commands.trust import Request, trust_rounds
         from orchestrator.head.reach.ssh.transport import SshTransport
 
         self._session.paths.ensure()
         transport = SshTransport(Path(self._session.paths.known_hosts))
         try:
-            trust(self._session, transport, unknown, Request(), as_json=False)
+            scanned, added = trust_rounds(self._session, transport, unknown, Request(), quiet=False)
         except OrchestratorError as e:
             self._session.warn(str(e))
             self._session.hint(e.hint)
             return 0
-        return len(unknown)
+        for error in (one.error or one.refusal(replace=False) for one in scanned):
+            if error is not None:
+                self._session.warn(str(error))
+                self._session.hint(error.hint)
+        return added
 
-    def _on_hosts(self, id: str, command: str, told: str, did: str) -> int:
-        """Run a command of ours on the hosts of a finding, with that text on its stdin."""
+    def _on_hosts(self, id: str, command: str, stdin: str, did: str) -> int:
+        """Run a command of ours on the hosts of a finding."""
         from orchestrator.head.coordinator.main import transports
         from orchestrator.head.reach.alarm import ALARMS
 
         ways, done = transports(self._session.paths), 0
-        for host in self._hosts(id):
+        hosts = [one.host for one in self._findings if one.id == id and one.host is not None]
+        for host in map(self._plan.host, hosts):
             try:
                 channel = ways[host.transport].open(host, command)
                 try:
                     with ALARMS.after(FIX_S, channel.close):  # its disk may hang
-                        channel.write(f"{told}\n".encode())
+                        channel.write(f"{stdin}\n".encode())
                         while channel.read(1 << 16):
                             pass
                         said, code = channel.stderr_tail().strip(), channel.exit_status()
@@ -242,8 +244,9 @@ def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bo
     """Find what would keep the spec of FILE from training on its hosts, and say why it matters and the way out.
 
     All hosts are asked at once: SSH, the names and ports between each two of them, Python and its packages, GPUs,
-    clocks, limits and disks. Nothing is started, and nothing is left there. No step waits longer than 10 s for a host,
-    but for the import of TensorFlow: 30 s. The bandwidth is not measured while a run uses one of the hosts.
+    clocks, limits and disks. No task is started; a checkpoint directory that does not exist is made. No step waits
+    longer than 10 s for a host, but for the import of TensorFlow: 30 s. The bandwidth is not measured while a run
+    uses one of the hosts.
 
     --fix trusts keys that are new, has the SSH user's processes stay at logout (`loginctl enable-linger`), makes the
     TMPDIR of `env:`, and removes what runs of this head node have left that it does not know any more. It never touches

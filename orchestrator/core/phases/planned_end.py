@@ -1,8 +1,8 @@
 """A run that is to end at a checkpoint: its `time_limit` is nearly over, or its user wants it.
 
 Nothing has failed. From the moment at which the end is wanted, the run ends when the next checkpoint is verified, so
-that hardly a step is lost; at the latest when its tasks need the rest of the time to end in order. No time counts in
-which no coordinator lived: that is nobody's fault.
+that hardly a step is lost, or at its next step where all tasks can hand over their state; at the latest when its tasks
+need the rest of the time to end in order. No time counts in which no coordinator lived: that is nobody's fault.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def ask(turn: Turn) -> None:
         return
     at = min(at, planned.at) if planned is not None else at
     turn.set(planned_end=PlannedEnd("its user wants it to end at a checkpoint", at=at, wanted_at=None))
-    turn.note(NoteKind.ENDS_SOON, f"the run ends at its next checkpoint, or in {duration(at - turn.at)}")
+    where = rescue.next_save(turn.run)
+    turn.note(NoteKind.ENDS_SOON, f"the run ends at its next {where}, or in {duration(at - turn.at)}")
     verify_soon(turn)
 
 
@@ -66,7 +67,7 @@ def make_way(turn: Turn, by: str) -> None:
     at = turn.at + (ASKED_S if is_to_save else 0.0)
     at = min(at, planned.at) if planned is not None else at
     turn.set(planned_end=PlannedEnd(f"it makes way for {by}", at=at, wanted_at=None, goes_on=True))
-    left = f" at its next checkpoint, or in {duration(at - turn.at)}" if is_to_save else ""
+    left = f" at its next {rescue.next_save(run)}, or in {duration(at - turn.at)}" if is_to_save else ""
     turn.note(NoteKind.ENDS_SOON, f"{run.run_id} makes way for {by}: it returns to the queue{left}")
     verify_soon(turn)
 

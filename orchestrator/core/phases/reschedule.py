@@ -100,9 +100,10 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
         when = ""
         if holds and turn.run.phase in _HAS_TASKS and not event.now:
             has_checkpoints = turn.run.plan.checkpoint is not None
-            saved = "step" if rescue.is_ready(turn.run) else "verified checkpoint"
             when = "; its tasks move " + (
-                f"at the next {saved}" if has_checkpoints else "at the next restart, or with --now"
+                f"at the next {rescue.next_save(turn.run)}"
+                if has_checkpoints
+                else "at the next restart, or with --now"
             )
         turn.note(NoteKind.DRAINED, f"{host.name} is drained: it gets no new tasks{when}")
         verify_soon(turn)

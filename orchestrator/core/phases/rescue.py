@@ -37,6 +37,11 @@ def is_ready(run: Run) -> bool:
     return may and all(_can(run, task) and task.progress.rescues for task in gang(run))
 
 
+def next_save(run: Run) -> str:
+    """Return at what a run that is to lose nothing can stop next."""
+    return "step" if is_ready(run) else "verified checkpoint"
+
+
 def wanted(run: Run, stopping: Stopping, at: Instant, patience_s: float, *, is_saved: bool) -> Stopping:
     """Return a phase in which survivors are asked to hand over their state; the same phase where nobody is.
 

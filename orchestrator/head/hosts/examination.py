@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
 
 from orchestrator.core.errors import HostError
@@ -290,7 +291,8 @@ class _Doctor:
         measure_s = min(1.0, _MEASURE_ALL_S / (2 * len(rounds))) if rounds else 0.0
         rates: dict[tuple[str, str], float | str] = {}
 
-        def get(reader: str, writer: str) -> float | str:
+        def get(writers: Mapping[str, str], reader: str) -> float | str:
+            writer = writers[reader]
             target: Target = {
                 "host": writer,
                 "address": addresses.get(writer, self._plan.host(writer).peer_address),
@@ -309,14 +311,10 @@ class _Doctor:
         end_at, late = time.monotonic() + MEASURE_MAX_S, "it did not answer in time"
         for number, pairs in enumerate(rounds, 1):
             self._progress(f"measuring between hosts, {number} of {len(rounds)} …")
-            for sends in ({b: a for a, b in pairs}, dict(pairs)):
+            for writers in ({b: a for a, b in pairs}, dict(pairs)):
                 if time.monotonic() < end_at:
-                    answers = at_once(
-                        lambda one, sends=sends: get(one, sends[one]),  # type: ignore[misc]
-                        list(sends),
-                        self._within_s,
-                    )
-                    rates.update({(sends[one], one): answers.get(one, late) for one in sends})
+                    answers = at_once(partial(get, writers), list(writers), self._within_s)
+                    rates.update({(writers[one], one): answers.get(one, late) for one in writers})
         findings = judgement.of_bandwidths(rates)
         if left := len(met) * (len(met) - 1) - len(rates):
             said = f"{left} of {left + len(rates)} transfers were not measured: the others took too long"

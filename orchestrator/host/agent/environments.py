@@ -170,9 +170,7 @@ def _make(wish: Wish) -> EnvironmentState:
             raise
         finally:
             shutil.rmtree(work, ignore_errors=True)
-    with contextlib.suppress(
-        Exception
-    ):  # the environment is made; the next setup tries again to remove the rest
+    with contextlib.suppress(Exception):  # the environment is made; the next setup removes the rest
         for blob in filter(os.path.exists, blobs.values()):
             os.unlink(blob)
         _remove_old(key, wish)

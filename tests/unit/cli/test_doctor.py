@@ -15,7 +15,10 @@ import pytest
 
 from orchestrator.cli.commands import doctor, gc, trust
 from orchestrator.cli.commands.doctor import _Fixes, _orphans
+from orchestrator.cli.host_queries import confirm
 from orchestrator.cli.orphans import Item
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import Refused
 from orchestrator.core.plan import HostPlan, Plan
 from orchestrator.core.state.run import Problem
 from orchestrator.head.journal.journal import Journal
@@ -128,7 +131,16 @@ def test_orphans_and_keys_need_a_yes(
         return {}
 
     monkeypatch.setattr(gc, "remove", remove)
-    monkeypatch.setattr(trust, "trust", lambda _s, _t, hosts, *_, **__: trusted.extend(h.name for h in hosts))
+
+    def trust_rounds(
+        session: Session, _way: object, hosts: list[HostPlan], *_: object, **__: object
+    ) -> object:
+        if not confirm(session, "Trust this key?"):
+            raise Refused("not confirmed; no key was added")
+        trusted.extend(host.name for host in hosts)
+        return [], len(hosts)
+
+    monkeypatch.setattr(trust, "trust_rounds", trust_rounds)
     orphan = Item("t-1", "a", "directory", "alive", pids=(77,))
     unknown = of_problem(Problem("host-key-unknown", "a: its key is not known", exit_code=5), "a")
     changed = replace(unknown, problem=Problem("host-key-changed", "a: another key", exit_code=5))
@@ -136,12 +148,12 @@ def test_orphans_and_keys_need_a_yes(
     def done(*found: Finding, asks: bool = True) -> int:
         return _Fixes(desk, plan_of(), found, asks=asks).all([orphan])
 
-    a_person(monkeypatch, typed)
+    a_person(monkeypatch, typed, typed)
     assert done(unknown, asks=False) == 0, "nobody is asked"
     assert (removed, trusted) == ([], [])
-    assert done(unknown) == 1 + goes
+    assert done(unknown) == 2 * goes, "what was not confirmed is not fixed"
     assert "kill its processes (pid 77 on a)" in desk.said
-    assert (bool(removed), trusted) == (goes, ["a"])
+    assert (bool(removed), bool(trusted)) == (goes, goes)
     a_person(monkeypatch, typed)
     done(changed)
-    assert trusted == ["a"], "one that has changed is for `orch trust --replace`"
+    assert len(trusted) == goes, "one that has changed is for `orch trust --replace`"

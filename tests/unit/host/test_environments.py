@@ -38,6 +38,11 @@ def made(key: str, *, ago_s: float, python: str = "3.11.2") -> Path:
     return place
 
 
+def a_wish(home: Path) -> dict[str, object]:
+    wish = {"key": "a", "version": None, "offline": True}
+    return {**wish, "host_dir": str(home), "wheels": [], "keep": []}
+
+
 def installs(_wish: object, _by: str, place: str, _work: str, _log: str) -> None:
     (Path(place) / "bin").mkdir(parents=True)
     (Path(place) / "bin" / "python").symlink_to(sys.executable)
@@ -132,15 +137,7 @@ def test_an_environment_that_was_made_is_ready_though_nothing_could_be_removed(
     monkeypatch.setattr(environments, "_install", installs)
     monkeypatch.setattr(environments, "_used", stale)
     made("old", ago_s=DAYS_S)
-    wish: dict[str, object] = {
-        "key": "a",
-        "version": None,
-        "offline": True,
-        "host_dir": str(home),
-        "wheels": [],
-        "keep": [],
-    }
-    assert environments._make(wish)["state"] == "ready"
+    assert environments._make(a_wish(home))["state"] == "ready"
     assert (Path(environments.root()) / "old").is_dir()
 
 
@@ -149,14 +146,7 @@ def test_hosts_of_two_kinds_that_share_a_home_have_an_environment_each(
 ) -> None:
     """An x86 and an ARM, or Python 3.11 and 3.12: each took the other's for broken, and made it anew for itself."""
     monkeypatch.setattr(environments, "_install", installs)
-    wish: dict[str, object] = {
-        "key": "a",
-        "version": None,
-        "offline": True,
-        "host_dir": str(home),
-        "wheels": [],
-    }
-    wish["keep"] = []
+    wish = a_wish(home)
     door = Path(environments.root()) / "a"
     system = os.uname()
     hosts = [("x86", system.machine), ("arm", "aarch64"), ("x86-2", system.machine)]

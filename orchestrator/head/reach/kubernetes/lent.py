@@ -16,7 +16,6 @@ from typing import Any
 
 from orchestrator.both import durable
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.head.reach.kubernetes import pods
 from orchestrator.head.reach.kubernetes import pods as documents
 from orchestrator.head.reach.kubernetes.commands import Cluster, KubernetesFailed
 from orchestrator.protocol.pod import ALLOCATION_LABEL, NAME_LABEL
@@ -234,7 +233,9 @@ class KubernetesLender:
         if lent is None:
             return {}
         try:
-            return {pods.name_of(one): (pods.uid_of(one), pods.leaves(one)) for one in lent.pods()}
+            return {
+                documents.name_of(one): (documents.uid_of(one), documents.leaves(one)) for one in lent.pods()
+            }
         except KubernetesFailed:
             return {}
 

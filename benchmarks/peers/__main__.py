@@ -105,11 +105,11 @@ def _write(
     failures: Sequence[str],
     times: goodput.Times,
 ) -> None:
-    page_name = "peers-rarely" if times.save_s else "peers"
+    page_name = page.name_of(times)
     (DOCS / f"{page_name}.md").write_text(text)
-    shown = {} if times.save_s else page.images(found, started)
-    for old in [] if times.save_s else (DOCS / "images").glob("peers-*.svg"):
-        old.unlink()
+    shown = page.images(found, started, times)
+    for old in ("goodput", "lost", "start"):
+        (DOCS / "images" / f"{page_name}-{old}.svg").unlink(missing_ok=True)
     for file, svg in shown.items():
         (DOCS / "images" / file).write_text(svg)
     known = {

@@ -66,35 +66,44 @@ def document(
         "{saved}", f"{times.save_s:g} s" if times.save_s else "50 steps"
     )
     parts = [head, f"{heading(at)} {how}", *(f"- {failure}" for failure in failures)]
-    parts += [f"![{name}](images/{name})" for name in images(found, {}) if not times.save_s]
-    if not times.save_s and any(_parts_of_a_kill(each) for each in found.values()):
+    parts += [f"![{name}](images/{name})" for name in images(found, {}, times)]
+    if any(_parts_of_a_kill(each) for each in found.values()):
         parts.append("The second plot splits the kill that lost the median of those that were made up for.")
     if found:
         parts += [_table(found), _NOTICING, _noticing(found, times)]
     if started:
-        parts += [_STARTING, *(f"![{name}](images/{name})" for name in images({}, started))]
+        parts += [_STARTING, *(f"![{name}](images/{name})" for name in images({}, started, times))]
         parts.append(_starting(started))
     return "\n\n".join(parts) + "\n"
 
 
-def images(found: Mapping[str, Goodput], started: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
+def name_of(times: Times) -> str:
+    """Return the page's name, without its suffix: training that rarely saves has a page of its own."""
+    return "peers-rarely" if times.save_s else "peers"
+
+
+def images(
+    found: Mapping[str, Goodput], started: Mapping[str, Mapping[int, float]], times: Times
+) -> dict[str, str]:
     """Return the plots by file name."""
-    shown = {}
+    shown, name = {}, name_of(times)
+    saved = f"a save every {times.save_s / 60:g} min, " if times.save_s else ""
     if found:
         shares = {
-            name: plots.Spread(each.share * 100, each.share * 100, each.share * 100)
-            for name, each in found.items()
+            way: plots.Spread(each.share * 100, each.share * 100, each.share * 100)
+            for way, each in found.items()
         }
-        shown["peers-goodput.svg"] = plots.bars("goodput with a kill at each interval", "%", shares)
-    lost = {name: parts for name, each in found.items() if (parts := _parts_of_a_kill(each))}
+        title = f"steps that count: {saved}a kill every {times.every_s:g} s"
+        shown[f"{name}-goodput.svg"] = plots.bars(title, "%", shares)
+    lost = {way: parts for way, each in found.items() if (parts := _parts_of_a_kill(each))}
     if lost:
-        shown["peers-lost.svg"] = plots.stacked("lost by one kill", "s", lost)
+        shown[f"{name}-lost.svg"] = plots.stacked("lost by one kill", "s", lost)
     if started:
         took: dict[str, dict[float, plots.Spread]] = {
-            name: {hosts: plots.Spread(s, s, s) for hosts, s in by_hosts.items()}
-            for name, by_hosts in started.items()
+            way: {hosts: plots.Spread(s, s, s) for hosts, s in by_hosts.items()}
+            for way, by_hosts in started.items()
         }
-        shown["peers-start.svg"] = plots.lines("until a script runs on all hosts", "s", "hosts", took, {})
+        shown[f"{name}-start.svg"] = plots.lines("until a script runs on all hosts", "s", "hosts", took, {})
     return shown
 
 

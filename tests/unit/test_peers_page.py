@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -64,7 +65,14 @@ def test_the_page_says_what_never_came_back() -> None:
     assert "| orch, standby | 0.15 s | 12.00 s | not in 90 s |" in text
     assert "not measured | not measured |" in text, "of the loop nothing was frozen or cut"
     assert "Ray Train: not measured" in text
-    assert sorted(page.images(measured, {})) == ["peers-goodput.svg", "peers-lost.svg"]
+    assert sorted(page.images(measured, {}, TIMES)) == ["peers-goodput.svg", "peers-lost.svg"]
+    rarely = replace(TIMES, save_s=600.0)
+    assert sorted(page.images(measured, {}, rarely)) == ["peers-rarely-goodput.svg", "peers-rarely-lost.svg"]
+    assert "](images/peers-rarely-goodput.svg)" in page.document(AT, measured, {}, [], rarely, minutes=61.0)
+    assert (
+        "a save every 10 min, a kill every 60 s"
+        in page.images(measured, {}, rarely)["peers-rarely-goodput.svg"]
+    )
 
 
 def test_the_parts_of_the_median_kill_add_up_to_what_it_lost() -> None:
@@ -73,7 +81,7 @@ def test_the_parts_of_the_median_kill_add_up_to_what_it_lost() -> None:
         "a loop": Goodput(31.0, 0.4, (inf, inf), (9.0, inf), (20.0, inf)),
         "what never came back": Goodput(31.0, 0.4, (inf,), (inf,), (inf,)),
     }
-    plot = page.images(measured, {})["peers-lost.svg"]
+    plot = page.images(measured, {}, TIMES)["peers-lost.svg"]
     assert "what never came back" not in plot
     assert re.findall(r"<title>([^<]*): ([0-9.]+) s</title>", plot) == [
         ("until the other worker&#x27;s process has ended", "0.30"),
@@ -91,4 +99,4 @@ def test_the_page_shows_starts_by_hosts_and_what_is_missing_among_them() -> None
     started = {"orch up": {3: 1.5, 16: 4.0}, "Ansible": {3: 2.25}}
     text = page.document(AT, {}, started, [], TIMES, minutes=1.0)
     assert "| 16 | 4.0 s | not measured |" in text
-    assert list(page.images({}, started)) == ["peers-start.svg"]
+    assert list(page.images({}, started, TIMES)) == ["peers-start.svg"]

@@ -23,7 +23,7 @@ from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute
 from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.sbatch import why_not
-from orchestrator.spec.secrets import has_password, read_secret
+from orchestrator.spec.secrets import is_secret, read_secret
 from orchestrator.spec.task_relations import task_relations
 
 _SSH_KEYS = ("address", "user", "port", "identity_file", "known_hosts", "proxy_jump")
@@ -269,11 +269,11 @@ def _args(parts: Parts) -> Said:
     if not parts.run.good("args"):
         return
     for number, text in enumerate(parts.run.value.args):
-        if has_password(text):
+        if is_secret(text):
             yield (
                 ("run", "args", number),
-                "a URL with a password: everybody on a host reads a command line; put it into `secrets`, whose "
-                "variable the script reads",
+                "a password, a key or a token (also within a URL): everybody on a host reads a command line; put it "
+                "into `secrets`, whose variable the script reads",
             )
 
 

@@ -16,48 +16,103 @@ SECRET_BYTES_MAX = 64 * 1024
 
 _WORDS = frozenset(
     (
-        *("SECRET", "SECRETS", "PASS", "PASSWORD", "PASSWD", "PASSPHRASE", "PW", "PWD"),
-        *("TOKEN", "TOKENS", "APIKEY", "CREDENTIAL", "CREDENTIALS", "CRED", "CREDS", "BEARER", "AUTH"),
-        *("AUTHORIZATION", "COOKIE", "COOKIES", "DSN", "WEBHOOK", "WEBHOOKS"),
+        *(
+            "SECRET",
+            "SECRETS",
+            "PASS",
+            "PASSWORD",
+            "PASSWD",
+            "PASSPHRASE",
+            "PW",
+            "PWD",
+            "PAT",
+            "JWT",
+            "OTP",
+            "SAS",
+        ),
+        *(
+            "TOKEN",
+            "TOKENS",
+            "APIKEY",
+            "CREDENTIAL",
+            "CREDENTIALS",
+            "CRED",
+            "CREDS",
+            "BEARER",
+            "AUTH",
+            "NETRC",
+        ),
+        *("AUTHORIZATION", "COOKIE", "COOKIES", "DSN", "WEBHOOK", "WEBHOOKS", "HOOK"),
     )
 )
-_ENDINGS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "APIKEY", "CREDENTIALS", "PWD", "AUTH", "AUTHTOKEN")
-_BEGINNINGS = ("PGPASS", "APIKEY", "WEBHOOK")
-_PAIRS = frozenset(
-    {("API", "KEY"), ("ACCESS", "KEY"), ("PRIVATE", "KEY"), ("SIGNING", "KEY"), ("ENCRYPTION", "KEY")}
+_ENDINGS = (
+    *("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "CREDENTIALS", "PWD", "ROOTPW", "AUTH", "TOKEN"),
+    *(
+        "APIKEY",
+        "ACCESSKEY",
+        "SECRETKEY",
+        "PRIVATEKEY",
+        "ENCRYPTIONKEY",
+        "SSHPASS",
+        "DBPASS",
+        "USERPASS",
+        "ASKPASS",
+    ),
 )
+_BEGINNINGS = ("PGPASS", "APIKEY", "WEBHOOK")
+_PAIRS = frozenset({("CONNECTION", "STRING"), ("KEY", "API")})
 
 _PLACES = frozenset({"PWD", "OLDPWD"})
 """The shell's own, which say where it is."""
 
-_PASSWORD_IN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s:@]*:[^/?#\s@]+@")
-"""`scheme://user:password@`: whatever follows, it opens something."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+"""A word of a name, however names are written: DB_PASS, dbPass, db-pass, DB_PASS_2."""
+
+_OPENS = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s:@]*:(?!\d{1,5}[/?#])[^\s@\"']+@"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|(?<![\w-])(?:gh[oprsu]_|github_pat_|glpat-|hf_|sk-(?:[a-z]+\d*-)*|[sr]k_live_)(?=\w*\d)\w{16}"
+    r"|(?<![\w-])(?:xox[a-z]-\d{8}|eyJ[\w-]{8,}\.eyJ[\w-]{8})"
+    r"|(?<!\w)(?:AKIA|ASIA)[A-Z0-9]{16}(?!\w)"
+    r"|://hooks\.slack\.com/|/api/webhooks/\d+/|\.webhook\.office\.com/"
+    r"|(?i:\bauthorization\W{1,4}(?:basic|bearer|token)\s+\S|\bbearer\s+[\w.~+/-]{16,})"
+)
+"""What opens something by its form: a URL with a password, a private key, a service's token."""
+
+_IN_ENV = re.compile(
+    r"(?i)(?:password|passwd|pwd|passphrase|secret|token|accountkey|access[-_]?key|api[-_]?key|private[-_]?key)"
+    r"[\"']?\s*[=:]\s*[\"']?[^\s\"';,&]"
+    r"|https?://[^/?#\s:@]+@"
+    r"|^[^/\s:@]+:[^/\s@]+@[\w.-]+(?::\d+)?/?$"
+)
+"""What may be one, and costs nothing to hide: a setting among others (`host=h password=x`, `AccountKey=x;`, JSON), the
+user of an HTTP URL, who may be a token, and `user:password@host:port`, as proxies are named."""
 
 
 def looks_secret(name: str, value: str = "") -> bool:
     """Return whether the value of an environment variable must never be shown: its name says so, or the value itself.
 
-    >>> looks_secret("HF_TOKEN"), looks_secret("TOKENIZERS_PARALLELISM")
-    (True, False)
+    >>> looks_secret("HF_TOKEN"), looks_secret("dbPassword"), looks_secret("TOKENIZERS_PARALLELISM")
+    (True, True, False)
     >>> looks_secret("DATABASE_URL", "postgres://me:pw@db/x"), looks_secret("DATABASE_URL", "postgres://db/x")
     (True, False)
     """
-    whole = name.upper()
-    words = whole.split("_")
-    if has_password(value):
+    if is_secret(value) or _IN_ENV.search(value):
         return True
-    if whole in _PLACES:
+    if name.upper() in _PLACES:
         return False
+    words = [word.upper() for word in _WORD.findall(name)]
     return (
         not _WORDS.isdisjoint(words)
         or not _PAIRS.isdisjoint(pairwise(words))
+        or (len(words) > 1 and "KEY" in words[1:])
         or any(word.endswith(_ENDINGS) or word.startswith(_BEGINNINGS) for word in words)
     )
 
 
-def has_password(text: str) -> bool:
-    """Return whether a URL with a password stands in a text."""
-    return _PASSWORD_IN_URL.search(text) is not None
+def is_secret(text: str) -> bool:
+    """Return whether something stands in a text that by its form is a password, a key or a token."""
+    return _OPENS.search(text) is not None
 
 
 def secret_names(spec: ClusterSpec) -> tuple[str, ...]:

@@ -62,6 +62,8 @@ def write_secret(folder: Path, content: bytes = SECRET.encode() + b"\n", mode: i
         "BASIC_AUTH",
         "DB_PASS",
         "apikey2",
+        *("accessToken", "client-secret", "TOKEN1", "SSHPASS", "OPENAI_KEY", "AZURE_STORAGE_ACCOUNT_KEY"),
+        *("GH_PAT", "SERVICE_JWT", "BLOB_CONNECTION_STRING", "SECRETKEY"),
     ],
 )
 def test_names_that_look_secret(name: str) -> None:
@@ -81,6 +83,7 @@ def test_names_that_look_secret(name: str) -> None:
         "PWD",
         "OLDPWD",
         "AUTHOR",
+        *("BYPASS", "COMPASS", "MONKEY", "N_PASSES"),
     ],
 )
 def test_names_that_do_not(name: str) -> None:
@@ -94,6 +97,13 @@ def test_names_that_do_not(name: str) -> None:
         ("postgres://me:pw@db.lab/x", True),
         ("tracking at https://user:p%40ss@mlflow.lab:5000 and more", True),
         ("postgresql+psycopg2://u:@db/x", False),
+        ("redis://:p/w@db.lab", True),
+        ("http://lab:8080/a@b", False),
+        ("-H 'Authorization: Basic dTpwdw=='", True),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----", True),
+        ("ghp_0123456789abcdefghijklmnopqrstuvwxyzAB", True),
+        ("sk-learn-random-forest-regressor", False),
+        ("https://hooks.slack.com/services/T0/B0/x", True),
         ("https://mlflow.lab:5000/a@b", False),
         ("me@lab", False),
         ("s3://bucket/key:1@2", False),
@@ -113,10 +123,24 @@ def test_a_password_in_a_url_is_secret_whatever_the_variable_is_called(
     assert values == ({"DATABASE_URL": value} if secret else {})
     spec.write_text(text + f"  args: [--db, {json.dumps(value)}]\n")
     if secret:
-        with pytest.raises(SpecError, match=r"run\.args\[1\]: a URL with a password"):
+        with pytest.raises(SpecError, match=r"run\.args\[1\]: a password, a key or a token"):
             load_plan(spec)
     else:
         assert load_plan(spec)[0].args == ("--db", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=x1==",
+        '{"user": "u", "password": "pw"}',
+        "jdbc:postgresql://db/x?user=u&password=pw",
+        "https://t0ken@git.lab/x",
+        "u:pw@proxy.lab:3128",
+    ],
+)
+def test_a_setting_in_a_value_hides_the_value(value: str) -> None:
+    assert looks_secret("X", value)
 
 
 @pytest.mark.fault(49)

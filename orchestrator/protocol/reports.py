@@ -179,6 +179,8 @@ class Task(TypedDict):
     """How many epochs there are."""
     metrics: NotRequired[Annotated[dict[MetricName, Number | None], Length(METRICS_MAX)]]
     """null for a value that is not finite."""
+    metric_steps: NotRequired[Annotated[dict[MetricName, Step], Length(METRICS_MAX)]]
+    """Of each metric that was reported at another step than `global_step`: at which one."""
     nonfinite: NotRequired[Annotated[dict[MetricName, NonFinite], Length(METRICS_MAX)]]
     """Of each metric that was not finite: when first."""
     steps_per_s: NotRequired[Pace | None]

@@ -34,8 +34,10 @@ class StepLine(TypedDict):
     epochs: NotRequired[Step]
     """How many epochs there are."""
     metrics: NotRequired[dict[MetricName, Number]]
+    metric_steps: NotRequired[dict[MetricName, Step]]
+    """Of the metrics, finite or not, that were reported since the last message, but not at this step: at which one."""
     nonfinite: NotRequired[dict[MetricName, NotFinite]]
-    """The metrics of this step for which JSON has no number."""
+    """The metrics for which JSON has no number."""
     steps_per_s: NotRequired[Pace]
 
 

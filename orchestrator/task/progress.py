@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -32,6 +33,8 @@ class Progress:
         self._interval_s = interval_s
         self._due_at = 0.0
         self._latest: tuple[int, Mapping[str, Any], int | None, float] | None = None
+        self._earlier: Mapping[str, tuple[int, Any]] = {}
+        """Of metrics that wait to be sent, and are not in the latest report: the step and the value."""
         self._lock = threading.Lock()
         self._pace_step: int | None = None
         self._pace_at = 0.0
@@ -58,6 +61,9 @@ class Progress:
         at = time.monotonic()
         if self._began is None:
             self._follow(step)
+        before = self._latest
+        if before is not None and (rest := before[1].keys() - metrics.keys()):
+            self._earlier = {**self._earlier, **{name: (before[0], before[1][name]) for name in rest}}
         self._latest = (step, metrics, epoch, at)
         if at >= self._due_at:
             self.flush()
@@ -90,9 +96,10 @@ class Progress:
         try:
             with self._lock:
                 latest, self._latest = self._latest, None
+                earlier, self._earlier = self._earlier, {}
                 self._due_at = time.monotonic() + self._interval_s
                 if latest is not None:
-                    self._send(*latest)
+                    self._send(*latest, earlier)
         except Exception as e:  # a value that cannot be reported must not end the training
             self.lost(latest[0] if latest is not None else None, e)
 
@@ -114,11 +121,18 @@ class Progress:
         It sends plain numbers only. Reading a strategy's variable may be a collective, and only the script may decide
         when to run one.
         """
-        latest = self._latest
-        if latest is not None and self.due() and all(map(is_plain, (latest[0], *latest[1].values()))):
+        latest, old = self._latest, itertools.chain(*self._earlier.values())
+        if latest is not None and self.due() and all(map(is_plain, (latest[0], *latest[1].values(), *old))):
             self.flush()
 
-    def _send(self, step: Any, metrics: Mapping[str, Any], epoch: int | None, at: float) -> None:
+    def _send(
+        self,
+        step: Any,
+        metrics: Mapping[str, Any],
+        epoch: int | None,
+        at: float,
+        earlier: Mapping[str, tuple[int, Any]],
+    ) -> None:
         message: StepLine = {"step": int(step), "age_s": round(time.monotonic() - at, 3)}
         self.has_stepped |= self._began is None or self._began[1] > 0 or message["step"] > self._began[0]
         if self._began is not None:
@@ -135,7 +149,8 @@ class Progress:
             message["epochs"] = self.epochs
         values: dict[str, float] = {}
         odd: dict[str, NotFinite] = {}
-        for name, value in list(metrics.items())[:METRICS_MAX]:
+        past = {name: value for name, (_, value) in earlier.items() if name not in metrics}
+        for name, value in [*metrics.items(), *past.items()][:METRICS_MAX]:
             number = as_number(value)
             if number is not None:
                 values[str(name)[:80]] = number
@@ -144,6 +159,8 @@ class Progress:
         message["metrics"] = values
         if odd:
             message["nonfinite"] = odd
+        if past:
+            message["metric_steps"] = {str(name)[:80]: int(earlier[name][0]) for name in past}
         step = int(step)
         now = time.monotonic()
         if self._pace_step is None or step < self._pace_step:

@@ -82,6 +82,8 @@ class Progress:
     """Since it began, when the shim spoke; None where that is not known exactly."""
     nonfinite: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     """Of each metric that was not finite in this generation: the first such step, and `nan`, `inf` or `-inf`."""
+    metric_steps: Mapping[str, int] = field(default_factory=dict)
+    """Of the metrics that were reported at another step than the global step: at which one."""
     saving: Saving | None = None
     """How often it saves, where its runtime decides that."""
     rescues: bool = False

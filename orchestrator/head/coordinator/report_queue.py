@@ -134,7 +134,7 @@ def _without_texts(event: HostReported) -> HostReported:
         replace(
             task,
             said=(),
-            progress=replace(task.progress, metrics={}, nonfinite={}),
+            progress=replace(task.progress, metrics={}, metric_steps={}, nonfinite={}),
             exit=task.exit and replace(task.exit, last_lines=(), error=None),
         )
         for task in event.tasks

@@ -35,8 +35,8 @@ class _Seen:
         self.history = History(path)
         self.heard_at: float | None = None
         self.position: tuple[int, int] | None = None
-        self.validated: dict[str, tuple[int, float]] = {}
-        """By metric of a validation: the generation and the value that was added last."""
+        self.measured: dict[str, tuple[int, int]] = {}
+        """By metric: the generation and the step of the value that was added last."""
         self.begun: dict[int, tuple[float, int]] = {}
         self.tasks_at = 0.0
         self.flushed_at = 0.0
@@ -122,19 +122,16 @@ class Historian:
             return
         if progress.steps_per_s is not None and chief.phase.may_live:
             seen.history.add(at, run.generation, step, "", {"steps_per_s": progress.steps_per_s})
+        for name, value in progress.metrics.items():
+            of = run.generation, progress.metric_steps.get(name, step)
+            if (
+                seen.measured.get(name) != of
+            ):  # each report repeats what came at an earlier step, as a validation's
+                seen.measured[name] = of
+                seen.history.add(at, *of, "", {name: value})
         if seen.position == (run.generation, step):
             return
         seen.position = (run.generation, step)
-        # Leave out metrics of a validation that were added before: each heartbeat repeats them
-        new = {
-            name: value
-            for name, value in progress.metrics.items()
-            if seen.validated.get(name) != (run.generation, value)
-        }
-        seen.validated |= {
-            name: (run.generation, value) for name, value in new.items() if name.startswith("val_")
-        }
-        seen.history.add(at, run.generation, step, "", new)
         seen.history.not_finite(at, run.generation, progress.nonfinite)
         resumed_from = run.seed.global_step or 0 if run.seed is not None else 0
         if step > resumed_from:

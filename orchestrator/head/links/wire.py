@@ -150,6 +150,9 @@ def _progress(sent: reports.Task) -> Progress:
         steps_total=sent.get("steps_total"),
         epochs=sent.get("epochs"),
         metrics={name: value for name, value in sent.get("metrics", {}).items() if value is not None},
+        metric_steps={
+            n: step for n, step in sent.get("metric_steps", {}).items() if n in sent.get("metrics", {})
+        },
         nonfinite={name: (one["step"], one["value"]) for name, one in sent.get("nonfinite", {}).items()},
         steps_per_s=sent.get("steps_per_s"),
         cpu_percent=sent.get("cpu_percent"),

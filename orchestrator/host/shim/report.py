@@ -90,6 +90,7 @@ def blank_task(start: dict[str, Any]) -> Task:
         "steps_total": None,
         "epochs": None,
         "metrics": {},
+        "metric_steps": {},
         "nonfinite": {},
         "steps_per_s": None,
         "cpu_percent": None,
@@ -154,6 +155,8 @@ class Progress:
         self.steps_total: int | None = None
         self.epochs: int | None = None
         self.metrics: dict[str, float | None] = {}
+        self.metric_steps: dict[str, int] = {}
+        """At which step each was reported."""
         self.nonfinite: dict[str, NonFinite] = {}
         self.error: Said | None = None
         self.said: deque[Said] = deque(maxlen=SAID_MAX)
@@ -222,21 +225,23 @@ class Progress:
         total, epochs = message.get("total"), message.get("epochs")
         self.steps_total = total if _is_step(total) else self.steps_total
         self.epochs = epochs if _is_step(epochs) else self.epochs
+        told = message.get("metric_steps")
+        steps = told if isinstance(told, dict) else {}
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
-            self._measure(name[:METRIC_CHARS_MAX], value)
+            self._measure(name[:METRIC_CHARS_MAX], value, _step_of(steps.get(name), step))
         odd = message.get("nonfinite")
         for name, value in odd.items() if isinstance(odd, dict) else ():
-            self._not_finite(name[:METRIC_CHARS_MAX], value, step)
+            self._not_finite(name[:METRIC_CHARS_MAX], value, _step_of(steps.get(name), step))
         if not self.has_stepped and (self.began is None or self.began["stride"] or step > self.began["step"]):
             self.has_stepped, self.stage, self.stage_at = True, "training", at
             return "now"
         return "now" if first else "soon"
 
-    def _measure(self, name: str, value: Any) -> None:
+    def _measure(self, name: str, value: Any, step: int) -> None:
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return
         if name in self.metrics or len(self.metrics) < METRICS_MAX:
-            self.metrics[name] = _finite(value)
+            self.metrics[name], self.metric_steps[name] = _finite(value), step
         else:
             self._say(_TOO_MANY)
 
@@ -245,7 +250,7 @@ class Progress:
         if value not in ("nan", "inf", "-inf"):
             return
         if name in self.metrics or len(self.metrics) < METRICS_MAX:
-            self.metrics[name] = None
+            self.metrics[name], self.metric_steps[name] = None, step
             self.nonfinite.setdefault(name, {"step": step, "value": value})
         else:
             self._say(_TOO_MANY)
@@ -273,12 +278,17 @@ class Progress:
         task["steps_total"] = self.steps_total
         task["epochs"] = self.epochs
         task["metrics"] = dict(self.metrics)
+        task["metric_steps"] = {n: step for n, step in self.metric_steps.items() if step != self.global_step}
         task["nonfinite"] = dict(self.nonfinite)
         task["step_age_s"] = None if self.moved_at is None else round(at - self.moved_at, 3)
         task["steps_per_s"] = self.steps_per_s(at)
         task["error"] = self.error
         task["said"] = list(self.said)
         task["runtime_age_s"] = None if heartbeat_at is None else round(at - heartbeat_at, 3)
+
+
+def _step_of(said: Any, step: int) -> int:
+    return int(said) if _is_step(said) else step
 
 
 def cut(task: Task, cuts: int) -> Task:
@@ -305,6 +315,8 @@ def _cut(
     if task.get("metrics"):
         kept = list(task["metrics"].items())[:metrics]
         shown["metrics"] = {name[:METRIC_CHARS_MAX]: value for name, value in kept}
+        steps = task.get("metric_steps", {})
+        shown["metric_steps"] = {name[:METRIC_CHARS_MAX]: steps[name] for name, _ in kept if name in steps}
     if task.get("nonfinite"):
         first = list(task["nonfinite"].items())[:metrics]
         shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: value for name, value in first}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,10 +33,12 @@ class Watched:
             clock=lambda: self.at,
         )
 
-    def train(self, step: int, **metrics: float) -> None:
+    def train(self, step: int, at_step: Mapping[str, int] | None = None, **metrics: float) -> None:
         self.at += 1
         for task in self.run.tasks:
-            told = Progress(step, None, metrics, 2.0, 50.0, 1 << 20, step_age_s=0.25)
+            told = Progress(
+                step, None, metrics, 2.0, 50.0, 1 << 20, step_age_s=0.25, metric_steps=at_step or {}
+            )
             self.run = self.run.with_task(
                 replace(task, phase=TaskPhase.RUNNING, generation=1, heard_at=self.at, progress=told)
             )
@@ -98,10 +101,12 @@ def test_a_step_that_is_told_again_is_no_new_value_and_silence_is_a_gap(watched:
 
 
 def test_a_validation_is_one_value_however_often_it_is_told(watched: Watched) -> None:
-    for step in range(1, 11):
-        watched.train(step, loss=1.0, val_loss=0.5 if step < 6 else 0.4)
+    for step in range(6, 16):
+        watched.train(step, {"acc": step // 5 * 5}, loss=1.0, acc=0.5)
     watched.end()
-    assert (watched.points("", "loss"), watched.points("", "val_loss")) == (10, 2)
+    assert (watched.points("", "loss"), watched.points("", "acc")) == (10, 3)
+    (series,) = history.read(watched.path, [("", "acc")], begin=None, end=None, buckets=4000)
+    assert [bucket.step_first for bucket in series.buckets] == [5, 10, 15], "at the step of which it is"
 
 
 def test_the_last_steps_of_a_generation_are_kept_although_the_next_look_finds_another(

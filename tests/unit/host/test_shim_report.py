@@ -94,6 +94,17 @@ def test_metrics_without_end_are_bounded_and_it_is_said_once() -> None:
     assert [one["kind"] for one in progress.said] == ["metrics-dropped"]
 
 
+def test_a_metric_keeps_the_step_at_which_it_was_reported() -> None:
+    progress, task = Progress(), blank_task({})
+    progress.heard({"step": 20, "metrics": {"loss": 1.0, "val_loss": 2.0}}, 1.0)
+    progress.heard(
+        {"step": 43, "metrics": {"loss": 0.5, "lr": 0.1}, "metric_steps": {"lr": 40, "no": "x"}}, 2.0
+    )
+    progress.put_into(task, 2.0)
+    assert task["metric_steps"] == {"val_loss": 20, "lr": 40}
+    assert cut({**task, "metrics": {"lr": 0.1}}, 1)["metric_steps"] == {"lr": 40}
+
+
 def test_the_first_step_that_was_not_finite_is_remembered_and_its_number_before_that_is_not_shown() -> None:
     progress = Progress()
     progress.heard({"step": 1, "metrics": {"loss": 0.5}}, 1.0)

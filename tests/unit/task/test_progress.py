@@ -140,6 +140,18 @@ def test_what_is_not_finite_is_told_by_its_word_since_json_has_no_number_for_it(
     assert message["metrics"] == {"ok": 2.0}
 
 
+def test_a_metric_that_the_next_steps_do_not_have_is_sent_with_its_own_step(wire: Wire) -> None:
+    progress = Progress(wire.link, interval_s=3600)
+    progress.report(1, {"loss": 3.0})
+    progress.report(20, {"loss": 2.0, "val_loss": 2.5, "val_norm": float("nan")})
+    progress.report(21, {"loss": 1.9})
+    progress.flush()
+    first, message = wire.arrived()
+    assert "metric_steps" not in first
+    assert (message["metrics"], message["nonfinite"]) == ({"loss": 1.9, "val_loss": 2.5}, {"val_norm": "nan"})
+    assert message["metric_steps"] == {"val_loss": 20, "val_norm": 20}
+
+
 def test_a_position_that_is_none_is_said_once_and_does_not_raise(
     wire: Wire, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,7 +70,7 @@ def document(
     if any(_parts_of_a_kill(each) for each in found.values()):
         parts.append("The second plot splits the kill that lost the median of those that were made up for.")
     if found:
-        parts += [_table(found), _NOTICING, _noticing(found, times)]
+        parts += [_table(found), *([] if times.save_s else [_NOTICING, _noticing(found, times)])]
     if started:
         parts += [_STARTING, *(f"![{name}](images/{name})" for name in images({}, started, times))]
         parts.append(_starting(started))

@@ -68,7 +68,9 @@ def test_the_page_says_what_never_came_back() -> None:
     assert sorted(page.images(measured, {}, TIMES)) == ["peers-goodput.svg", "peers-lost.svg"]
     rarely = replace(TIMES, save_s=600.0)
     assert sorted(page.images(measured, {}, rarely)) == ["peers-rarely-goodput.svg", "peers-rarely-lost.svg"]
-    assert "](images/peers-rarely-goodput.svg)" in page.document(AT, measured, {}, [], rarely, minutes=61.0)
+    text = page.document(AT, measured, {}, [], rarely, minutes=61.0)
+    assert "](images/peers-rarely-goodput.svg)" in text
+    assert "Until it is noticed" not in text, "nothing is frozen or cut off there"
     assert (
         "a save every 10 min, a kill every 60 s"
         in page.images(measured, {}, rarely)["peers-rarely-goodput.svg"]

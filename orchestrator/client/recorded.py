@@ -46,7 +46,7 @@ def status(
     if not any(written):
         return None
     age_s = round(max(0.0, now - max(written)), 1)
-    accounts = accounts or head_accounts.Accounts(paths.journal, paths.run_dir)
+    accounts = accounts or head_accounts.Accounts(paths.journal, paths.run_dir, clock=lambda: now - age_s)
     times = accounts.of_each([one.run.run_id for one in kept])
     runs = [run_document(one.run, now=one.written_at + age_s, times=times) for one in kept]
     live = (
@@ -55,7 +55,12 @@ def status(
         else {}
     )
     for run in runs:
-        run.update(steps_per_s=None, tasks=[{**task, **_NOT_KNOWN} for task in run["tasks"]])
+        run.update(
+            steps_per_s=None,
+            eta_s=None,
+            bottleneck=None,
+            tasks=[{**task, **_NOT_KNOWN} for task in run["tasks"]],
+        )
         account = times.get(run["run_id"])
         measured = account.generations[-1] if account and account.generations else None
         steps = [run["global_step"]]

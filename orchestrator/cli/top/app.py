@@ -141,7 +141,7 @@ class Top(App[None]):
     def __init__(self, feed: Feed, *, every_s: float = 1.0, utc: bool = False) -> None:
         super().__init__()
         self._feed, self._every_s, self._utc = feed, every_s, utc
-        self._seen = Seen()
+        self._seen = Seen(has_asked=False)
         self._chosen: str | None = None
         self._all = False
         self._grep = ""

@@ -36,6 +36,8 @@ class Seen:
     loss: Sequence[float] = ()
     away: str | None = None
     """Why the coordinator does not answer; what is shown is then the last known state."""
+    has_asked: bool = True
+    """False until the first answer, or the first sign that none comes."""
 
 
 @dataclass(slots=True)

@@ -8,10 +8,9 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.cli.session import Paint
-from orchestrator.cli.show import render
+from orchestrator.cli.show import render, times
 from orchestrator.cli.show.task_table import gpus_of, task_row
 from orchestrator.cli.show.terminal import inert, printable
-from orchestrator.cli.show.times import of_event
 from orchestrator.cli.show.troubles import trouble_lines
 from orchestrator.cli.top.feed import Seen
 from orchestrator.core.words import counted, duration, pace
@@ -37,9 +36,9 @@ def safe(text: object, style: str = "") -> Text:
 def head(seen: Seen, width: int = 120) -> Text:
     """Return the three lines on top: the run and how far it is, its sentence, and what broke first."""
     if seen.run is None:
-        text = safe("No runs yet; `orch up FILE` starts one")
+        text = safe("No runs yet; `orch up FILE` starts one" if seen.has_asked else "Asking the coordinator…")
         return Text("\n").join([text, _link(seen), Text("")])
-    run = seen.run
+    run = seen.run if seen.away is None else {**seen.run, "eta_s": None, "bottleneck": None}
     phase = str(run.get("phase"))
     first = Text.assemble(
         (render.title(run), "bold"),
@@ -62,7 +61,11 @@ def head(seen: Seen, width: int = 120) -> Text:
     cause = run.get("first_cause") or {}
     wrong = [line.strip() for line in trouble_lines({**run, "first_cause": None}, _PLAIN)]
     third = Text("")
-    if cause and phase != "SUCCEEDED":
+    if cause and phase == "RUNNING" and (cause.get("generation") or 0) < (run.get("generation") or 0):
+        # It is over: its time, and no alarm over a run that trains.
+        when = times.shown(cause["ended_time"]) if cause.get("ended_time") else "earlier"
+        third = safe(f"{when}: {cause.get('sentence')}", "dim")
+    elif cause and phase != "SUCCEEDED":
         third = safe(f"✕ {cause.get('sentence')}; {cause.get('done') or ''}".rstrip("; "), "red")
     elif wrong:
         third = safe(wrong[0], "yellow")
@@ -74,6 +77,8 @@ def head(seen: Seen, width: int = 120) -> Text:
 
 
 def _link(seen: Seen) -> Text:
+    if not seen.has_asked:
+        return Text("")
     return Text("● live", style="green") if seen.away is None else Text("● away", style="red")
 
 
@@ -141,7 +146,7 @@ def _cells(task: Document, host: Document) -> dict[str, Text]:
 
 def event(document: Document, *, utc: bool = False) -> Text:
     """Return one event in one line: `03:12:44 CET failed  worker:3 …`, in local time or UTC."""
-    time = of_event(document.get("time"), utc=utc)[11:]
+    time = times.of_event(document.get("time"), utc=utc)[11:]
     return Text.assemble(
         (time, "dim"), " ", (str(document.get("kind")), "cyan"), "  ", safe(document.get("message") or "")
     )

@@ -315,8 +315,10 @@ def _cut(
     if task.get("metrics"):
         kept = list(task["metrics"].items())[:metrics]
         shown["metrics"] = {name[:METRIC_CHARS_MAX]: value for name, value in kept}
-        steps = task.get("metric_steps", {})
-        shown["metric_steps"] = {name[:METRIC_CHARS_MAX]: steps[name] for name, _ in kept if name in steps}
+        if steps := task.get("metric_steps"):
+            shown["metric_steps"] = {
+                name[:METRIC_CHARS_MAX]: steps[name] for name, _ in kept if name in steps
+            }
     if task.get("nonfinite"):
         first = list(task["nonfinite"].items())[:metrics]
         shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: value for name, value in first}

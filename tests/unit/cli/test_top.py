@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -283,6 +284,19 @@ def test_columns_are_left_out_until_the_table_fits(width: int) -> None:
 def test_a_run_that_has_ended_says_nothing_of_a_way_on() -> None:
     run = run_document(phase="SUCCEEDED", first_cause={"sentence": "worker:1 was killed"})
     assert "killed" not in view.head(Seen((run,), run)).plain
+
+
+def test_what_is_over_or_not_known_is_no_alarm_and_no_promise() -> None:
+    cause = {"sentence": "worker:1 was killed", "generation": 1, "ended_time": 1_760_000_000}
+    run = run_document(eta_s=185.0, generation=2, first_cause=cause)
+    over = view.head(Seen((run,), run))
+    third = over.plain.splitlines()[2]
+    assert re.match(r"2025-10-\d\d \d\d:\d\d:\d\d \S+: worker:1 was killed$", third), third
+    assert not any(span.style == "red" for span in over.spans)
+    assert "ETA" not in view.head(Seen((run,), run, away="no coordinator")).plain
+    nothing = view.head(Seen(has_asked=False)).plain
+    assert "Asking the coordinator" in nothing
+    assert "live" not in nothing
 
 
 @pytest.mark.parametrize(("width", "bar"), [(120, "▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░ "), (85, "▓▓▓▓▓░░░░░ "), (70, "")])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from orchestrator.client import recorded
 from tests.unit.cli.desk import Desk
 from tests.unit.head.recording import RUN, Head
 
@@ -38,7 +40,12 @@ def test_its_document_says_when_it_was_recorded_and_nothing_that_only_heartbeats
     assert (document["coordinator"], document["recorded_age_s"]) == (None, 120.0)
     [run] = document["runs"]
     assert {task["heartbeat_age_s"] for task in run["tasks"]} == {None}
-    assert run["steps_per_s"] is None
+    assert (run["steps_per_s"], run["eta_s"], run["bottleneck"]) == (None, None, None)
+    recorded_at = time.time() + 300
+    os.utime(desk.paths.journal, (recorded_at, recorded_at))
+    later = recorded.status(desk.paths, now=recorded_at + 120)
+    assert later is not None
+    assert 299 < later["runs"][0]["elapsed_s"] < 310, "what was recorded does not count on"
 
 
 def test_a_journal_that_cannot_be_read_leaves_the_error(desk: Desk) -> None:

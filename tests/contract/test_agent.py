@@ -82,7 +82,7 @@ def test_a_task_from_its_code_to_its_exit(connect: Connect, version: str) -> Non
     assert (ended["code"], ended["cause"], ended["ordered"]) == (3, "script", False)
     reply, data = agent.answer(agent.send("log", generation=1, task="worker:0", offset=0, bytes_max=9999))
     assert (reply["ok"]["offset"], reply["ok"]["end"]) == (0, len(data))
-    assert data.endswith(b" o {} ***\n") or (b"hush-hush" not in data and b"{}" in data)
+    assert data.endswith(b" o {} ***\n")
 
 
 @pytest.mark.fault(68)
@@ -337,9 +337,9 @@ def test_the_first_heartbeat_follows_the_hello(connect: Connect) -> None:
 def test_the_agent_is_small_until_it_has_psutil(connect: Connect) -> None:
     agent = connect()
     status = Path(f"/proc/{agent.pid}/status").read_text()
-    loaded = "psutil" in Path(f"/proc/{agent.pid}/maps").read_text()
     (resident,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")]
-    assert loaded or resident < 17 << 10
+    assert "psutil" not in Path(f"/proc/{agent.pid}/maps").read_text()
+    assert resident < 17 << 10
 
 
 def test_a_probe_tells_what_the_runs_python_has(connect: Connect, tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_a_host_says_what_it_has(connect: Connect) -> None:
     assert found["cpus"] == os.cpu_count()
     assert 0 < found["memory_free_bytes"] < found["memory_total_bytes"]
     assert 0 < found["disk_free_bytes"] <= found["disk_total_bytes"]
-    assert found["gpus"] or found["gpus_why"] or found["gpus_why"] is None
+    assert found["gpus_why"] is None or (found["gpus_why"] and not found["gpus"])
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python3", "/etc/passwd", "/bin/false"])

@@ -198,10 +198,10 @@ def test_the_document_names_what_others_hold_and_apart_from_that_for_whom_a_run_
     assert second["reason"] == "waits in the queue for high (GPU 0 of a); it makes way for high"
 
 
-def test_what_an_ended_run_left_on_a_host_without_proof_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_ended_run_left_on_a_host_without_proof_is_held() -> None:
     ended = decide.step(run("old", 0, 1), KillRequested(at=1.0)).run
     waiting = run("a", 1, priority="normal")
-    assert [turn.waits_for for turn in turns([ended, waiting], 2.0)] == [()]
-    monkeypatch.setattr("orchestrator.core.queue.unproven", lambda _run: ["a"])
+    assert [turn.waits_for for turn in turns([ended, waiting], 2.0)] == [()], "it had touched no host"
+    ended = replace(ended, generation=1).with_host(replace(ended.host("a"), untouched=False))
     (turn,) = turns([ended, waiting], 2.0)
     assert (turn.waits_for, turn.begins_at) == ((("old", ("GPU 1 of a",)),), inf)

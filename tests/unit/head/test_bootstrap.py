@@ -208,7 +208,7 @@ def test_a_python_that_is_too_old(login: Open, tmp_path: Path, version: str) -> 
     error = refusal(login(HOME=str(tmp_path)), found[0])
     assert error.code == "python-too-old"
     assert "at least 3.10" in str(error)
-    assert version in str(error) or version == "2.7"
+    assert f"is Python {version if version != '2.7' else 'of before 3.4'}" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,7 @@ def test_an_account_without_a_shell(login: Open, rc: str, said: str) -> None:
 
 
 def test_a_command_that_echoes_us_is_not_believed(login: Open) -> None:
-    error = refusal(login("exec cat; "), timeout_s=1.0)
-    assert type(error) in (HostUnfit, ConnectFailed)
+    assert "did not get to our command in time" in str(refusal(login("exec cat; "), timeout_s=1.0))
 
 
 def test_a_shell_that_prints_without_end(login: Open) -> None:

@@ -223,8 +223,9 @@ def test_a_run_that_another_head_has_taken_over_lets_go_when_it_is_asked(
     old, new = Agent(tmp_path, loop), Agent(tmp_path, loop)
     hostdir.accept_epoch(str(tmp_path), "a-1", 1, create=True)
     old.leases.want("a-1", [gpu], "lab-1", 1)
-    hostdir.accept_epoch(str(tmp_path), "a-1", 2, create=True)
     new.leases.want("b-1", [gpu], "lab-2", 1)
+    assert [one["run"] for one in asked(new, "b-1", loop)] == ["a-1"]
+    hostdir.accept_epoch(str(tmp_path), "a-1", 2, create=True)
     assert asked(new, "b-1", loop) == []
     assert not old.leases._held
 

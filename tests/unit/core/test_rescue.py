@@ -1,0 +1,102 @@
+"""Which survivors are asked to hand over their state, how long they have, and what the next generation has of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.phases import rescue
+from orchestrator.core.plan import CheckpointPlan, TaskId
+from orchestrator.core.saving import Rescued
+from orchestrator.core.state.checkpoint import Checkpoint
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.phase_states import Intent, Phase, Stopping
+from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import TaskPhase
+from tests.unit.core.phases import in_phase
+from tests.unit.core.transcript import make_plan
+
+W0, W1, W2 = (TaskId("worker", index) for index in range(3))
+
+
+def training(*, gone: TaskId | None = W2, shared: bool = True, steps_per_s: float | None = None) -> Run:
+    """Three workers at step 240, where step 100 was verified."""
+    plan = make_plan(["a", "b", "c"], checkpoint=True)
+    plan = replace(
+        plan,
+        restart=replace(plan.restart, rescue_s=30.0),
+        checkpoint=CheckpointPlan("/shared/t", shared=shared),
+    )
+    run = new_run("t-20260101-1", plan, epoch=1, at=0.0)
+    tasks = tuple(
+        replace(
+            task,
+            phase=TaskPhase.EXITED if task.id == gone else TaskPhase.RUNNING,
+            generation=1,
+            first_step=1,
+            progress=replace(task.progress, global_step=240, steps_per_s=steps_per_s, rescues=True),
+        )
+        for task in run.tasks
+    )
+    hosts = tuple(replace(host, link=Link.CONNECTED) for host in run.hosts)
+    run = replace(run, tasks=tasks, hosts=hosts, generation=1, reached_step=240)
+    return in_phase(run, Phase.RUNNING)
+
+
+def asked(
+    run: Run, intent: Intent = Intent.RESTART, *, at: float = 50.0, is_saved: bool = False
+) -> Stopping | None:
+    """Return the phase in which survivors are asked; None where nobody is."""
+    stopping = Stopping(intent=intent, deadline_at=at + 9.0)
+    wanted = rescue.wanted(run, stopping, at, 9.0, is_saved=is_saved)
+    return None if wanted is stopping else wanted
+
+
+@pytest.mark.parametrize(("pace", "bound_s"), [(None, 5.0), (140.0, 5.0), (10.0, 14.0), (1.0, 30.0)])
+def test_it_may_take_as_long_as_what_would_be_lost_took_and_the_patience_comes_after_it(
+    pace: float | None, bound_s: float
+) -> None:
+    run = replace(training(steps_per_s=pace), checkpoint=Checkpoint(100, "ckpt-100", 1, 40.0))
+    found = asked(run)
+    assert found is not None
+    assert found.survivors == (W0, W1)
+    assert found.rescue_ends_at == 50.0 + bound_s
+    assert found.compare_ends_at == 50.0 + bound_s / 2
+    assert found.deadline_at == 50.0 + bound_s + 9.0
+
+
+def test_who_is_not_connected_is_not_asked_and_one_alone_need_not_compare() -> None:
+    run = training()
+    found = asked(run.with_host(replace(run.host("b"), link=Link.UNREACHABLE)))
+    assert found is not None
+    assert (found.rescuer, found.survivors, found.compare_ends_at) == (W0, (), None)
+
+
+def test_without_a_shared_directory_only_the_chief_can_write() -> None:
+    assert asked(training(shared=False)) is not None
+    assert asked(training(gone=W0, shared=False)) is None
+    assert asked(training(gone=W0)) is not None
+
+
+def test_where_nothing_has_failed_all_must_be_able_to() -> None:
+    run = training(gone=None)
+    assert asked(run) is None, "all live: it is not known which of them stands still"
+    ready = [asked(run, Intent.RESCHEDULE), asked(run, Intent.KILL, is_saved=True)]
+    assert [one and one.rescue_ends_at for one in ready] == [80.0, 80.0]
+    assert asked(run, Intent.KILL) is None
+    task = run.task(W1)
+    run = run.with_task(replace(task, progress=replace(task.progress, rescues=False)))
+    assert asked(run, Intent.RESCHEDULE) is None
+    assert asked(run, Intent.KILL, is_saved=True) is None
+
+
+@pytest.mark.parametrize(("handed_over", "kept"), [(None, 100), (99, 100), (241, 241)])
+def test_the_next_generation_has_the_newer_of_what_was_verified_and_what_was_handed_over(
+    handed_over: int | None, kept: int
+) -> None:
+    run = replace(training(), checkpoint=Checkpoint(100, "ckpt-100", 1, 40.0))
+    task = run.task(W0)
+    rescued = Rescued(handed_over, 0.3) if handed_over is not None else None
+    run = run.with_task(replace(task, progress=replace(task.progress, rescued=rescued)))
+    assert rescue.kept_step(in_phase(run, Phase.STOPPING, rescuer=W0)) == kept

@@ -1,7 +1,8 @@
 """`python -m benchmarks.gpu [--write]` measures on a machine with NVIDIA GPUs, and writes docs/gpu.md.
 
-Placement (the tests of tests/gpu), what a standby holds of a GPU before its release, what orch costs a training on a
-GPU, and images per second by GPUs. What needs TensorFlow is left out where there is none, with a sentence.
+Placement (the tests of tests/gpu), what a standby holds of a GPU before its release, what a rescue saves, what orch
+costs a training on a GPU, and images per second by GPUs. What needs TensorFlow is left out where there is none, with a
+sentence.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from benchmarks.lab import DEFAULT_TIMING, cluster_of
 from benchmarks.limits import LIMITS
 from benchmarks.machine import ROOT, heading, here
 from tests.cluster.cluster import Cluster
+from tests.rescue.__main__ import kills_of, options_of
 
 PAGE = ROOT / "docs" / "gpu.md"
 WORKDIR = Path(__file__).parent / "workdir"
 EXAMPLES = ROOT / "examples"
 PAIRS = 5
 STEPS = 400
+RESCUE_WORKERS, RESCUE_KILLS = 2, 8
 TIMEOUT_S = 300.0
 
 _HEAD = """<!-- Made by `make bench-gpu`, which measures. Never edit it by hand. -->
@@ -129,6 +132,30 @@ def standby(_gpus: int) -> list[Figure]:
     ]
 
 
+def rescue(gpus: int) -> list[Figure]:
+    """Kill one of two workers with a GPU each, with and without a rescue: NCCL's collectives must let go in time."""
+    if not _has("tensorflow"):
+        raise LeftOut("this Python has no TensorFlow, whose collectives a rescue ends")
+    if gpus < RESCUE_WORKERS:
+        raise LeftOut("NCCL wants a GPU for each of two workers")
+    asked = ["--kills", str(RESCUE_KILLS), "--gpus", "1", "--fault", "kill", "--rescue", "auto,off"]
+    kills, _ = kills_of(options_of(asked))
+    with_it = [kill for kill in kills if kill.rescue == "auto"]
+    figures = [
+        Figure(
+            "steps lost by a kill with a rescue",
+            "",
+            LIMITS["gpu: steps lost by a kill"],
+            tuple(float(kill.lost) for kill in with_it),
+            "; ".join(sorted({kill.said for kill in with_it})),
+        )
+    ]
+    for name, those in (("with a rescue", with_it), ("without", [k for k in kills if k.rescue == "off"])):
+        times = tuple(kill.new_s for kill in those if kill.new_s is not None)
+        figures += [Figure(f"kill -9 to the first new step, {name}", "s", inf, times)] if times else []
+    return figures
+
+
 def overhead(_gpus: int) -> list[Figure]:
     """Train the same under orch and by hand, in turns."""
     with cluster_of(None) as cluster:
@@ -212,6 +239,7 @@ def _has(module: str) -> bool:
 PARTS: dict[str, Callable[[int], list[Figure]]] = {
     "placement": placement,
     "standby": standby,
+    "rescue": rescue,
     "overhead": overhead,
     "scaling": scaling,
 }

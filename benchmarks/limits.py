@@ -45,6 +45,7 @@ _ROWS = MappingProxyType(
         "gpu: overhead of a step": 2.0,
         "gpu: placement": 0.0,
         "gpu: standby": 0.0,
+        "gpu: steps lost by a kill": 0.0,
         "head: heartbeat, simulated": 0.35,
         "head: heartbeat, SSH": 0.8,
         "head: growth": 1.2,

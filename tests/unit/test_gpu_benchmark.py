@@ -58,3 +58,8 @@ def test_a_standby_is_left_out_where_there_is_no_tensorflow(monkeypatch: pytest.
     monkeypatch.setattr(gpu, "_has", lambda _module: False)
     with pytest.raises(gpu.LeftOut, match="no TensorFlow"):
         gpu.standby(1)
+    with pytest.raises(gpu.LeftOut, match="no TensorFlow"):
+        gpu.rescue(2)
+    monkeypatch.setattr(gpu, "_has", lambda _module: True)
+    with pytest.raises(gpu.LeftOut, match="a GPU for each of two workers"):
+        gpu.rescue(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 
 from orchestrator.core.causes import Cause
@@ -28,6 +29,21 @@ _ENDED_ITSELF = (
     "no error of it is known: the script ended the process itself (`os._exit`, `sys.exit`), or a library did",
     "look for a call of `os._exit` or `sys.exit`, and for what its log says above",
 )
+
+
+_OF_SIGNALS: dict[int | None, tuple[str, str]] = {
+    signal.SIGILL.value: (
+        "the processor of {host} refused an instruction: mostly, a library is built for a newer one (TensorFlow's "
+        "wheels need AVX)",
+        "compare `lscpu` there with a host where it works",
+    ),
+    signal.SIGBUS.value: (
+        "memory that it had mapped could not be used: mostly since /dev/shm or a disk is full, or a file that it reads "
+        "was cut short or its mount broke",
+        "`df -h /dev/shm` and `dmesg` on {host}; a container needs more by `--shm-size`",
+    ),
+}
+"""What a crash by these signals mostly means, where no text says it."""
 
 
 def signature_of(ended: Exit) -> tuple[Signature, dict[str, str]] | None:
@@ -81,6 +97,8 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
         return _filled(sign.means, sign.advice, {**said, **facts})
     if ended.cause is Cause.SCRIPT and ended.code and not is_error_known(ended):
         return _filled(*_ENDED_ITSELF, facts)
+    if ended.cause is Cause.CRASH and ended.signal in _OF_SIGNALS:
+        return _filled(*_OF_SIGNALS[ended.signal], facts)
     return of_class(ended.cause, **facts)
 
 

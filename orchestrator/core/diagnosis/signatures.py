@@ -44,6 +44,12 @@ _SAME_PROGRAM = (
     "the clock or by a worker's own metric, a branch on the task's index"
 )
 
+_NCCL = (
+    "NCCL could not set up or use the connections between the GPUs",
+    "run once with env NCCL_DEBUG=INFO; usual causes: a wrong interface (NCCL_SOCKET_IFNAME), InfiniBand without "
+    "locked memory (`ulimit -l`), a small /dev/shm. `communication: ring` does without NCCL",
+)
+
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
         Cause.PORT,
@@ -114,6 +120,11 @@ SIGNATURES: tuple[Signature, ...] = (
         "the workers ran different programs: their collectives do not fit together",
         _SAME_PROGRAM,
     ),
+    Signature(
+        Cause.NCCL,
+        (r"Collective ops is aborted by: .*?NCCL.*?(?:unhandled \w+ error|invalid usage|internal error)",),
+        *_NCCL,
+    ),
     # A follower may repeat its peer's error, but the task that failed first never prints this line.
     Signature(
         Cause.FOLLOWER,
@@ -122,6 +133,8 @@ SIGNATURES: tuple[Signature, ...] = (
             "Restart your program to reset",
             "has been set to ERROR in coordination service",
             "The remote task has failed|remote task has failed, got preempted, or crashed",
+            "tried to connect with a different incarnation",
+            "Terminating process because the .*distributed service detected fatal errors",
         ),
         "TensorFlow ended it because a peer was gone",
         "check the peer that ended first; if none did, check the network between the hosts",
@@ -168,6 +181,15 @@ SIGNATURES: tuple[Signature, ...] = (
         "save into $ORCH_CHECKPOINT_DIR, which is each task's own, and not into one path from all workers",
     ),
     Signature(
+        Cause.DATA,
+        (
+            r"corrupted record at \d+|DataLossError.*(?:inflate\(\) failed|IteratorGetNext)",
+            "Unknown image file format|Invalid JPEG data|Invalid PNG (?:data|header)",
+        ),
+        "a file of the data set is damaged, cut short, or not of the format as which it is read",
+        "find it by reading the files one by one without a model; `tf.data.Dataset.ignore_errors()` passes over such",
+    ),
+    Signature(
         Cause.CHECKPOINT,
         (
             "DataLossError",
@@ -200,7 +222,9 @@ SIGNATURES: tuple[Signature, ...] = (
             "CUDA_ERROR_OUT_OF_MEMORY",
             r"OOM when allocating tensor(?s:.)*?(?:device:GPU|GPU_\d+_bfc)",
             r"Allocator \(GPU_\d+_bfc\) ran out of memory trying to allocate \S+ \(rounded",
-            r"Out of memory while trying to allocate \d+ bytes",
+            r"Out of memory (?:while trying to allocate|allocating) \d+ bytes",
+            r"device:GPU:\d+\}\} failed to allocate memory",
+            "Status: out of memory|NCCL communicator: Out of memory|Dst tensor is not initialized",
             "CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED",
         ),
         "a GPU has not enough memory for it",
@@ -242,6 +266,43 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.DEVICES,
+        (
+            "DNN library (?:is not found|initialization failed)|Failed to get convolution algorithm",
+            "without BLAS support|Blas GEMM launch failed|CU(?:DNN|BLAS)_STATUS_NOT_INITIALIZED",
+        ),
+        "TensorFlow could not set up cuDNN or cuBLAS on a GPU: the library is missing or does not fit, or the GPU's "
+        "memory is taken",
+        "the log above it may name a version; `nvidia-smi` on {host} shows whether another process holds the memory. "
+        'Where processes share a GPU: TF_FORCE_GPU_ALLOW_GROWTH: "true" under `env`',
+    ),
+    Signature(
+        Cause.DEVICES,
+        ("libdevice not found at|Couldn't find a suitable ptxas|ptxas exited with non-zero",),
+        "XLA did not find CUDA's libdevice or ptxas on {host}, or could not use it",
+        "install CUDA's nvcc there, for example the package nvidia-cuda-nvcc-cu12 for {python}; or name CUDA's "
+        "directory: XLA_FLAGS: --xla_gpu_cuda_data_dir=/usr/local/cuda under `env`. `jit_compile=False` does without",
+    ),
+    Signature(
+        Cause.DEVICES,
+        ("Cannot assign a device for operation",),
+        "the script places an operation on a device that the task does not have",
+        "look for `tf.device(…)` in the script; `nvidia-smi` on {host} shows the GPUs",
+        in_the_error_only=True,
+    ),
+    Signature(
+        Cause.CRASH,
+        (r"compiled to use .* instructions, but these aren't available",),
+        "TensorFlow is built for instructions that the processor of {host} does not have",
+        "`lscpu` there; use another host, or a TensorFlow that is built for its processor",
+    ),
+    Signature(
+        Cause.CRASH,
+        (r"creation via pthread_create\(\) failed",),
+        "no thread could be made on {host}: a limit on processes is reached",
+        "`ulimit -u` and the `pids.max` of its control group there; fewer tasks on this host",
+    ),
+    Signature(
+        Cause.DEVICES,
         ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE", "[Ff]ailed call to cuInit"),
         "TensorFlow finds no GPU that it can use",
         "`nvidia-smi` on {host}: is the driver loaded, and are the GPUs of the spec there?",
@@ -276,9 +337,7 @@ SIGNATURES: tuple[Signature, ...] = (
             r"ncclInternalError|ncclInvalidUsage|(?i:nccl).*(?:internal error|invalid usage)",
             r"NCCL WARN (?!NET/Plugin)",
         ),
-        "NCCL could not set up or use the connections between the GPUs",
-        "run once with env NCCL_DEBUG=INFO; usual causes: a wrong interface (NCCL_SOCKET_IFNAME), InfiniBand without "
-        "locked memory (`ulimit -l`), a small /dev/shm. `communication: ring` does without NCCL",
+        *_NCCL,
     ),
     Signature(
         Cause.FOLLOWER,
@@ -304,6 +363,14 @@ SIGNATURES: tuple[Signature, ...] = (
         "check the peer that ended first; if none did, check the network between the hosts",
     ),
     Signature(
+        Cause.SCRIPT,
+        ("CERTIFICATE_VERIFY_FAILED",),
+        "the certificate of a server that it asked is not trusted on {host}",
+        "install the authorities there (ca-certificates), or the one of a proxy that opens TLS, and see that its clock "
+        "is right; or put the data where the hosts can read it",
+        in_the_error_only=True,
+    ),
+    Signature(
         Cause.NETWORK,
         (
             "No route to host",
@@ -311,7 +378,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "Connection refused",
             "Temporary failure in name resolution|Name or service not known|getaddrinfo failed",
             "Connection timed out|TimeoutError: \\[Errno 110\\]",
-            "URLError|Max retries exceeded with url|ConnectionError:",
+            "URLError|Max retries exceeded with url|ConnectionError:|couldn't connect to '",
         ),
         "it could not reach another machine",
         "hosts often have no way to the internet: put data where the hosts can read it. Between the hosts: does a "
@@ -323,6 +390,32 @@ SIGNATURES: tuple[Signature, ...] = (
         (r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)",),
         "the Python on {host} has no module {module}",
         "install it there for that Python ({python} -m pip …), or add it to the workdir, which is pushed to every host",
+    ),
+    Signature(
+        Cause.IMPORT,
+        (
+            r"numpy\.\w*\.?multiarray failed to import|_ARRAY_API not found|numpy\.dtype size changed",
+            r"compiled against (?:API|ABI) version 0x|compiled using NumPy 1\.x cannot be run",
+        ),
+        "a module on {host} was built for another NumPy than the one there",
+        "install a newer version of that module, or the NumPy that it was built for ({python} -m pip install "
+        "'numpy<2', if it is of NumPy 1)",
+        in_the_error_only=True,  # NumPy prints it too where the import is optional
+    ),
+    Signature(
+        Cause.IMPORT,
+        (
+            "Descriptors cannot (?:not )?be created directly|incompatible Protobuf Gencode/Runtime",
+            "'MessageFactory' object has no attribute 'GetPrototype'|cannot import name '\\w+' from 'google.protobuf",
+        ),
+        "the protobuf on {host} is of another version than what TensorFlow, or another module, was made for",
+        "`{python} -m pip check` there names what does not fit; install all of it together, as where it works",
+    ),
+    Signature(
+        Cause.IMPORT,
+        (r"requires h5py|h5py is not available",),
+        "the Python on {host} has no module h5py, which reads and writes HDF5",
+        "install it there ({python} -m pip install h5py)",
     ),
     Signature(
         Cause.IMPORT,
@@ -344,7 +437,7 @@ SIGNATURES: tuple[Signature, ...] = (
         Cause.IMPORT,
         (
             r"ImportError: (?P<file>[\w.+-]+\.so[\w.]*): cannot open shared object",
-            r"ImportError: .*(?:undefined symbol|version `GLIBC\w*' not found)",
+            r"ImportError: .*(?:undefined symbol|version `\w+_[\d.]+' not found)",
         ),
         "a library that a module needs is missing on {host}, or is of another version",
         "install what the module is built for, or the module for what is there",
@@ -434,7 +527,31 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.SCRIPT,
-        ("PermissionError", r"\[Errno 13\]", "PermissionDeniedError", "PERMISSION_DENIED:"),
+        (r"\[Errno (?:5|30|107|116)\]", "Read-only file system|Stale file handle"),
+        "the file system of that path on {host} failed, is gone (a mount that broke), or may only be read",
+        "`findmnt -T` of the path and `dmesg` on {host}",
+        in_the_error_only=True,
+    ),
+    Signature(
+        Cause.SCRIPT,
+        (r"Nan in summary histogram for: (?P<name>\S+)", "Tensor had (?P<name>NaN|Inf)"),
+        "weights or gradients are NaN or infinite ({name}): the training has diverged",
+        "a smaller learning rate, clipped gradients, or a look at the data. A metric that is NaN is seen by "
+        "`on_nonfinite`, which can go back to a checkpoint",
+        in_the_error_only=True,
+    ),
+    Signature(
+        Cause.SCRIPT,
+        (
+            r"(?m)^\S+: error: (?P<said>(?:unrecognized arguments|the following arguments are|argument \S+:).*)",
+            r"FATAL Flags parsing error:\s*(?P<said>.*)",
+        ),
+        "the script does not take its arguments: {said}",
+        "compare `args` under `run:` with what the script reads",
+    ),
+    Signature(
+        Cause.SCRIPT,
+        ("PermissionError", r"\[Errno 13\]", r"errno = 13\b", "PermissionDeniedError", "PERMISSION_DENIED:"),
         "the user of the task may not read or write that path",
         "`ls -ld` it on {host} as the user of `ssh:`; hosts may have other user ids on a shared file system",
         in_the_error_only=True,
@@ -444,6 +561,11 @@ SIGNATURES: tuple[Signature, ...] = (
         (
             r"FileNotFoundError: .*?(?P<path>'[^']+')",
             r"NotFoundError: .*?(?P<path>/\S+?);? No such file or directory",
+            r"name = (?P<path>'[^']+'), errno = 2\b",
+            r"File not found: filepath=(?P<path>\S+?)\. ",
+            r"SavedModel file does not exist at: (?P<path>[^{]+)",
+            r"No file or directory found at (?P<path>\S+)",
+            r"(?:No files matched pattern|[Mm]atching files): (?P<path>[^\s'\"]+)",
         ),
         "{path} is not on {host}",
         "put it on every host, or into the workdir, which is pushed; paths of the head node mean nothing there",

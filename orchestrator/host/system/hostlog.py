@@ -205,6 +205,13 @@ class Redactor:
         for secret in secrets:
             value = secret.encode("utf-8", "surrogateescape")
             values.add(value)
+            password = value.partition(b"://")[2].rpartition(b"@")[0].partition(b":")[2]
+            if len(password) >= 6:  # of a URL: drivers print it alone, and decoded
+                values.add(password)
+                if b"%" in password:
+                    from urllib.parse import unquote_to_bytes
+
+                    values.add(unquote_to_bytes(password))
             if b"\n" in value:
                 # A log is redacted line by line, so each line of a long key is a secret of its own.
                 values.update(line.strip() for line in value.splitlines() if len(line.strip()) >= 8)

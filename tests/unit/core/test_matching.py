@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import signal
 from pathlib import Path
 
 import pytest
@@ -287,7 +288,103 @@ TEXTS: list[tuple[str, Cause, str]] = [
         "'train.csv' is not on gpu-a",
     ),
     ("SyntaxError: invalid syntax (train.py, line 3)", Cause.SCRIPT, "not valid for the Python"),
+    (
+        f"{ERRORS}.InternalError: Collective ops is aborted by: NCCL: unhandled cuda error, NCCL version 2.16.5. The "
+        "error could be from a previous operation. Restart your program to reset.",
+        Cause.NCCL,
+        "could not set up",
+    ),
+    (
+        f"{ERRORS}.InvalidArgumentError: /job:worker/replica:0/task:1 unexpectedly tried to connect with a different "
+        "incarnation. It has likely restarted.",
+        Cause.FOLLOWER,
+        "a peer was gone",
+    ),
+    (
+        f"{ERRORS}.ResourceExhaustedError: {{{{function_node __wrapped__AddV2_device_/job:localhost/replica:0/task:0/"
+        "device:GPU:0}} failed to allocate memory [Op:AddV2]",
+        Cause.GPU_OOM,
+        "a GPU has not enough memory",
+    ),
+    (
+        f"{ERRORS}.InternalError: CUDA runtime implicit initialization on GPU:0 failed. Status: out of memory",
+        Cause.GPU_OOM,
+        "a GPU has not enough memory",
+    ),
+    (
+        f"{ERRORS}.FailedPreconditionError: DNN library initialization failed. Look at the errors above.",
+        Cause.DEVICES,
+        "cuDNN",
+    ),
+    (
+        f"{ERRORS}.InternalError: libdevice not found at ./libdevice.10.bc [Op:__inference_train_function_1234]",
+        Cause.DEVICES,
+        "libdevice",
+    ),
+    (
+        f"{ERRORS}.InvalidArgumentError: Cannot assign a device for operation dense/kernel: was explicitly assigned to "
+        "/device:GPU:3 but available devices are [ /device:CPU:0 ].",
+        Cause.DEVICES,
+        "a device that the task does not have",
+    ),
+    (
+        "F tensorflow/core/platform/cpu_feature_guard.cc:37] The TensorFlow library was compiled to use AVX "
+        "instructions, but these aren't available on your machine.",
+        Cause.CRASH,
+        "the processor of gpu-a",
+    ),
+    (
+        "F tsl/platform/default/env.cc:74] Check failed: ret == 0 (11 vs. 0)Thread tf_Compute creation via "
+        "pthread_create() failed.",
+        Cause.CRASH,
+        "no thread could be made",
+    ),
+    (f"{ERRORS}.DataLossError: corrupted record at 12 [Op:IteratorGetNext]", Cause.DATA, "of the data set"),
+    (
+        f"{ERRORS}.InvalidArgumentError: Unknown image file format. One of JPEG, PNG, GIF, BMP required.",
+        Cause.DATA,
+        "not of the format",
+    ),
+    (
+        "urllib.error.URLError: <urlopen error [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed>",
+        Cause.SCRIPT,
+        "is not trusted on gpu-a",
+    ),
+    (
+        "ImportError: /lib/libc.so.6: version `GLIBC_2.28' not found (required by x.so)",
+        Cause.IMPORT,
+        "a library",
+    ),
+    ("ImportError: numpy.core.multiarray failed to import", Cause.IMPORT, "another NumPy"),
+    ("AttributeError: _ARRAY_API not found", Cause.IMPORT, "another NumPy"),
+    ("TypeError: Descriptors cannot be created directly.", Cause.IMPORT, "the protobuf on gpu-a"),
+    (
+        "ImportError: `load_weights` requires h5py when loading weights from HDF5.",
+        Cause.IMPORT,
+        "no module h5py",
+    ),
+    ("OSError: [Errno 116] Stale file handle: '/nfs/x'", Cause.SCRIPT, "the file system of that path"),
+    (
+        f"{ERRORS}.InvalidArgumentError: Nan in summary histogram for: dense/kernel_0 [Op:WriteHistogramSummary]",
+        Cause.SCRIPT,
+        "are NaN or infinite (dense/kernel_0)",
+    ),
+    ("train.py: error: unrecognized arguments: --epoch 3", Cause.SCRIPT, "unrecognized arguments: --epoch 3"),
+    (
+        "OSError: Unable to open file (unable to open file: name = 'w.h5', errno = 2, error message = 'No such file')",
+        Cause.SCRIPT,
+        "'w.h5' is not on gpu-a",
+    ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("number", "means"), [(signal.SIGILL, "refused an instruction"), (signal.SIGBUS, "/dev/shm")]
+)
+def test_what_a_crash_without_words_mostly_means(number: int, means: str) -> None:
+    ended = cause.classify(Exit(Cause.SIGNAL, signal=number, last_lines=("step 3",)))
+    assert ended.cause is Cause.CRASH
+    assert means in matching.explained(ended, host="gpu-a", python="python3")[0]
 
 
 @pytest.mark.parametrize(("text", "expected", "means"), TEXTS)

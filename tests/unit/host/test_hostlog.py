@@ -104,6 +104,11 @@ def test_of_a_secret_of_many_lines_none_shows(tmp_path: Path) -> None:
     assert log.redact("it says abcdefghijkl") == "it says ***"
 
 
+def test_the_password_of_a_url_is_not_told_alone_either(tmp_path: Path) -> None:
+    log = writer(tmp_path, secrets=("redis://me:hunter%402@db:1/0",))
+    assert log.redact("no hunter%402, no hunter@2 for me at db") == "no ***, no *** for me at db"
+
+
 def test_it_stays_within_its_bound_and_offsets_go_on(tmp_path: Path) -> None:
     bound = 4 * (LINE_BYTES_MAX + 64)
     log = writer(tmp_path, bound)

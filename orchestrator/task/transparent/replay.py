@@ -6,6 +6,8 @@ created again. Their batches are read only where one iterator serves several epo
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +26,8 @@ class Course:
         self._handler: Any = None
         self.when_traced: Callable[[Any], object] | None = None
         """Called once the steps are traced, before the first one runs."""
+        self.figures: Callable[[], Any] | None = None
+        """Returns the figures of an epoch whose batches were all done before the restart."""
 
     def traced(self, model: Any) -> None:
         """Call, once, the function that waited until the steps were traced."""
@@ -142,9 +146,11 @@ def _pull(iterator: Any, count: int) -> None:
 
 
 def install_keras2(model: Any, data_handler: Any) -> None:
-    """Patch tf_keras's DataHandler, and the function that tells fit its first epoch and step."""
+    """Patch tf_keras: its DataHandler, and what tells fit its first epoch and step, and the figures of an epoch."""
     create, enumerate_epochs = data_handler.__init__, data_handler.enumerate_epochs
     counters = model._maybe_load_initial_counters_from_ckpt
+    utils = sys.modules["tf_keras.src.utils.tf_utils"]
+    synced = utils.sync_to_numpy_or_python_type
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         create(self, *args, **kwargs)
@@ -165,9 +171,22 @@ def install_keras2(model: Any, data_handler: Any) -> None:
         with self._truncate_execution_to_epoch():
             yield from _epochs(self, course)
 
+    def sync_to_numpy_or_python_type(logs: Any) -> Any:
+        course = Course.current
+        if logs is None and course is not None and course.figures is not None:
+            # fit refuses an epoch of which no batch has told any.
+            logs, course.figures = course.figures(), None
+        return synced(logs)
+
+    utils.sync_to_numpy_or_python_type = sync_to_numpy_or_python_type
     data_handler.__init__ = __init__
     data_handler.enumerate_epochs = enumerate_from_course
     model._maybe_load_initial_counters_from_ckpt = initial_counters
+
+
+def is_traceable(model: Any) -> bool:
+    """Return whether tf_keras makes a graph of the model's steps."""
+    return hasattr(model.train_function, "get_concrete_function")
 
 
 def _epochs(handler: Any, course: Course) -> Iterator[tuple[int, Any]]:
@@ -182,6 +201,9 @@ def _epochs(handler: Any, course: Course) -> Iterator[tuple[int, Any]]:
         if epoch < course.epoch:
             _pull(iterator, 0 if anew else handler.inferred_steps or 0)
         else:
-            _pull(iterator, course.batch if epoch == course.epoch else 0)
+            within = course.batch if epoch == course.epoch else 0
+            _pull(iterator, within)
+            if within and is_traceable(handler._model):  # some metrics are made then, and can be restored
+                handler._model.train_function.get_concrete_function(iterator)
             yield epoch, iterator
         handler._adapter.on_epoch_end()

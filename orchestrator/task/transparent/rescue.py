@@ -20,7 +20,7 @@ import weakref
 
 from orchestrator.task import this_task
 from orchestrator.task.shim_orders import STOPPED, end
-from orchestrator.task.transparent import backup, replay
+from orchestrator.task.transparent import backup
 from orchestrator.task.transparent.atomic import Atomic, NotAtomic, of_tensorflow, own
 from orchestrator.task.transparent.strategy import workers_of
 
@@ -57,8 +57,6 @@ class Rescue:
         self._atomics: weakref.WeakKeyDictionary[Any, Atomic] = weakref.WeakKeyDictionary()
         self._ordered = threading.Event()
         self._compare = False
-        self._is_always = True
-        """Whether it can be done at any moment: tf_keras goes on only within an epoch."""
         self.chosen = threading.Event()
         """Set where this one of several survivors is to write."""
         self._began_at = 0.0
@@ -139,7 +137,7 @@ class Rescue:
         False if the script wants to be told before it is stopped.
         """
         could = self._hand_over is not None and self.refusal() is None
-        return could and self._is_always and not this_task.has_own_hooks
+        return could and not this_task.has_own_hooks
 
     def order(self, *, compare: bool = False) -> bool:
         """Let the main thread's step fail, which then hands over. Return False where there is nothing to hand over."""
@@ -160,7 +158,6 @@ class Rescue:
         After its end it is handed over what it has come to, until the next fit has begun.
         """
         self._of_fit = functools.partial(self._held, model, setting, setting.fits)
-        self._is_always = setting.library != "tf_keras"
         try:
             return fit()
         except Exception as e:
@@ -216,9 +213,6 @@ class Rescue:
             raise NotAtomic("an epoch was ending, and some of its callbacks had run")
         done = atomic.steps() - counted
         position.batch += done
-        course = replay.Course.current
-        if setting.library == "tf_keras" and course and (self._metrics or position.batch == course.steps):
-            raise NotAtomic("tf_keras goes on within an epoch, and not between its last batch and its end")
         position.steps += done
 
         def write() -> None:

@@ -12,6 +12,7 @@ import time
 
 from orchestrator.task.transparent import backup
 from orchestrator.task.transparent.remembered import GROUP, Memory
+from orchestrator.task.transparent.replay import is_traceable
 from orchestrator.task.transparent.strategy import mean_over_workers
 
 TYPE_CHECKING = False
@@ -145,15 +146,16 @@ class Saver:
         restored, self._restored = self._restored, None
         if restored is not None and epoch == restored[1].epoch and restored[1].batch:
             # The epoch's metrics continue from the batches before the kill, but Keras has just reset them. tf_keras
-            # creates some metrics in the first batch, so there they are restored after it.
+            # creates some metrics in the first batch, so there they are restored after it if there is no graph of it.
             self._counted = restored[1].batch
             self._metrics = restored[0]
-            if self._setting.library == "keras":
+            is_keras_3 = self._setting.library == "keras"
+            if is_keras_3 or is_traceable(model):
                 self._restore_metrics(model)
-                if (
-                    self._counted == self._course.steps
-                ):  # a rescue while the epoch was evaluated: its figures are there
-                    model.__dict__[_FIGURES] = lambda _logs: model.get_metrics_result()
+                self._course.figures = model.get_metrics_result
+            if is_keras_3 and self._counted == self._course.steps:
+                # A rescue while the epoch was evaluated: its figures are there.
+                model.__dict__[_FIGURES] = lambda _logs: model.get_metrics_result()
         self._mark(model, epoch, self._counted)
 
     def _restore_metrics(self, model: Any) -> None:

@@ -149,7 +149,7 @@ def install_keras2(model: Any, data_handler: Any) -> None:
     """Patch tf_keras: its DataHandler, and what tells fit its first epoch and step, and the figures of an epoch."""
     create, enumerate_epochs = data_handler.__init__, data_handler.enumerate_epochs
     counters = model._maybe_load_initial_counters_from_ckpt
-    utils = sys.modules["tf_keras.src.utils.tf_utils"]
+    utils: Any = sys.modules["tf_keras.src.utils.tf_utils"]
     synced = utils.sync_to_numpy_or_python_type
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -23,13 +23,11 @@ from orchestrator.task.transparent import backup as transparent_backup
 from orchestrator.task.transparent import data as transparent_data
 from orchestrator.task.transparent import main as transparent
 from orchestrator.task.transparent import replay as transparent_replay
-from orchestrator.task.transparent.atomic import NotAtomic
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.files import Files, Scratch, summary_dir
 from orchestrator.task.transparent.recording import track_nothing
 from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.replay import Course
-from orchestrator.task.transparent.rescue import Rescue
 from orchestrator.task.transparent.said import Said
 
 
@@ -329,32 +327,33 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_backup_before_it(tmp_path: Pa
     assert os.listdir(directory)
 
 
-@pytest.mark.parametrize(
-    ("library", "batches", "evaluates", "is_held"),
-    [
-        ("keras", 60, True, True),
-        ("tf_keras", 59, False, True),
-        ("tf_keras", 60, False, False),
-        ("tf_keras", 59, True, False),
-    ],
-)
-def test_tf_keras_hands_nothing_over_after_the_last_batch_of_an_epoch(
-    monkeypatch: pytest.MonkeyPatch, library: str, batches: int, evaluates: bool, is_held: bool
+def test_tf_keras_traces_an_epoch_of_which_no_batch_is_left_and_is_given_its_figures_once(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There it could not go on: the run would fail."""
-    monkeypatch.setenv("ORCH_RESCUE_DIR", "/nowhere")
-    model, rescue = type("Model", (), {})(), Rescue(None, "worker:0")
-    model.history = SimpleNamespace(epoch=[0])
-    steps: Any = SimpleNamespace(counted=lambda: 0, steps=lambda: batches)
-    rescue._atomics[model] = steps
-    rescue.mark(model, Position(1, 0, 60), lambda: ({}, {}))
-    rescue._metrics = {"metrics/00000": 1.0} if evaluates else {}
-    with (
-        Course(0) as course,
-        contextlib.nullcontext() if is_held else pytest.raises(NotAtomic, match="tf_keras"),
-    ):
-        course.keep_handler(SimpleNamespace(inferred_steps=60))
-        assert rescue._held(model, SimpleNamespace(library=library), 0)[0] == 60 + batches
+    """Its metrics are made by the trace, and its fit refuses an epoch without any figures."""
+    utils: Any = SimpleNamespace(sync_to_numpy_or_python_type=lambda logs: logs)
+    monkeypatch.setitem(sys.modules, "tf_keras.src.utils.tf_utils", utils)
+    fakes: dict[str, Any] = {
+        "__init__": lambda _: None,
+        "enumerate_epochs": None,
+        "_maybe_load_initial_counters_from_ckpt": None,
+    }
+    handler_class: Any = type("DataHandler", (), dict(fakes))
+    traced: list[Any] = []
+    read = iter(range(9))
+    transparent_replay.install_keras2(type("Model", (), dict(fakes)), handler_class)
+    with Course(0) as course:
+        handler = handler_class()
+        handler._dataset, handler._epochs, handler._insufficient_data = read, 3, False
+        handler.inferred_steps, handler._truncate_execution_to_epoch = 3, contextlib.nullcontext
+        handler._adapter = SimpleNamespace(should_recreate_iterator=lambda: False, on_epoch_end=lambda: None)
+        handler._model = SimpleNamespace(train_function=SimpleNamespace(get_concrete_function=traced.append))
+        course.leap(1, 3)
+        epochs = handler.enumerate_epochs()
+        assert (next(epochs)[0], next(read), len(traced)) == (1, 6, 1)
+        course.figures = lambda: {"loss": 0.5}
+        assert [utils.sync_to_numpy_or_python_type(None) for _ in range(2)] == [{"loss": 0.5}, None]
+        assert (next(epochs)[0], len(traced)) == (2, 1)
 
 
 def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_newer(tmp_path: Path) -> None:

@@ -227,6 +227,39 @@ def test_of_many_tasks_the_middle_is_shown_and_who_is_apart(looked: Looked) -> N
     assert page.locator(".plot strong").first.inner_text().strip() == "worker:17"
 
 
+def test_what_is_wrong_is_said_in_the_list_and_at_the_plots(looked: Looked) -> None:
+    kept = History(str(looked.directory / "history.db"))
+    for generation in (1, 2):
+        for step in range(1, 30):
+            kept.add(BEGIN + 100 * generation + step, generation, step, "", {"loss": 1 / step})
+    kept.not_finite(BEGIN + 230, 2, {"loss": (30, "nan")})
+    kept.flush(BEGIN + 300)
+    kept.close()
+    cause = {"sentence": "worker:1 failed", "task": "worker:1", "generation": 2}
+    odd = {"loss": {"global_step": 30, "value": "nan"}}
+    tasks = [task_document(0, task=f"worker:{index}") for index in range(4)]
+    hosts = [{"host": "gpu-a", "tasks": [task["task"] for task in tasks], "gpus": []}]
+    run = {
+        "phase": "FAILED",
+        "reason": "given up",
+        "reason_rest": None,
+        "first_cause": cause,
+        "nonfinite": odd,
+    }
+    page = looked.open("/", **run, tasks=tasks, hosts=hosts)
+    state = page.get_by_role("region", name="Runs, a table").locator("tbody td").nth(2)
+    state.get_by_text("loss is nan since step 30").wait_for()
+    assert "worker:1 failed: given up" in state.inner_text()
+    page.get_by_role("link", name=RUN).first.click()
+    page.wait_for_selector("[data-loaded]")
+    assert page.locator(".plot .value").first.inner_text() == "NaN"
+    page.get_by_text("worker:0…3").wait_for()
+    newest = (
+        "view.plots.plots.get('loss').lines.filter((line) => line.generation === 2).map((line) => line.lost)"
+    )
+    assert not any(page.evaluate(newest)), "nothing of the newest generation was trained again"
+
+
 def test_hosts_with_their_gpus_stand_below_the_runs(looked: Looked) -> None:
     load = {"name": "H100", "temperature_c": 60.0, "power_w": 310.4, "utilization_percent": 97.0}
     load |= {"memory_used_bytes": 40 << 30, "memory_total_bytes": 80 << 30}

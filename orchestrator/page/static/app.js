@@ -155,7 +155,7 @@ const showConnection = () => {
     setText(
       $("away"),
       `The coordinator has not answered since ${timeText(away, { date: true })}. The page shows what was known then. ` +
-        "Tasks train on without it, but whether they still do is not known, and until " +
+        "Tasks can train on without it; whether they still do is not known. Until " +
         "`orch coordinator start` nobody restarts what fails.",
     );
   } else live(true, "live");

@@ -41,8 +41,18 @@ const GLYPHS = {
 };
 export const ENDED = ["SUCCEEDED", "FAILED", "KILLED"];
 
-export const phaseMark = (phase) =>
-  h("span", { class: `phase ${TONES[phase] || ""}` }, `${GLYPHS[phase] || "●"} ${phase}`);
+export const phaseMark = (phase) => {
+  const tone = isStale() && !ENDED.includes(phase) ? "dim" : TONES[phase] || "";
+  return h("span", { class: `phase ${tone}` }, `${GLYPHS[phase] || "●"} ${phase}`);
+};
+// Which metrics are no numbers: training that has lost its way is said first.
+export const nonfiniteWords = (run) => {
+  const broken = Object.entries(run.nonfinite || {});
+  const words = broken.map(
+    ([name, odd]) => `${name} is ${odd.value} since step ${countText(odd.global_step)}`,
+  );
+  return words.length ? `✕ ${words.join(", ")}` : "";
+};
 export const ago = (at) => {
   const s = Math.max(0, now() - at);
   return `${s < 60 ? `${s.toFixed(0)} s` : durationText(s)} ago`;
@@ -69,7 +79,15 @@ export const progressParts = (run) => {
   if (run.eta_s !== null && run.eta_s !== undefined && !isStale())
     parts.push(h("span", {}, `ETA ${durationText(run.eta_s)}`));
   if (run.started_at)
-    parts.push(h("span", { class: "dim" }, `${durationText((run.ended_at || now()) - run.started_at)}`));
+    parts.push(
+      h(
+        "span",
+        { class: "dim" },
+        run.ended_at
+          ? `${durationText(run.ended_at - run.started_at)} in all`
+          : `${durationText(now() - run.started_at)} so far`,
+      ),
+    );
   return parts;
 };
 
@@ -102,14 +120,31 @@ export const goodputText = (account) =>
 
 // A table that changes cell by cell, so that nothing under the pointer or the focus goes away.
 export class Table {
-  // `rowClass`: of an item the class of its row, for what is to be seen first.
-  constructor(columns, label, rowClass = () => "") {
+  // `rowClass`: of an item the class of its row, for what is to be seen first. A column with `by` can be sorted by:
+  // `sorted` returns items in the order that was chosen, and `reorder` is called when another one is.
+  constructor(columns, label, rowClass = () => "", reorder = null) {
     this.columns = columns;
+    this.reorder = reorder;
     this.rowClass = rowClass;
     this.rows = new Map();
     this.body = h("tbody");
-    const heads = columns.map((column) =>
-      h("th", { class: column.num ? "num" : null, scope: "col" }, column.name),
+    this.heads = columns.map((column) =>
+      h(
+        "th",
+        { class: column.num ? "num" : null, scope: "col" },
+        column.by
+          ? h(
+              "button",
+              {
+                type: "button",
+                class: "sort",
+                title: "Sort by it; again: the other way; a third time: as it was",
+                onclick: () => this.sortBy(column),
+              },
+              column.name,
+            )
+          : column.name,
+      ),
     );
     this.element = h(
       "div",
@@ -118,10 +153,37 @@ export class Table {
         "table",
         { class: "cards" },
         h("caption", { class: "hidden" }, label),
-        h("thead", {}, h("tr", {}, heads)),
+        h("thead", {}, h("tr", {}, this.heads)),
         this.body,
       ),
     );
+  }
+
+  // Largest first, then smallest first, then as it was.
+  sortBy(column) {
+    if (this.order?.column !== column) this.order = { column, sign: column.num ? -1 : 1, turns: 1 };
+    else if (this.order.turns === 1) this.order = { column, sign: -this.order.sign, turns: 2 };
+    else this.order = null;
+    this.heads.forEach((head, i) => {
+      const isChosen = this.order?.column === this.columns[i];
+      const word = this.order?.sign > 0 ? "ascending" : "descending";
+      if (isChosen) head.setAttribute("aria-sort", word);
+      else head.removeAttribute("aria-sort");
+    });
+    this.reorder();
+  }
+
+  sorted(items) {
+    if (!this.order) return items;
+    const { column, sign } = this.order;
+    const isKnown = (value) => value !== null && value !== undefined;
+    return items
+      .map((item) => [column.by(item), item])
+      .sort(([a], [b]) => {
+        if (!isKnown(a) || !isKnown(b)) return isKnown(b) - isKnown(a);
+        return sign * (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
+      })
+      .map(([, item]) => item);
   }
 
   show(items, keyOf) {
@@ -257,11 +319,32 @@ const ENDED_WELL = ["finished", "ordered"];
 export const isInTrouble = (one) =>
   TROUBLE.includes(one.phase || one.state) ||
   Boolean(one.problem || (one.cause && !ENDED_WELL.includes(one.cause)));
-// Of tasks or hosts those whose words hold a text, those in trouble first.
-export const worstFirst = (items, wanted, wordsOf) => {
+// Of tasks or hosts those whose words hold a text, those in trouble first, then those that are slow.
+export const worstFirst = (items, wanted, wordsOf, isSlow = () => false) => {
   const text = wanted.trim().toLowerCase();
   const matching = text ? items.filter((item) => wordsOf(item).join(" ").toLowerCase().includes(text)) : items;
-  return [...matching.filter(isInTrouble), ...matching.filter((item) => !isInTrouble(item))];
+  const rankOf = (item) => (isInTrouble(item) ? 0 : isSlow(item) ? 1 : 2);
+  return [0, 1, 2].flatMap((rank) => matching.filter((item) => rankOf(item) === rank));
+};
+// By how many percent tasks are slower than the middle one, where that is a quarter or more.
+const SLOW_PERCENT = 25;
+export const slowTasks = (tasks) => {
+  const paces = tasks.map((task) => task.steps_per_s).filter((pace) => pace > 0);
+  const middle = paces.sort((a, b) => a - b)[Math.floor(paces.length / 2)];
+  const less = ({ task, steps_per_s: pace }) => [task, pace > 0 ? Math.round((1 - pace / middle) * 100) : 0];
+  return new Map(paces.length < 3 ? [] : tasks.map(less).filter(([, percent]) => percent >= SLOW_PERCENT));
+};
+// worker:0, worker:1, worker:2 → worker:0…2
+export const rangesText = (names) => {
+  const ranges = [];
+  for (const name of names) {
+    const [type, index] = [name.replace(/\d+$/, ""), Number(/\d+$/.exec(name)?.[0] ?? NaN)];
+    const last = ranges.at(-1);
+    if (last?.type === type && last.to + 1 === index) last.to = index;
+    else ranges.push({ type, from: index, to: index, name });
+  }
+  const textOf = ({ name, from, to }) => (to > from ? `${name}…${to}` : name);
+  return ranges.map(textOf).join(", ");
 };
 
 export const section = (title, ...children) =>

@@ -152,7 +152,7 @@ export class Plot {
   }
 
   // `lines`: of `/series`, also of `val_NAME`; `kept`: by generation, the step up to which it counts;
-  // `marks`: checkpoints, causes.
+  // `marks`: checkpoints, causes, and where generations begin.
   show(lines, kept, range, marks = {}) {
     this.band = null;
     this.marks = marks;
@@ -187,8 +187,10 @@ export class Plot {
       ),
     );
     const newest = lines.filter((line) => !line.name.startsWith("val_")).at(-1);
-    const value = newest?.y.findLast((each) => each !== null);
-    setText(this.value, value === undefined || newest.task ? "" : numberText(value));
+    const at = newest ? newest.y.findLastIndex((each) => each !== null) : -1;
+    const odd = this.odd.find((one) => one.line === newest && !(newest.x[at] > one.x));
+    const value = odd ? odd.word : at < 0 ? "" : numberText(newest.y[at]);
+    setText(this.value, newest?.task ? "" : value);
     this.draw();
   }
 
@@ -343,7 +345,9 @@ export class Plot {
     u.ctx.strokeStyle = dim;
     u.ctx.setLineDash([4, 4]);
     for (const generation of generations.slice(1)) {
-      const x = u.valToPos(this.lines.find((line) => line.generation === generation).x[0], "x", true);
+      const begin = this.marks?.begins?.get(generation)?.[this.byStep ? 1 : 0];
+      const first = this.lines.find((line) => line.generation === generation).x[0];
+      const x = u.valToPos(Math.max(begin ?? first, u.scales.x.min), "x", true);
       if (!this.byStep && generation % 2 === 0) {
         // by time they follow each other: each second one on a ground of its own
         const last = Math.max(

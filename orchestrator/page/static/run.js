@@ -40,11 +40,14 @@ import {
   isInTrouble,
   isStale,
   lostText,
+  nonfiniteWords,
   now,
   phaseMark,
   progressParts,
+  rangesText,
   runSentence,
   section,
+  slowTasks,
   worstFirst,
 } from "./parts.js";
 import { drainButton, runButtons } from "./actions.js";
@@ -62,15 +65,6 @@ const phaseAndStage = (task) => [
   phaseMark(task.phase),
   task.phase === "RUNNING" && task.stage && task.stage !== "training" ? `: ${task.stage}` : "",
 ];
-
-// Which metrics are no numbers: training that has lost its way is said first.
-const nonfiniteWords = (run) => {
-  const broken = Object.entries(run.nonfinite || {});
-  const words = broken.map(
-    ([name, odd]) => `${name} is ${odd.value} since step ${countText(odd.global_step)}`,
-  );
-  return words.length ? `✕ ${words.join(", ")}` : "";
-};
 
 export class RunView {
   constructor(run, query) {
@@ -106,6 +100,7 @@ export class RunView {
     this.plots = new RunPlots(this);
     this.checkpoints = new Checkpoints(this);
     this.range = h("div", { class: "tools" });
+    this.slow = new Map();
     this.tasks = this.taskTable();
     this.hosts = this.hostTable();
     [this.findTask, this.findHost] = [this.finder("tasks"), this.finder("hosts")];
@@ -192,6 +187,7 @@ export class RunView {
         run.steps_total,
         run.eta_s,
         run.training_epoch,
+        isStale(),
         Math.floor(now() / 2),
       ],
       () =>
@@ -218,7 +214,8 @@ export class RunView {
     }
     this.lastPhase = run.phase;
     const tasks = Object.values(run.tasks || {});
-    this.strip.show(tasks);
+    this.slow = slowTasks(tasks);
+    this.strip.show(tasks, this.slow);
     this.tasks.show(this.shownOf(tasks), (task) => task.task);
     this.hosts.show(this.shownHosts(Object.values(run.hosts || {})), (host) => host.host);
     this.plots.add(run);
@@ -245,14 +242,16 @@ export class RunView {
   shownHosts(hosts) {
     this.findHost.hidden = hosts.length < FIND_FROM;
     const wordsOf = (host) => [host.host, host.state, ...(host.tasks || [])];
-    return worstFirst(hosts, this.findHost.firstChild.value, wordsOf).slice(0, TASKS_MAX);
+    return this.hosts.sorted(worstFirst(hosts, this.findHost.firstChild.value, wordsOf)).slice(0, TASKS_MAX);
   }
 
   // Those in trouble come first; of more than a hundred, that many are shown until a person asks for all.
   shownOf(tasks) {
     this.findTask.hidden = tasks.length < FIND_FROM;
-    const wordsOf = (task) => [task.task, task.host, task.phase, task.cause || ""];
-    const matching = worstFirst(tasks, this.findTask.firstChild.value, wordsOf);
+    const isSlow = ({ task }) => this.slow.has(task);
+    const wordsOf = (task) => [task.task, task.host, task.phase, task.cause || "", isSlow(task) ? "slow" : ""];
+    const worst = worstFirst(tasks, this.findTask.firstChild.value, wordsOf, isSlow);
+    const matching = this.tasks.sorted(worst);
     const cut = matching.length > TASKS_MAX && !this.allTasks;
     this.moreTaskRows ??= h("button", {
       type: "button",
@@ -317,13 +316,39 @@ export class RunView {
           name: "task",
           value: (task) => h("a", { href: linkTo(["r", this.id, "logs"], { task: task.task }) }, task.task),
           key: (task) => task.task,
+          by: (task) => task.task,
         },
-        { name: "host", value: (task) => task.host },
-        { name: "phase", value: phaseAndStage, key: (task) => `${task.phase} ${task.stage}` },
-        { name: "step", num: true, value: (task) => countText(task.global_step) },
-        { name: "steps/s", num: true, value: (task) => numberText(task.steps_per_s) },
-        { name: "CPU", num: true, value: (task) => percentText(task.cpu_percent) },
-        { name: "memory", num: true, value: (task) => bytesText(task.rss_bytes) },
+        { name: "host", value: (task) => task.host, by: (task) => task.host },
+        {
+          name: "phase",
+          value: phaseAndStage,
+          key: (task) => [task.phase, task.stage, isStale()],
+          by: (task) => task.phase,
+        },
+        {
+          name: "step",
+          num: true,
+          value: (task) => countText(task.global_step),
+          by: (task) => task.global_step,
+        },
+        {
+          name: "steps/s",
+          num: true,
+          value: (task) => numberText(task.steps_per_s) + this.slowText(task),
+          by: (task) => task.steps_per_s,
+        },
+        {
+          name: "CPU",
+          num: true,
+          value: (task) => percentText(task.cpu_percent),
+          by: (task) => task.cpu_percent,
+        },
+        {
+          name: "memory",
+          num: true,
+          value: (task) => bytesText(task.rss_bytes),
+          by: (task) => task.rss_bytes,
+        },
         { name: "GPUs", value: (task) => (task.gpus || []).join(", ") || "none" },
         {
           name: "heartbeat",
@@ -333,8 +358,13 @@ export class RunView {
         { name: "ended by", value: (task) => task.cause || "" },
       ],
       "Tasks",
-      (task) => (this.hasFailed(task) ? "failed" : ""),
+      (task) => (this.hasFailed(task) ? "failed" : this.slowText(task) && "late"),
+      () => this.update(),
     );
+  }
+
+  slowText({ task }) {
+    return this.slow.has(task) ? ` ▼ −${this.slow.get(task)}%` : "";
   }
 
   // The task that ended the run, or one that is lost or failed now.
@@ -345,11 +375,21 @@ export class RunView {
 
   hostTable() {
     const columns = [
-      { name: "host", value: (host) => host.host },
-      { name: "state", value: (host) => host.state },
-      { name: "tasks", class: "wrap", value: (host) => (host.tasks || []).join(", ") || "none" },
-      { name: "CPU", num: true, value: (host) => percentText(host.cpu_percent) },
-      { name: "memory", num: true, value: (host) => percentText(host.memory_percent) },
+      { name: "host", value: (host) => host.host, by: (host) => host.host },
+      { name: "state", value: (host) => host.state, by: (host) => host.state },
+      { name: "tasks", class: "wrap", value: (host) => rangesText(host.tasks || []) || "none" },
+      {
+        name: "CPU",
+        num: true,
+        value: (host) => percentText(host.cpu_percent),
+        by: (host) => host.cpu_percent,
+      },
+      {
+        name: "memory",
+        num: true,
+        value: (host) => percentText(host.memory_percent),
+        by: (host) => host.memory_percent,
+      },
       { name: "GPUs", class: "wide", value: (host) => gauges(host.gpus || []), key: (host) => host.gpus },
       { name: "last heard", num: true, value: (host) => (host.heard_time ? ago(host.heard_time) : "–") },
       {
@@ -358,13 +398,18 @@ export class RunView {
         value: (host) => host.problem || host.reason || host.warning || "",
       },
     ];
-    if (page.actions)
+    if (page.actions && !ENDED.includes(this.run?.phase))
       columns.push({
         name: "action",
         value: (host) => (ENDED.includes(this.run?.phase) ? [] : drainButton(this, host)),
         key: (host) => [host.state, this.run?.phase, isStale()],
       });
-    return new Table(columns, "Hosts", (host) => (isInTrouble(host) ? "failed" : ""));
+    return new Table(
+      columns,
+      "Hosts",
+      (host) => (isInTrouble(host) ? "failed" : ""),
+      () => this.update(),
+    );
   }
 
   // ------------------------------------------------ what is asked for

@@ -40,9 +40,9 @@ export class RunPlots {
       to,
       buckets: 600,
     });
-    const kept = Object.fromEntries(
-      this.view.history.generations.filter((one) => !one.at_risk).map((one) => [one.generation, one.kept_to]),
-    );
+    // Nothing of the newest generation was trained again.
+    const earlier = this.view.history.generations.slice(0, -1);
+    const kept = Object.fromEntries(earlier.map((one) => [one.generation, one.kept_to]));
     const log = setting("log") === "yes";
     const [smooth, clip] = [Number(setting("smooth") || 0), setting("clip") === "yes"];
     const zoomSteps = (range) => {
@@ -161,12 +161,18 @@ export class RunPlots {
     return h("select", { "aria-label": "Smoothing", onchange: change }, choices.map(option));
   }
 
-  // Where checkpoints were verified and tasks failed first: [Unix time, step].
+  // Where checkpoints were verified, generations began and tasks failed first: [Unix time, step].
   marks() {
     const { history } = this.view,
       of = new Map(history.generations.map((one) => [one.generation, one]));
     return {
       checkpoints: history.checkpoints.map(([at, step]) => [history.begin + at, step]),
+      begins: new Map(
+        history.generations.map((one) => [
+          one.generation,
+          [history.begin + (one.spans[0]?.[1] ?? 0), one.resumed_from],
+        ]),
+      ),
       causes: this.view.causes.map((cause) => [cause.time, of.get(cause.generation)?.last_step ?? null]),
     };
   }

@@ -7,7 +7,9 @@ import {
   Table,
   goodputText,
   hostCard,
+  isStale,
   lostText,
+  nonfiniteWords,
   now,
   phaseMark,
   progressParts,
@@ -30,8 +32,13 @@ export class RunsView {
           value: (run) => h("a", { href: linkTo(["r", run.run_id]) }, run.run_id),
           key: (run) => run.run_id,
         },
-        { name: "phase", value: (run) => phaseMark(run.phase), key: (run) => run.phase },
-        { name: "state", class: "wrap wide", value: (run) => runSentence(run) },
+        { name: "phase", value: (run) => phaseMark(run.phase), key: (run) => [run.phase, isStale()] },
+        {
+          name: "state",
+          class: "wrap wide",
+          value: (run) => this.stateOf(run),
+          key: (run) => this.stateOf(run).map((each) => each.textContent ?? each),
+        },
         {
           name: "progress",
           class: "wide",
@@ -57,6 +64,13 @@ export class RunsView {
       "Runs",
     );
     this.update();
+  }
+
+  // What is wrong, and what comes next.
+  stateOf(run) {
+    const odd = nonfiniteWords(run);
+    const cause = run.phase === "FAILED" && run.first_cause ? `${run.first_cause.sentence}: ` : "";
+    return [odd && h("div", { class: "slow" }, odd), `${cause}${runSentence(run)}`];
   }
 
   // Two runs are chosen by their boxes, and a link leads to both.

@@ -8,13 +8,15 @@ const FROM = 33; // fewer tasks are rows of a table at once
 const CELL = 12;
 
 const WORDS = {
-  training: "train",
-  failed: "are in trouble",
-  done: "have ended",
-  starting: "do not train yet",
+  training: ["trains", "train"],
+  failed: ["is in trouble", "are in trouble"],
+  stall: ["is slow", "are slow"],
+  done: ["has ended", "have ended"],
+  starting: ["does not train yet", "do not train yet"],
 };
-const stateOf = (task) => {
+const stateOf = (task, slow) => {
   if (isInTrouble(task)) return "failed";
+  if (slow.has(task.task)) return "stall";
   if (task.phase === "RUNNING") return "training";
   return task.phase === "EXITED" ? "done" : "starting";
 };
@@ -32,16 +34,19 @@ export class Strip {
     this.element = h("div", { class: "strip", hidden: true }, this.canvas, this.words);
   }
 
-  show(tasks) {
+  show(tasks, slow) {
     this.element.hidden = tasks.length < FROM;
     if (this.element.hidden) return;
     this.tasks = tasks;
-    const states = tasks.map(stateOf);
+    const states = tasks.map((task) => stateOf(task, slow));
     memo(this.canvas, [states, this.canvas.clientWidth, document.documentElement.dataset.theme], () =>
       this.draw(states),
     );
     const counts = Object.keys(WORDS).filter((state) => states.includes(state));
-    const counted = counts.map((state) => `${states.filter((each) => each === state).length} ${WORDS[state]}`);
+    const counted = counts.map((state) => {
+      const count = states.filter((each) => each === state).length;
+      return `${count} ${WORDS[state][count === 1 ? 0 : 1]}`;
+    });
     this.summary = `${tasks.length} tasks: ${counted.join(", ")}`;
     this.canvas.setAttribute("aria-label", this.summary);
     if (!this.pointed) setText(this.words, this.summary);

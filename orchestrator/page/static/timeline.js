@@ -99,8 +99,8 @@ export const swatch = (state) => {
 // The name of each class of time, and how it is drawn.
 export const CLASSES = [
   ["kept", "training", "training that counts"],
-  ["risk", "risk", "training, no checkpoint verified since"],
-  ["lost", "lost", "trained again"],
+  ["risk", "risk", "training, not verified yet"],
+  ["lost", "lost", "trained, lost"],
   ["connect", "connect", "connecting"],
   ["start", "start", "starting"],
   ["restore", "restore", "restoring"],

@@ -59,7 +59,7 @@ Name = Annotated[str, Length(NAME_CHARS_MAX)]
 Path = Annotated[str, Length(PATH_CHARS_MAX)]
 FilePath = Annotated[str, Length(PATH_CHARS_MAX), Exact()]
 RunId = Annotated[str, Form(r"[^/.\x00-][^/\x00]{0,199}", "a run id"), Exact()]
-"""Any name of a directory below `runs/`, whoever has made it."""
+"""Any name of a directory below `runs/`, whoever created it."""
 TaskName = Annotated[str, Form(r"(chief|worker|ps|evaluator):[0-9]{1,6}", "a task, such as worker:3")]
 Digest = Annotated[str, Form(r"[0-9a-f]{64}", "a SHA-256")]
 Kind = Annotated[str, Length(KIND_CHARS_MAX)]

@@ -20,7 +20,7 @@ JSON_BYTES_MAX = 4 << 20
 BLOB_BYTES_MAX = 1 << 20
 
 _LARGE_BYTES = 8 << 10
-"""A piece of a stream that is as long is kept as it came."""
+"""Received data of at least this size is kept as it came, without a copy."""
 
 _HEADER = struct.Struct(">II")
 

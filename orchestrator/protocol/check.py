@@ -29,7 +29,7 @@ from orchestrator.protocol.limits import CONTROLS, COUNT_MAX, TEXT_CHARS_MAX
 Check = Callable[[Any], Any]
 
 ENTRIES_MAX = 1 << 20
-"""The limit of a list or an object that has no smaller one. The limit of the frame comes first."""
+"""The default limit of a list or an object. The maximum size of a frame is reached first."""
 
 DEPTH_MAX = 64
 """How deep JSON without a type may be nested."""

@@ -1,4 +1,4 @@
-"""The types of what head and agent say first: how an agent is started, and its hello."""
+"""Types of the first messages between head and agent: how an agent is started, and its hello."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict, final
 
@@ -11,33 +11,33 @@ class Command(TypedDict):
 
     argv: list[str]
     run: str
-    """Of the task below."""
+    """The run of `task`."""
     task: str | None
-    """Whose environment and working directory it gets; None: those of the login."""
+    """The task whose environment and working directory it gets; None: those of the login."""
     generation: int
-    """Of that task."""
+    """The generation of `task`."""
     env: dict[str, str]
-    """What that task was given with its release."""
+    """Variables that `task` got with its release."""
 
 
 class CommandFrame(TypedDict, total=False):
-    """What a person's command has written, as the blob; or, last, how it ended."""
+    """Output of a person's command, as the blob; or, in the last frame, how it ended."""
 
     stream: Annotated[int, Range(1, 2)]
     """1: stdout, 2: stderr."""
     exit: Annotated[int, Range(0, 255)]
-    """Its exit code, or 128 and the number of the signal that ended it."""
+    """Its exit code, or 128 plus the number of the signal that ended it."""
     error: Text
-    """Why it was not started."""
+    """Why it could not be started."""
     left: list[Annotated[int, Range(1, 1 << 31)]]
-    """Processes that it started, and that SIGKILL did not end."""
+    """Its processes that survived SIGKILL."""
 
 
 class BootRequest(TypedDict):
     """The head's request to the few lines of Python that start an agent: one line of JSON."""
 
     nonce: str
-    """The answers are marked with its reverse, so that an echo is not taken for an answer."""
+    """Answers are marked with its reverse, so that an echo is not mistaken for an answer."""
     digest: str
     host_dir: str | None
     heartbeat_s: float
@@ -52,7 +52,7 @@ class BootAnswer(TypedDict, total=False):
 
     need: bool
     magic: Name
-    """Of the host's byte code, in hex: the head may have compiled for it."""
+    """The magic number of the host's byte code, in hex. The head may have byte code for it."""
     ok: bool
     error: Literal["python-too-old", "os", "internal"]
     version: Name
@@ -62,27 +62,27 @@ class BootAnswer(TypedDict, total=False):
 
 
 class Hello(TypedDict):
-    """What an agent says first."""
+    """An agent's first message."""
 
     digest: Name
-    """The digest of its bundle."""
+    """The digest of its code bundle."""
     python: Name
     platform: Name
     """System, machine and C library, which decide which compiled modules can be loaded."""
     hostname: Name
     user: Name
     boot_id: Name
-    """Changes with a reboot, after which older pids mean nothing."""
+    """It changes at a reboot, after which recorded pids are invalid."""
     host_dir: Path
     host_dir_device: Annotated[int, Range(0, 2**64)]
     """`st_dev` of `host_dir`."""
     psutil: Literal["bundle", "none"]
-    """`bundle`: psutil was pushed before."""
+    """`bundle`: orch pushed psutil earlier."""
     psutil_wanted: bool
     cgroup: bool
     """Whether tasks get control groups."""
     warning: Text | None
-    """What may end tasks on this host without a failure, such as logind at logout."""
+    """Settings that may end tasks on this host, such as logind's at logout."""
 
 
 class Slow(TypedDict, total=False):
@@ -95,13 +95,13 @@ class Slow(TypedDict, total=False):
 
 
 class Greeting(Hello):
-    """A hello, with what the head adds to it."""
+    """A hello, with fields that the head adds."""
 
     slow: NotRequired[Slow]
     printed: NotRequired[Text]
-    """What the rc files of the login shell have printed first, if they print anything."""
+    """What the rc files of the login shell printed first, if anything."""
     before: NotRequired[Text]
-    """What the host's engine says of the end of what ran under its name before, if it says anything."""
+    """What Slurm or Kubernetes says about the end of the host's predecessor, if anything."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""The limits of what a frame may hold. The sender cuts to them, and the receiver refuses what exceeds them.
+"""Limits of the content of frames. The sender shortens to them, and the receiver refuses what exceeds them.
 
 Hosts import this module at run time, so it holds plain values only.
 """
@@ -6,13 +6,13 @@ Hosts import this module at run time, so it holds plain values only.
 from __future__ import annotations
 
 TEXT_CHARS_MAX = 16 << 10
-"""The limit of a text that has no smaller one."""
+"""The default limit of a text."""
 
 NAME_CHARS_MAX = 256
 PATH_CHARS_MAX = 4096
 
 SAID_MAX = 20
-"""How many sentences of a task's runtime a report repeats: the last ones."""
+"""How many of the last sentences of a task's runtime a report repeats."""
 
 SAID_CHARS_MAX = 2000
 KIND_CHARS_MAX = 64
@@ -44,4 +44,4 @@ CONTROLS = (
 """A regular expression for the characters that change what a terminal shows instead of being shown."""
 
 PSUTIL_AFTER_S = 60.0
-"""How long after its start an agent loads psutil, or is pushed it. A run starts meanwhile, also on 256 hosts."""
+"""How long after its start an agent loads or receives psutil. By then a run has started, even on 256 hosts."""

@@ -16,7 +16,7 @@ class Error(TypedDict):
 
 @final
 class OkFrame(TypedDict):
-    """Agent to coordinator: an order was done. The frames of some replies have a blob."""
+    """Agent to coordinator: an order was carried out. The frames of some replies have a blob."""
 
     reply: Count
     """The order's id."""

@@ -42,20 +42,20 @@ PsutilFrom = Literal["bundle", "host", "none"]
 NotFinite = Literal["nan", "inf", "-inf"]
 
 Stage = Literal["importing", "connecting", "building", "compiling", "training", "evaluating", "saving"]
-"""What a task's process does, as its runtime sees it."""
+"""What a task's process does, according to its runtime."""
 
 Finding = Literal["unresolved", "refused", "silent", "no-route", "proxy"]
-"""Why a peer is not reached: its name has no address here; nothing listens there; no answer, as behind a firewall; no
-way to its network; its port can be reached, but the environment has gRPC go through a proxy."""
+"""Why a peer is not reached, in this order: its name does not resolve; nothing listens there; no answer, as behind a
+firewall; no route; its port is reachable, but gRPC would go through a proxy of the environment."""
 
 PEERS_MAX = 4
-"""The most peers that a task looks at: the one that leads, and its neighbours in the ring."""
+"""The maximum number of peers that a task checks: the leader, and its neighbours in the ring."""
 
 RUNS_MAX = 1024
-"""The most runs of one report."""
+"""The maximum number of runs in a report."""
 
 TASKS_MAX = 4096
-"""The most tasks of one run on one host, with older generations that still live."""
+"""The maximum number of a run's tasks on a host, including older generations that still live."""
 
 
 class Said(TypedDict):
@@ -81,9 +81,9 @@ class TaskExit(TypedDict):
     """Time since it ended, by the host's monotonic clock; null after a reboot."""
     ended_at: NotRequired[UnixTime]
     ordered: NotRequired[bool]
-    """Whether the shim had been told to stop it."""
+    """Whether the shim had an order to stop it."""
     released: NotRequired[bool]
-    """Whether it had passed its gate; false also where that was not written down."""
+    """Whether it had been released; false also if that was not recorded."""
     cause: ExitCause
     last_lines: NotRequired[Annotated[list[LogLine], Length(LAST_LINES_MAX)]]
     peak_rss_bytes: NotRequired[Count | None]
@@ -92,36 +92,37 @@ class TaskExit(TypedDict):
 
 
 class Began(TypedDict):
-    """Where a script's training began in this generation, which the runtime says once it can be told."""
+    """The step at which a script's training began in this generation, once the runtime knows it."""
 
     step: Step
     stride: Step
-    """0: the step is exact. Else it was told by the script's first two reports, which are so many steps apart."""
+    """0 if the step is exact. Else it was estimated from the script's first two reports, which are that far apart."""
 
 
 class NonFinite(TypedDict):
-    """A metric was no finite number: at which step first, and what it was."""
+    """The first step at which a metric was not a finite number, and its value."""
 
     step: Step
     value: NotFinite
 
 
 class Saving(TypedDict):
-    """How often a task saves, and why: what its runtime has decided with its last save."""
+    """How often a task saves, and why. Its runtime decides this at each save."""
 
     every_steps: Step
     every_s: NotRequired[Seconds]
-    """Missing where the spec gives a number of steps."""
+    """Missing if the spec gives a number of steps."""
     cost_s: NotRequired[Seconds]
-    """How long a save holds the training up. Missing until there was one."""
+    """How long a save pauses the training. Missing before the first save."""
     spent_s: NotRequired[Seconds]
-    """How long all saves of this process have held it up."""
+    """How long all saves of this process together have paused the training."""
     saved_step: NotRequired[Step]
-    """Of its last save, which nobody may have verified yet."""
+    """The step of the last save, which may not be verified yet."""
     failure_s: Seconds
-    """The mean time between failures that is expected."""
+    """The expected mean time between failures."""
     why: Kind
-    """`least`: both together cost least. `share`, `writing`, `shortest`, `longest`: the limit that was met. `spec`."""
+    """`least`: saves and lost work together cost least. `share`, `writing`, `shortest`, `longest`: the limit that
+    decided. `spec`: the spec gives the interval."""
 
 
 class Peer(TypedDict):
@@ -132,25 +133,25 @@ class Peer(TypedDict):
 
 
 class Holds(TypedDict):
-    """What a task holds after its peer's death: of several survivors, the one that is furthest hands over."""
+    """The state that a task holds after a peer's death. Of several survivors, the most advanced one hands over."""
 
     step: Step
     checksum: Annotated[int, Range(0, 0xFFFFFFFF)]
-    """CRC-32 of its weights: replicas have the same at the same step."""
+    """CRC-32 of its weights. Replicas have the same at the same step."""
 
 
 class Rescued(TypedDict):
-    """What a task has handed over of its state, as it was asked to before its end."""
+    """The state that a task handed over before its end, as requested."""
 
     step: Step | None
-    """null: nothing."""
+    """null if it handed over nothing."""
     took_s: Seconds
     why: Text
-    """Why nothing."""
+    """Why it handed over nothing."""
 
 
 class Task(TypedDict):
-    """All that is known of one task in one generation."""
+    """All that is known about a task in a generation."""
 
     task: TaskName
     generation: Generation
@@ -159,13 +160,13 @@ class Task(TypedDict):
     `unknown`: started on this host, but its shim has not reported to this agent yet; all other fields are missing."""
     pid: NotRequired[Pid | None]
     port: NotRequired[Port | None]
-    """The port that the shim holds for it."""
+    """The port that the shim reserves for it."""
     global_step: NotRequired[Step | None]
     step_age_s: NotRequired[Seconds | None]
     """Time since `global_step` changed."""
     began: NotRequired[Began | None]
     began_age_s: NotRequired[Seconds | None]
-    """Time since training began: what was to be restored is. null: not known, or not exactly."""
+    """Time since training began, after restoring. null: unknown, or not known exactly."""
     saving: NotRequired[Saving | None]
     rescues: NotRequired[bool]
     """Whether it could hand over its state now."""
@@ -174,31 +175,31 @@ class Task(TypedDict):
     epoch: NotRequired[Step | None]
     """The training epoch."""
     steps_total: NotRequired[Step | None]
-    """The `global_step` at which the training ends; null or missing where the script does not say so."""
+    """The `global_step` at which the training ends; null or missing if the script does not say."""
     epochs: NotRequired[Step | None]
-    """How many epochs there are."""
+    """The total number of epochs."""
     metrics: NotRequired[Annotated[dict[MetricName, Number | None], Length(METRICS_MAX)]]
     """null for a value that is not finite."""
     metric_steps: NotRequired[Annotated[dict[MetricName, Step], Length(METRICS_MAX)]]
-    """Of each metric that was reported at another step than `global_step`: at which one."""
+    """For each metric that was reported at another step than `global_step`: its step."""
     nonfinite: NotRequired[Annotated[dict[MetricName, NonFinite], Length(METRICS_MAX)]]
-    """Of each metric that was not finite: when first."""
+    """For each metric that was not finite: the first time."""
     steps_per_s: NotRequired[Pace | None]
     cpu_percent: NotRequired[Percent | None]
     rss_bytes: NotRequired[Count | None]
     peak_rss_bytes: NotRequired[Count | None]
     log_bytes: NotRequired[Count]
-    """The end of its log, counted from its first byte, with what was rotated away."""
+    """The length of its log, including what rotation removed."""
     log_dropped_bytes: NotRequired[Count]
     heartbeat_age_s: NotRequired[Seconds]
     """Time since the shim's last report."""
     runtime_age_s: NotRequired[Seconds | None]
-    """Time since the last message of the runtime in the task; null if it sends no heartbeats."""
+    """Time since the last message from the task's runtime; null if it sends no heartbeats."""
     stage: NotRequired[Stage | None]
-    """null: nothing tells it, as of a task that only serves."""
+    """null if unknown, as for a task that only serves."""
     stage_age_s: NotRequired[Seconds | None]
     peers: NotRequired[Annotated[list[Peer], Length(PEERS_MAX)]]
-    """Those that it does not reach. Empty once it has made a step."""
+    """Peers that it does not reach. Empty after its first step."""
     error: NotRequired[Said | None]
     said: NotRequired[Annotated[list[Said], Length(SAID_MAX)]]
     exit: NotRequired[TaskExit | None]
@@ -208,12 +209,12 @@ class DirectorySample(TypedDict):
     """How a run's checkpoint directory responds on a host."""
 
     silent_s: Seconds
-    """How long the current check of it has been waiting for the file system."""
+    """How long the current check has been waiting for the file system."""
     free_bytes: FreeBytes | None
 
 
 class GpuLoad(TypedDict):
-    """What a GPU does. null: it cannot be told."""
+    """The load of a GPU. null: unknown."""
 
     index: Annotated[int, Range(0, 63)]
     name: Name
@@ -225,11 +226,11 @@ class GpuLoad(TypedDict):
 
 
 class GpuFault(TypedDict):
-    """What has gone wrong with a GPU since the agent began."""
+    """An error of a GPU since the agent started."""
 
     index: Annotated[int, Range(0, 63)]
     xid: Annotated[int, Range(0, 9999)] | None
-    """What the driver has complained of; null: the GPU has disappeared."""
+    """The error that the driver reported; null: the GPU has disappeared."""
 
 
 class Sample(TypedDict):
@@ -240,36 +241,36 @@ class Sample(TypedDict):
     memory_available_bytes: NotRequired[FreeBytes | None]
     disk_free_bytes: FreeBytes | None
     gpus: NotRequired[Annotated[list[GpuLoad], Length(64)]]
-    """What nvidia-smi says every five seconds, where there is one."""
+    """From nvidia-smi, every five seconds, on hosts that have it."""
     gpu_faults: NotRequired[Annotated[list[GpuFault], Length(128)]]
     psutil: PsutilFrom
-    """Where psutil came from; `none`: the numbers are those of /proc."""
+    """Where psutil came from; `none`: the numbers come from /proc."""
 
 
 class Unkillable(TypedDict):
-    """A process of a run, of whichever head, that lives although SIGKILL was sent to it."""
+    """A process of a run, of any head node, that survived SIGKILL."""
 
     run: Name
     pid: Pid
     command: Name
     since: UnixTime
-    """When its kill was given up."""
+    """When orch gave up killing it."""
     why: Text
 
 
 class Leaving(TypedDict):
-    """What the host was told by whoever lends it: that it will be taken away."""
+    """A warning from the host's provider, such as Slurm or a cloud, that the host will be taken away."""
 
     why: Text
     in_s: Seconds
-    """The time that is left; 0 where that is not known."""
+    """The time that is left; 0 if unknown."""
 
 
 class Sampled(Sample):
-    """What is measured at every heartbeat."""
+    """Measurements of every heartbeat."""
 
     leaving: NotRequired[Leaving | None]
-    """null or missing: it stays, as far as it knows."""
+    """null or missing: no such warning."""
     checkpoint_dirs: Annotated[dict[RunId, DirectorySample], Length(RUNS_MAX)]
 
 
@@ -277,11 +278,11 @@ class HostSample(Sampled):
     """The `host` part of a report."""
 
     unkillable: Annotated[list[Unkillable], Length(LEFT_MAX)]
-    """No run is given tasks on this host while there is one."""
+    """While there is one, no run starts tasks on this host."""
 
 
 class Report(TypedDict):
-    """All that is known of all tasks of the watched runs."""
+    """All that is known about the tasks of watched runs."""
 
     host: HostSample
     runs: Annotated[dict[RunId, Annotated[list[Task], Length(TASKS_MAX)]], Length(RUNS_MAX)]

@@ -32,12 +32,12 @@ class StepLine(TypedDict):
     total: NotRequired[Step]
     """The step at which the training ends."""
     epochs: NotRequired[Step]
-    """How many epochs there are."""
+    """The total number of epochs."""
     metrics: NotRequired[dict[MetricName, Number]]
     metric_steps: NotRequired[dict[MetricName, Step]]
-    """Of the metrics, finite or not, that were reported since the last message, but not at this step: at which one."""
+    """For each metric that was reported since the last message, but not at this step: its step. Finite or not."""
     nonfinite: NotRequired[dict[MetricName, NotFinite]]
-    """The metrics for which JSON has no number."""
+    """Metrics that are not finite, which JSON cannot represent."""
     steps_per_s: NotRequired[Pace]
 
 
@@ -61,12 +61,12 @@ class StacksLine(TypedDict):
 
 
 class Rescue(TypedDict):
-    """What was handed over."""
+    """The state that was handed over."""
 
     step: NotRequired[Step]
     took_s: NotRequired[Seconds]
     why: NotRequired[str]
-    """Why nothing was."""
+    """Why nothing was handed over."""
 
 
 class HoldsLine(TypedDict):
@@ -110,9 +110,9 @@ class Stopping(TypedDict):
 
     grace_s: Seconds
     rescue: NotRequired[bool]
-    """Whether to hand over the state of a fit first, whose peer has died."""
+    """Whether to hand over the training's state first, since a peer died."""
     compare: NotRequired[bool]
-    """Whether to say what is held before that, and to wait for a second stop."""
+    """Whether to report the held state before that, and to wait for a second stop."""
 
 
 class StopLine(TypedDict):

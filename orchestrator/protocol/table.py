@@ -25,7 +25,7 @@ class Fence(Enum):
     BEGINS = "newest, begins"
     """The same, and a host that does not know the run creates its directory."""
     NONE = "anybody"
-    """Any. The order changes nothing of a run."""
+    """Any coordinator. The order changes nothing about a run."""
 
 
 @dataclass(frozen=True, slots=True)

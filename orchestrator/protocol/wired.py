@@ -1,4 +1,4 @@
-"""The variables by which the processes of a run find each other, beside those that begin with ORCH_.
+"""Environment variables by which a run's processes find each other, besides those that begin with ORCH_.
 
 A strategy gives them at the release. What a login leaves of another launcher under these names would be believed by
 the task's libraries, so the shim takes it away; and what a strategy gives cannot be set in a spec.

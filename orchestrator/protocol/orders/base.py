@@ -1,25 +1,25 @@
-"""What every order has, and what several of them speak of."""
+"""Base types of the orders, and types that several orders share."""
 
 from typing import Literal, TypedDict
 
 FILES_MAX = 100_000
-"""The most entries of any list. For most lists, the limit of the frame comes first."""
+"""The maximum number of entries in any list. Most lists reach the maximum size of a frame first."""
 
 CheckpointsDo = Literal["list", "read", "pin", "unpin", "rollback", "rm"]
 
 Place = Literal["logs", "work"]
-"""Where a task writes files: into ORCH_LOG_DIR of a generation, or into its working directory."""
+"""Where a task wrote a file: in a generation's ORCH_LOG_DIR, or in its working directory."""
 
 FaultKind = Literal["kill", "freeze", "kill-shim", "kill-agent", "fill"]
 
 
 class Order(TypedDict, total=False):
-    """The fields of every order, which are added when it is sent."""
+    """The fields that every order gets when it is sent."""
 
     order: str
     """The verb."""
     id: int
-    """The id of the reply; an order without an id gets no reply."""
+    """The reply repeats it. An order without an id gets no reply."""
 
 
 class OfRun(Order):
@@ -27,7 +27,7 @@ class OfRun(Order):
 
     run: str
     epoch: int
-    """The epoch of the coordinator."""
+    """The coordinator's epoch."""
 
 
 class OfTask(OfRun):
@@ -38,4 +38,4 @@ class OfTask(OfRun):
 
 
 class Nothing(TypedDict):
-    """An empty reply: the order was done, now or before."""
+    """An empty reply: the order has been carried out, now or earlier."""

@@ -1,4 +1,4 @@
-"""The types of the orders about checkpoints, and of their replies."""
+"""Types of the orders about checkpoints, and of their replies."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -21,7 +21,7 @@ from orchestrator.protocol.orders.watching import Claim
 
 
 class By(TypedDict):
-    """Who made a generation, for people."""
+    """The run, host and task that made a generation, to be shown to people."""
 
     run: str
     host: str
@@ -36,7 +36,7 @@ class Rejected(TypedDict):
 
 
 class Seed(OfRun):
-    """Which generation begins, and from which checkpoints it may start."""
+    """Prepare the checkpoint from which a new generation starts."""
 
     generation: int
     dir: str
@@ -45,17 +45,17 @@ class Seed(OfRun):
     keep: int
     by: By
     claim: NotRequired[Claim]
-    """Whose the checkpoint directory becomes. Refused with code `driven` while another coordinator's run uses it."""
+    """The new owner of the checkpoint directory. Refused with code `driven` while another coordinator's run uses it."""
     only: NotRequired[str]
     """The digest of the only snapshot that may be used."""
 
 
 class KeptAside(TypedDict):
-    """What a start from scratch has set aside. It is kept until a person removes it."""
+    """The checkpoints that a start from scratch set aside. They are kept until a person removes them."""
 
     generations: Annotated[list[Generation], Length(FILES_MAX)]
     global_step: SavedStep | None
-    """The highest; null if it is not known."""
+    """The highest step among them; null if unknown."""
     bytes: Count
 
 
@@ -64,23 +64,23 @@ class Seeded(TypedDict):
 
     global_step: SavedStep | None
     source: Path | None
-    """null if there never was a checkpoint."""
+    """The path of the original; null if there was no checkpoint."""
     verified: NotRequired[bool | None]
-    """false if its format cannot be verified; null if there is no checkpoint."""
+    """false if the format cannot be verified; null if there is no checkpoint."""
     path: Path
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
     highest_generation: NotRequired[Generation]
     from_scratch: NotRequired[bool]
     aside: NotRequired[KeptAside | None]
-    """After a start from scratch, what was trained before."""
+    """After a start from scratch: the earlier checkpoints."""
     removed: NotRequired[Annotated[list[Generation], Length(FILES_MAX)]]
     """The generations beyond `keep` that were removed."""
     by: NotRequired[AnyJson]
-    """The whole reply is also stored in the directory, and repeated if the order is."""
+    """The maker of the generation. The directory stores this reply, and a repeated order gets the same one."""
 
 
 class Verify(OfRun):
-    """Which generation's newest checkpoint is verified."""
+    """Verify the newest checkpoint of a generation."""
 
     generation: int
     dir: str
@@ -88,47 +88,47 @@ class Verify(OfRun):
 
 
 class SavedCheckpoint(TypedDict):
-    """A checkpoint that was read to its last byte, or one whose format cannot be verified and that seems complete."""
+    """A checkpoint that was read completely, or one in a format that cannot be verified and that seems complete."""
 
     global_step: SavedStep | None
     path: Path
     saved_at: UnixTime
     kind: Name
-    """Its format."""
+    """The format."""
     bytes: Count
     verified: bool
-    """false if its format cannot be verified."""
+    """false if the format cannot be verified."""
 
 
 class Verified(TypedDict):
-    """The newest good checkpoint, and the damaged ones that are newer."""
+    """The newest intact checkpoint, and the damaged ones that are newer."""
 
     checkpoint: SavedCheckpoint | None
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
     waited_s: NotRequired[Seconds]
-    """How long it waited for who writes, which is no cost of reading."""
+    """Time spent waiting for a save to finish, which does not count as time to read."""
 
 
 class Snapshot(OfRun):
-    """Which checkpoint is copied."""
+    """Make a snapshot of a checkpoint, to be copied."""
 
     generation: int
     dir: str
     python: str
     path: str | None
-    """null for the newest good one."""
+    """null: the newest intact checkpoint."""
 
 
 class Manifest(TypedDict):
-    """The files and chunks of a snapshot, which is in `.orch/safe/<digest>`."""
+    """The files and chunks of a snapshot, which is stored in `.orch/safe/<digest>`."""
 
     digest: Digest
     files: Annotated[
         list[tuple[FilePath, Count, SavedStep, Annotated[list[Digest], Length(FILES_MAX)]]], Length(FILES_MAX)
     ]
-    """For each file its name, its bytes, its modification time in ns, and the SHA-256 of each chunk."""
+    """For each file: name, size in bytes, modification time in ns, and the SHA-256 of each chunk."""
     piece_bytes: Count
-    """The size of each chunk but the last of a file. The key keeps its old name because manifests are on disks."""
+    """The size of every chunk except a file's last. The key keeps its old name, since disks hold old manifests."""
     bytes: Count
     generation: Generation | None
     global_step: SavedStep | None
@@ -137,7 +137,7 @@ class Manifest(TypedDict):
 
 
 class Chunk(OfRun):
-    """Which part of which file of a snapshot."""
+    """Read a part of a snapshot's file."""
 
     dir: str
     digest: str
@@ -147,21 +147,21 @@ class Chunk(OfRun):
 
 
 class Receive(OfRun):
-    """The snapshot that the host must have."""
+    """Receive a snapshot on the host."""
 
     dir: str
     manifest: Manifest
 
 
 class Received(TypedDict):
-    """Which chunks the host lacks."""
+    """The chunks that the host lacks."""
 
     missing: Annotated[list[Digest], Length(FILES_MAX)]
-    """The chunks that must be sent as `blob` with `store`; empty if the snapshot is in place."""
+    """Chunks to be sent as `blob` with `store`; empty if the snapshot is in place."""
 
 
 class Checkpoints(OfRun):
-    """What a person asks about a run's checkpoints."""
+    """What a person wants to do with a run's checkpoints: `orch ckpt`."""
 
     do: CheckpointsDo
     dir: str
@@ -174,7 +174,7 @@ class Checkpoint(TypedDict):
     """One checkpoint of the directory."""
 
     generation: Generation | None
-    """null if it is in no generation's directory."""
+    """null if the checkpoint is not in a generation's directory."""
     name: Path
     path: Path
     kind: Name
@@ -184,45 +184,45 @@ class Checkpoint(TypedDict):
     resumes: bool
     """Whether scripts resume from this kind of checkpoint by themselves."""
     whole: bool | None
-    """null if it was not read yet, or if its format cannot be verified."""
+    """Whether it is intact; null if it was not read yet, or if its format cannot be verified."""
     writing: NotRequired[bool]
-    """Whether it is not whole and its files change, or did a moment ago."""
+    """Whether it is incomplete and its files have just changed."""
     proof: Literal["checksums", "structure", "names"]
-    """What reading it proves: that no bit has changed; that nothing is missing; only that the save was finished."""
+    """What reading proves: no bit changed (checksums), nothing is missing (structure), the save finished (names)."""
     why: Text | None
     verified_at: UnixTime | None
     pinned: bool
     set_aside: bool
     by: AnyJson
     given: bool
-    """Whether it is the copy with which the generation started."""
+    """Whether it is the copy from which the generation started."""
 
 
 class CheckpointsAnswer(TypedDict, total=False):
-    """The reply has the first two fields for `list` and `read`, and the others for what else is asked."""
+    """The reply to `list` and `read` has `dir` and `checkpoints`; other replies have the fields that follow."""
 
     dir: Path
     checkpoints: Annotated[list[Checkpoint], Length(FILES_MAX)]
     """Newest first."""
     checkpoint: Checkpoint
     set_aside: Annotated[list[Generation], Length(FILES_MAX)]
-    """For `rollback`: the generations that are ignored from now on."""
+    """For `rollback`: generations that are ignored from now on."""
     removed: Annotated[list[Generation], Length(FILES_MAX)]
-    """For `rm`: the generations that were removed."""
+    """For `rm`: generations that were removed."""
     bytes: Count
-    """For `rm`: how much that was."""
+    """For `rm`: the total size of what was removed."""
     path: Path
     already: bool
 
 
 class Highest(OfRun):
-    """The checkpoint directory."""
+    """Find the highest generation in a checkpoint directory."""
 
     dir: str
 
 
 class HighestGeneration(TypedDict):
-    """The highest generation in the directory."""
+    """The highest generation in a checkpoint directory."""
 
     generation: Generation
     """0 if there is none."""

@@ -1,4 +1,4 @@
-"""The types of the orders that look for what would keep a run from training, and of their replies."""
+"""Types of the orders of `orch doctor`, which looks for problems before a start, and of their replies."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -18,131 +18,132 @@ from orchestrator.protocol.bounds import (
 from orchestrator.protocol.orders.base import Order
 
 TARGETS_MAX = 4096
-"""How many peers one host may be asked to reach."""
+"""The maximum number of peers that a host is asked to connect to."""
 
 
 class Examine(Order):
-    """What to listen on, and where to look."""
+    """Examine the host, and listen on ports of the run."""
 
     ports: tuple[int, int]
-    """First and last port of the run. Without a token nothing listens."""
+    """First and last port of the run. The host listens only if there is a token."""
     token: str
-    """What the listeners answer to whoever connects, so that a peer knows whom it has reached."""
+    """The listeners send it to everyone who connects, so that a peer knows which host it reached."""
     listen_s: float
-    """How long they listen, unless the connection ends before."""
+    """How long they listen, unless the connection ends earlier."""
     directories: list[str]
-    """Directories besides those of the host itself."""
+    """Directories to examine, besides the agent's own."""
     gpus: NotRequired[bool]
     """Whether to ask nvidia-smi, which may take seconds."""
     writes: NotRequired[str | None]
-    """A directory in which to try how fast it can be written and synced."""
+    """A directory in which to measure the speed of writing with a sync."""
     secret: NotRequired[str]
-    """Who sends it to a listener gets bytes for `BULK_S` or up to `BULK_BYTES_MAX`, to measure the network."""
+    """A peer that sends it gets data for `BULK_S` or up to `BULK_BYTES_MAX`, to measure the bandwidth."""
 
 
 class Owner(TypedDict):
-    """Whose a directory is."""
+    """The owner and the permissions of a directory."""
 
     uid: Count
     user: Name
     mode: Annotated[int, Range(0, 0o7777)]
     writable: bool
-    """By the user of the connection."""
+    """By the user of the SSH connection."""
 
 
 class Directory(TypedDict):
-    """A directory and its file system. What cannot be told is null."""
+    """A directory and its file system. Unknown values are null."""
 
     path: Path
     why: Text | None
-    """Why nothing can be told; null if it can."""
+    """Why the directory could not be examined; null if it could."""
     free_bytes: FreeBytes | None
     free_files: FreeBytes | None
     exists: bool
-    """False: what is told is of the directory in which it would be made."""
+    """If false, the other fields describe the directory in which it would be created."""
     read_only: bool
     noexec: bool
     owner: Owner | None
-    """null: it does not exist."""
+    """null if the directory does not exist."""
     own: Owner | None
-    """Of our directory in it, that of a checkpoint directory; null: there is none."""
+    """The owner of `.orch` in a checkpoint directory; null if there is none."""
     nfs: Annotated[list[Name], Length(64)]
-    """The options of its mount; empty of any other file system."""
+    """The mount options if it is NFS; else empty."""
 
 
 class GpuState(TypedDict):
-    """A GPU, as nvidia-smi tells it."""
+    """A GPU, according to nvidia-smi."""
 
     name: Name
     ecc_errors: Count | None
-    """Uncorrected errors of its memory since the driver was loaded; null where it does not count them."""
+    """Uncorrected memory errors since the driver was loaded; null if the GPU does not count them."""
     slowed: Name | None
-    """Why the hardware slows it down now; null if it does not."""
+    """Why the hardware throttles the GPU now; null if it does not."""
     xids: Annotated[list[Annotated[int, Range(0, 9999)]], Length(64)]
-    """The errors (Xid) that the driver has told of it since the boot, as far as we may read the kernel's log."""
+    """The errors (Xid) that the driver reported since the boot, if the kernel's log can be read."""
 
 
 class Health(TypedDict):
-    """What the host is like. What cannot be told is null."""
+    """The state of a host. Unknown values are null."""
 
     time: UnixTime
     reached_at: Name | None
-    """The address at which SSH has reached the host, as the host sees it."""
+    """The host's address on the SSH connection, as the host sees it."""
     ports: Annotated[list[Port], Length(16)]
-    """Where it listens now."""
+    """The ports on which it listens now."""
     ports_free: Count
     ports_busy: Annotated[list[Port], Length(16)]
-    """The first of those that are not free."""
+    """The first ports that are not free."""
     outgoing: tuple[Port, Port] | None
-    """The range of ports of outgoing connections."""
+    """The range of local ports for outgoing connections."""
     proxies: Annotated[dict[Name, Name], Length(16)]
-    """The variables that gRPC reads, without user and password."""
+    """The proxy variables that gRPC reads, without user and password."""
     open_files: Count | None
-    """How many may be open at once; null without a limit."""
+    """The limit of open files; null without a limit."""
     processes: Count | None
-    """How many the user may have, threads included; null without a limit."""
+    """The limit of the user's processes, threads included; null without a limit."""
     startups: Count | None
-    """How many logins may be under way at sshd before it drops some; null where it does not say so."""
+    """How many logins may be in progress before sshd drops some; null if unknown."""
     uid: Count
     directories: Annotated[list[Directory], Length(64)]
     gpus: NotRequired[Annotated[list[GpuState], Length(1024)]]
-    """In the driver's order; not there where they were not asked for."""
+    """In the driver's order; missing if the order did not ask for them."""
     write_bytes_per_s: NotRequired[Number | None]
-    """With a sync; null where it could not be tried."""
+    """With a sync; null if it could not be measured."""
     save_bytes: NotRequired[FreeBytes | None]
-    """The size of the newest checkpoint in that directory; null: there is none."""
+    """The size of the newest checkpoint in the directory of `writes`; null if there is none."""
     memory_bytes: NotRequired[FreeBytes | None]
     memory_free_bytes: NotRequired[FreeBytes | None]
-    """What can be had without swapping, as the kernel reckons it."""
+    """MemAvailable: the kernel's estimate of what can be allocated without swapping."""
     cgroups: NotRequired[bool]
-    """Whether each task gets a control group, in which it is limited, measured and ended."""
+    """Whether each task gets a control group, which limits, measures and ends it."""
 
 
 class Target(TypedDict):
-    """A peer, and what it would answer."""
+    """A peer to connect to, and the token that it should send."""
 
     host: str
     address: str
     ports: list[int]
     token: str
     secret: NotRequired[str]
-    """Its secret: the bytes that it sends are measured for so long, and nothing else is looked at."""
+    """The peer's secret. If set, only the bandwidth is measured."""
     measure_s: NotRequired[float]
+    """How long the bandwidth is measured."""
 
 
 class Reach(Order):
-    """The peers to connect to."""
+    """Connect to peers."""
 
     targets: list[Target]
     within_s: float
 
 
 Outcome = Literal["fine", "no-name", "refused", "timeout", "no-route", "stranger", "cut"]
-"""stranger: somebody else answers; cut: it begins to answer, and large packets do not arrive."""
+"""stranger: the answer has another token; cut: the answer begins, but large packets do not arrive."""
 
 
 class Seen(TypedDict):
-    """How one peer was reached, at one address."""
+    """The result for a peer at one of its addresses."""
 
     host: Name
     address: Name
@@ -150,13 +151,13 @@ class Seen(TypedDict):
     resolved: Annotated[list[Name], Length(16)]
     resolve_s: Seconds
     port: Port | None
-    """The port that was not reached; null if all were, or none was tried."""
+    """The port that could not be reached; null if all could, or if none was tried."""
     why: Text | None
-    """In the words of the system; null if it was reached."""
+    """The operating system's error; null if the peer was reached."""
     bytes_per_s: NotRequired[Number]
 
 
 class Reached(TypedDict):
-    """How the peers were reached. Who is missing was not reached in time."""
+    """The results. A peer that is missing was not tried in time."""
 
     seen: Annotated[list[Seen], Length(TARGETS_MAX)]

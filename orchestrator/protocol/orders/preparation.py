@@ -1,4 +1,4 @@
-"""The types of the orders before a start, and of their replies."""
+"""Types of the orders that prepare a start, and of their replies."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -23,31 +23,31 @@ from orchestrator.protocol.reports import Unkillable
 
 
 class Import(TypedDict):
-    """How TensorFlow is imported once, in a process of its own."""
+    """Import TensorFlow once, in a process of its own."""
 
     env: dict[str, str]
     within_s: float
 
 
 class Imported(TypedDict):
-    """How that went."""
+    """The result of importing TensorFlow."""
 
     seconds: Seconds
     gpus: Count | None
-    """How many TensorFlow sees; null where it has not come so far."""
+    """How many GPUs TensorFlow sees; null if it did not get that far."""
     why: Text | None
-    """Why the import failed; null if it did not, or was ended."""
+    """Why the import failed; null if it succeeded or was ended."""
 
 
 class Probe(OfRun):
-    """The run's Python and its checkpoint directory."""
+    """Check the run's Python, script and checkpoint directory."""
 
     python: str
     checkpoint_dir: str | None
     modules: NotRequired[list[str]]
-    """Top-level modules to look for."""
+    """Top-level modules that the script needs."""
     source: NotRequired[str | None]
-    """The script, to be compiled; null: nothing is."""
+    """The text of the script, which is compiled; null: none."""
     tensorflow: NotRequired[Import]
 
 
@@ -55,43 +55,43 @@ class GpuInUse(TypedDict):
     """A process that uses a GPU."""
 
     gpu: Count
-    """Its number in the driver's order."""
+    """The index in the driver's order."""
     pid: Pid
     user: Name | None
     name: Path
 
 
 class OwnName(TypedDict):
-    """The address to which the host's own name resolves, where libraries such as gloo listen."""
+    """The address to which the host's own name resolves. Libraries such as gloo listen there."""
 
     name: Name
     address: Name | None
-    """null if it cannot be bound; `why` says why."""
+    """null if it cannot be bound."""
     why: Text | None
 
 
 class Facts(TypedDict):
-    """What the run's Python found on the host."""
+    """The result of `probe`."""
 
     python: Name
     versions: Annotated[dict[Name, Name | None], Length(16)]
-    """The versions of tensorflow, keras, tf_keras and numpy; null for a missing package."""
+    """Versions of tensorflow, keras, tf_keras and numpy; null for a missing package."""
     checkpoint_writable: bool
     checkpoint_why: Text | None
-    """Why the directory cannot be written; null if it can."""
+    """Why the directory is not writable; null if it is."""
     checkpoint_share: Name | None
-    """The token of the run in the directory. Hosts that share the directory have the same one."""
+    """The run's token in the directory. Hosts that report the same token share the directory."""
     gpus: Annotated[list[Name], Length(1024)] | None
     """UUIDs in the driver's order; null without a driver."""
     gpus_why: Text | None
-    """Why there is no GPU; null if there are some, or if it cannot be told."""
+    """Why there is no GPU; null if there are some, or if unknown."""
     gpus_in_use: Annotated[list[GpuInUse], Length(4096)]
     own_name: OwnName
     unkillable: Annotated[list[Unkillable], Length(LEFT_MAX)]
     missing: NotRequired[Annotated[list[Name], Length(1024)]]
-    """Which of the modules are not there."""
+    """The modules that the host lacks."""
     syntax: NotRequired[Text]
-    """Why the script does not compile; not there if it does."""
+    """Why the script does not compile; missing if it does."""
     tensorflow: NotRequired[Imported]
 
 
@@ -101,14 +101,14 @@ class GpuUser(TypedDict):
     pid: Pid
     user: Name | None
     run: Name | None
-    """The run of ours that it is of; null where it is none, or cannot be told."""
+    """The orch run to which it belongs; null if none or unknown."""
 
 
 class Gpu(TypedDict):
-    """A GPU and its use. What cannot be told is null."""
+    """A GPU and its use. Unknown values are null."""
 
     index: Count
-    """Its number in the driver's order."""
+    """The index in the driver's order."""
     name: Name
     utilization_percent: Percent | None
     memory_used_bytes: Count | None
@@ -117,59 +117,59 @@ class Gpu(TypedDict):
 
 
 class AskMachine(Order):
-    """What a host has; the order says no more."""
+    """Describe the host's hardware."""
 
 
 class Hardware(TypedDict):
-    """What a host has, and who uses it. What cannot be told is null."""
+    """The hardware of a host, and its use. Unknown values are null."""
 
     cpus: Count
     load: Number | None
-    """Of the last minute."""
+    """The load average over one minute."""
     memory_total_bytes: Count | None
     memory_free_bytes: Count | None
     disk_total_bytes: FreeBytes | None
-    """Of the file system of the host's directory."""
+    """Of the file system with the agent's directory."""
     disk_free_bytes: FreeBytes | None
     gpus: Annotated[list[Gpu], Length(1024)]
     gpus_why: Text | None
-    """Why there is no GPU; null if there are some, or if it cannot be told."""
+    """Why there is no GPU; null if there are some, or if unknown."""
 
 
 class Code(OfRun):
     """The manifest of the working directory."""
 
     files: list[tuple[str, str, int, int]]
-    """Path, SHA-256, mode and bytes of each."""
+    """For each file: path, SHA-256, mode and size in bytes."""
 
 
 class CodeState(TypedDict):
-    """Which parts of the code the host lacks."""
+    """The files of the code that the host lacks."""
 
     digest: Digest
     missing: Annotated[list[Digest], Length(FILES_MAX)]
-    """The files that must be sent as `blob`; empty if the tree is in place."""
+    """Files to be sent as `blob`; empty if the code is in place."""
 
 
 class Blob(OfRun):
-    """A part of a file, which is the blob of the frame."""
+    """A part of a file. Its data is the blob of the frame."""
 
     sha256: str
     offset: int
     last: bool
     store: NotRequired[Literal["checkpoints"]]
-    """Set for a chunk of a snapshot."""
+    """Set if it is a chunk of a snapshot."""
 
 
 class BlobState(TypedDict):
-    """Whether the file is right."""
+    """The result of receiving a file."""
 
     damaged: NotRequired[bool]
-    """True if the whole file does not have that hash. It is not kept, and the next `code` names it again."""
+    """True if the file does not have that SHA-256. It is discarded, and the next `code` asks for it again."""
 
 
 class Psutil(Order):
-    """A part of psutil's archive, which is the blob of the frame. Reports show whether psutil works."""
+    """A part of psutil's archive. Its data is the blob of the frame. Reports show whether psutil works."""
 
     sha256: str
     offset: int
@@ -177,36 +177,36 @@ class Psutil(Order):
 
 
 class Environment(Order):
-    """A virtual environment, and what it is made of."""
+    """Make a virtual environment, or ask how far it is."""
 
     key: str
-    """Its name: a digest of all that follows but for `wheels`, `keep` and `begin`."""
+    """The name: a digest of all other fields except `wheels`, `keep` and `begin`."""
     version: str | None
-    """Of its Python, such as 3.11; null: that of the agent's."""
+    """The version of Python, such as 3.11; null: the agent's."""
     requirements: str
     constraints: str
-    """As files for pip."""
+    """Both in the format of pip's files."""
     offline: bool
-    """Only the wheels are used."""
+    """Whether only `wheels` are installed, without a package index."""
     wheels: list[tuple[str, str]]
-    """The name of each, and its SHA-256: they are pushed as blobs."""
+    """Name and SHA-256 of each. They are sent as `blob`."""
     keep: list[str]
-    """Environments that runs of this head have a use for."""
+    """Environments that runs of this head node still need. Others may be removed."""
     begin: bool
-    """Begin to make it, unless it is there; the answer comes with the next order. False: only look."""
+    """Whether to begin to make it if it does not exist. False: only report its state."""
 
 
 class EnvironmentState(TypedDict):
-    """How far it is."""
+    """The state of a virtual environment."""
 
     state: Literal["absent", "making", "ready"]
     python: Annotated[str, Form(r"[0-9][0-9.]{0,31}", "a version")]
-    """The one that it has, or would have."""
+    """The version of Python that it has or would get."""
     by: Literal["uv", "pip"]
     machine: Annotated[str, Form(r"[A-Za-z0-9_]{1,64}", "a processor")]
     libc: Annotated[str, Form(r"musl|glibc-2\.[0-9]{1,3}(\.[0-9]{1,4})?", "a C library")]
-    """Such as glibc-2.36: which wheels fit."""
+    """Such as glibc-2.36. It decides which wheels fit."""
     line: LogLine
-    """What uv or pip has printed last."""
+    """The last line that uv or pip printed."""
     missing: Annotated[list[Digest], Length(FILES_MAX)]
-    """Wheels that are not there yet."""
+    """Wheels that the host still lacks."""

@@ -1,4 +1,4 @@
-"""The types of the orders that are answered without, or beside, a coordinator of the run."""
+"""Types of the orders about what hosts remember of runs, and of their replies."""
 
 from typing import Annotated, NotRequired, TypedDict
 
@@ -9,49 +9,49 @@ from orchestrator.protocol.reports import Task
 
 
 class Record(TypedDict):
-    """A run as its coordinator sees it."""
+    """A copy of the run's state in the coordinator's journal."""
 
     epoch: int
     written_at: float
     revision: NotRequired[int]
-    """Grows with every record of the epoch."""
+    """It grows with every record of an epoch."""
     state: str
-    """The JSON of the journal, compressed by zlib, in base64."""
+    """The journal's JSON, compressed by zlib, in base64."""
 
 
 class Keep(OfRun):
-    """What the host must remember."""
+    """Store a copy of the run's state on the host."""
 
     record: Record
 
 
 class Runs(Order):
-    """What is wanted beside the names, owners and lives of the runs."""
+    """List the runs that the host remembers."""
 
     records: bool
     brief: NotRequired[bool]
-    """Leave out sizes, and the tasks of runs of which nothing lives."""
+    """Leave out sizes, and the tasks of runs without a live process."""
     dir: NotRequired[str]
-    """A checkpoint directory: the reply says whose it is."""
+    """A checkpoint directory, whose owner the reply names."""
 
 
 class Claimed(Claim):
-    """A claim as it is written on a host or in a checkpoint directory."""
+    """A claim as stored on a host or in a checkpoint directory."""
 
     since: UnixTime
-    """Since when this owner has had it."""
+    """When this owner claimed it."""
 
 
 class Stamp(TypedDict):
-    """Whose a checkpoint directory is."""
+    """The owner of a checkpoint directory."""
 
     claim: Claimed
     host: Name
-    """The host name of the run's chief."""
+    """The name of the host on which the run's chief runs."""
     ago_s: Seconds
-    """Time since an agent looked after it, or something was saved."""
+    """Time since an agent renewed the claim, or a checkpoint was saved."""
     driven: bool
-    """Whether that was less than 15 minutes ago."""
+    """Whether `ago_s` is less than 15 minutes."""
 
 
 class KnownTask(Task):
@@ -61,41 +61,41 @@ class KnownTask(Task):
 
 
 class KnownRun(TypedDict):
-    """A run that a host remembers, whoever started it."""
+    """A run that a host remembers, from any head node."""
 
     run: RunId
     directory: bool
-    """false if only processes with the run's marker were found."""
+    """Whether the run has a directory; false if only its marked processes were found."""
     epoch: Epoch
     claim: Claimed | None
-    """Whose it is; null if unknown."""
+    """The run's owner; null if unknown."""
     watched: bool
-    """Whether an agent watches it now."""
+    """Whether an agent watches the run now."""
     watched_ago_s: Seconds | None
-    """Time since one did; null if its coordinator has no more to do with it."""
+    """Time since an agent watched it; null if its coordinator is done with it."""
     driven: bool
-    """Whether that was less than 15 minutes ago."""
+    """Whether `watched_ago_s` is less than 15 minutes."""
     alive: bool
     processes: Annotated[list[Pid], Length(FILES_MAX)]
     bytes: Count
     age_s: Seconds | None
-    """Time since a file of it changed."""
+    """Time since one of its files changed."""
     tasks: Annotated[list[KnownTask], Length(FILES_MAX)]
     record: AnyJson
-    """The record of each run that lives, and of the newest others up to 1 MiB; else null."""
+    """The run's record, for every live run and for the newest others up to 1 MiB; else null."""
 
 
 class KnownRuns(TypedDict):
-    """All runs that the host remembers."""
+    """The runs that the host remembers."""
 
     runs: Annotated[list[KnownRun], Length(FILES_MAX)]
     checkpoint: NotRequired[Stamp | None]
 
 
 class Remove(OfRun):
-    """Who removes a run."""
+    """Remove a run from the host."""
 
     owner: str
-    """The id of the coordinator that asks. Of others' runs, what lives or is driven is left alone."""
+    """The id of the coordinator that asks. Other coordinators' runs are refused while they live or are driven."""
     even_alive: bool
-    """Remove it all the same: a person has named it."""
+    """Whether to remove such a run too, since a person named it."""

@@ -1,4 +1,4 @@
-"""The types of the orders of a task's life and files, and of their replies."""
+"""Types of the orders about tasks and their files, and of their replies."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -19,24 +19,24 @@ from orchestrator.protocol.reports import Left, SweptBy
 
 
 class Start(OfTask):
-    """What a shim needs to start the task."""
+    """Start a task under a shim."""
 
     python: str
     script: str
-    """Relative to the code; or `-m`, and the first argument is a module."""
+    """The path in the code; or `-m`, and then the first argument is a module."""
     args: list[str]
     env: dict[str, str]
     secrets: dict[str, str]
-    """Never written to a disk."""
+    """Environment variables that are never written to a disk."""
     code: str
     """The digest of the code."""
     ports: list[int]
-    """The shim takes the first that is free."""
+    """The shim reserves the first free one."""
     hold: bool
-    """Whether the task runs under the runtime, and waits for its release."""
+    """Whether the task runs under the runtime and waits for `release`."""
     log_max_bytes: int
     scratch: bool
-    """Whether the task gets a checkpoint directory of its own, which is removed with it."""
+    """Whether the task gets its own temporary checkpoint directory."""
 
 
 class Started(TypedDict):
@@ -47,33 +47,33 @@ class Started(TypedDict):
 
 
 class Release(OfTask):
-    """What the task gets when all tasks have joined."""
+    """Let the task go on, since all tasks have joined."""
 
     env: dict[str, str]
     """TF_CONFIG and similar variables."""
     seed: NotRequired[str | None]
-    """The directory that the agent copies into the scratch. It is not forwarded to the shim."""
+    """A directory that the agent copies into the temporary checkpoint directory. The shim does not get this field."""
     port: NotRequired[int]
-    """The port that the task takes now, in place of the one that its shim holds: by it the task's peers know it."""
+    """The port at which its peers expect the task, if it is not the one that the shim reserved."""
 
 
 class Stop(OfTask):
-    """How long the task may take to end."""
+    """Stop a task."""
 
     grace_s: float
-    """0 to kill it at once."""
+    """How long the task may take to end; 0 kills it at once."""
     rescue: NotRequired[bool]
-    """Whether it hands over its state first, as a survivor of a peer's death; an older shim ends it gently."""
+    """Whether it first hands over its state, since a peer died. An older shim ignores this field."""
     compare: NotRequired[bool]
-    """Whether it first says what it holds, and waits for a second stop; an older shim hands over at once."""
+    """Whether it first reports which state it holds, and waits for a second stop. An older shim hands over at once."""
 
 
 class AskStacks(OfTask):
-    """The task."""
+    """Dump the stacks of the task's threads."""
 
 
 class StacksText(TypedDict):
-    """The stacks of the task."""
+    """The stacks of the task's threads."""
 
     stacks: Stacks
     by: Literal["runtime", "kernel"]
@@ -81,17 +81,17 @@ class StacksText(TypedDict):
 
 
 class Sweep(OfRun):
-    """The newest generation that is swept."""
+    """End all processes of the run up to a generation."""
 
     generation_max: int
     release: NotRequired[str]
-    """The checkpoint directory on which the run then has no claim any more."""
+    """A checkpoint directory whose claim the run gives up afterwards."""
     ends: NotRequired[bool]
-    """The run ends: nobody drives it on this host once nothing of it is left."""
+    """Whether the run ends: nobody drives it on this host once its last process is gone."""
 
 
 class Swept(TypedDict):
-    """The proof: no process of the run up to that generation is left, but for those that are named."""
+    """The proof: no process of the run up to that generation is left, except those in `left`."""
 
     left: Annotated[list[Left], Length(4096)]
     ports_busy: Annotated[list[Port], Length(4096)]
@@ -99,30 +99,30 @@ class Swept(TypedDict):
 
 
 class AskLog(OfTask):
-    """Which part of the log."""
+    """Read a part of the task's log."""
 
     offset: int
     bytes_max: int
 
 
 class LogPart(TypedDict):
-    """Which part the blob is."""
+    """The position of the log's part that is the blob of the frame."""
 
     offset: Count
-    """Later than requested if the start was rotated away."""
+    """Later than requested if the start was removed by rotation."""
     end: Count
     time: UnixTime
-    """By the host's clock, when it was read."""
+    """When it was read, by the host's clock."""
 
 
 class AskFiles(OfRun):
-    """Which files: those of TensorBoard, or all that the tasks left in their working directories."""
+    """List files of the run's tasks: TensorBoard's, or all files that they wrote in their working directories."""
 
     of: Literal["summaries", "outputs"]
 
 
 class TaskFile(TypedDict):
-    """A file that a task has written."""
+    """A file that a task wrote."""
 
     task: TaskName
     generation: Generation
@@ -132,36 +132,36 @@ class TaskFile(TypedDict):
 
 
 class TaskFiles(TypedDict):
-    """Files of the run's tasks on the host."""
+    """The files of the run's tasks on the host."""
 
     files: Annotated[list[TaskFile], Length(FILES_MAX)]
     left_out: Count
-    """Of links, of names with control characters, and of what is beyond the bounds of an answer."""
+    """The number of links, of names with control characters, and of files beyond the maximum size of an answer."""
 
 
 class OfFile(OfTask):
-    """Which file. That of a working directory is the same in all generations."""
+    """Name a file of a task. A working directory is the same in all generations."""
 
     place: Place
     path: str
 
 
 class AskFile(OfFile):
-    """Which part of which file."""
+    """Read a part of a file."""
 
     offset: int
     bytes_max: int
 
 
 class FileDigest(TypedDict):
-    """The content of a file."""
+    """The digest and the size of a file."""
 
     sha256: Digest
     bytes: Count
 
 
 class Fault(OfRun):
-    """The fault, and how long it lasts. Faults of a host have no task."""
+    """Inject a fault. A fault of a host has no task."""
 
     fault: FaultKind
     for_s: float

@@ -1,4 +1,4 @@
-"""The types of the order that makes an agent watch a run."""
+"""Types of the order that makes an agent watch a run."""
 
 from typing import Annotated, NotRequired, TypedDict
 
@@ -7,10 +7,10 @@ from orchestrator.protocol.orders.base import OfRun
 
 
 class Claim(TypedDict):
-    """Which run a coordinator drives, and where that run saves."""
+    """A coordinator's claim on a run and on its checkpoint directory."""
 
     id: Name
-    """The coordinator's, which its journal was given when it was made."""
+    """The coordinator's id, which its journal has had since it was created."""
     head: Name
     """The host name of the head node."""
     user: Name
@@ -20,16 +20,16 @@ class Claim(TypedDict):
 
 
 class Watch(OfRun):
-    """How often the run is to be reported, and who drives it."""
+    """Watch the run, and report it."""
 
     heartbeat_s: float
     claim: NotRequired[Claim]
     gpus: NotRequired[list[int]]
-    """The GPUs that the run has for itself on this host: the agent takes their leases."""
+    """GPUs that the run uses exclusively on this host. The agent acquires their leases."""
 
 
 class Leased(TypedDict):
-    """Who has the lease of a GPU. What he does not tell, or what cannot be seen, is null."""
+    """The holder of a GPU's lease. Unknown values are null."""
 
     gpu: Count
     user: Name | None
@@ -39,6 +39,6 @@ class Leased(TypedDict):
 
 
 class Leases(TypedDict):
-    """Which GPUs of the run somebody else has; none: all of them are the run's."""
+    """The run's GPUs whose leases others hold; empty if the run has all of its leases."""
 
     others: Annotated[list[Leased], Length(1024)]

@@ -28,7 +28,7 @@ SLOTS = 4
 REPEATS = 5
 
 TIMEOUT_S = 120.0
-_LOOK_EVERY_S = 0.1
+_POLL_EVERY_S = 0.1
 
 
 def measure() -> list[Figure]:
@@ -92,7 +92,7 @@ def _adopt(cluster: Cluster) -> float:
             tasks, silent = 0, ()
         if tasks == HOSTS * SLOTS and not silent:
             return time.monotonic() - began
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
     raise NotMeasured(f"not all tasks were taken up within {TIMEOUT_S:g} s")
 
 

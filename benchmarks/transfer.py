@@ -32,7 +32,7 @@ from orchestrator.head.code import bundle
 from orchestrator.head.links.link import HostLink, Watch
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.head.transfer.checkpoints import CheckpointTransfer
-from orchestrator.head.transfer.journey import Journey
+from orchestrator.head.transfer.partwise import PartwiseTransfer
 from orchestrator.protocol.orders import Manifest
 from tests.cluster.lab import Lab, LabHost
 
@@ -112,8 +112,8 @@ class Carried:
         self._manifest: Manifest
         self._store: CheckpointStore
 
-    def _journey(self, run: Run) -> Journey:
-        return Journey(self._head, run, 1, lambda _sentence: None)
+    def _transfer(self, run: Run) -> PartwiseTransfer:
+        return PartwiseTransfer(self._head, run, 1, lambda _sentence: None)
 
     def forget_pulled(self) -> None:
         """Remove the snapshot on the host and the head's store."""
@@ -123,8 +123,8 @@ class Carried:
 
     def pull(self) -> None:
         """Make a snapshot on the host, and bring it to the store."""
-        self._manifest = self._journey(self._run).snapshot(self._host, 1, None)
-        self._journey(self._run).pull(self._host, self._manifest, self._store, pace=0.0)
+        self._manifest = self._transfer(self._run).snapshot(self._host, 1, None)
+        self._transfer(self._run).pull(self._host, self._manifest, self._store, pace=0.0)
 
     def forget_pushed(self) -> None:
         """Remove the copy in the host's other directory."""
@@ -133,7 +133,7 @@ class Carried:
     def push(self) -> None:
         """Bring what was pulled last to that directory."""
         run = _run(None, self._work / "to", self._run)
-        self._journey(run).push(self._host, self._manifest, self._store)
+        self._transfer(run).push(self._host, self._manifest, self._store)
 
 
 def _run(host: LabHost | None, directory: Path, like: Run | None = None) -> Run:

@@ -31,7 +31,7 @@ GIVEN_UP_S = 120.0
 """From the kill until orch waits for the host: the spec's lost_after, and the time in which the peers fail."""
 FINISH_S = 900.0
 """From there until the end."""
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 
 
 class DemoFailed(Exception):
@@ -151,7 +151,7 @@ class Demo:
                 return run
             if self._following is not None and self._following.poll() is not None:
                 raise DemoFailed(f"the run ended while the demo waited for {what}: {_brief(run)}")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
         raise DemoFailed(f"waited {timeout_s:.0f} s for {what}: {_brief(run)}")
 
     def _status(self) -> Mapping[str, Any] | None:

@@ -28,11 +28,11 @@ ABOUT = ("list", "read", "pin", "unpin", "rollback", "rm")
 """The verbs behind `orch ckpt`, which people use; see `inventory`."""
 
 
-LOOKS_MAX = 5
+TRIES_MAX = 5
 """How often `verify` looks at a directory that changes while it is read."""
 
 
-LOOK_AGAIN_S = 0.05
+RETRY_S = 0.05
 
 
 def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[str, Any]:
@@ -43,11 +43,11 @@ def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[
     format nothing here verifies is `verified: false`: no name says that it is unfinished, and nobody writes it.
     """
     waits = _Waits(pause)
-    for _ in range(LOOKS_MAX):
+    for _ in range(TRIES_MAX):
         answer, changed = _inspect(directory, waits)
         if not changed:
             break
-        waits.pause(LOOK_AGAIN_S)
+        waits.pause(RETRY_S)
     return {**answer, "waited_s": round(waits.waited_s, 3)} if waits.waited_s else answer
 
 

@@ -29,7 +29,7 @@ FILE = "owner.json"
 DRIVEN_S = 900.0
 """A coordinator that watched a run this recently still owns it: it may be restarting, or cut off."""
 
-LOOK_EVERY_S = 60.0
+RENEW_EVERY_S = 60.0
 """How often the mark is renewed at most: a shared directory is not written at every heartbeat."""
 
 _TEXTS = ("id", "head", "user", "run", "name")
@@ -143,7 +143,7 @@ def stamped(root: str) -> Stamp | None:
 def touch_stamp(root: str, run: str, host_dir: str) -> None:
     """Mark that the run still saves into the directory, from the host that has stamped it. Raises OSError."""
     path = stamp_path(root)
-    if _is_of(path, run, host_dir) and _now(path) - os.stat(path).st_mtime >= LOOK_EVERY_S:
+    if _is_of(path, run, host_dir) and _now(path) - os.stat(path).st_mtime >= RENEW_EVERY_S:
         os.utime(path)
 
 

@@ -14,7 +14,7 @@ from orchestrator.core.faults import KINDS
 from orchestrator.core.notes import NoteKind, kind_of
 from orchestrator.head.api.client import Client
 
-LOOK_EVERY_S = 0.05
+POLL_EVERY_S = 0.05
 
 HEARD_AFTER_S = 0.5
 """How much later than the fault a host must have reported: reports that were already on their way do not count."""
@@ -75,7 +75,7 @@ def watch_recovery(
                 return _measured(outcome, client, before, after) if outcome.recovered else outcome
             if late:
                 return replace(seen, done=str(run["reason"]))
-        session.pause(LOOK_EVERY_S)
+        session.pause(POLL_EVERY_S)
 
 
 def _notice(seen: Outcome, client: Client, run: Mapping[str, Any], after: int, elapsed: float) -> Outcome:

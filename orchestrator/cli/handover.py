@@ -29,7 +29,7 @@ from orchestrator.core.words import counted, duration
 from orchestrator.head.node.systemd import Systemd
 
 STOP_TIMEOUT_S = 30.0
-_LOOK_EVERY_S = 0.05
+_POLL_EVERY_S = 0.05
 
 _LIVE = ("STARTING", "READY", "RELEASED", "RUNNING", "UNREACHABLE")
 """Phases of tasks that have or may have a process."""
@@ -103,13 +103,13 @@ def wait_until_adopted(
             document = session.client().get("/v1/status")
         except CoordinatorUnreachable as e:
             if another_runs(session) and session.now() < began + timeout_s:
-                session.pause(_LOOK_EVERY_S)  # busy with the runs
+                session.pause(_POLL_EVERY_S)  # busy with the runs
                 continue
             raise _gone(session, new) from e
         tasks, hosts, silent = adopted(document, int(new.get("epoch") or 0))
         if not silent or session.now() >= began + timeout_s:
             break
-        session.pause(_LOOK_EVERY_S)
+        session.pause(_POLL_EVERY_S)
     after = _restarts(document)
     restarts = sum(after.get(run_id, count) - count for run_id, count in before.items())
     return Handover(old, new, tasks, hosts, session.now() - began, restarts, silent)
@@ -197,7 +197,7 @@ def start_successor(
             return ensure_coordinator(session)[0]
         if session.now() >= deadline:
             raise _not_followed(session, pid, child.pid, lives=code is None)
-        session.pause(_LOOK_EVERY_S)
+        session.pause(_POLL_EVERY_S)
 
 
 def _not_followed(session: Session, pid: object, successor: int, *, lives: bool) -> WaitTimedOut:
@@ -220,7 +220,7 @@ def end_coordinator(session: Session, pid: object) -> None:
                 f"the coordinator (pid {pid}) is still running after {duration(STOP_TIMEOUT_S)}",
                 hint=f"kill -9 {pid} is safe, the tasks keep running",
             )
-        session.pause(_LOOK_EVERY_S)
+        session.pause(_POLL_EVERY_S)
 
 
 def adopted(document: Mapping[str, Any], epoch: int) -> tuple[int, int, tuple[str, ...]]:
@@ -259,7 +259,7 @@ def _through_systemd(session: Session, old: Mapping[str, Any]) -> dict[str, Any]
                     f"command is {__version__}; `orch service install` updates the unit"
                 )
             return running
-        session.pause(_LOOK_EVERY_S)
+        session.pause(_POLL_EVERY_S)
     raise CoordinatorUnreachable(
         f"{unit} did not answer within {duration(START_TIMEOUT_S)}", hint=f"see `journalctl --unit {unit}`"
     )

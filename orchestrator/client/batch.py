@@ -42,7 +42,7 @@ LINGER_S = 5.0
 KILL_WAIT_S = 30.0
 """Between Slurm's SIGTERM and its SIGKILL, where it does not say."""
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _AGAIN_S = 2.0
 
 
@@ -209,7 +209,7 @@ class Batch:
                 if ended is not None:
                     return dict(ended)
             with contextlib.suppress(queue.Empty):
-                name, said = self.says.get(timeout=_LOOK_S)
+                name, said = self.says.get(timeout=_POLL_S)
                 if "leaving" in said:
                     say(f"{name} leaves: it was sent {said['leaving']}")
                 elif "ready" in said:
@@ -220,7 +220,7 @@ class Batch:
         while time.monotonic() < give_up_at:
             if not any(is_active(run) for run in runs_of(self.client) if run["run_id"] == run_id):
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def warnings(job_id: str) -> list[str]:

@@ -11,7 +11,7 @@ from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly, 
 from orchestrator.core.words import duration
 from orchestrator.head.api.client import Client
 
-_LOOK_EVERY_S = 0.25
+_POLL_EVERY_S = 0.25
 
 SAY_AGAIN_S = 5.0
 """What lasts is said again, with its time: silence looks like a command that hangs."""
@@ -48,7 +48,7 @@ def wait_end(
                 f"{title} is still {phase}: {run.get('reason')}",
                 hint="the kill continues; `orch status` shows what it waits for; `orch kill --force` kills at once",
             )
-        environment.pause(max(_LOOK_EVERY_S, environment.now() - began))
+        environment.pause(max(_POLL_EVERY_S, environment.now() - began))
 
 
 def verdict(runs: Sequence[Mapping[str, Any]]) -> OrchestratorError | None:

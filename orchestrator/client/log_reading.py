@@ -23,7 +23,7 @@ from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, 
 from orchestrator.head.records.log_file import OWN, LogLine
 from orchestrator.head.records.runlogs import RunLogs, run_name
 
-_LOOK_EVERY_S = 0.25
+_POLL_EVERY_S = 0.25
 _STREAMS = {"o": "stdout", "e": "stderr", "g": "gap", OWN: "orch"}
 
 
@@ -150,7 +150,7 @@ def _pause_until_end(
             going = True
         except UsageError:  # an old run that the coordinator no longer knows
             going = False
-        environment.pause(_LOOK_EVERY_S)
+        environment.pause(_POLL_EVERY_S)
         return going
 
     return pause

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from orchestrator.spec.kubernetes.hosts import PodWishes
     from orchestrator.spec.kubernetes.objects import Manifest
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _RETURN_S = 15.0
 """How long the coordinator may take to give the pods of an ended run back, once it fetches nothing from them."""
-_RETURN_LOOK_S = 0.25
+_RETURN_POLL_S = 0.25
 
 
 def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
@@ -169,7 +169,7 @@ def wait_for_pods(
             said = waiting.why
         if deadline is not None and environment.now() >= deadline:
             raise WaitTimedOut(f"the pods of {made.name} still wait: {waiting.why}", hint=goes_on(made))
-        environment.pause(_LOOK_S)
+        environment.pause(_POLL_S)
 
 
 def _with_place(file: str, why: str, hint: str) -> str:
@@ -276,7 +276,7 @@ def await_return(
             if sentence != said:
                 environment.say(sentence)
                 said = sentence
-        environment.pause(_RETURN_LOOK_S)
+        environment.pause(_RETURN_POLL_S)
     problem = None
     for one in left:
         try:

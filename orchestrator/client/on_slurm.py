@@ -14,7 +14,7 @@ from orchestrator.head.node.paths import Paths
 from orchestrator.head.reach.slurm import commands, job
 from orchestrator.spec.sbatch import Wish, batch_script
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 def wish_and_plan(file: str) -> tuple[Wish, Plan, dict[str, str]]:
@@ -93,7 +93,7 @@ def wait_for_nodes(own_job: job.Job, environment: Environment) -> None:
                     f"job {own_job.id} has ended ({ended}) before the run began",
                     hint=f"its log: {environment.paths.state_dir}/batch.log",
                 ) from None
-        environment.pause(_LOOK_S)
+        environment.pause(_POLL_S)
 
 
 def cancel_waiting(environment: Environment) -> bool:

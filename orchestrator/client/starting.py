@@ -12,7 +12,7 @@ from orchestrator.core.errors import CoordinatorUnreachable
 from orchestrator.core.words import duration
 
 START_TIMEOUT_S = 30.0
-_LOOK_EVERY_S = 0.05
+_POLL_EVERY_S = 0.05
 _LOG_LINES = 12
 
 
@@ -54,7 +54,7 @@ def ensure_coordinator(
                 ) from e
             if child is None and not another_runs(environment):
                 child = spawn(command or coordinator_command(), environment)
-        environment.pause(_LOOK_EVERY_S)
+        environment.pause(_POLL_EVERY_S)
     environment.say(f"Coordinator started (pid {document.get('pid')}); it keeps running in the background")
     return document, True
 

@@ -12,15 +12,15 @@ from orchestrator.core.words import duration
 from orchestrator.head.api.client import Client
 from orchestrator.head.records.runlogs import RunLogs
 
-LOOK_EVERY_S = 0.25
-LOOK_SHARE = 10.0
+POLL_EVERY_S = 0.25
+POLL_SHARE = 10.0
 """Where nothing happens to the run, a wait is so many times as long as the look before it, at least: of 1,000 tasks
 each look costs the coordinator."""
 WAIT_MAX_S = 10.0
 """The longest of these waits."""
 LAST_LINES_MAX_S = 5.0
 """How long to wait for the last log lines of an ended run. They may be lost with their host."""
-_LAST_LINES_LOOK_S = 0.05
+_LAST_LINES_POLL_S = 0.05
 LEFT_MAX_S = 5.0
 """How long to wait until it is known what the tasks of an ended run have left, where nothing of it is fetched."""
 UNTOLD_MAX_S = 30.0
@@ -49,14 +49,14 @@ def is_untold(run: Mapping[str, Any]) -> bool:
 
 def wait_s(look_s: float) -> float:
     """Return how long to wait after a poll that took this long."""
-    return min(max(LOOK_EVERY_S, LOOK_SHARE * look_s), WAIT_MAX_S)
+    return min(max(POLL_EVERY_S, POLL_SHARE * look_s), WAIT_MAX_S)
 
 
 def wait_for_the_last_lines(environment: Environment, logs: RunLogs, run: Mapping[str, Any]) -> None:
     """Wait until all log lines of an ended run have arrived."""
     give_up_at = environment.now() + LAST_LINES_MAX_S
     while _is_behind(logs, run) and environment.now() < give_up_at:
-        environment.pause(_LAST_LINES_LOOK_S)
+        environment.pause(_LAST_LINES_POLL_S)
 
 
 def _is_behind(logs: RunLogs, run: Mapping[str, Any]) -> bool:
@@ -81,7 +81,7 @@ def wait_for_the_outputs(
         if directory is not None and not said:
             environment.say(f"Fetching `outputs` to {directory}")
             said = True
-        environment.pause(LOOK_EVERY_S)
+        environment.pause(POLL_EVERY_S)
         try:
             run = status_of(client, run)
         except CoordinatorUnreachable:

@@ -28,7 +28,7 @@ END_S = 2.0
 """How long it has between SIGTERM and SIGKILL."""
 
 _KILL_S = 2.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _READ_BYTES = 64 << 10
 
 
@@ -74,7 +74,7 @@ def _run(host_dir: str, asked: Command) -> int:
     while streams:
         # A process that it left in the background may hold the pipes for ever; the command itself has ended then.
         ended = child.poll() is not None
-        ready, _, _ = select.select([0, *streams], [], [], 0 if ended else _LOOK_S * 5)
+        ready, _, _ = select.select([0, *streams], [], [], 0 if ended else _POLL_S * 5)
         if 0 in ready or (ended and not ready):
             break
         for fd in ready:
@@ -83,7 +83,7 @@ def _run(host_dir: str, asked: Command) -> int:
                 _send({"stream": streams[fd]}, data)
             else:
                 del streams[fd]
-    while child.poll() is None and not select.select([0], [], [], _LOOK_S)[0]:
+    while child.poll() is None and not select.select([0], [], [], _POLL_S)[0]:
         pass
     if child.poll() is None:
         _end_all()
@@ -121,7 +121,7 @@ def _end_all() -> list[int]:
                 asked.add(who.pid)
                 with contextlib.suppress(PermissionError):  # another user's, as by sudo; it is named
                     process.signal(who, signal.SIGKILL if late else signal.SIGTERM)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return [who.pid for who in left]
 
 

@@ -176,7 +176,7 @@ SNAPSHOT = Verb(
     Fence.RUN,
     orders.Snapshot,
     orders.Manifest,
-    "transfer.journey",
+    "transfer.partwise",
     "Copies a checkpoint into a snapshot, so that it can be transferred while scripts change the directory.",
 )
 CHUNK = Verb(
@@ -184,7 +184,7 @@ CHUNK = Verb(
     Fence.RUN,
     orders.Chunk,
     orders.Nothing,
-    "transfer.journey",
+    "transfer.partwise",
     "Reads a part of a file of a snapshot; it is the blob of the reply.",
 )
 RECEIVE = Verb(
@@ -192,7 +192,7 @@ RECEIVE = Verb(
     Fence.BEGINS,
     orders.Receive,
     orders.Received,
-    "transfer.journey",
+    "transfer.partwise",
     "Puts a snapshot together from its chunks, or names the chunks that are missing.",
 )
 CHECKPOINTS = Verb(

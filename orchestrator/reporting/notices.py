@@ -38,7 +38,7 @@ ENDS = ("failed", "succeeded")
 TEXT_MAX = 300
 BODY_MAX = 4000
 
-_LOOK: Mapping[str, str] = {
+_COMMANDS: Mapping[str, str] = {
     "failed": "orch why {name}",
     "restarted": "orch why {name}",
     "stalled": "orch stacks {name}",
@@ -174,7 +174,7 @@ def body(notice: Notice, *, lines: int, head: str) -> str:
         whose = f" of {cause['task']}" if cause.get("task") else ""
         paragraphs.append("\n".join((f"Last lines{whose}:", *(f"  {line}" for line in shown))))
     if last.name:
-        paragraphs.append(f"Look, on {head}: {_LOOK[notice.kind].format(name=last.name)}")
+        paragraphs.append(f"Look, on {head}: {_COMMANDS[notice.kind].format(name=last.name)}")
     generation = f", generation {last.generation}" if last.generation else ""
     paragraphs.append(f"{last.run_id or head}{generation}, {last.time}")
     whole = "\n\n".join(paragraphs)

@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.checkpoints import safe
 from orchestrator.head.coordinator import executor
 from orchestrator.head.links import conversation, crew, link, reception
-from orchestrator.head.transfer import checkpoints, journey
+from orchestrator.head.transfer import checkpoints, partwise
 from orchestrator.head.transfer import queue as transfer_queue
 from orchestrator.host.system import codestore
 from tests.sim.heap import Heap
@@ -28,7 +28,7 @@ PLAYED: tuple[ModuleType, ...] = (
     crew,
     executor,
     checkpoints,
-    journey,
+    partwise,
     transfer_queue,
     safe,
     codestore,

@@ -27,7 +27,7 @@ from orchestrator.core.faults import KINDS
 from orchestrator.core.words import duration
 from orchestrator.head.api.client import Client
 
-_LOOK_EVERY_S = 0.1
+_POLL_EVERY_S = 0.1
 _DRAWN = ("kill", "freeze", "kill-shim", "kill-agent", "cut")
 """The faults that --random draws from. Not `fill`: others use the disk too."""
 
@@ -117,7 +117,7 @@ def _wait(
             now = str(status["phase"]) if step is None else f"{status['phase']}, step {step}"
             session.say(f"Waiting for {until}; now {now}")
             said = True
-        session.pause(_LOOK_EVERY_S)
+        session.pause(_POLL_EVERY_S)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

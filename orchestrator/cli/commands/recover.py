@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FAREWELL_S = 10.0
 """How long the agents of a killed coordinator may take to end. Until then its runs look driven."""
 
-_LOOK_AGAIN_S = 1.0
+_POLL_AGAIN_S = 1.0
 
 ENDED = frozenset(phase.value for phase in Phase if phase.is_terminal)
 """Phases of runs that have ended. They are not adopted."""
@@ -47,7 +47,7 @@ def query_hosts(
         result = search(ask, trusted, timeout_s=TIMEOUT_S, at=time.monotonic())
         if not any(one.watched_on for one in result.runs.values()) or session.now() >= give_up_at:
             return result, plans
-        session.pause(_LOOK_AGAIN_S)
+        session.pause(_POLL_AGAIN_S)
 
 
 @dataclass(frozen=True, slots=True)

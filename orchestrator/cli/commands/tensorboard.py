@@ -23,7 +23,7 @@ from orchestrator.head.api.client import Client
 
 FETCH_EVERY_S = 10.0
 _FETCH_TIMEOUT_S = 600.0
-_LOOK_EVERY_S = 0.2
+_POLL_EVERY_S = 0.2
 
 INSTALL_HINT = "`pip install tensorboard` for the Python that runs orch, or anywhere on the PATH"
 
@@ -34,7 +34,7 @@ def serve(client: Client, chosen: dict[str, Any], argv: list[str], session: Sess
         said: dict[str, str] = {}
         training, next_at = True, session.now() + FETCH_EVERY_S
         while server.poll() is None:
-            session.pause(_LOOK_EVERY_S)
+            session.pause(_POLL_EVERY_S)
             if not training or session.now() < next_at:
                 continue
             try:

@@ -21,8 +21,8 @@ script."""
 NOTED_S = 30.0
 """From then on it is an event too."""
 
-LOOK_SOON_S = 10.0
-"""Once it answers again, the newest checkpoint is looked at within this time."""
+VERIFY_SOON_S = 10.0
+"""Once it answers again, the newest checkpoint is verified within this time."""
 
 LOW_BYTES = 16 << 20
 """Less room than this is a full disk: hardly a checkpoint fits."""
@@ -55,7 +55,7 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
             running = turn.run.phase_state
             if isinstance(running, Running):
                 due_at = running.verify_at
-                soon = turn.at + LOOK_SOON_S
+                soon = turn.at + VERIFY_SOON_S
                 turn.set_phase(answered_at=turn.at, verify_at=None if due_at is None else min(due_at, soon))
     host = turn.run.host(host.name)
     if event.dir_free_bytes is None:

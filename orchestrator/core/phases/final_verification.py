@@ -18,11 +18,11 @@ from orchestrator.core.state.phase_states import Intent, Stopping
 from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 
-LOOK_WAIT_S = 30.0
+VERIFY_WAIT_S = 30.0
 """How long an end that nobody waits for impatiently is held up by it: a checkpoint of some GB is read in that time."""
 
 _SAME_INSTANT_S = 0.001
-"""A look that began no earlier than it was asked for, but for the rounding of a difference."""
+"""Two instants that differ by less than this are equal, but for rounding."""
 
 
 def is_disowned(run: Run) -> bool:
@@ -47,7 +47,7 @@ def ask(turn: Turn) -> None:
 def patience_s(run: Run) -> float:
     """Return how long to wait for the check. Whoever kills a run wants it to end soon."""
     is_away = run.host(run.task(run.chief).host).link is not Link.CONNECTED
-    return 0.0 if asked_at(run) is None or is_away or run.intent is Intent.KILL else LOOK_WAIT_S
+    return 0.0 if asked_at(run) is None or is_away or run.intent is Intent.KILL else VERIFY_WAIT_S
 
 
 def asked_at(run: Run) -> Instant | None:

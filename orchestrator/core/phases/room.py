@@ -22,7 +22,7 @@ from orchestrator.core.words import duration, size
 NO_SPACE = "no-space"
 """The code of an order that failed because a disk is full."""
 
-LOOK_WAIT_S = 15.0
+REPORT_WAIT_S = 15.0
 """Hosts look at the directory every 10 s. A report that comes this long after an end has seen the directory since."""
 
 RETRY_S = 300.0
@@ -67,7 +67,7 @@ def known_at(run: Run) -> Deadline | None:
         return None
     if run.plan.checkpoint is None or any(task.phase.may_live for task in run.tasks):
         return None
-    return run.since_at + LOOK_WAIT_S if lacking(run, Cause.DISK) is None else None
+    return run.since_at + REPORT_WAIT_S if lacking(run, Cause.DISK) is None else None
 
 
 def wait(run: Run, host: Host, at: Instant) -> Backoff:

@@ -182,8 +182,8 @@ def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
         turn.note(NoteKind.WARNING, sentence)
 
 
-LOOK_EVERY_S = 5.0
-"""A look reads what all tasks have measured."""
+JUDGE_EVERY_S = 5.0
+"""Judging reads the measurements of all tasks."""
 
 
 def judge_pace(turn: Turn) -> None:
@@ -192,7 +192,7 @@ def judge_pace(turn: Turn) -> None:
     if not isinstance(running, Running):
         return
     before = running.watched
-    if before.looked_at is not None and turn.at - before.looked_at < LOOK_EVERY_S:
+    if before.looked_at is not None and turn.at - before.looked_at < JUDGE_EVERY_S:
         return
     hosts = _hosts(turn.run)
     if before == Watched() and not hosts:

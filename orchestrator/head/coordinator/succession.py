@@ -22,7 +22,7 @@ from orchestrator.head.node.paths import Paths
 PATIENCE_S = 600.0
 """How long a successor waits for the old coordinator, which may hang on a disk."""
 
-_LOOK_EVERY_S = 0.02
+_POLL_EVERY_S = 0.02
 
 _LOCK_TRIES = 3
 """How often the lock is tried. A command line that checks for a coordinator holds the lock for a moment."""
@@ -81,7 +81,7 @@ def _locked(file: TextIO, pause: Callable[[float], None]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        pause(_LOOK_EVERY_S)
+        pause(_POLL_EVERY_S)
         return False
     return True
 

@@ -34,7 +34,7 @@ from orchestrator.spec.recipients import services
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 2.0
+CHECK_EVERY_S = 2.0
 FLUSH_S = 5.0
 """How long a coordinator that ends waits for what is being delivered; the rest waits for the next one."""
 
@@ -86,7 +86,7 @@ class Messenger:
         self._own_problem = ""
         self._ended: set[str] = set()
         gap = "people are not told of what happens"
-        self._lookout = Lookout(self._work, LOOK_EVERY_S, name="notices", gap=gap)
+        self._lookout = Lookout(self._work, CHECK_EVERY_S, name="notices", gap=gap)
         kept = durable.read_object(place.kept) or {}
         is_ours = kept.get("owner") == owner and isinstance(kept.get("seq"), int)
         # If the journal is another one than last time, messages are only sent about new events.

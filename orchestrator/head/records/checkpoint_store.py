@@ -32,7 +32,7 @@ class CheckpointStore:
         self._chunks = os.path.join(self.root, "pieces")
         self._manifests = os.path.join(self.root, "manifests")
         self._keep = keep
-        self._coming: dict[str, _Coming] = {}
+        self._partial: dict[str, _PartialChunk] = {}
         """The partial chunks that were appended to."""
 
     # -- complete snapshots --------------------------------------------------------------------------------
@@ -74,19 +74,19 @@ class CheckpointStore:
 
     def append(self, chunk: str, data: bytes) -> None:
         """Append to a partial chunk, which stays on disk if the transfer breaks off. Call `close` at the end."""
-        coming = self._coming.get(chunk)
-        if coming is None:
-            coming = self._coming[chunk] = _Coming(self._part(chunk))
+        partial = self._partial.get(chunk)
+        if partial is None:
+            partial = self._partial[chunk] = _PartialChunk(self._part(chunk))
         try:
-            coming.add(data)
+            partial.add(data)
         except OSError:  # a part of the data may be on disk, so the chunk must be summed again from there
-            self._coming.pop(chunk).file.close()
+            self._partial.pop(chunk).file.close()
             raise
 
     def close(self) -> None:
         """Close the files of partial chunks."""
-        while self._coming:
-            self._coming.popitem()[1].file.close()
+        while self._partial:
+            self._partial.popitem()[1].file.close()
 
     def _part(self, chunk: str) -> FileIO:
         """Open a partial chunk, to append to it."""
@@ -103,11 +103,11 @@ class CheckpointStore:
         Its sum was computed as it arrived, unless a part of it arrived earlier: then it is read again.
         """
         part = self.path(chunk) + ".part"
-        coming = self._coming.pop(chunk, None)
-        if coming is not None:
-            coming.file.close()
+        partial = self._partial.pop(chunk, None)
+        if partial is not None:
+            partial.file.close()
         with open(part, "rb") as file:
-            summed = coming.sum if coming and coming.sum else hashlib.file_digest(file, "sha256")
+            summed = partial.sum if partial and partial.sum else hashlib.file_digest(file, "sha256")
             whole = summed.hexdigest() == chunk
             if whole:
                 os.fsync(file.fileno())
@@ -181,7 +181,7 @@ class CheckpointStore:
         durable.write_json(path, value)
 
 
-class _Coming:
+class _PartialChunk:
     """A partial chunk. Its file stays open, since opening it for each part took an eighth of a transfer's CPU time."""
 
     def __init__(self, file: FileIO) -> None:

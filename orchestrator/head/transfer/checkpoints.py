@@ -18,7 +18,7 @@ from orchestrator.head.links import requests as orders
 from orchestrator.head.links import wire
 from orchestrator.head.links.conversation import AsksAhead, LinkDown, OrderRefused, refused
 from orchestrator.head.records.checkpoint_store import CheckpointStore
-from orchestrator.head.transfer.journey import DISK_TIMEOUT_S, Abandoned, Journey
+from orchestrator.head.transfer.partwise import DISK_TIMEOUT_S, Abandoned, PartwiseTransfer
 from orchestrator.protocol.orders import Manifest
 
 NOBODY = ""
@@ -81,39 +81,39 @@ class CheckpointTransfer:
                 raise Abandoned
             self._seeding[run.run_id] = generation
         with self._lock(run):
-            journey = Journey(self, run, generation, progress)
+            transfer = PartwiseTransfer(self, run, generation, progress)
             try:
-                return self._seed(journey, run, action)
+                return self._seed(transfer, run, action)
             finally:
                 with self._guard:
                     if self._seeding.get(run.run_id) == generation:
                         del self._seeding[run.run_id]
 
-    def _seed(self, journey: Journey, run: Run, action: SeedCheckpoint) -> Seed:
+    def _seed(self, transfer: PartwiseTransfer, run: Run, action: SeedCheckpoint) -> Seed:
         assert run.plan.checkpoint is not None
         store, generation, host = self.store(run), action.generation, action.host
         if run.from_scratch:
             store.go_back(None)
         newest, before, only = store.newest(), store.place(), None
         if newest is not None:
-            journey.push(host, newest, store)
+            transfer.push(host, newest, store)
             if before not in (None, host):
                 # The other checkpoints on that host may be outdated, and rollbacks were not recorded there.
                 only = newest["digest"]
         order = orders.seed(run, action, run.plan.checkpoint, only=only)
-        answer = journey.ask(host, order, timeout_s=DISK_TIMEOUT_S).ok
+        answer = transfer.ask(host, order, timeout_s=DISK_TIMEOUT_S).ok
         copy = ""
         torn = bool(answer["rejected"])
         if newest is not None and torn and _is_before(answer["global_step"], newest["global_step"]):
             raise _damaged(store, host, generation, newest)
         if answer["source"] is not None:
-            manifest = journey.snapshot(host, generation, None)
+            manifest = transfer.snapshot(host, generation, None)
             if _is_before(manifest["global_step"], answer["global_step"]):
                 raise _damaged(store, host, generation, newest)
-            journey.pull(host, manifest, store, pace=0.0)
+            transfer.pull(host, manifest, store, pace=0.0)
             for other in launch.hosts_with_scratch(run.placed):
-                journey.push(other, manifest, store)
-            copy = journey.copy_of(manifest)
+                transfer.push(other, manifest, store)
+            copy = transfer.copy_of(manifest)
         store.settle(host, generation)
         return wire.seeded(answer, generation, copy=copy)
 
@@ -125,12 +125,12 @@ class CheckpointTransfer:
         Raises LinkDown, OrderRefused or Abandoned. The next call continues where this one ended.
         """
         host = run.task(run.chief).host
-        journey = Journey(self, run, generation, lambda _: None, patient=False)
-        manifest = journey.snapshot(host, generation, path)
+        transfer = PartwiseTransfer(self, run, generation, lambda _: None, patient=False)
+        manifest = transfer.snapshot(host, generation, path)
         with self._lock(run):
-            journey.pull(host, manifest, self.store(run), pace=1.0)
+            transfer.pull(host, manifest, self.store(run), pace=1.0)
 
-    # -- for journeys --------------------------------------------------------------------------------------
+    # -- for partwise transfers --------------------------------------------------------------------------------------
 
     def link(self, run: Run, host: str) -> AsksAhead:
         """Return the link to a host. Raises LinkDown where there is none."""

@@ -55,7 +55,7 @@ class Watched:
         now = time.monotonic()
         for run, claim in watched.items():
             looked_at = self._looked_at.get(run)
-            if looked_at is not None and now - looked_at < claims.LOOK_EVERY_S:
+            if looked_at is not None and now - looked_at < claims.RENEW_EVERY_S:
                 continue
             directory = hostdir.run_dir(self._host_dir, run)
             try:

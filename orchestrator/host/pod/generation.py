@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from orchestrator.host.pod.settings import Settings
 
-LOOK_S = 0.5
+POLL_S = 0.5
 SAY_AGAIN_S = 60.0
 _SEED_TRIES = 5
 
@@ -126,7 +126,7 @@ def begin_or_join(
         if time.monotonic() >= say_at:
             say(f"waits for the pod of {settings.document['chief']} to begin a generation in {settings.root}")
             say_at = time.monotonic() + SAY_AGAIN_S
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return None
 
 

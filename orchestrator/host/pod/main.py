@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import Task
 
 
-_LOOK_S = 1.0
+_VERIFY_EVERY_S = 1.0
 
 
 class Leaving:
@@ -56,7 +56,7 @@ class Leaving:
         elif self._verification is not None and self._verification.poll() is not None:
             out, _ = self._verification.communicate()
             self._took_s, self._verification = at - self._verify_at, None
-            self._verify_at = at + max(_LOOK_S, self._took_s)
+            self._verify_at = at + max(_VERIFY_EVERY_S, self._took_s)
             try:
                 checkpoint = json.loads(out).get("checkpoint") or {}
             except ValueError:
@@ -75,7 +75,7 @@ class Leaving:
 
 
 TURN_S = 0.25
-PEERS_LOOK_S = 2.0
+PEERS_CHECK_EVERY_S = 2.0
 STACKS_WAIT_S = 6.0
 _MESSAGE = "/dev/termination-log"
 """What Kubernetes shows in `kubectl describe pod`."""
@@ -203,7 +203,7 @@ class Attempt:
             self._stalled_at = at
             link.order("stacks")
         elif at >= self._peers_at:
-            self._peers_at = at + PEERS_LOOK_S
+            self._peers_at = at + PEERS_CHECK_EVERY_S
             if (why := self._generation.over()) is not None:
                 say(f"{self._wish.task} ends: {why}")
                 self._stop(link, PEERS)

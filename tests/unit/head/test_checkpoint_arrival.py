@@ -16,7 +16,7 @@ from orchestrator.both.hostdir import HostFault
 from orchestrator.checkpoints import arrival, safe
 from orchestrator.core.state.run import Run
 from orchestrator.head.links.conversation import LinkDown, OrderRefused
-from orchestrator.head.transfer.journey import PULL_BYTES
+from orchestrator.head.transfer.partwise import PULL_BYTES
 from tests.arrivals import Arrivals
 from tests.contract.small_disk import mounted
 from tests.unit.head.test_checkpoint_transfer import Lab

@@ -25,7 +25,7 @@ from orchestrator.head.links import edge
 from orchestrator.head.links.conversation import Answer, LinkDown, OrderRefused
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.head.transfer.checkpoints import CheckpointTransfer
-from orchestrator.head.transfer.journey import PULL_BYTES, TRIES_MAX, Abandoned
+from orchestrator.head.transfer.partwise import PULL_BYTES, TRIES_MAX, Abandoned
 from orchestrator.protocol.orders import Manifest
 from orchestrator.protocol.table import Order
 from tests.arrivals import Arrivals

@@ -48,7 +48,7 @@ class Abandoned(Exception):
 
 
 class Head(Protocol):
-    """The part of CheckpointTransfer that journeys use."""
+    """The part of CheckpointTransfer that partwise transfers use."""
 
     def link(self, run: Run, host: str) -> AsksAhead:
         """Return the link to a host. Raises LinkDown where there is none."""
@@ -60,7 +60,7 @@ class Head(Protocol):
         """Sleep. Raises Abandoned where the coordinator ends."""
 
 
-class Journey:
+class PartwiseTransfer:
     """The transfers of one generation."""
 
     def __init__(

@@ -177,7 +177,7 @@ class _Known(Accounts):
     def __init__(self, found: Account | None) -> None:
         self._found = found
 
-    def of(self, run_id: str) -> Account | None:  # noqa: ARG002
+    def account(self, run_id: str) -> Account | None:  # noqa: ARG002
         return self._found
 
 

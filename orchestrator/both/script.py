@@ -31,7 +31,7 @@ class Script:
         self.code = compile(source, path, "exec", dont_inherit=True)
 
     @classmethod
-    def of(cls, argv: list[str]) -> tuple[Script, list[str]]:
+    def parse(cls, argv: list[str]) -> tuple[Script, list[str]]:
         """Return what `python ARGV…` would run here, a script or `-m` with a module, and its arguments."""
         if argv[0] == "-m":
             return cls(module_file(os.getcwd(), argv[1]), os.getcwd()), argv[2:]
@@ -143,7 +143,7 @@ def followed(
             tree = ast.Module([], [])  # the host's Python may parse it; if not, it shows its own traceback
         here = os.path.relpath(os.path.dirname(os.path.realpath(file)), folder)
         package = here.replace(os.sep, ".").strip(".")
-        imports = [one for one in _imported(tree, package, sure) if one[2] or not sure_only]
+        imports = [entry for entry in _imported(tree, package, sure) if entry[2] or not sure_only]
         yield file, text, imports
         around = [(package, 0, sure)] if package else []
         for name, _, is_sure in [*imports, *around]:

@@ -243,20 +243,20 @@ def _sort_out(folder: str, files: list[str], contents: Contents, *, is_root: boo
             # What was saved together, or all that has no number: none of these files is of use without the others
             step = next((step for step in map(names.step_in, group) if step is not None), None)
             contents.units.append(Unit(NPZ, paths[0], paths, paths, step=step, in_series=place is not None))
-    for name, of in kinds.items():
+    for name, format_ in kinds.items():
         path = os.path.join(folder, name)
-        if of == HDF5:
+        if format_ == HDF5:
             # Where it is a backup of Keras, the epoch beside it belongs to it
             bare = name.removesuffix(".bkp")
             metadata = os.path.join(folder, hdf5.METADATA + name[len(bare) :])
             is_backup = bare == hdf5.WEIGHTS and os.path.isfile(metadata)
             contents.units.append(Unit(HDF5, path, [path, metadata] if is_backup else [path]))
-        elif of == ARCHIVE:
+        elif format_ == ARCHIVE:
             contents.units.append(Unit(ARCHIVE, path, [path]))
-        elif of is None and ".data-" in name and "-of-" in name:
+        elif format_ is None and ".data-" in name and "-of-" in name:
             contents.skipped.append((path, "its index is missing: the save was not finished"))
         elif (
-            of is None
+            format_ is None
             and name.removesuffix(".bkp") != hdf5.METADATA
             and not _is_pointer(path, bool(prefixes))
         ):

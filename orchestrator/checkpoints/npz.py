@@ -47,14 +47,14 @@ def _array(file: IO[bytes], member: str, size: int, steps: dict[str, int]) -> No
     header = _header(file, member)
     start = file.tell()
     dtype, shape = header["descr"], header["shape"]
-    one, count = _item_bytes(dtype), 1
+    item, count = _item_bytes(dtype), 1
     for length in shape:
         count *= length
-    if one is not None and start + one * count != size:
-        raise Torn(f"{member} holds {size - start} of {one * count} bytes")
-    if one is not None and count == 1 and one <= _SCALAR_BYTES_MAX and dtype[1] in "iu":
+    if item is not None and start + item * count != size:
+        raise Torn(f"{member} holds {size - start} of {item * count} bytes")
+    if item is not None and count == 1 and item <= _SCALAR_BYTES_MAX and dtype[1] in "iu":
         order: Any = "big" if dtype[0] == ">" else "little"
-        steps[member.removesuffix(".npy")] = int.from_bytes(file.read(one), order, signed=dtype[1] == "i")
+        steps[member.removesuffix(".npy")] = int.from_bytes(file.read(item), order, signed=dtype[1] == "i")
     to_end(file)
 
 

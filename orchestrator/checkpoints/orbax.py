@@ -31,7 +31,7 @@ def is_one(folder: str, folders: Sequence[str], files: Sequence[str]) -> bool:
     own = (_STEP_METADATA, _MARK, _ITEM_METADATA, _MANIFEST)
     if any(name in files for name in own):
         return True
-    items = (os.path.join(folder, name, of) for name in folders for of in (_ITEM_METADATA, _MANIFEST))
+    items = (os.path.join(folder, name, file) for name in folders for file in (_ITEM_METADATA, _MANIFEST))
     return names.is_step_folder(os.path.basename(folder)) and any(map(os.path.isfile, items))
 
 

@@ -78,17 +78,17 @@ class Known:
     @property
     def run_ids(self) -> frozenset[str]:
         """Return the ids of all runs, ended or not. The hosts keep the newest ended ones for their logs."""
-        kept = {one.run.run_id for one in self.contents.kept}
-        return frozenset(kept | {one.run_id for one in self.contents.set_aside})
+        kept = {entry.run.run_id for entry in self.contents.kept}
+        return frozenset(kept | {entry.run_id for entry in self.contents.set_aside})
 
     @property
     def hosts(self) -> list[HostPlan]:
         """Return the hosts of all runs."""
-        return [host for one in self.contents.kept for host in one.run.plan.hosts]
+        return [host for entry in self.contents.kept for host in entry.run.plan.hosts]
 
     def may_be_of(self, root: str) -> bool:
         """Return whether a checkpoint store is perhaps that of an active run which cannot be read."""
-        return os.path.basename(root).rpartition("-")[0] in {one.name for one in self.contents.set_aside}
+        return os.path.basename(root).rpartition("-")[0] in {entry.name for entry in self.contents.set_aside}
 
 
 def known(session: Session) -> Known:
@@ -150,10 +150,10 @@ def look_in_jobs(session: Session) -> list[Item]:
 def _runs_by_store(state_dir: str, ours: Known) -> dict[str, Run]:
     """Return for each checkpoint store its run: the active one, else the newest."""
     runs: dict[str, Run] = {}
-    for one in sorted(ours.contents.kept, key=lambda one: not one.run.phase.is_terminal):
-        root = _root(state_dir, one.run.plan)
+    for entry in sorted(ours.contents.kept, key=lambda entry: not entry.run.phase.is_terminal):
+        root = _root(state_dir, entry.run.plan)
         if root is not None:
-            runs[root] = one.run
+            runs[root] = entry.run
     return runs
 
 

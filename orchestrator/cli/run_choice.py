@@ -161,7 +161,7 @@ def complete_checkpoint(
         checkpoints = session.client().get(path, timeout_s=_HOST_PATIENCE_S).get("checkpoints") or []
     except OrchestratorError:
         return []
-    words = [word for one in checkpoints for word in _words_for(one)]
+    words = [word for checkpoint in checkpoints for word in _words_for(checkpoint)]
     return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 

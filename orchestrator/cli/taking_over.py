@@ -31,16 +31,16 @@ def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
     if not driven:
         session.say(f"Nothing to take over: nobody else drives {plan.name} or its checkpoint directory")
         return
-    for one in dict.fromkeys(one.sentence for _, one in driven):
-        session.say(one)
-    here = [(host, one) for host, one in driven if not one.is_stamp]
-    _refuse_elsewhere([one for _, one in driven if one.run_id not in {known.run_id for _, known in here}])
-    names = ", ".join(dict.fromkeys(one.run_id for _, one in driven))
+    for run in dict.fromkeys(run.sentence for _, run in driven):
+        session.say(run)
+    here = [(host, run) for host, run in driven if not run.is_stamp]
+    _refuse_elsewhere([run for _, run in driven if run.run_id not in {known.run_id for _, known in here}])
+    names = ", ".join(dict.fromkeys(run.run_id for _, run in driven))
     if not yes:
         question = f"End {names} there, and start {plan.name} from here?"
         must_confirm(session, question, otherwise="nothing has changed")
     _end(ask, plan, owner, here)
-    _refuse_elsewhere([one for _, one in _driven(session, ask, plan, owner)])
+    _refuse_elsewhere([run for _, run in _driven(session, ask, plan, owner)])
     session.say(f"Ended {names}")
 
 
@@ -65,11 +65,11 @@ def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tupl
     if unheard:
         session.warn(f"what is driven on {', '.join(unheard)} is not known")
     return [
-        (answer.host, one)
+        (answer.host, run)
         for answer in answers
         for reply in answer.replies
         if reply.ok is not None
-        for one in conflicts.of_others(
+        for run in conflicts.of_others(
             plan, None, owner, ownership.driven(answer.host.name, reply.ok), is_known=lambda _: True
         )  # an own run is taken up by `orch recover`
     ]
@@ -81,15 +81,15 @@ def _end(ask: Asker, plan: Plan, owner: Owner, driven: Sequence[tuple[HostPlan, 
     from orchestrator.head.links import requests as orders
 
     # Each host gets an epoch above its own: an epoch that another host reports does not count there.
-    asked = [(host, orders.end_anothers(one, owner, one.epoch + EPOCHS_UNHEARD)) for host, one in driven]
+    asked = [(host, orders.end_anothers(run, owner, run.epoch + EPOCHS_UNHEARD)) for host, run in driven]
     problems = []
-    for (host, one), answer in zip(driven, ask.ask(asked, timeout_s=TIMEOUT_S), strict=True):
+    for (host, run), answer in zip(driven, ask.ask(asked, timeout_s=TIMEOUT_S), strict=True):
         if answer.unheard is not None:
-            problems.append(f"{one.run_id} on {host.name}: {answer.unheard}")
+            problems.append(f"{run.run_id} on {host.name}: {answer.unheard}")
             continue
         swept = answer.replies[0].ok or {}
         problems += [
-            f"{one.run_id} on {host.name}: pid {left['pid']}: {left['why']}" for left in swept["left"]
+            f"{run.run_id} on {host.name}: pid {left['pid']}: {left['why']}" for left in swept["left"]
         ]
     if problems:
         raise Refused(

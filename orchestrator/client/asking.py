@@ -39,8 +39,8 @@ def events(
             "/v1/events", {**query, "wait_s": 0.0 if ended else wait_s}, timeout_s=_EVENTS_WAIT_S + 30
         )
         page = document.get("events") or []
-        one = chosen["run_id"] if chosen is not None and by_id else None
-        yield from (event for event in page if one in (None, event.get("run")))
+        run_id = chosen["run_id"] if chosen is not None and by_id else None
+        yield from (event for event in page if run_id in (None, event.get("run")))
         if page:
             query["after"] = page[-1]["seq"]
         # An answer is one page: ask until one is empty.

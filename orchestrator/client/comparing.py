@@ -80,8 +80,8 @@ def before_it(runs: list[Run], run: Run) -> Run | None:
     """Return the run that saved the checkpoint from which this one goes on; None where that is not known."""
     if run.plan.checkpoint is None or run.from_scratch:
         return None
-    earlier = [one for one in runs if one.run_id != run.run_id and one.checkpoint is not None]
-    same = [one for one in earlier if saves_where(one.plan) == saves_where(run.plan)]
+    earlier = [other for other in runs if other.run_id != run.run_id and other.checkpoint is not None]
+    same = [other for other in earlier if saves_where(other.plan) == saves_where(run.plan)]
     return same[-1] if same else None
 
 
@@ -102,18 +102,18 @@ def document(comparison: Comparison) -> Mapping[str, Any]:
     """Return a comparison as JSON has it."""
     return {
         "same": comparison.is_same,
-        "spec": [{"key": one.key, "old": one.old, "new": one.new} for one in comparison.spec],
+        "spec": [{"key": change.key, "old": change.old, "new": change.new} for change in comparison.spec],
         "code": None
         if comparison.code is None
         else [
-            {"path": one.path, "change": one.change, "added": one.added, "removed": one.removed}
-            for one in comparison.code
+            {"path": change.path, "change": change.change, "added": change.added, "removed": change.removed}
+            for change in comparison.code
         ],
         "packages": None
         if comparison.packages is None
         else [
-            {"host": one.host, "package": one.name, "old": one.old, "new": one.new}
-            for one in comparison.packages
+            {"host": change.host, "package": change.name, "old": change.old, "new": change.new}
+            for change in comparison.packages
         ],
     }
 

@@ -46,7 +46,7 @@ class _Gauges:
     ) -> None:
         self._labels, self._rows = labels, rows
 
-    def of(self, things: Sequence[tuple[Sequence[str], Document]]) -> Iterator[Metric]:
+    def metrics(self, things: Sequence[tuple[Sequence[str], Document]]) -> Iterator[Metric]:
         """Yield a family for each row, with a sample for each thing that has the value."""
         for name, about, value_of in self._rows:
             family = GaugeMetricFamily(name, about, labels=self._labels)
@@ -166,10 +166,10 @@ def families(document: Document | None) -> Iterator[Metric]:
             phases.add_metric([name, phase], float(run.get("phase") == phase))
         restarts.add_metric([name], float(run.get("restarts") or 0))
     yield from (phases, restarts)
-    yield from _RUN.of([([name], run) for name, run in runs.items()])
+    yield from _RUN.metrics([([name], run) for name, run in runs.items()])
     active = {name: run for name, run in runs.items() if is_active(run)}
     yield from _reported(active)
-    yield from _TASK.of(
+    yield from _TASK.metrics(
         [
             ([name, str(task.get("task")), str(task.get("host"))], task)
             for name, run in active.items()
@@ -177,8 +177,8 @@ def families(document: Document | None) -> Iterator[Metric]:
         ]
     )
     hosts = {str(host.get("host")): host for run in active.values() for host in run.get("hosts") or []}
-    yield from _HOST.of([([name], host) for name, host in hosts.items()])
-    yield from _GPU.of(
+    yield from _HOST.metrics([([name], host) for name, host in hosts.items()])
+    yield from _GPU.metrics(
         [
             ([name, str(gpu.get("index"))], gpu)
             for name, host in hosts.items()

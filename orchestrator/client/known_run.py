@@ -17,7 +17,7 @@ def known_runs(environment: Environment) -> list[Run]:
     """Return all runs of the journal, oldest first."""
     from orchestrator.head.journal import reading
 
-    return [one.run for one in reading.peek(environment.paths.journal).kept]
+    return [kept.run for kept in reading.peek(environment.paths.journal).kept]
 
 
 def known_run(environment: Environment, name: str) -> Run:

@@ -96,7 +96,7 @@ def _lines(request: Request, environment: Environment, logs: RunLogs, run_id: st
     tasks, since = list(request.tasks) or None, request.since
 
     def choose(lines: Iterator[LogLine]) -> Iterator[LogLine]:
-        chooser = request.selection.chooser(lambda *of: logs.host_of(run_id, *of))
+        chooser = request.selection.chooser(lambda *task: logs.host_of(run_id, *task))
         return lines if chooser is None else filter(chooser, lines)
 
     is_plain = request.selection == EVERYTHING

@@ -49,14 +49,14 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
     digest = objects.digest(hosts.pod_manifests(plan, wishes, b"", ""))
     state_dir = environment.paths.state_dir
     environment.paths.ensure()
-    for one in _of(state_dir, [plan.name]):
-        if one.end() is not None:
-            lent.give_back(state_dir, one)
-        elif (one.cluster, one.digest) == (cluster, digest):
-            return one, False
+    for held in _of(state_dir, [plan.name]):
+        if held.end() is not None:
+            lent.give_back(state_dir, held)
+        elif (held.cluster, held.digest) == (cluster, digest):
+            return held, False
         else:
             raise Refused(
-                f"{plan.name} already has pods with other settings, in namespace {one.cluster.namespace}",
+                f"{plan.name} already has pods with other settings, in namespace {held.cluster.namespace}",
                 hint=f"`orch kill {plan.name}` gives them back",
             )
     claim = objects.claim_name(plan, wishes) if hosts.needs_claim(plan) else ""
@@ -220,10 +220,10 @@ def may_be_used(made: lent.Lent, environment: Environment, *, used: bool) -> Non
 def kept_claims(environment: Environment, names: Iterable[str]) -> list[str]:
     """Return sentences that say which claims stay when the pods of these runs are given back."""
     return [
-        f"kept: PersistentVolumeClaim {one.claim} in namespace {one.cluster.namespace}, "
-        f"with the checkpoints of {one.name}"
-        for one in _of(environment.paths.state_dir, list(names))
-        if one.claim and not one.is_unused
+        f"kept: PersistentVolumeClaim {held.claim} in namespace {held.cluster.namespace}, "
+        f"with the checkpoints of {held.name}"
+        for held in _of(environment.paths.state_dir, list(names))
+        if held.claim and not held.is_unused
     ]
 
 
@@ -235,23 +235,23 @@ def give_back_waiting(
     Return the names, and why some are not given back. Such a failure does not keep others from being given back.
     """
     waiting, problem = [], None
-    for one in _of(environment.paths.state_dir, list(names)):
-        if one.has_run:
+    for held in _of(environment.paths.state_dir, list(names)):
+        if held.has_run:
             continue
-        waiting.append(one.name)
+        waiting.append(held.name)
         try:
-            deleted = ", ".join(lent.give_back(environment.paths.state_dir, one))
+            deleted = ", ".join(lent.give_back(environment.paths.state_dir, held))
             environment.say(
-                f"{one.name} had no run yet; its pods are given back: deleted {deleted or 'nothing'}"
+                f"{held.name} had no run yet; its pods are given back: deleted {deleted or 'nothing'}"
             )
         except KubernetesFailed as e:
-            problem = _still_lent(environment, one, e)
+            problem = _still_lent(environment, held, e)
     return waiting, problem
 
 
-def _still_lent(environment: Environment, one: lent.Lent, error: KubernetesFailed) -> KubernetesFailed:
-    environment.warn(f"the pods of {one.name} are not given back: {error.message}")
-    environment.hint(f"`orch kill {one.name}` tries again")
+def _still_lent(environment: Environment, held: lent.Lent, error: KubernetesFailed) -> KubernetesFailed:
+    environment.warn(f"the pods of {held.name} are not given back: {error.message}")
+    environment.hint(f"`orch kill {held.name}` tries again")
     return error
 
 
@@ -278,20 +278,20 @@ def await_return(
                 said = sentence
         environment.pause(_RETURN_POLL_S)
     problem = None
-    for one in left:
+    for held in left:
         try:
-            deleted = lent.give_back(environment.paths.state_dir, one)
+            deleted = lent.give_back(environment.paths.state_dir, held)
             environment.say(
-                f"deleted in namespace {one.cluster.namespace}: {', '.join(deleted) or 'nothing'}"
+                f"deleted in namespace {held.cluster.namespace}: {', '.join(deleted) or 'nothing'}"
             )
         except KubernetesFailed as e:
-            problem = _still_lent(environment, one, e)
+            problem = _still_lent(environment, held, e)
     return problem
 
 
 def _fetch(client: Client, runs: Iterable[Mapping[str, Any]], left: Iterable[lent.Lent]) -> str | None:
     """Return what the coordinator still fetches from such pods; None where it fetches nothing, or is away."""
-    names = [one.name for one in left]
+    names = [held.name for held in left]
     for run in runs:
         if run["name"] not in names:
             continue
@@ -309,4 +309,4 @@ def _fetch(client: Client, runs: Iterable[Mapping[str, Any]], left: Iterable[len
 def _of(state_dir: str, names: list[str]) -> list[lent.Lent]:
     if not os.path.isdir(os.path.join(state_dir, lent.DIRECTORY)):
         return []
-    return [one for one in lent.all_of(state_dir) if not names or one.name in names]
+    return [held for held in lent.all_of(state_dir) if not names or held.name in names]

@@ -47,8 +47,8 @@ def status(
         return None
     age_s = round(max(0.0, now - max(written)), 1)
     accounts = accounts or head_accounts.Accounts(paths.journal, paths.run_dir, clock=lambda: now - age_s)
-    times = accounts.of_each([one.run.run_id for one in kept])
-    runs = [run_document(one.run, now=one.written_at + age_s, times=times) for one in kept]
+    times = accounts.of_each([entry.run.run_id for entry in kept])
+    runs = [run_document(entry.run, now=entry.written_at + age_s, times=times) for entry in kept]
     live = (
         {run["run_id"]: aged(run, now - last_answer[1]) for run in last_answer[0].get("runs", ())}
         if last_answer
@@ -68,7 +68,7 @@ def status(
             steps.append(measured.last_step)
         run.update(global_step=max((step for step in steps if step is not None), default=None))
     runs = [_newer(run, live.get(run["run_id"])) for run in runs]
-    known = [one.run.run_id for one in kept] + [one.run_id for one in contents.unreadable]
+    known = [entry.run.run_id for entry in kept] + [entry.run_id for entry in contents.unreadable]
     troubles = plan_copies.missing(paths, known)
     return {
         "schema": SCHEMA,

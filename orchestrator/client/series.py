@@ -47,7 +47,7 @@ class Metrics(dict[str, Series]):
 def read(client: Client, run_id: str, names: Sequence[str], x: Axis) -> Metrics:
     """Return the series of these names; without any, those of the run as a whole."""
     kept = client.get(f"/v1/runs/{run_id}/history").get("series") or []
-    known = {"/".join(filter(None, (one["task"], one["name"]))): (one["task"], one["name"]) for one in kept}
+    known = {"/".join(filter(None, (row["task"], row["name"]))): (row["task"], row["name"]) for row in kept}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageError(

@@ -49,17 +49,17 @@ def _used(environment: Environment) -> Iterator[str]:
                     yield host.python.removeprefix(f"{ENVIRONMENTS}/").partition("/")[0]
 
 
-def sentence(one: SetUp) -> str:
+def sentence(result: SetUp) -> str:
     """Return a sentence on the result on one host."""
-    if one.problem is not None:
-        return one.problem.message
-    does = "is there" if one.state == "there" else f"was made in {duration(one.seconds)}"
-    return f"{one.host}: {one.python} (Python {one.version}, by {one.by}) {does}"
+    if result.problem is not None:
+        return result.problem.message
+    does = "is there" if result.state == "there" else f"was made in {duration(result.seconds)}"
+    return f"{result.host}: {result.python} (Python {result.version}, by {result.by}) {does}"
 
 
 def refuse(done: Sequence[SetUp], file: str) -> None:
     """Raise an error with each host's reason, where some have no environment; exit code 4 where others have one."""
-    failed = [(one.host, one.problem) for one in done if one.problem is not None]
+    failed = [(result.host, result.problem) for result in done if result.problem is not None]
     if not failed:
         return
     problems = [problem for _, problem in failed]
@@ -75,16 +75,16 @@ def refuse(done: Sequence[SetUp], file: str) -> None:
     raise error
 
 
-def document(one: SetUp) -> dict[str, Any]:
+def document(result: SetUp) -> dict[str, Any]:
     """Return the result on one host as JSON has it."""
-    problem = one.problem
+    problem = result.problem
     return {
-        "host": one.host,
-        "state": one.state,
-        "python": one.python,
-        "version": one.version or None,
-        "by": one.by or None,
-        "seconds": round(one.seconds, 2),
+        "host": result.host,
+        "state": result.state,
+        "python": result.python,
+        "version": result.version or None,
+        "by": result.by or None,
+        "seconds": round(result.seconds, 2),
         "id": id_of(problem.code) if problem is not None else None,
         "problem": problem.message if problem is not None else None,
         "hint": problem.hint if problem is not None else None,

@@ -192,20 +192,20 @@ def examined(plan: Plan, environment: Environment, client: Client, *, running: b
         return plan  # the coordinator is of an older orch
     # A host that does not answer is no error here: the run waits for it.
     findings = [
-        one for one in answer["findings"] if one["id"].startswith("net.") or one["id"] == "host.twice"
+        row for row in answer["findings"] if row["id"].startswith("net.") or row["id"] == "host.twice"
     ]
-    errors = [one for one in findings if one["level"] == "error"]
+    errors = [row for row in findings if row["level"] == "error"]
     if running:  # the ports that it will give back
-        errors = [one for one in errors if one["id"] != "net.ports-busy"]
+        errors = [row for row in errors if row["id"] != "net.ports-busy"]
     if errors:
         raise Refused(
-            "\n".join(f"{one['message']} ({one['id']})" for one in errors),
-            hint="; ".join(dict.fromkeys(one["hint"] for one in errors))
+            "\n".join(f"{row['message']} ({row['id']})" for row in errors),
+            hint="; ".join(dict.fromkeys(row["hint"] for row in errors))
             + "; `orch doctor` says more, and --no-check starts all the same",
         )
-    for one in findings:
-        if one["level"] == "warning":
-            environment.warn(f"{one['message']} ({one['id']})")
+    for row in findings:
+        if row["level"] == "warning":
+            environment.warn(f"{row['message']} ({row['id']})")
     addresses = answer["addresses"]
     return replace(
         plan,

@@ -102,19 +102,19 @@ def _first_above_limit(
         readings.append(Bottleneck("cpu", cpu_percent / 100, at, host=name))
     if gpus:
         readings.append(Bottleneck("gpu-idle", 1 - median(gpus) / 100, at))
-    for one in readings:
-        limits = LIMITS[one.kind]
-        same = shown is not None and shown.key == one.key
-        if one.share >= (limits.off if same else limits.on):
-            return one
+    for reading in readings:
+        limits = LIMITS[reading.kind]
+        same = shown is not None and shown.key == reading.key
+        if reading.share >= (limits.off if same else limits.on):
+            return reading
     return None
 
 
-def sentence(one: Bottleneck) -> str:
+def sentence(limit: Bottleneck) -> str:
     """Say what limits the run, in words that follow on `limited by`."""
-    share = f"{one.share:.0%}"
-    if one.kind == "cpu":
-        return f"the CPU of {one.host}: {share} busy"
+    share = f"{limit.share:.0%}"
+    if limit.kind == "cpu":
+        return f"the CPU of {limit.host}: {share} busy"
     return f"idle GPUs: {share} of the time"
 
 

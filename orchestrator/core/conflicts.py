@@ -113,12 +113,12 @@ def of_others(
     mine = owner.id if owner is not None else None
     directory = plan.checkpoint.dir if plan.checkpoint is not None else None
     return [
-        one
-        for one in driven
-        if one.evidence
-        and one.run_id != run_id
-        and (one.owner is None or one.owner.id != mine or not is_known(one.run_id))
-        and (one.name == plan.name or (directory is not None and one.checkpoint_dir == directory))
+        item
+        for item in driven
+        if item.evidence
+        and item.run_id != run_id
+        and (item.owner is None or item.owner.id != mine or not is_known(item.run_id))
+        and (item.name == plan.name or (directory is not None and item.checkpoint_dir == directory))
     ]
 
 
@@ -166,9 +166,9 @@ def refuse_rollback(run: Run, others: Iterable[Run], *, restart: bool) -> None:
             )
 
 
-def _shared_checkpoints(one: Plan, other: Plan) -> str | None:
+def _shared_checkpoints(plan: Plan, other: Plan) -> str | None:
     """Return the directory into which both save; None where they do not."""
-    place = saves_where(one)
+    place = saves_where(plan)
     return place[1] if place is not None and place == saves_where(other) else None
 
 

@@ -186,7 +186,7 @@ def _is_stale(run: Run, event: Event) -> bool:
 def _generations(run: Run, task: TaskId, host: str) -> list[int]:
     """Return the generations that the task has now, its standby's too; none where the gang trains without the task."""
     known = (run.find_task(task), run.standby.find(task, host))
-    return [one.generation for one in known if one is not None and one.host == host]
+    return [event.generation for event in known if event is not None and event.host == host]
 
 
 def _apply(turn: Turn, event: Event) -> None:

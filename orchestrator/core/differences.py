@@ -95,12 +95,12 @@ def _arguments(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
         before, after = old[i1:i2], new[j1:j2]
         option = old[i1 - 1] if i1 and old[i1 - 1].startswith("-") and "=" not in old[i1 - 1] else ""
         pairs = [
-            (one.partition("="), other.partition("=")) for one, other in zip(before, after, strict=False)
+            (was.partition("="), is_now.partition("=")) for was, is_now in zip(before, after, strict=False)
         ]
         if what == "equal":
             continue
-        if len(before) == len(after) and all(one[0] == other[0] and one[1] for one, other in pairs):
-            yield from (Change(f"args {one[0]}", one[2], other[2]) for one, other in pairs)
+        if len(before) == len(after) and all(was[0] == is_now[0] and was[1] for was, is_now in pairs):
+            yield from (Change(f"args {was[0]}", was[2], is_now[2]) for was, is_now in pairs)
         else:
             named = f"args {option}" if option and before and after else "args"
             yield Change(named, " ".join(before) or None, " ".join(after) or None)
@@ -113,7 +113,7 @@ def _shown(key: str, value: Any) -> str | None:
         return duration(value)
     if is_dataclass(value):
         known = [(field.name, getattr(value, field.name)) for field in fields(value)]
-        return ", ".join(f"{name} {one}" for name, one in known if one is not None)
+        return ", ".join(f"{name} {item}" for name, item in known if item is not None)
     if isinstance(value, tuple | list):
-        return ", ".join(str(one) for one in value)
+        return ", ".join(str(item) for item in value)
     return str(value)

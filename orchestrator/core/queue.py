@@ -79,7 +79,7 @@ def turns(runs: Iterable[Run], now: Instant) -> list[Turn]:
             held.append((_ask(run), _ends_at(run)))
         elif hosts := unproven(run):  # something of it may live there, until that host is swept
             held.append((Ask(run.run_id, conflicts.needs(run.plan, run.placed, hosts)), inf))
-    waiting.sort(key=lambda one: (-_priority(one[1], now), one[1].since_at, one[0].run_id))
+    waiting.sort(key=lambda entry: (-_priority(entry[1], now), entry[1].since_at, entry[0].run_id))
     return reckon([_ask(run) for run, _ in waiting], held, now)
 
 
@@ -89,7 +89,7 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
     ahead: list[Turn] = []
     turns: list[Turn] = []
     for ask in waiting:
-        holding = [(one, until) for one, until in taken if _shared(one, ask)]
+        holding = [(blocker, until) for blocker, until in taken if _shared(blocker, ask)]
         before = [turn for turn in ahead if _shared(turn.ask, ask) and not turn.ask.others]
         is_free = not holding and not ask.others
         if is_free and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
@@ -99,8 +99,8 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
         # A run that is over its limit may end at any moment, so no moment is promised.
         frees = [until if until > now else inf for _, until in holding] + [inf] * bool(ask.others)
         frees += [turn.begins_at + turn.ask.lasts_s for turn in before]
-        blockers = [one for one, _ in holding] + [turn.ask for turn in before]
-        waits_for = tuple((one.run_id, _shared(one, ask)) for one in blockers)
+        blockers = [blocker for blocker, _ in holding] + [turn.ask for turn in before]
+        waits_for = tuple((blocker.run_id, _shared(blocker, ask)) for blocker in blockers)
         ahead.append(Turn(ask, max(frees), waits_for))
         turns.append(ahead[-1])
     return turns
@@ -151,8 +151,8 @@ def rank(run: Run, now: Instant) -> int:
     return _priority(run.within(Queued), now)
 
 
-def _shared(one: Ask, other: Ask) -> tuple[str, ...]:
-    return tuple(words for need, words in other.needs.items() if need in one.needs)
+def _shared(holder: Ask, other: Ask) -> tuple[str, ...]:
+    return tuple(words for need, words in other.needs.items() if need in holder.needs)
 
 
 def _priority(queued: Queued, now: Instant) -> int:

@@ -100,7 +100,7 @@ class Feed:
                 seq = self._seq
             if self._seq > seq and run_id is not None:
                 answer = await anyio.to_thread.run_sync(self._source.events, run_id, seq)
-                seq = max(self._seq, *(one["seq"] for one in answer["events"]), seq)
+                seq = max(self._seq, *(event_["seq"] for event_ in answer["events"]), seq)
                 for event in answer["events"][-_EVENTS_MAX:]:
                     yield {"event": "event", "id": str(event["seq"]), "data": _dump(event)}
 
@@ -137,8 +137,8 @@ def steady(status: Document, before: Document | None) -> Document:
 def _timed(value: Any, now: float, before: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         name = next((key for key in ("task", "host") if key in value[0]), None)
-        if name is not None and len({one.get(name) for one in value}) == len(value):
-            value = {one[name]: one for one in value}
+        if name is not None and len({item.get(name) for item in value}) == len(value):
+            value = {item[name]: item for item in value}
     if not isinstance(value, dict):
         return value
     known = before if isinstance(before, dict) else {}
@@ -184,15 +184,15 @@ def held(run: Document, before: Document) -> Document:
         then, now = before.get(part), run.get(part)
         if isinstance(then, dict) and isinstance(now, dict):
             kept[part] = {
-                name: then[name] if name in then and _is_like(one, then[name]) else one
-                for name, one in now.items()
+                name: then[name] if name in then and _is_like(document, then[name]) else document
+                for name, document in now.items()
             }
     return {**run, **kept}
 
 
-def _is_like(one: Document, before: Document) -> bool:
-    return one.keys() == before.keys() and all(
-        one[name] == before[name] for name in one if name not in _NUMBERS
+def _is_like(document: Document, before: Document) -> bool:
+    return document.keys() == before.keys() and all(
+        document[name] == before[name] for name in document if name not in _NUMBERS
     )
 
 
@@ -214,10 +214,10 @@ def _hosts(runs: Document) -> Document:
         if run.get("phase") in _OVER:
             continue
         for host, reported in (run.get("hosts") or {}).items():
-            one = by_name.setdefault(host, {"runs": [], "gpus": []})
-            one["runs"].append(name)
-            one |= {key: reported.get(key) for key in ("state", "reason", "cpu_percent", "memory_percent")}
-            one["gpus"] = [_gauge(load) for load in reported.get("gpus") or ()] or one["gpus"]
+            entry = by_name.setdefault(host, {"runs": [], "gpus": []})
+            entry["runs"].append(name)
+            entry |= {key: reported.get(key) for key in ("state", "reason", "cpu_percent", "memory_percent")}
+            entry["gpus"] = [_gauge(load) for load in reported.get("gpus") or ()] or entry["gpus"]
     return by_name
 
 

@@ -35,7 +35,7 @@ def report(paths: Paths, name: str | None, other: str | None = None) -> tuple[st
     """
     source = Source(paths)
     known = source.runs()
-    run_ids = [_chosen(known, one) for one in ((name,) if other is None else (name, other))]
+    run_ids = [_chosen(known, chosen) for chosen in ((name,) if other is None else (name, other))]
     documents = _documents(source, run_ids[0])
     if other is not None:
         documents |= {"other": _documents(source, run_ids[1]), "compare": source.compare(*run_ids)}
@@ -55,10 +55,10 @@ def _chosen(known: dict[str, Any], name: str | None) -> str:
 
 def _documents(source: Source, run_id: str) -> dict[str, Any]:
     history = source.history(run_id)
-    measured = [(one["task"], one["name"]) for one in history["series"]]
-    own = [one for one in measured if not one[0]]
-    families = Counter(bands.family(*one) for one in measured if one[0])
-    few = [one for one in measured if one[0] and families[bands.family(*one)] <= LINES_MAX]
+    measured = [(key["task"], key["name"]) for key in history["series"]]
+    own = [key for key in measured if not key[0]]
+    families = Counter(bands.family(*key) for key in measured if key[0])
+    few = [key for key in measured if key[0] and families[bands.family(*key)] <= LINES_MAX]
     return {
         "run": run_id,
         "history": history,
@@ -67,8 +67,8 @@ def _documents(source: Source, run_id: str) -> dict[str, Any]:
             "time": _series(source, run_id, own + few, "time"),
         },
         "bands": [
-            source.band(run_id, {"of": of, "name": name, "buckets": str(_BAND_BUCKETS)})
-            for (of, name), members in families.items()
+            source.band(run_id, {"of": family, "name": name, "buckets": str(_BAND_BUCKETS)})
+            for (family, name), members in families.items()
             if members > LINES_MAX
         ],
         "why": source.why(run_id),
@@ -81,7 +81,7 @@ def _documents(source: Source, run_id: str) -> dict[str, Any]:
 def _series(source: Source, run_id: str, names: Sequence[tuple[str, str]], x: str) -> list[Any]:
     series: list[Any] = []
     for at in range(0, len(names), 64):
-        asked = ",".join(named(*one) for one in names[at : at + 64])
+        asked = ",".join(named(*key) for key in names[at : at + 64])
         query = {"names": asked, "x": x, "buckets": str(_SERIES_BUCKETS)}
         series += source.series(run_id, query)["series"]
     return series

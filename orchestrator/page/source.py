@@ -125,15 +125,15 @@ class Source:
 
     def plan(self, run_id: str) -> dict[str, Any]:
         """Return the run's plan, and what each task is started with. The plan holds no secret."""
-        for one in peek(self.paths.journal).kept:
-            if one.run.run_id == run_id:
-                resolved = _PLAN.dump_python(one.run.plan, mode="json")
-                return {**launch_document.of_run(one.run), "resolved": resolved}
+        for kept in peek(self.paths.journal).kept:
+            if kept.run.run_id == run_id:
+                resolved = _PLAN.dump_python(kept.run.plan, mode="json")
+                return {**launch_document.of_run(kept.run), "resolved": resolved}
         raise UsageError(f"the journal has no run {run_id!r}")
 
     def compare(self, run_id: str, other: str) -> dict[str, Any]:
         """Return what differs between two runs: spec, code and packages."""
-        known = {one.run.run_id: one.run for one in peek(self.paths.journal).kept}
+        known = {kept.run.run_id: kept.run for kept in peek(self.paths.journal).kept}
         missing = [name for name in (run_id, other) if name not in known]
         if missing:
             raise UsageError(f"the journal has no run {missing[0]!r}")

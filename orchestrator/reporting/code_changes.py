@@ -50,7 +50,7 @@ def changes(old: Files, old_text: Text, new: Files, new_text: Text) -> list[File
 
 def sentence(changes: Sequence[FileChange]) -> str:
     """Return the changes in one sentence."""
-    return listed([one.sentence for one in changes])
+    return listed([change.sentence for change in changes])
 
 
 def _change(

@@ -125,7 +125,9 @@ def compare(
     pairs = zip(alone.begin, together.begin, strict=False)
     parted = (
         0
-        if any(not _near(a, b, FINGERPRINT) for one, other in pairs for a, b in zip(one, other, strict=False))
+        if any(
+            not _near(a, b, FINGERPRINT) for solo, other in pairs for a, b in zip(solo, other, strict=False)
+        )
         else _parted_at(alone, together, shares, tolerance)
     )
     cause, why = _cause(alone, together, parted, tolerance) if parted is not None else (None, "")
@@ -154,10 +156,10 @@ def _parted_at(
     alone: Record, together: Record, shares: Sequence[float | None], tolerance: float
 ) -> int | None:
     """Return the first step, from 1, after which loss or weights differ."""
-    for number, (one, other, share) in enumerate(
+    for number, (solo, other, share) in enumerate(
         zip(alone.steps, together.steps, shares, strict=False), start=1
     ):
-        if one.loss is not None and other.loss is not None and not _near(one.loss, other.loss, tolerance):
+        if solo.loss is not None and other.loss is not None and not _near(solo.loss, other.loss, tolerance):
             return number
         if share is not None and not share <= tolerance:
             return number
@@ -183,9 +185,9 @@ def _share(alone: Record, together: Record, step: int) -> float | None:
 
 def _loss(alone: Record, together: Record) -> Difference | None:
     differences = [
-        Difference(abs(one.loss - other.loss), number)
-        for number, (one, other) in enumerate(zip(alone.steps, together.steps, strict=False), start=1)
-        if one.loss is not None and other.loss is not None
+        Difference(abs(solo.loss - other.loss), number)
+        for number, (solo, other) in enumerate(zip(alone.steps, together.steps, strict=False), start=1)
+        if solo.loss is not None and other.loss is not None
     ]
     return max(differences, key=lambda each: each.value, default=None)
 
@@ -195,8 +197,8 @@ def _weights(
 ) -> Difference | None:
     differences = [
         Difference(abs(a - b), number, weight.name)
-        for number, (one, other) in enumerate(zip(alone.steps, together.steps, strict=False), start=1)
-        for weight, mine, theirs in zip(alone.weights, one.weights, other.weights, strict=False)
+        for number, (solo, other) in enumerate(zip(alone.steps, together.steps, strict=False), start=1)
+        for weight, mine, theirs in zip(alone.weights, solo.weights, other.weights, strict=False)
         if weight.trainable
         for a, b in zip(mine, theirs, strict=False)
     ]
@@ -225,8 +227,8 @@ def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tu
         return "begin", (
             "the script initializes the weights from what no seed covers, such as the time or a number of its process"
         )
-    for number, (one, other) in enumerate(zip(alone.steps[:parted], together.steps, strict=False), start=1):
-        cause = _cause_in_data(one, other, number, together)
+    for number, (solo, other) in enumerate(zip(alone.steps[:parted], together.steps, strict=False), start=1):
+        cause = _cause_in_data(solo, other, number, together)
         if cause is not None:
             return cause
     replicas = counted(together.replicas, "replica")
@@ -240,8 +242,8 @@ def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tu
             f"{listed(list(together.normalizing))}: each replica normalizes with the statistics of its own part of a "
             "batch; BatchNormalization(synchronized=True) takes those of the whole batch"
         )
-    one, other = alone.steps[parted - 1], together.steps[parted - 1]
-    if one.loss is None or other.loss is None or _near(one.loss, other.loss, tolerance):
+    solo, other = alone.steps[parted - 1], together.steps[parted - 1]
+    if solo.loss is None or other.loss is None or _near(solo.loss, other.loss, tolerance):
         return "gradient", (
             f"examples and loss are equal, the weights are not: the gradient of {replicas} is not that of one process"
         )
@@ -251,17 +253,17 @@ def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tu
     )
 
 
-def _cause_in_data(one: Step, other: Step, number: int, together: Record) -> tuple[str, str] | None:
-    if one.examples is not None and other.examples is not None and one.examples != other.examples:
-        sizes = f"step {number} has {one.examples} examples in one process, {other.examples} here"
+def _cause_in_data(solo: Step, other: Step, number: int, together: Record) -> tuple[str, str] | None:
+    if solo.examples is not None and other.examples is not None and solo.examples != other.examples:
+        sizes = f"step {number} has {solo.examples} examples in one process, {other.examples} here"
         if together.batch == "per_replica":
             return "batch", f"{sizes}: with `batch: per_replica` each replica has the script's whole batch"
         return "batch", f"{sizes}: each worker makes batches of its own"
-    if one.fingerprint and other.fingerprint:
-        scale = max(1.0, abs(one.fingerprint[-1]))
+    if solo.fingerprint and other.fingerprint:
+        scale = max(1.0, abs(solo.fingerprint[-1]))
         if any(
             not abs(a - b) <= FINGERPRINT * scale
-            for a, b in zip(one.fingerprint, other.fingerprint, strict=False)
+            for a, b in zip(solo.fingerprint, other.fingerprint, strict=False)
         ):
             return "examples", (
                 f"the examples of step {number} are not the same: the data is shared by files, shuffled or augmented "
@@ -282,5 +284,5 @@ def _sentence(replicas: int, steps: int, parted: int | None, why: str) -> str:
 
 def rows(alone: Record, together: Record) -> Iterator[tuple[int, float | None, float | None, float | None]]:
     """Yield each step with both losses, and the share by which the weights differ."""
-    for step, (one, other) in enumerate(zip(alone.steps, together.steps, strict=False)):
-        yield step + 1, one.loss, other.loss, _share(alone, together, step)
+    for step, (solo, other) in enumerate(zip(alone.steps, together.steps, strict=False)):
+        yield step + 1, solo.loss, other.loss, _share(alone, together, step)

@@ -422,4 +422,4 @@ def id_of(code: str) -> str | None:
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Return the errors, then the warnings, then what is fine; each in the order of the catalogue."""
     order = {row.id: number for number, row in enumerate(CATALOGUE)}
-    return sorted(findings, key=lambda one: (LEVELS.index(one.level), order[one.id]))
+    return sorted(findings, key=lambda item: (LEVELS.index(item.level), order[item.id]))

@@ -88,60 +88,62 @@ def _whole(number: float | None) -> int | None:
 
 def table(sizes: Sequence[Measured]) -> list[Row]:
     """Return a row for each size, compared with the smallest."""
-    ordered = sorted(sizes, key=lambda one: one.replicas)
-    batches_known = all(one.batch for one in ordered)
-    seen = [one.losses[-1][0] * ((one.batch or 1) if batches_known else 1) for one in ordered if one.losses]
+    ordered = sorted(sizes, key=lambda size: size.replicas)
+    batches_known = all(size.batch for size in ordered)
+    seen = [
+        size.losses[-1][0] * ((size.batch or 1) if batches_known else 1) for size in ordered if size.losses
+    ]
     examples = min(seen) if len(seen) == len(ordered) else None
-    return [_row(one, ordered[0], examples, batches_known=batches_known) for one in ordered]
+    return [_row(size, ordered[0], examples, batches_known=batches_known) for size in ordered]
 
 
-def _row(one: Measured, least: Measured, examples: float | None, *, batches_known: bool) -> Row:
-    batch = one.batch if batches_known else None
-    speedup = _rate(one, least) / _rate(least, least)
+def _row(size: Measured, least: Measured, examples: float | None, *, batches_known: bool) -> Row:
+    batch = size.batch if batches_known else None
+    speedup = _rate(size, least) / _rate(least, least)
     at = examples / (batch or 1) if examples is not None else None
     return Row(
-        replicas=one.replicas,
-        step_s=one.step_s,
-        step_s_low=one.step_s_low,
-        step_s_high=one.step_s_high,
-        epoch_s=one.step_s * one.steps_per_epoch if one.steps_per_epoch else None,
-        examples_per_s=batch / one.step_s if batch else None,
+        replicas=size.replicas,
+        step_s=size.step_s,
+        step_s_low=size.step_s_low,
+        step_s_high=size.step_s_high,
+        epoch_s=size.step_s * size.steps_per_epoch if size.steps_per_epoch else None,
+        examples_per_s=batch / size.step_s if batch else None,
         speedup=speedup,
-        efficiency=speedup * least.replicas / one.replicas,
-        input_share=_input_share(one),
-        communication_share=_communication_share(one, least),
-        batch=one.batch,
-        loss=_loss_at(one.losses, at) if at is not None else None,
+        efficiency=speedup * least.replicas / size.replicas,
+        input_share=_input_share(size),
+        communication_share=_communication_share(size, least),
+        batch=size.batch,
+        loss=_loss_at(size.losses, at) if at is not None else None,
     )
 
 
-def _rate(one: Measured, least: Measured) -> float:
+def _rate(size: Measured, least: Measured) -> float:
     """Return the work per second: examples, else epochs, else steps, as far as both sizes know them."""
-    if one.batch and least.batch:
-        return one.batch / one.step_s
-    if one.steps_per_epoch and least.steps_per_epoch:
-        return 1 / (one.step_s * one.steps_per_epoch)
-    return 1 / one.step_s
+    if size.batch and least.batch:
+        return size.batch / size.step_s
+    if size.steps_per_epoch and least.steps_per_epoch:
+        return 1 / (size.step_s * size.steps_per_epoch)
+    return 1 / size.step_s
 
 
-def _input_share(one: Measured) -> float | None:
-    if one.input_free_s is None:
+def _input_share(size: Measured) -> float | None:
+    if size.input_free_s is None:
         return None
-    return _share(one.step_s - one.input_free_s, one.step_s)
+    return _share(size.step_s - size.input_free_s, size.step_s)
 
 
-def _communication_share(one: Measured, least: Measured) -> float | None:
-    compute_s = _compute_s(one, least)
-    if compute_s is None or one.input_free_s is None:
+def _communication_share(size: Measured, least: Measured) -> float | None:
+    compute_s = _compute_s(size, least)
+    if compute_s is None or size.input_free_s is None:
         return None
-    return _share(one.input_free_s - compute_s, one.step_s) if one is not least else 0.0
+    return _share(size.input_free_s - compute_s, size.step_s) if size is not least else 0.0
 
 
-def _compute_s(one: Measured, least: Measured) -> float | None:
+def _compute_s(size: Measured, least: Measured) -> float | None:
     """Return how long a replica computes for its part of the batch, scaled from the smallest size."""
-    if least.input_free_s is None or not one.batch or not least.batch:
+    if least.input_free_s is None or not size.batch or not least.batch:
         return None
-    return least.input_free_s * (one.batch / one.replicas) / (least.batch / least.replicas)
+    return least.input_free_s * (size.batch / size.replicas) / (least.batch / least.replicas)
 
 
 def _share(part_s: float, whole_s: float) -> float:

@@ -51,7 +51,7 @@ def sentences(plan: Plan) -> list[str]:
         paths = own_paths(source) if plan.checkpoint is not None else []
     except (OSError, ValueError, SyntaxError):
         return []  # the start says what is wrong with it
-    return [one.sentence(plan.script) for one in paths]
+    return [own.sentence(plan.script) for own in paths]
 
 
 def own_paths(source: str) -> list[OwnPath]:
@@ -69,7 +69,7 @@ def own_paths(source: str) -> list[OwnPath]:
             path = _literal(given, names)
             if path is not None:
                 paths.append(OwnPath(node.lineno, call, path))
-    return sorted(paths, key=lambda one: one.line)
+    return sorted(paths, key=lambda own: own.line)
 
 
 def _assigned_once(tree: ast.Module) -> dict[str, ast.expr]:

@@ -123,7 +123,7 @@ def _part(model: type[M], data: Any) -> Part[M]:
     try:
         return Part(model.model_validate(data), frozenset())
     except ValidationError as error:
-        bad = frozenset(str(one["loc"][0]) for one in error.errors(include_url=False, include_input=False))
+        bad = frozenset(str(item["loc"][0]) for item in error.errors(include_url=False, include_input=False))
         good = {key: value for key, value in data.items() if key not in bad}
         return Part(model.model_validate({**_PLACEHOLDERS[model], **good}), bad | _meant(model, bad))
 

@@ -40,9 +40,9 @@ def services(urls: list[str]) -> tuple[str, ...]:
     seen: dict[str, int] = {}
     named = []
     for url in urls:
-        of = service(url)
-        seen[of] = seen.get(of, 0) + 1
-        named.append(of if seen[of] == 1 else f"{of}-{seen[of]}")
+        name = service(url)
+        seen[name] = seen.get(name, 0) + 1
+        named.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return tuple(named)
 
 
@@ -54,20 +54,20 @@ def refusal(url: str) -> str | None:
         apprise = quiet_apprise()
     except ImportError:
         return f"needs the library apprise, which is not installed; {INSTALL}"
-    of = service(url)
-    if of in _ON_THIS_DESKTOP:
-        return f"{of}:// shows a message on this machine's own screen; choose a service that reaches you elsewhere"
+    wanted = service(url)
+    if wanted in _ON_THIS_DESKTOP:
+        return f"{wanted}:// shows a message on this machine's own screen; choose a service that reaches you elsewhere"
     if apprise.Apprise.instantiate(url, suppress_exceptions=True) is not None:
         return None
     schemas = apprise.Apprise().details()["schemas"]
     known = {
-        name for one in schemas for kind in ("protocols", "secure_protocols") for name in one.get(kind) or ()
+        name for row in schemas for kind in ("protocols", "secure_protocols") for name in row.get(kind) or ()
     }
-    if of in ("http", "https"):
-        return f"{of}:// is no service; for a webhook write json{'s' if of == 'https' else ''}://HOST/PATH"
-    if of not in known:
-        return f"{of}:// is no service that apprise knows{did_you_mean(of, sorted(known))}"
-    return f"is no complete URL of {of}; see https://appriseit.com/services/ for its form"
+    if wanted in ("http", "https"):
+        return f"{wanted}:// is no service; for a webhook write json{'s' if wanted == 'https' else ''}://HOST/PATH"
+    if wanted not in known:
+        return f"{wanted}:// is no service that apprise knows{did_you_mean(wanted, sorted(known))}"
+    return f"is no complete URL of {wanted}; see https://appriseit.com/services/ for its form"
 
 
 def quiet_apprise() -> Any:

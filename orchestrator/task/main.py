@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     if link.attached:
         orders.start()
     try:
-        script, arguments = Script.of(argv)
+        script, arguments = Script.parse(argv)
     except (OSError, SyntaxError, ValueError) as e:
         kind = "syntax" if isinstance(e, (SyntaxError, ValueError)) else "exception"
         e.__traceback__ = None  # it holds only our own frames
@@ -78,7 +78,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
     proving = _measurement(wanted, progress)
     this_task.link, this_task.options = link, wanted
     options.choose_keras(wanted)
-    own = part.of(wanted)
+    own = part.chosen(wanted)
     if link.attached:
         imports = own.imports(wanted) or script.imports()
         error = manners.imports(lambda: _warm_up(imports), imports.named)

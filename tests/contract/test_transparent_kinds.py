@@ -84,7 +84,7 @@ def kinds() -> dict[str, str]:
         known = Kinds()
         known.set(x, each())
         for name, (_, value) in VALUES.items():
-            found[name] = known.of(tf.convert_to_tensor(value(tf, x, weight))).name
+            found[name] = known.kind_of(tf.convert_to_tensor(value(tf, x, weight))).name
 
     tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec([None, 6]))
     return found

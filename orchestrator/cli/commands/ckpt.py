@@ -129,10 +129,10 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
     session.say("Reading every checkpoint …")
     answer = ask(session, "read", name)
     _show(answer, session, as_json=as_json)
-    newest = next((one for one in answer["checkpoints"] if one["name"] == answer["newest"]), None)
-    for one in answer["checkpoints"]:
-        if one.get("writing") and not one["set_aside"]:
-            session.say(f"not verified, since it is being written: {one['name']}")
+    newest = next((item for item in answer["checkpoints"] if item["name"] == answer["newest"]), None)
+    for item in answer["checkpoints"]:
+        if item.get("writing") and not item["set_aside"]:
+            session.say(f"not verified, since it is being written: {item['name']}")
     if newest is None:
         raise OrchestratorError(f"{answer['run_id']} has no checkpoint to resume from")
     if newest.get("proof") == "names":
@@ -237,11 +237,11 @@ def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: 
     scratch sets checkpoints aside; they are kept until this command removes them.
     """
     listed = ask(session, "list", name)
-    chosen = [one for one in listed["checkpoints"] if _is_meant(one, checkpoint)]
-    generations = sorted({int(one["generation"]) for one in chosen})
+    chosen = [entry for entry in listed["checkpoints"] if _is_meant(entry, checkpoint)]
+    generations = sorted({int(entry["generation"]) for entry in chosen})
     if chosen and not yes:
         which = ", ".join(f"gen-{number}" for number in generations)
-        total = size(sum(int(one["bytes"]) for one in chosen))
+        total = size(sum(int(entry["bytes"]) for entry in chosen))
         question = f"{listed['run_id']}: remove {which} in {listed['dir']}, {total}?"
         must_confirm(session, question, otherwise="nothing was removed")
     answer = ask(session, "rm", str(listed["run_id"]), checkpoint)
@@ -283,9 +283,9 @@ def _show(answer: Document, session: Session, *, as_json: bool) -> None:
     )
     if checkpoints:
         session.put(listing(answer, session))
-    aside = [one for one in checkpoints if one["set_aside"]]
+    aside = [item for item in checkpoints if item["set_aside"]]
     if aside:
-        total = size(sum(int(one["bytes"]) for one in aside))
+        total = size(sum(int(item["bytes"]) for item in aside))
         session.say(
             f"Set aside: {counted(len(aside), 'checkpoint')}, {total}, kept until `orch ckpt rm set-aside`"
         )

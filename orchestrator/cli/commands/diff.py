@@ -26,23 +26,23 @@ def lines(comparison: Comparison, session: Session, *, full: bool) -> Iterator[s
     title = session.paint
     if comparison.spec:
         yield title("spec", "bold")
-        yield from (f"  {one.sentence}" for one in comparison.spec)
+        yield from (f"  {change.sentence}" for change in comparison.spec)
     if comparison.code:
         yield title("code", "bold")
-        for one in comparison.code:
-            yield from _file(one, session) if full and one.lines else [f"  {_counts(one)}"]
+        for change in comparison.code:
+            yield from _file(change, session) if full and change.lines else [f"  {_counts(change)}"]
     if comparison.packages:
         yield title("packages", "bold")
-        yield from (f"  {one.sentence}" for one in comparison.packages)
+        yield from (f"  {change.sentence}" for change in comparison.packages)
 
 
-def _counts(one: FileChange) -> str:
-    known = one.added is not None and one.change != "mode"
-    return f"{one.path}: {one.change}" + (f", +{one.added} -{one.removed}" if known else "")
+def _counts(change: FileChange) -> str:
+    known = change.added is not None and change.change != "mode"
+    return f"{change.path}: {change.change}" + (f", +{change.added} -{change.removed}" if known else "")
 
 
-def _file(one: FileChange, session: Session) -> Iterator[str]:
-    for line in one.lines:
+def _file(change: FileChange, session: Session) -> Iterator[str]:
+    for line in change.lines:
         colour = _COLOURS.get(line[:1])
         yield session.paint(line, colour) if colour else line
 

@@ -63,10 +63,10 @@ def _show(session: Session, findings: Sequence[Finding]) -> None:
     """Print the findings. What is said of several hosts has its reason and its way out once."""
     from orchestrator.reporting.findings import BY_ID
 
-    width = max((len(one.id) for one in findings), default=0)
-    for (which, level, hint), alike in groupby(findings, lambda one: (one.id, one.level, one.hint)):
-        for one in alike:
-            session.put(f"{session.paint(f'{level:7}', _COLOURS[level])}  {which:{width}}  {one.message}")
+    width = max((len(item.id) for item in findings), default=0)
+    for (which, level, hint), alike in groupby(findings, lambda item: (item.id, item.level, item.hint)):
+        for item in alike:
+            session.put(f"{session.paint(f'{level:7}', _COLOURS[level])}  {which:{width}}  {item.message}")
         if level != "fine":
             session.put(f"{'':7}  {BY_ID[which].why}")
             session.put(f"{'':7}  {session.paint('way out:', 'bold')} {hint}")
@@ -149,9 +149,9 @@ class _Fixes:
     def _keys(self) -> int:
         """Trust keys that are new, once a person says yes. One that has changed is for `orch trust --replace`."""
         unknown = [
-            self._plan.host(one.host)
-            for one in self._findings
-            if one.host is not None and one.problem is not None and one.problem.code == "host-key-unknown"
+            self._plan.host(item.host)
+            for item in self._findings
+            if item.host is not None and item.problem is not None and item.problem.code == "host-key-unknown"
         ]
         if not unknown or not self._asks:
             return 0
@@ -166,7 +166,7 @@ class _Fixes:
             self._session.warn(str(e))
             self._session.hint(e.hint)
             return 0
-        for error in (one.error or one.refusal(replace=False) for one in scanned):
+        for error in (item.error or item.refusal(replace=False) for item in scanned):
             if error is not None:
                 self._session.warn(str(error))
                 self._session.hint(error.hint)
@@ -178,7 +178,7 @@ class _Fixes:
         from orchestrator.head.reach.alarm import ALARMS
 
         ways, done = transports(self._session.paths), 0
-        hosts = [one.host for one in self._findings if one.id == id and one.host is not None]
+        hosts = [item.host for item in self._findings if item.id == id and item.host is not None]
         for host in map(self._plan.host, hosts):
             try:
                 channel = ways[host.transport].open(host, command)
@@ -262,10 +262,10 @@ def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bo
     orphans = _orphans(session, plan, result.runs)
     found = worst_first([*result.findings, *map(_of_orphan, orphans), *_agents(session, plan)])
     if as_json:
-        session.put_json({"schema": 1, "findings": [one.document() for one in found]})
+        session.put_json({"schema": 1, "findings": [item.document() for item in found]})
     else:
         _show(session, found)
-        warnings = sum(one.level == "warning" for one in found)
+        warnings = sum(item.level == "warning" for item in found)
         session.say(
             f"{counted(len(plan.hosts), 'host')}: "
             f"{counted(len(result.errors), 'error')}, {counted(warnings, 'warning')}"

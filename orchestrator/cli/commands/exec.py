@@ -146,8 +146,8 @@ def _results(futures: Sequence[Future[Ended]], timeout_s: float | None) -> list[
 
 def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
     """Return the command's exit code, where it is the same on all hosts; else the error that says what failed where."""
-    problems = [one.problem for one in ended if one.problem is not None]
-    codes = {one.exit_code for one in ended}
+    problems = [ending.problem for ending in ended if ending.problem is not None]
+    codes = {ending.exit_code for ending in ended}
     if not problems and len(codes) == 1:
         return codes.pop() or 0
     if len(problems) == len(ended) and len({problem.exit_code for problem in problems}) == 1:
@@ -156,10 +156,10 @@ def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
         error = OrchestratorError(f"{first.message}{more}", hint=first.hint)
         error.exit_code = first.exit_code
         return error
-    failed = [one for one in ended if one.problem is not None or one.exit_code != 0]
+    failed = [ending for ending in ended if ending.problem is not None or ending.exit_code != 0]
     failures = [
-        f"{one.host} ({'not run' if one.exit_code is None else f'exit code {one.exit_code}'})"
-        for one in failed
+        f"{ending.host} ({'not run' if ending.exit_code is None else f'exit code {ending.exit_code}'})"
+        for ending in failed
     ]
     return SomeHostsOnly(f"it failed on {len(failed)} of {counted(len(ended), 'host')}: {listed(failures)}")
 
@@ -214,21 +214,21 @@ def command(
     if as_json:
         hosts = [
             {
-                "host": one.host,
-                "exit_code": one.exit_code,
-                "problem": str(one.problem) if one.problem is not None else None,
-                "stdout": output.text(one.host, 1),
-                "stderr": output.text(one.host, 2),
-                "cut": one.host in output.cut,
+                "host": ending.host,
+                "exit_code": ending.exit_code,
+                "problem": str(ending.problem) if ending.problem is not None else None,
+                "stdout": output.text(ending.host, 1),
+                "stderr": output.text(ending.host, 2),
+                "cut": ending.host in output.cut,
             }
-            for one in ended
+            for ending in ended
         ]
         session.put_json({"schema": 1, "command": shlex.join(words), "hosts": hosts})
     result = verdict(ended)
-    for one in ended if isinstance(result, int | SomeHostsOnly) else ():
-        if one.problem is not None:
-            session.say(str(one.problem))
-            session.hint(one.problem.hint)
+    for ending in ended if isinstance(result, int | SomeHostsOnly) else ():
+        if ending.problem is not None:
+            session.say(str(ending.problem))
+            session.hint(ending.problem.hint)
     if isinstance(result, OrchestratorError):
         raise result
     return result

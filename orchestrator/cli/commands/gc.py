@@ -106,15 +106,15 @@ def remove(
                     owner_id=ours.contents.owner_id,
                     even_alive=item.run in even_alive,
                 )
-                for item in of
+                for item in runs_there
             ],
         )
-        for host, of in by_host.items()
+        for host, runs_there in by_host.items()
     ]
-    for answer, of in zip(ask.ask(asked, timeout_s=10 * TIMEOUT_S), by_host.values(), strict=True):
+    for answer, runs_there in zip(ask.ask(asked, timeout_s=10 * TIMEOUT_S), by_host.values(), strict=True):
         if answer.problem is not None:
-            problems.update(dict.fromkeys(of, answer.problem.detail))
-        for item, reply in zip(of, answer.replies, strict=False):
+            problems.update(dict.fromkeys(runs_there, answer.problem.detail))
+        for item, reply in zip(runs_there, answer.replies, strict=False):
             if reply.error is not None:
                 problems[item] = reply.error["message"]
     return problems

@@ -70,13 +70,13 @@ def command(
         raise UsageError(f"{output} exists already", hint="name another file with --output")
     name = name or _run_name()
     survey, machines = _examine(session, hosts or _asked(session), name, directory)
-    for one in survey.hosts:
-        session.say(_sentence(one))
+    for result in survey.hosts:
+        session.say(_sentence(result))
     layout = _layout(survey, machines, _script(script), name, _schema(session))
     put(session, layout, name, output)
     session.put(output)
-    missing = [one for one in survey.hosts if one.why is not None]
-    for hint in dict.fromkeys(one.hint for one in missing if one.hint):
+    missing = [result for result in survey.hosts if result.why is not None]
+    for hint in dict.fromkeys(result.hint for result in missing if result.hint):
         session.hint(hint)
     return 4 if missing else 0
 
@@ -131,16 +131,16 @@ def _host(machine: Machine) -> HostPlan:
     return HostPlan(machine.name, address=address, user=machine.user, port=machine.port)
 
 
-def _sentence(one: Surveyed) -> str:
-    if one.why is not None:
-        return f"  {one.host.name}: not examined: {one.why.removeprefix(f'{one.host.name}: ')}"
-    gpus = f"{counted(one.gpus, 'GPU')}{f' ({one.gpu_name})' if one.gpu_name else ''}"
+def _sentence(result: Surveyed) -> str:
+    if result.why is not None:
+        return f"  {result.host.name}: not examined: {result.why.removeprefix(f'{result.host.name}: ')}"
+    gpus = f"{counted(result.gpus, 'GPU')}{f' ({result.gpu_name})' if result.gpu_name else ''}"
     python = (
-        f"TensorFlow {one.tensorflow} in {one.python}"
-        if one.python
+        f"TensorFlow {result.tensorflow} in {result.python}"
+        if result.python
         else "no Python with TensorFlow was found"
     )
-    return f"  {one.host.name}: {gpus}; {python}"
+    return f"  {result.host.name}: {gpus}; {python}"
 
 
 def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str, schema: str) -> Layout:
@@ -148,22 +148,22 @@ def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str,
 
     from orchestrator.spec.foreign.layout import Layout, Training
 
-    heard = [one for one in survey.hosts if one.why is None]
+    heard = [result for result in survey.hosts if result.why is None]
     remarks = [
-        f"{one.host.name} was not examined: fill in its `gpus` and `python`"
-        for one in survey.hosts
-        if one.why is not None
+        f"{result.host.name} was not examined: fill in its `gpus` and `python`"
+        for result in survey.hosts
+        if result.why is not None
     ]
-    without = [one.host.name for one in heard if one.python is None]
+    without = [result.host.name for result in heard if result.python is None]
     if without:
         remarks.append(
             f"no Python with TensorFlow was found on {listed(without)}: `python` is to be filled in, or "
             "`setup:` has one made (docs/setup.md)"
         )
-    pythons = {one.python for one in heard if one.python}
+    pythons = {result.python for result in heard if result.python}
     common = pythons.pop() if len(pythons) == 1 else None
-    gpus = min((one.gpus for one in heard), default=0)
-    by_name = {one.host.name: one for one in survey.hosts}
+    gpus = min((result.gpus for result in heard), default=0)
+    by_name = {result.host.name: result for result in survey.hosts}
     hosts = tuple(
         replace(
             machine,

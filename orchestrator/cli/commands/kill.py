@@ -56,14 +56,14 @@ def run(request: Request, session: Session) -> Result:
         return Result((), (), problem)
     client = session.client()
     chosen = _chosen(request, _runs(session, client, request, waiting), waiting, session)
-    already = tuple(one for one in chosen if not is_active(one))
+    already = tuple(each_run for each_run in chosen if not is_active(each_run))
     deadline = session.now() + request.timeout_s
-    active = [one for one in chosen if is_active(one)]
+    active = [each_run for each_run in chosen if is_active(each_run)]
     kept = _kept_claims(session, chosen)
-    for one in active:
-        killing.order(client, one, force=request.force, at_checkpoint=request.at_checkpoint)
+    for each_run in active:
+        killing.order(client, each_run, force=request.force, at_checkpoint=request.at_checkpoint)
     try:
-        ended = tuple(killing.wait_end(client, session, one, deadline) for one in active)
+        ended = tuple(killing.wait_end(client, session, each_run, deadline) for each_run in active)
     except KeyboardInterrupt:
         session.say("\nDetached; the kill continues. `orch status` shows what it waits for")
         raise

@@ -93,7 +93,7 @@ def command(
         raise UsageError("--json prints every line; leave out --fold")
     name, task = name_and_task(name, task)
     chosen = tuple(
-        dict.fromkeys([*((task,) if task else ()), *(str(name_and_task(None, one)[1]) for one in tasks)])
+        dict.fromkeys([*((task,) if task else ()), *(str(name_and_task(None, it)[1]) for it in tasks)])
     )
     request = Request(
         name,

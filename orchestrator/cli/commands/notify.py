@@ -81,11 +81,11 @@ def test_command(session: Session, file: str | None, as_json: bool) -> int:
     if as_json:
         session.put_json(document)
     else:
-        width = max(len(one["recipient"]) for one in sent)
-        for one in sent:
-            outcome = "taken" if one["delivered"] else f"not delivered: {one['problem']}"
-            session.put(f"{one['recipient']:<{width}}  {outcome} ({one['took_s']:.1f} s)")
-    reached = sum(one["delivered"] for one in sent)
+        width = max(len(attempt["recipient"]) for attempt in sent)
+        for attempt in sent:
+            outcome = "taken" if attempt["delivered"] else f"not delivered: {attempt['problem']}"
+            session.put(f"{attempt['recipient']:<{width}}  {outcome} ({attempt['took_s']:.1f} s)")
+    reached = sum(attempt["delivered"] for attempt in sent)
     if reached < len(sent):
         session.hint("docs/notify.md says what each needs; the URL itself is never shown")
     return 0 if reached == len(sent) else 4 if reached else 1

@@ -67,8 +67,8 @@ def plans(file: str, steps: int, replicas: int | None) -> tuple[Plan, Plan, dict
                 options=replace(own.options, prove=Prove(steps)),
             )
         )
-    one, other = pair
-    return one, other, secrets
+    alone_plan, cluster_plan = pair
+    return alone_plan, cluster_plan, secrets
 
 
 def run(
@@ -78,14 +78,16 @@ def run(
     from orchestrator.client.starting import ensure_coordinator
     from orchestrator.client.submit import survey_code
 
-    one, other, secrets = plans(file, steps, replicas)
-    survey_code(file, one, session.client())
+    alone_plan, cluster_plan, secrets = plans(file, steps, replicas)
+    survey_code(file, alone_plan, session.client())
     ensure_coordinator(session)
     session.say(f"One process, {counted(steps, 'step')}")
-    alone, last = _record(session, one, secrets, timeout_s)
-    hosts = len({task.host for task in other.tasks})
-    session.say(f"{counted(len(other.tasks), 'task')} on {counted(hosts, 'host')}, {counted(steps, 'step')}")
-    together, last_together = _record(session, other, secrets, timeout_s)
+    alone, last = _record(session, alone_plan, secrets, timeout_s)
+    hosts = len({task.host for task in cluster_plan.tasks})
+    session.say(
+        f"{counted(len(cluster_plan.tasks), 'task')} on {counted(hosts, 'host')}, {counted(steps, 'step')}"
+    )
+    together, last_together = _record(session, cluster_plan, secrets, timeout_s)
     try:
         verdict = compare(alone, together, (last, last_together), tolerance=tolerance)
     except Incomparable as e:
@@ -133,8 +135,8 @@ def shown(alone: Record, together: Record, verdict: Verdict, session: Session) -
     every = list(rows(alone, together))
     near = every if len(every) <= _SHOWN_MAX else _some(every, verdict)
     lines = [head] + [
-        [str(step), _figure(one), _figure(other), "-" if share is None else f"{share:.1e}"]
-        for step, one, other, share in near
+        [str(step), _figure(alone_loss), _figure(cluster_loss), "-" if share is None else f"{share:.1e}"]
+        for step, alone_loss, cluster_loss, share in near
     ]
     shown_lines = table(lines, session.paint, right=frozenset(head))
     if len(near) < len(every):
@@ -145,9 +147,9 @@ def shown(alone: Record, together: Record, verdict: Verdict, session: Session) -
             f"loss      differs by {verdict.loss.value:.2g} at most, at step {verdict.loss.step}"
         )
     if verdict.weights is not None:
-        of = f", {verdict.weights.name}" if verdict.weights.name else ""
+        tensor = f", {verdict.weights.name}" if verdict.weights.name else ""
         shown_lines.append(
-            f"weights   differ by {verdict.weights.value:.2g} at most, after step {verdict.weights.step}{of}"
+            f"weights   differ by {verdict.weights.value:.2g} at most, after step {verdict.weights.step}{tensor}"
         )
     return "\n".join(shown_lines)
 

@@ -16,7 +16,7 @@ _TITLES = ("RUN", "PRIORITY", "WAITED", "BEGINS", "LIMIT", "WAITS FOR")
 
 
 def _row(turn: Mapping[str, Any]) -> list[str]:
-    for_ = [f"{one['run_id']}: {listed(one['needs'])}" for one in turn["waits_for"]]
+    for_ = [f"{blocker['run_id']}: {listed(blocker['needs'])}" for blocker in turn["waits_for"]]
     for_ += [turn["others"]] if turn["others"] else []
     return [
         str(turn["run_id"]),

@@ -45,7 +45,7 @@ def query_hosts(
     give_up_at = session.now() + _FAREWELL_S
     while True:
         result = search(ask, trusted, timeout_s=TIMEOUT_S, at=time.monotonic())
-        if not any(one.watched_on for one in result.runs.values()) or session.now() >= give_up_at:
+        if not any(entry.watched_on for entry in result.runs.values()) or session.now() >= give_up_at:
             return result, plans
         session.pause(_POLL_AGAIN_S)
 
@@ -80,7 +80,7 @@ def check_lost(session: Session) -> Loss:
         contents = peek(session.paths.journal)
     except JournalError as e:
         return Loss(trouble=e.message)
-    known = {one.run.run_id: one.run.phase.value for one in contents.kept}
+    known = {entry.run.run_id: entry.run.phase.value for entry in contents.kept}
     active = [run_id for run_id, phase in known.items() if phase not in ENDED]
     if active and not contents.set_aside:
         raise Refused(
@@ -92,7 +92,7 @@ def check_lost(session: Session) -> Loss:
 
 def check_give_up(give_up: Sequence[str], loss: Loss, search: Search) -> None:
     """Raise where a run cannot be given up: it can be read, or it lives."""
-    unreadable = [one.run_id for one in loss.set_aside]
+    unreadable = [entry.run_id for entry in loss.set_aside]
     for run_id in give_up:
         if run_id not in unreadable:
             names = ", ".join(unreadable)
@@ -125,8 +125,8 @@ def rebuild(
             write(journal, chosen, epoch=search.epoch, at=search.at)
             for run_id in give_up:
                 journal.write_off(run_id)
-            known = {one.run.run_id for one in journal.contents().kept}
-            known |= {one.run_id for one in journal.contents().unreadable}
+            known = {entry.run.run_id for entry in journal.contents().kept}
+            known |= {entry.run_id for entry in journal.contents().unreadable}
             for run_id in (
                 plan_copies.of_runs(session.paths).keys() | plan_copies.marked(session.paths)
             ) - known:
@@ -145,15 +145,15 @@ def keep_secrets(
     from orchestrator.head.node.secrets import Secrets
 
     missing: dict[str, list[str]] = {}
-    for one in chosen:
-        if one.run is None or not one.run.plan.secrets:
+    for entry in chosen:
+        if entry.run is None or not entry.run.plan.secrets:
             continue
-        values = next((values for plan, values in plans if plan.name == one.run.plan.name), {})
-        known = {name: values[name] for name in one.run.plan.secrets if name in values}
-        Secrets(session.paths.state_dir).save(one.run_id, known)
-        lacking = [name for name in one.run.plan.secrets if name not in known]
+        values = next((values for plan, values in plans if plan.name == entry.run.plan.name), {})
+        known = {name: values[name] for name in entry.run.plan.secrets if name in values}
+        Secrets(session.paths.state_dir).save(entry.run_id, known)
+        lacking = [name for name in entry.run.plan.secrets if name not in known]
         if lacking:
-            missing[one.run_id] = lacking
+            missing[entry.run_id] = lacking
     return missing
 
 
@@ -174,38 +174,40 @@ def choose(
         )
     chosen: list[Remembered] = []
     others: list[Remembered] = []
-    for one in search.runs.values():
-        if one.run_id in known:
-            if not one.lives_on:
+    for entry in search.runs.values():
+        if entry.run_id in known:
+            if not entry.lives_on:
                 continue
-            one.phase = known[one.run_id]
-            one.why = f"it has ended: {one.phase}; `orch coordinator start` stops what is left of it"
-            if one.phase not in ENDED:
-                one.why = f"the journal holds it: {one.phase}; `orch coordinator start` adopts it"
-        elif one.phase in ENDED:
-            if one.run is not None and one.run_id in take_over:
-                one.why, one.phase = None, one.run.phase.value
-        elif one.watched_on and one.run_id not in take_over:
-            one.why = f"another coordinator drives it (its agent is on {', '.join(sorted(one.watched_on))})"
-            if one.run is not None:
-                one.why += f"; `--take-over {one.run_id}` adopts it anyway"
-        (chosen if one.run is not None and one.why is None else others).append(one)
+            entry.phase = known[entry.run_id]
+            entry.why = f"it has ended: {entry.phase}; `orch coordinator start` stops what is left of it"
+            if entry.phase not in ENDED:
+                entry.why = f"the journal holds it: {entry.phase}; `orch coordinator start` adopts it"
+        elif entry.phase in ENDED:
+            if entry.run is not None and entry.run_id in take_over:
+                entry.why, entry.phase = None, entry.run.phase.value
+        elif entry.watched_on and entry.run_id not in take_over:
+            entry.why = (
+                f"another coordinator drives it (its agent is on {', '.join(sorted(entry.watched_on))})"
+            )
+            if entry.run is not None:
+                entry.why += f"; `--take-over {entry.run_id}` adopts it anyway"
+        (chosen if entry.run is not None and entry.why is None else others).append(entry)
     return chosen, others
 
 
 def shown(chosen: Sequence[Remembered], others: Sequence[Remembered]) -> list[str]:
     """Return the runs with their tasks, for people."""
     rows = []
-    for one in chosen:
-        run = one.run
+    for entry in chosen:
+        run = entry.run
         assert run is not None
-        rows.append(f"{one.run_id}  generation {run.generation}, {counted(len(run.tasks), 'task')}")
+        rows.append(f"{entry.run_id}  generation {run.generation}, {counted(len(run.tasks), 'task')}")
         for task in run.tasks:
             more = "" if task.pid is None else f", pid {task.pid}"
             if task.phase.is_gone and task.exit is not None:
                 more = f": {task.exit.error}; its group will be restarted"
             rows.append(f"  {task.id} on {task.host}: {task.phase.value}{more}")
-    rows += [f"{one.run_id}  not adopted: {one.why}" for one in others]
+    rows += [f"{entry.run_id}  not adopted: {entry.why}" for entry in others]
     return rows
 
 
@@ -213,13 +215,13 @@ def document(chosen: Sequence[Remembered], others: Sequence[Remembered]) -> list
     """Return the document for `--json`."""
     return [
         {
-            "run_id": one.run_id,
-            "recovered": one in chosen,
-            "why": one.why,
-            "phase": one.phase,
-            "lives_on": sorted(one.lives_on),
-            "epoch": one.epoch,
-            "generation": one.run.generation if one.run else None,
+            "run_id": entry.run_id,
+            "recovered": entry in chosen,
+            "why": entry.why,
+            "phase": entry.phase,
+            "lives_on": sorted(entry.lives_on),
+            "epoch": entry.epoch,
+            "generation": entry.run.generation if entry.run else None,
             "tasks": [
                 {
                     "task": str(task.id),
@@ -229,7 +231,7 @@ def document(chosen: Sequence[Remembered], others: Sequence[Remembered]) -> list
                     "pid": task.pid,
                     "port": task.port,
                 }
-                for task in (one.run.tasks if one.run else ())
+                for task in (entry.run.tasks if entry.run else ())
             ],
             "told": [
                 {
@@ -238,10 +240,10 @@ def document(chosen: Sequence[Remembered], others: Sequence[Remembered]) -> list
                     "generation": report.generation,
                     "phase": report.phase,
                 }
-                for host, report in one.reports
+                for host, report in entry.reports
             ],
         }
-        for one in [*chosen, *others]
+        for entry in [*chosen, *others]
     ]
 
 
@@ -291,7 +293,7 @@ def command(
     from orchestrator.client.starting import ensure_coordinator
 
     loss = check_lost(session)
-    for said in [*filter(None, [loss.trouble]), *(one.sentence for one in loss.set_aside)]:
+    for said in [*filter(None, [loss.trouble]), *(entry.sentence for entry in loss.set_aside)]:
         session.say(said)
     search, plans = query_hosts(files, session)
     failed = say_problems(session, search.answers)

@@ -99,14 +99,14 @@ def command(session: Session, name: str, to: int | None, as_json: bool) -> int:
 
     run_id, entries = read_entries(session.paths.journal, name)
     played = differing = unplayed = 0
-    for one in replay(entry for entry in entries if to is None or entry.seq <= to):
-        played += one.outcome is not None
-        differing += one.differs
-        unplayed += one.outcome is None
+    for decision in replay(entry for entry in entries if to is None or entry.seq <= to):
+        played += decision.outcome is not None
+        differing += decision.differs
+        unplayed += decision.outcome is None
         if as_json:
-            session.put_json(to_json(run_id, one), indent=None)
+            session.put_json(to_json(run_id, decision), indent=None)
         else:
-            session.put("\n".join(shown(one, session.paint)))
+            session.put("\n".join(shown(decision, session.paint)))
     said = f"{run_id}: {counted(played, 'event')} played, {differing} decided differently than recorded"
     session.say(said + (f"; {unplayed} not played" if unplayed else ""))
     return 0

@@ -42,9 +42,9 @@ def command(session: Session, file: str, as_json: bool) -> None:
             hint="such as `setup: {requirements: requirements.txt}`",
         )
     if as_json:
-        session.put_json({"schema": 1, "hosts": [document(one) for one in done]})
+        session.put_json({"schema": 1, "hosts": [document(result) for result in done]})
     else:
-        for one in done:
-            if one.problem is None:
-                session.put(sentence(one))
+        for result in done:
+            if result.problem is None:
+                session.put(sentence(result))
     refuse(done, file)

@@ -104,7 +104,7 @@ def scan(
     """
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    def one(host: HostPlan) -> Scanned:
+    def scan_host(host: HostPlan) -> Scanned:
         try:
             return Scanned(host, tuple(transport.scan(host)))
         except HostError as e:
@@ -113,7 +113,7 @@ def scan(
     pool = ThreadPoolExecutor(max_workers=AT_ONCE)
     scanned: list[Scanned] = []
     try:
-        asked = [pool.submit(one, host) for host in hosts]
+        asked = [pool.submit(scan_host, host) for host in hosts]
         for answered, _ in enumerate(as_completed(asked), 1):
             count(answered)
             while len(scanned) < len(asked) and asked[len(scanned)].done():

@@ -51,15 +51,17 @@ def _ask_hosts(file: str, plan: Plan, session: Session) -> Checked:
     from orchestrator.cli.commands.doctor import SLOW_S, examined
 
     examination = examined(file, plan, session, within_s=SLOW_S)
-    for one in examination.findings:
-        if one.level == "warning":
-            session.warn(one.message)
+    for item in examination.findings:
+        if item.level == "warning":
+            session.warn(item.message)
     if not examination.errors:
         return Checked(file, None)
-    lines = [_line(file, plan, one) for one in examination.errors]
-    error = SpecError("\n".join(lines), hint="; ".join(dict.fromkeys(one.hint for one in examination.errors)))
+    lines = [_line(file, plan, item) for item in examination.errors]
+    error = SpecError(
+        "\n".join(lines), hint="; ".join(dict.fromkeys(item.hint for item in examination.errors))
+    )
     return Checked(
-        file, error, max(one.problem.exit_code if one.problem else 6 for one in examination.errors)
+        file, error, max(item.problem.exit_code if item.problem else 6 for item in examination.errors)
     )
 
 
@@ -109,13 +111,13 @@ def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool
         ]
         session.put_json({"files": diagnostics})
     else:
-        for one in checked:
-            for warning in one.warnings:
+        for item in checked:
+            for warning in item.warnings:
                 session.say(f"{session.paint_err('warning:', 'yellow')} {warning}")
-            if one.error is None:
-                spares = f" (spare: {', '.join(one.spares)})" if one.spares else ""
-                session.put(f"{one.file}: ok{spares}")
+            if item.error is None:
+                spares = f" (spare: {', '.join(item.spares)})" if item.spares else ""
+                session.put(f"{item.file}: ok{spares}")
             else:
-                session.say(str(one.error))
-                session.hint(one.error.hint)
-    return max(one.exit_code for one in checked)
+                session.say(str(item.error))
+                session.hint(item.error.hint)
+    return max(item.exit_code for item in checked)

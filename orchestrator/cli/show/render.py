@@ -33,13 +33,13 @@ def status(document: Document, paint: Paint, *, width: int | None = None) -> str
         return "The journal has no runs"
     if not runs:
         return "No runs yet; `orch up FILE` starts one"
-    full = [one for one in runs if is_active(one)] or [runs[-1]]
-    ended = [one for one in reversed(runs) if not is_active(one) and one not in full]
-    blocks = [run(one, paint, width=width) for one in full]
+    full = [each_run for each_run in runs if is_active(each_run)] or [runs[-1]]
+    ended = [each_run for each_run in reversed(runs) if not is_active(each_run) and each_run not in full]
+    blocks = [run(each_run, paint, width=width) for each_run in full]
     if ended:
         lines = [paint("Ended runs:", "dim")]
-        for one in ended[:ENDED_MAX]:
-            lines += indent(fold(headline(one, paint), width and width - 2, indent="  "))
+        for each_run in ended[:ENDED_MAX]:
+            lines += indent(fold(headline(each_run, paint), width and width - 2, indent="  "))
         if len(ended) > ENDED_MAX:
             lines.append(f"  and {len(ended) - ENDED_MAX} more; `orch status NAME` shows one")
         blocks.append("\n".join(lines))

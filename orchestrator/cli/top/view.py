@@ -124,10 +124,10 @@ def task_rows(run: Document, width: int) -> tuple[list[str], dict[str, list[Text
     }
     shown = [name for name in COLUMNS if any(row[name].plain != "-" for row in rows.values())]
     for name in _DROP:
-        taken = sum(max([len(one), *(row[one].cell_len for row in rows.values())]) + 2 for one in shown)
+        taken = sum(max([len(key), *(row[key].cell_len for row in rows.values())]) + 2 for key in shown)
         if taken <= width:
             break
-        shown = [one for one in shown if one != name]
+        shown = [key for key in shown if key != name]
     return shown, {task: [row[name] for name in shown] for task, row in rows.items()}
 
 

@@ -66,9 +66,9 @@ def heard(turn: Turn, host: Host, reported: Sequence[tuple[int, int | None]]) ->
     ours = set(turn.run.plan.host(host.name).gpus)
     known = {(fault.index, fault.xid): fault for fault in host.gpu_faults}
     now = tuple(
-        known.get(one) or GpuFault(*one, turn.run.generation)
-        for one in dict.fromkeys(reported)
-        if one[0] in ours
+        known.get(key) or GpuFault(*key, turn.run.generation)
+        for key in dict.fromkeys(reported)
+        if key[0] in ours
     )[:FAULTS_MAX]
     if now == host.gpu_faults:
         return

@@ -104,7 +104,7 @@ def unkillable(turn: Turn, name: str, processes: tuple[Unkillable, ...]) -> None
         return
     host = turn.set_host(host, unkillable=processes)
     if processes:
-        why = "; ".join(one.sentence for one in processes)
+        why = "; ".join(process.sentence for process in processes)
         set_stuck(turn, name, why)
         turn.note(NoteKind.UNKILLABLE, f"{name}: {why}; no task is started there until it is gone")
     elif host.state is HostState.STUCK:
@@ -124,7 +124,7 @@ def reopen(turn: Turn, host: Host) -> None:
 
 
 def _who(processes: tuple[Unkillable, ...]) -> set[tuple[str, int]]:
-    return {(one.run, one.pid) for one in processes}
+    return {(process.run, process.pid) for process in processes}
 
 
 def stuck(name: str, why: str) -> Problem:

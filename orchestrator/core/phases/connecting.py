@@ -115,7 +115,7 @@ def sentence(run: Run, now: Instant) -> str:
     since = min(map(since_at, waiting or [task for task, _, _ in unreached]))
     ends = f"; gives up in {duration(max(0.0, due - now))}" if due is not None else ""
     if unreached:
-        what = "; ".join(why_unreached(run, *one) for one in unreached[:2])
+        what = "; ".join(why_unreached(run, *pair) for pair in unreached[:2])
     else:
         coming = [f"{task.id} on {task.host}" for task in gang(run) if _is_coming(run, task)]
         what = (
@@ -148,7 +148,7 @@ def _kept_apart(run: Run) -> list[tuple[Task, Task, str]]:
         if finding != "refused" or not _is_coming(run, peer)
     ]
     # Every task connects to the chief, the chief itself too.
-    return sorted(unreached, key=lambda one: (one[0].id == one[1].id, one[1].id != run.chief))
+    return sorted(unreached, key=lambda pair: (pair[0].id == pair[1].id, pair[1].id != run.chief))
 
 
 def _of(run: Run, unreached: tuple[tuple[TaskId, str], ...]) -> list[tuple[Task, str]]:

@@ -81,7 +81,7 @@ class _Api:
     async def examine(self, request: Request) -> JSONResponse:
         plan = self._plan(await _body(request))
         examined = await anyio.to_thread.run_sync(self._coordinator.examine, plan)
-        findings = [one.document() for one in examined.findings]
+        findings = [finding.document() for finding in examined.findings]
         return JSONResponse({"findings": findings, "addresses": dict(examined.addresses)})
 
     async def submit(self, request: Request) -> JSONResponse:
@@ -146,9 +146,9 @@ class _Api:
         directory, sha256, replace = body.get("directory"), body.get("sha256"), bool(body.get("replace"))
         if not (isinstance(directory, str) and os.path.isabs(directory)):
             raise UsageError("directory must be an absolute path")
-        one, known = outputs.of_request(file, sha256)
+        wanted, known = outputs.of_request(file, sha256)
         part = await anyio.to_thread.run_sync(
-            lambda: self._coordinator.output(name, one, directory, sha256=known, replace=replace)
+            lambda: self._coordinator.output(name, wanted, directory, sha256=known, replace=replace)
         )
         return JSONResponse(part._asdict())
 
@@ -224,7 +224,7 @@ class _Api:
 
 def _texts(body: dict[str, Any], key: str) -> list[str]:
     texts = body.get(key) or []
-    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f"{key} must be a list of strings")
     return texts
 

@@ -47,8 +47,8 @@ def ask(run: Run, verb: str, what: str | None, lease: Leases, now: Callable[[], 
     document: dict[str, Any] = {"run_id": run.run_id, "host": host, **answer}
     if "checkpoints" in document:
         list_again, after = cache(lambda: _listed_again(run, host, lease)), now()
-        judged = [_judged(one, after, list_again) for one in document["checkpoints"]]
-        document["checkpoints"] = [one for one in judged if one is not None]
+        judged = [_judged(entry, after, list_again) for entry in document["checkpoints"]]
+        document["checkpoints"] = [entry for entry in judged if entry is not None]
         document["newest"] = _newest(document["checkpoints"])
     return document
 
@@ -57,14 +57,14 @@ def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
     """Go back to the newest checkpoint that is older than a step and reads whole. OrchestratorError where none does."""
     listed = ask(run, "list", None, lease, lambda: run)
     older = [
-        one
-        for one in listed["checkpoints"]
-        if one["whole"] is not False
-        and not (one["writing"] or one["set_aside"] or one["global_step"] is None)
-        and one["global_step"] < before_step
+        entry
+        for entry in listed["checkpoints"]
+        if entry["whole"] is not False
+        and not (entry["writing"] or entry["set_aside"] or entry["global_step"] is None)
+        and entry["global_step"] < before_step
     ]
     problem = f"there is no checkpoint from before step {before_step}"
-    for step in sorted({one["global_step"] for one in older}, reverse=True):
+    for step in sorted({entry["global_step"] for entry in older}, reverse=True):
         try:
             # It is named by its step: a script that keeps one file may write another step over it meanwhile.
             return ask(run, "rollback", str(step), lease, lambda: run)
@@ -115,7 +115,7 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> 
 def _listed_again(run: Run, host: str, lease: Leases) -> _ByName:
     """Look at all checkpoints once more, without reading them. Return them by name."""
     answer = _answer(run, host, "list", None, lease)
-    return {one["name"]: dict(one) for one in answer["checkpoints"]}
+    return {entry["name"]: dict(entry) for entry in answer["checkpoints"]}
 
 
 def _judged(checkpoint: dict[str, Any], run: Run, list_again: Callable[[], _ByName]) -> dict[str, Any] | None:
@@ -139,7 +139,7 @@ def _newest(checkpoints: list[dict[str, Any]]) -> str | None:
     One that a task is writing does not count: no generation starts before the tasks of the last one have ended.
     The host cannot choose, since only the head knows whether files that changed a moment ago have a writer.
     """
-    counting = [one for one in checkpoints if not one["set_aside"] and not one["writing"]]
+    counting = [entry for entry in checkpoints if not entry["set_aside"] and not entry["writing"]]
     return str(max(counting, key=_rank)["name"]) if counting else None  # the first of the highest rank
 
 

@@ -126,22 +126,22 @@ class Coordinator:
     def take_up(self) -> None:
         """Go on with what the journal holds. A run that cannot be read is set aside, and named."""
         contents = self.journal.contents()
-        for one in contents.unreadable:
-            log.error("%s", one.sentence)
+        for entry in contents.unreadable:
+            log.error("%s", entry.sentence)
         self._set_aside = contents.set_aside
-        self._unreadable = frozenset(one.run_id for one in contents.unreadable)
-        known = {one.run.run_id for one in self.journal.contents().kept} | self._unreadable
+        self._unreadable = frozenset(entry.run_id for entry in contents.unreadable)
+        known = {entry.run.run_id for entry in self.journal.contents().kept} | self._unreadable
         lost = sorted(plan_copies.of_runs(self.paths).keys() - known)
         if lost:
             raise damaged(
                 self.paths.journal, f"it does not have {', '.join(lost)}, which was begun on this head node"
             )
-        for one in self._set_aside:
-            self.journal.note_set_aside(one)
+        for entry in self._set_aside:
+            self.journal.note_set_aside(entry)
         self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
         self._forget_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
-        going_on = [*active, *(one.run_id for one in self._set_aside)]
+        going_on = [*active, *(entry.run_id for entry in self._set_aside)]
         # A coordinator may have died right after the end of a run. What it left is listed now, and not when the removal
         # is tried again: by then other runs may have begun.
         for file in self._secrets.files_of_others(going_on):
@@ -201,9 +201,9 @@ class Coordinator:
         """Return what needs a person's attention, in one text; None where all is well."""
         runs = self.loop.runs
         stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
-        aside = [f"{one.sentence}; {conflicts.WAY_BACK}" for one in self._set_aside]
+        aside = [f"{entry.sentence}; {conflicts.WAY_BACK}" for entry in self._set_aside]
         own = [self._warning] if self._warning else []
-        own += [str(one["sentence"]) for one in self._effects.document()]
+        own += [str(entry["sentence"]) for entry in self._effects.document()]
         return "; ".join([*own, *aside, *stopped, *self._troubles()]) or None
 
     def _troubles(self) -> list[str]:
@@ -283,7 +283,7 @@ class Coordinator:
                 with disk.explained(self.paths.state_dir):
                     self._messenger.save(run.run_id, recipients)  # their tokens may be new
                 return run, False
-        conflicts.refuse_start(plan, runs, {one.name: one.run_id for one in self._set_aside})
+        conflicts.refuse_start(plan, runs, {entry.name: entry.run_id for entry in self._set_aside})
         now = time.monotonic()
         run_id = self.journal.next_run_id(plan.name)
         run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch, owner=self.owner)
@@ -417,7 +417,7 @@ class Coordinator:
         """Return the document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
         run = self.find(name)
         causes: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
-        account = self._accounts.of(run.run_id)
+        account = self._accounts.account(run.run_id)
         now = time.monotonic()
         shown = status.why_document(run, causes, now=now, halted=self.loop.halted, account=account)
         describe.add_outputs(shown, self._left_files.document(run))
@@ -440,17 +440,17 @@ class Coordinator:
         """List the files in the working directories of the run's tasks that match the patterns."""
         return outputs.listed(self.find(name), self._executor.lease, patterns, task)
 
-    def output(self, name: str, one: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
+    def output(self, name: str, wanted: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
         """Fetch a file that `outputs` has listed, or a part of it, to its place below a directory."""
         run = self.find(name)
-        if all(host.name != one.host for host in run.plan.hosts):
-            raise UsageError(f"{run.run_id} has no host {one.host!r}")
+        if all(host.name != wanted.host for host in run.plan.hosts):
+            raise UsageError(f"{run.run_id} has no host {wanted.host!r}")
 
         def bring(link: Asks) -> Part:
-            return outputs.bring(link, run, one, directory, sha256=sha256, replace=replace)
+            return outputs.bring(link, run, wanted, directory, sha256=sha256, replace=replace)
 
-        with self._fetching[run.run_id], outputs.explained(one, directory):
-            return self._executor.lease(run, one.host, bring)
+        with self._fetching[run.run_id], outputs.explained(wanted, directory):
+            return self._executor.lease(run, wanted.host, bring)
 
     def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
         """List or read the checkpoints of a run, pin, unpin or remove one, or go back to one. It blocks."""

@@ -133,9 +133,9 @@ class Backlog:
 
     def decided(self, happened: Sequence[tuple[str, Event]]) -> None:
         """Forget events that were decided. A newer report of a host replaces the one that is held."""
-        for one in happened:
-            run_id, event = one
+        for item in happened:
+            run_id, event = item
             if isinstance(event, HostReported):
                 self._reports.pop((run_id, event.host), None)
-            elif self._events and self._events[0] is one:
+            elif self._events and self._events[0] is item:
                 self._events.popleft()

@@ -320,8 +320,8 @@ class Loop:
         with self._journal.together():
             yield
         decided, self._decided = self._decided, []
-        for one in decided:
-            self._carry_out(one)
+        for turn in decided:
+            self._carry_out(turn)
 
     def _keep(self, before: Run, event: Event, decision: Decision) -> int:
         """Journal a decision before its actions are carried out. Return the number of the entry."""

@@ -52,7 +52,7 @@ def redacted(text: str, url: str) -> str:
     rest = url.partition("://")[2]
     for form in (rest, unquote(rest)):
         parts |= {form, *re.split(r"[/:@?&=#,;+\s]+", form)}
-    for part in sorted((one for one in parts if len(one) >= 3), key=len, reverse=True):
+    for part in sorted((text_part for text_part in parts if len(text_part) >= 3), key=len, reverse=True):
         text = text.replace(part, "…")
     return plain(text)[:REASON_MAX]
 

@@ -82,7 +82,7 @@ class LeftFiles:
     def is_fetching(self, run_id: str) -> bool:
         """Return whether files of the run are being fetched. That ends by itself, since each request has a timeout."""
         with self._lock:
-            return any(of == run_id for of, _ in self._under_way)
+            return any(fetched_run == run_id for fetched_run, _ in self._under_way)
 
     def _end(self, link: Asks | None, run: Run, host: str) -> None:
         on_host: OfHost = {"tasks": [], "problems": []}
@@ -145,7 +145,7 @@ class LeftFiles:
         problems = [f"{host}: {output.to}: {beyond[output.to]}" for output in wanted if output.to in beyond]
         if wanted:
             outputs.own_directory(os.path.dirname(directory))
-        for output in sorted(wanted, key=lambda one: one.file["bytes"]):
+        for output in sorted(wanted, key=lambda each: each.file["bytes"]):
             if output.to in beyond:
                 continue
             try:

@@ -119,25 +119,25 @@ class Messenger:
     def _work(self) -> None:
         # First queue the messages that the coordinator before could not deliver
         unsent, self._unsent = self._unsent, []
-        for one in unsent:
+        for entry in unsent:
             with contextlib.suppress(KeyError, TypeError):
-                message = Message(**{key: str(one["message"][key]) for key in Message.FIELDS})
-                self._put(str(one["of"]), str(one["name"]), message)
+                message = Message(**{key: str(entry["message"][key]) for key in Message.FIELDS})
+                self._put(str(entry["of"]), str(entry["name"]), message)
         self.send_due()
 
     def send_due(self) -> None:
         """Read new events, and send the messages that are due."""
         due: list[Notice] = []
         before, ended = (self._seq, self._desk), set(self._ended)
-        for one in self._news():
-            self._desk, notice = notices.throttle(self._desk, one, self._now())
+        for latest in self._news():
+            self._desk, notice = notices.throttle(self._desk, latest, self._now())
             due += [notice] if notice is not None else []
         self._desk, more = notices.due(self._desk, self._now())
         given = [self._notify(notice) for notice in (*due, *more)]
         self._notify_of_head()
         if any(given) or (self._seq, self._desk) != before:
             self._keep()
-        owed = {of for (of, _), recipient in self._recipients.items() if recipient.unsent()}
+        owed = {owner_run for (owner_run, _), recipient in self._recipients.items() if recipient.unsent()}
         for run_id in ended - owed:
             self._secrets.remove(run_id)
             self._ended.discard(run_id)
@@ -186,16 +186,16 @@ class Messenger:
             for name in services(list(own.to)):
                 self._give(notice, name, "", title, body)
 
-    def _give(self, notice: Notice, name: str, of: str, title: str, body: str) -> None:
+    def _give(self, notice: Notice, name: str, owner_run: str, title: str, body: str) -> None:
         level = notices.LEVELS.get(notice.kind, "warning")
-        self._put(of, name, Message(notice.last.run_id, title, body, level))
+        self._put(owner_run, name, Message(notice.last.run_id, title, body, level))
 
-    def _put(self, of: str, name: str, message: Message) -> None:
-        key = (of, name)
+    def _put(self, owner_run: str, name: str, message: Message) -> None:
+        key = (owner_run, name)
         recipient = self._recipients.get(key)
         if recipient is None:
             recipient = self._recipients[key] = Recipient(
-                name, lambda: self._url(of, name), self._failed, self._keep, send=self._send
+                name, lambda: self._url(owner_run, name), self._failed, self._keep, send=self._send
             )
         recipient.put(message)
 
@@ -220,10 +220,10 @@ class Messenger:
             log.error("%s: its recipients cannot be read: %s", run_id, e)
             return {}
 
-    def _url(self, of: str, name: str) -> str | None:
+    def _url(self, owner_run: str, name: str) -> str | None:
         """Return the URL as it is now; None where there is no such recipient any more."""
-        if of:
-            return self._urls(of).get(name)
+        if owner_run:
+            return self._urls(owner_run).get(name)
         own = list(self._own("").to)
         return dict(zip(services(own), own, strict=True)).get(name)
 
@@ -232,14 +232,14 @@ class Messenger:
     def _keep(self) -> None:
         with self._lock:
             unsent = [
-                {"of": of, "name": name, "message": asdict(message)}
-                for (of, name), recipient in list(self._recipients.items())
+                {"of": owner_run, "name": name, "message": asdict(message)}
+                for (owner_run, name), recipient in list(self._recipients.items())
                 for message in recipient.unsent()
             ]
             held = [
-                {"kind": kind, "count": one.count, "last": asdict(one.last)}
-                for (_, kind), one in self._desk.items()
-                if one.last is not None
+                {"kind": kind, "count": each.count, "last": asdict(each.last)}
+                for (_, kind), each in self._desk.items()
+                if each.last is not None
             ]
             kept: dict[str, Any] = {
                 "owner": self._owner,
@@ -255,8 +255,8 @@ class Messenger:
 def _held(kept: Mapping[str, Any], now: float) -> notices.Desk:
     """Return the notices that the coordinator before held back. They are sent in a minute."""
     desk: dict[tuple[str, str], Held] = {}
-    for one in kept.get("held") or ():
+    for entry in kept.get("held") or ():
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            last = Happened(**one["last"])
-            desk[last.run_id, str(one["kind"])] = Held(now, int(one["count"]), last)
+            last = Happened(**entry["last"])
+            desk[last.run_id, str(entry["kind"])] = Held(now, int(entry["count"]), last)
     return desk

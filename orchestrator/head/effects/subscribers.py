@@ -51,9 +51,9 @@ class Failure:
 
     def sentence(self, now: float) -> str:
         """Say what did not happen, why, and what follows."""
-        of = f"{self.run_id}: " if self.run_id else ""
+        prefix = f"{self.run_id}: " if self.run_id else ""
         return (
-            f"{of}could not {self.name}: {self.error}; it is tried again every {RETRY_S:.0f} s, for "
+            f"{prefix}could not {self.name}: {self.error}; it is tried again every {RETRY_S:.0f} s, for "
             f"{duration(now - self.since_at)} now, and no run is touched by it"
         )
 
@@ -107,14 +107,14 @@ class Effects:
         now = self._now()
         return [
             {
-                "effect": one.name,
-                "run": one.run_id,
-                "error": one.error,
-                "age_s": round(now - one.since_at, 1),
-                "tries": one.tries,
-                "sentence": one.sentence(now),
+                "effect": failure.name,
+                "run": failure.run_id,
+                "error": failure.error,
+                "age_s": round(now - failure.since_at, 1),
+                "tries": failure.tries,
+                "sentence": failure.sentence(now),
             }
-            for one in list(self._failed.values())
+            for failure in list(self._failed.values())
         ]
 
     # -- the thread ----------------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ class Effects:
     def try_again(self) -> None:
         """Try again what has failed."""
         self._retry_at = None
-        for one in list(self._failed.values()):
-            self._do_all(one.name, one.run_id, one.calls)
+        for failure in list(self._failed.values()):
+            self._do_all(failure.name, failure.run_id, failure.calls)
 
     def _do(self, name: str, run_id: str, call: Callable[[], None]) -> None:
         """Make the call, after those of the same effect and run that failed before."""

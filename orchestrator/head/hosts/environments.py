@@ -102,7 +102,7 @@ class Maker:
         state = self._ask(link, host, {}, begin=False)
         if state["state"] == "ready":
             return True, state
-        wheels = self._wheels.of(state) if self._environment.offline else {}
+        wheels = self._wheels.fitting(state) if self._environment.offline else {}
         self._progress(f"{host.name}: makes an environment by {state['by']}, Python {state['python']} …")
         shown, shown_at = "", time.monotonic()
         state = self._ask(link, host, wheels, begin=True)

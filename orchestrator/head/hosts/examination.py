@@ -78,7 +78,7 @@ class Examined:
     @property
     def errors(self) -> list[Finding]:
         """Return what keeps the run from training."""
-        return [one for one in self.findings if one.level == "error"]
+        return [found_ for found_ in self.findings if found_.level == "error"]
 
 
 def examine(
@@ -259,7 +259,7 @@ class _Doctor:
     def _reach_all(self, met: Mapping[str, Met]) -> dict[str, list[Seen]]:
         """Return, by host, the results of its attempts to reach the others."""
 
-        def one(name: str) -> list[Seen] | None:
+        def reach_peers(name: str) -> list[Seen] | None:
             targets = [
                 target for other in met.values() if other.name != name for target in self._targets(other)
             ]
@@ -271,15 +271,15 @@ class _Doctor:
             self._progress(f"{name}: has tried to reach {counted(len(met) - 1, 'other')}")
             return seen
 
-        answers = at_once(one, list(met), self._within_s + 1)
+        answers = at_once(reach_peers, list(met), self._within_s + 1)
         return {name: seen for name, seen in answers.items() if seen is not None}
 
     def _bandwidths(self, met: Mapping[str, Met], addresses: Mapping[str, str]) -> list[Finding]:
         """Measure how much each host sends each other: a host is in one transfer at a time, so none shares its link."""
         busy = [
-            f"{run['run']} on {one.name}"
-            for one in met.values()
-            for run in one.runs
+            f"{run['run']} on {host.name}"
+            for host in met.values()
+            for run in host.runs
             if run["alive"] or run["driven"]
         ]
         if busy:
@@ -314,7 +314,7 @@ class _Doctor:
             for writers in ({b: a for a, b in pairs}, dict(pairs)):
                 if time.monotonic() < end_at:
                     answers = at_once(partial(get, writers), list(writers), self._within_s)
-                    rates.update({(writers[one], one): answers.get(one, late) for one in writers})
+                    rates.update({(writers[host], host): answers.get(host, late) for host in writers})
         findings = judgement.of_bandwidths(rates)
         if left := len(met) * (len(met) - 1) - len(rates):
             said = f"{left} of {left + len(rates)} transfers were not measured: the others took too long"
@@ -329,12 +329,17 @@ class _Doctor:
         other = met.health["reached_at"]
         addresses = [address] if other is None or not judgement.is_name(address) else [address, other]
         return [
-            {"host": met.name, "address": one, "ports": list(met.health["ports"]), "token": met.token}
-            for one in addresses
+            {
+                "host": met.name,
+                "address": each_address,
+                "ports": list(met.health["ports"]),
+                "token": met.token,
+            }
+            for each_address in addresses
         ]
 
     def _probe_all(self, names: Sequence[str]) -> dict[str, Facts | Finding]:
-        def one(name: str) -> Facts | Finding:
+        def probe_host(name: str) -> Facts | Finding:
             try:
                 return probe(self._links[name], self._run, name)
             except LinkDown as e:
@@ -342,7 +347,7 @@ class _Doctor:
             except OrderRefused as e:
                 return of_problem(e.problem, name)
 
-        answers = at_once(one, names, self._within_s)
+        answers = at_once(probe_host, names, self._within_s)
         said = f"its Python and its checkpoint directory have not answered for {duration(self._within_s)}"
         late = {
             name: finding("ssh.no-answer", f"{name}: {said}", name) for name in names if name not in answers
@@ -352,7 +357,7 @@ class _Doctor:
     def _import_all(self, names: Sequence[str]) -> dict[str, Imported | None]:
         """Have TensorFlow imported on all of these at once, and return how that went; None where it is not known."""
 
-        def one(name: str) -> Imported | None:
+        def import_there(name: str) -> Imported | None:
             host = self._plan.host(name)
             # CUDA's own order is another than that of nvidia-smi and the spec.
             gpus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, host.gpus))}
@@ -375,7 +380,7 @@ class _Doctor:
 
         if names:
             self._progress(f"{listed(names)}: importing TensorFlow …")
-        answers = at_once(one, names, IMPORT_S)
+        answers = at_once(import_there, names, IMPORT_S)
         return {name: answers.get(name) for name in names}
 
 
@@ -400,13 +405,13 @@ def at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) ->
     answers: dict[str, _T] = {}
     lock = threading.Lock()
 
-    def one(name: str) -> None:
+    def call(name: str) -> None:
         answer = work(name)
         with lock:
             answers[name] = answer
 
     threads = [
-        threading.Thread(target=one, args=(name,), daemon=True, name=f"examine-{name}") for name in names
+        threading.Thread(target=call, args=(name,), daemon=True, name=f"examine-{name}") for name in names
     ]
     for thread in threads:
         thread.start()
@@ -420,9 +425,9 @@ def at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) ->
 def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
     """Return how hosts differ that must not, and the processes of earlier runs that cannot be killed."""
     stuck = [
-        of_problem(host_state.stuck(name, "; ".join(each.sentence for each in one.unkillable)), name)
-        for name, one in facts.items()
-        if one.unkillable
+        of_problem(host_state.stuck(name, "; ".join(each.sentence for each in known.unkillable)), name)
+        for name, known in facts.items()
+        if known.unkillable
     ]
     hosts = [replace(host, facts=facts[host.name]) for host in run.hosts if host.name in facts]
     problems = (compatibility.differences(hosts), compatibility.unshared(run.plan.checkpoint, hosts))

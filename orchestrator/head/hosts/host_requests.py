@@ -37,7 +37,7 @@ def give_up(run: Run, host: str, *, at: float, gone: str) -> DrainRequested:
 
 def undrain(run: Run, host: str, *, at: float) -> UndrainRequested:
     """Let the host have tasks again. For an ended run, only a host that was given up can be let in."""
-    if not (run.phase.is_terminal and any(one.name == host and one.gone for one in run.hosts)):
+    if not (run.phase.is_terminal and any(known.name == host and known.gone for known in run.hosts)):
         _check_active(run, host)
     return UndrainRequested(at=at, host=host)
 

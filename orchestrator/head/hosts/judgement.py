@@ -70,49 +70,51 @@ def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding
     if whole:
         findings += [*_round_trips(met.values()), *_users(plan, met), *_writes(plan, met.values())]
         findings += _machines(met.values())
-    for one in met.values():
-        findings += _ports(plan, one)
+    for host in met.values():
+        findings += _ports(plan, host)
         if whole:
             findings += [
-                *_clock(one),
-                *_disks(plan, one),
-                *_limits(one),
-                *_proxies(plan, one),
-                *_gpus(plan, one),
+                *_clock(host),
+                *_disks(plan, host),
+                *_limits(host),
+                *_proxies(plan, host),
+                *_gpus(plan, host),
             ]
-            findings += [*_ssh(one), *_checkpoints(plan, one)]
+            findings += [*_ssh(host), *_checkpoints(plan, host)]
     return findings
 
 
 def _twice(met: Iterable[Met]) -> Iterator[Finding]:
     first: dict[tuple[object, ...], str] = {}
-    for one in met:
-        other = first.setdefault(one.machine, one.name)
-        if other != one.name:
-            said = f"{other} and {one.name} are one machine: they have the same boot id and the same host directory"
-            yield finding("host.twice", said, other, one.name)
+    for host in met:
+        other = first.setdefault(host.machine, host.name)
+        if other != host.name:
+            said = f"{other} and {host.name} are one machine: they have the same boot id and the same host directory"
+            yield finding("host.twice", said, other, host.name)
 
 
 def of_imports(plan: Plan, imported: Mapping[str, Imported | None]) -> list[Finding]:
     """Return how the import of TensorFlow went, and whether it sees the GPUs of the spec."""
     findings, fine = [], []
-    for name, one in imported.items():
+    for name, result in imported.items():
         gpus = len(plan.host(name).gpus)
-        if one is None:
+        if result is None:
             said = f"{name}: it is not known whether TensorFlow can be imported: the host did not answer"
             findings.append(finding("python.import-slow", said, name))
-        elif one["why"] is not None:
+        elif result["why"] is not None:
             findings.append(
-                finding("python.import-fails", f"{name}: `import tensorflow` fails: {one['why']}", name)
+                finding("python.import-fails", f"{name}: `import tensorflow` fails: {result['why']}", name)
             )
-        elif one["gpus"] is None or one["seconds"] > SLOW_IMPORT_S:
-            ended = "has not ended after" if one["gpus"] is None else "takes"
-            said = f"{name}: `import tensorflow` {ended} {duration(one['seconds'])}"
+        elif result["gpus"] is None or result["seconds"] > SLOW_IMPORT_S:
+            ended = "has not ended after" if result["gpus"] is None else "takes"
+            said = f"{name}: `import tensorflow` {ended} {duration(result['seconds'])}"
             findings.append(finding("python.import-slow", said, name))
         else:
-            fine.append(f"{duration(one['seconds'])} on {name}")
-        if one is not None and one["gpus"] is not None and one["gpus"] < gpus:
-            said = f"{name}: TensorFlow sees {one['gpus']} of the {counted(gpus, 'GPU')} that the spec names"
+            fine.append(f"{duration(result['seconds'])} on {name}")
+        if result is not None and result["gpus"] is not None and result["gpus"] < gpus:
+            said = (
+                f"{name}: TensorFlow sees {result['gpus']} of the {counted(gpus, 'GPU')} that the spec names"
+            )
             findings.append(finding("gpu.unseen", said, name))
     if fine:
         findings.append(finding("python.imports", f"`import tensorflow` takes {listed(fine)}"))
@@ -152,7 +154,7 @@ def _bits(bytes_per_s: float) -> str:
 def _writes(plan: Plan, met: Iterable[Met]) -> Iterator[Finding]:
     """Yield how fast the checkpoint directory is written, and where it is slow."""
     rates = sorted(
-        (rate, one.name) for one in met if (rate := one.health.get("write_bytes_per_s")) is not None
+        (rate, host.name) for host in met if (rate := host.health.get("write_bytes_per_s")) is not None
     )
     if plan.checkpoint is None or not rates:
         return
@@ -164,7 +166,7 @@ def _writes(plan: Plan, met: Iterable[Met]) -> Iterator[Finding]:
 
 def _round_trips(met: Iterable[Met]) -> list[Finding]:
     taken = sorted(
-        ((one.round_trip_s, one.name) for one in met if one.round_trip_s is not None), reverse=True
+        ((host.round_trip_s, host.name) for host in met if host.round_trip_s is not None), reverse=True
     )
     times = listed([f"{seconds * 1000:.1f} ms to {name} and back" for seconds, name in taken])
     return [finding("ssh.round-trip", f"an order takes {times}")] if taken else []
@@ -174,55 +176,53 @@ def _machines(met: Iterable[Met]) -> list[Finding]:
     """Return how much memory hosts have, and how tasks are ended there; nothing of hosts that do not say it."""
     groups = {True: "by control groups", False: "by their processes: no control group can be made"}
     said = [
-        f"{one.name} has {size(memory)} of memory ({size(free)} free), and ends tasks {groups[one.health['cgroups']]}"
-        for one in met
-        if (memory := one.health.get("memory_bytes")) is not None
-        and (free := one.health.get("memory_free_bytes")) is not None
-        and "cgroups" in one.health
+        f"{host.name} has {size(memory)} of memory ({size(free)} free), and ends tasks {groups[host.health['cgroups']]}"
+        for host in met
+        if (memory := host.health.get("memory_bytes")) is not None
+        and (free := host.health.get("memory_free_bytes")) is not None
+        and "cgroups" in host.health
     ]
     return [finding("host.machine", "; ".join(said))] if said else []
 
 
-def _ssh(one: Met) -> Iterator[Finding]:
-    startups, slow = one.health["startups"], one.hello.get("slow", {})
+def _ssh(host: Met) -> Iterator[Finding]:
+    startups, slow = host.health["startups"], host.hello.get("slow", {})
     if startups is not None and startups < STARTUPS_MIN:
-        said = (
-            f"{one.name}: its sshd drops logins once {counted(startups, 'other')} are under way (MaxStartups)"
-        )
-        yield finding("ssh.limits", said, one.name, level="warning")
-    if "printed" in one.hello:
-        said = f"{one.name}: the rc files of its login shell print {one.hello['printed']!r}"
-        yield finding("ssh.rc-files", said, one.name, level="warning")
+        said = f"{host.name}: its sshd drops logins once {counted(startups, 'other')} are under way (MaxStartups)"
+        yield finding("ssh.limits", said, host.name, level="warning")
+    if "printed" in host.hello:
+        said = f"{host.name}: the rc files of its login shell print {host.hello['printed']!r}"
+        yield finding("ssh.rc-files", said, host.name, level="warning")
     if "shell_s" in slow:
-        said = f"{one.name}: the rc files of its login shell take {duration(slow['shell_s'])}"
-        yield finding("ssh.rc-files", said, one.name, level="warning")
+        said = f"{host.name}: the rc files of its login shell take {duration(slow['shell_s'])}"
+        yield finding("ssh.rc-files", said, host.name, level="warning")
 
 
-def _checkpoint_directory(plan: Plan, one: Met) -> Directory | None:
+def _checkpoint_directory(plan: Plan, host: Met) -> Directory | None:
     wanted = plan.checkpoint.dir if plan.checkpoint is not None else None
-    return next((each for each in one.health["directories"] if each["path"] == wanted), None)
+    return next((each for each in host.health["directories"] if each["path"] == wanted), None)
 
 
-def _checkpoints(plan: Plan, one: Met) -> Iterator[Finding]:
-    directory = _checkpoint_directory(plan, one)
+def _checkpoints(plan: Plan, host: Met) -> Iterator[Finding]:
+    directory = _checkpoint_directory(plan, host)
     if directory is None:
         return
     path = directory["path"]
     for place, owner in ((path, directory["owner"]), (f"{path}/.orch", directory["own"])):
         if owner is not None and not owner["writable"]:
-            said = f"{one.name}: {place} belongs to {_user(owner)}, and orch is {_me(one)} there"
-            yield finding("storage.owner", said, one.name)
+            said = f"{host.name}: {place} belongs to {_user(owner)}, and orch is {_me(host)} there"
+            yield finding("storage.owner", said, host.name)
     harm = list(_harm(directory["nfs"]))
     if harm:
-        yield finding("storage.nfs", f"{one.name}: the NFS mount of {path} has {listed(harm)}", one.name)
+        yield finding("storage.nfs", f"{host.name}: the NFS mount of {path} has {listed(harm)}", host.name)
 
 
 def _user(owner: Owner) -> str:
     return f"{owner['user']} (uid {owner['uid']}, mode {owner['mode']:04o})"
 
 
-def _me(one: Met) -> str:
-    return f"{one.hello['user']} (uid {one.health['uid']})"
+def _me(host: Met) -> str:
+    return f"{host.hello['user']} (uid {host.health['uid']})"
 
 
 def _harm(options: Iterable[str]) -> Iterator[str]:
@@ -247,111 +247,111 @@ def _users(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
             hosts.setdefault(met[name].health["uid"], []).append(met[name])
     if len(hosts) < 2:
         return []
-    users = "; ".join(f"{_me(all_[0])} on {listed([one.name for one in all_])}" for all_ in hosts.values())
-    seen = [_checkpoint_directory(plan, one) for all_ in hosts.values() for one in all_]
+    users = "; ".join(f"{_me(all_[0])} on {listed([host.name for host in all_])}" for all_ in hosts.values())
+    seen = [_checkpoint_directory(plan, host) for all_ in hosts.values() for host in all_]
     owner = next((each["owner"] for each in seen if each is not None and each["owner"] is not None), None)
     whose = f"; it belongs to {_user(owner)}" if owner is not None else ""
     return [finding("storage.users", f"the hosts write {plan.checkpoint.dir} as {users}{whose}")]
 
 
-def _ports(plan: Plan, one: Met) -> Iterator[Finding]:
+def _ports(plan: Plan, host: Met) -> Iterator[Finding]:
     first, last = plan.ports
-    free, needed = one.health["ports_free"], ports_needed(plan)
-    if free < needed and one.name in plan.hosts_used:
+    free, needed = host.health["ports_free"], ports_needed(plan)
+    if free < needed and host.name in plan.hosts_used:
         said = (
-            f"{one.name}: {free} of the ports {first}-{last} are free, and the run needs {needed}; busy are "
-            f"{listed([str(port) for port in one.health['ports_busy']])}"
+            f"{host.name}: {free} of the ports {first}-{last} are free, and the run needs {needed}; busy are "
+            f"{listed([str(port) for port in host.health['ports_busy']])}"
         )
-        yield finding("net.ports-busy", said, one.name)
-    outgoing = one.health["outgoing"]
+        yield finding("net.ports-busy", said, host.name)
+    outgoing = host.health["outgoing"]
     if outgoing is not None and first <= outgoing[1] and outgoing[0] <= last:
         range_ = f"its range of outgoing connections, {outgoing[0]}-{outgoing[1]}"
-        said = f"{one.name}: `ports: {first}-{last}` lies in {range_}"
-        yield finding("net.ports-outgoing", said, one.name)
+        said = f"{host.name}: `ports: {first}-{last}` lies in {range_}"
+        yield finding("net.ports-outgoing", said, host.name)
 
 
-def _gpus_of(plan: Plan, one: Met) -> list[tuple[int, GpuState]]:
+def _gpus_of(plan: Plan, host: Met) -> list[tuple[int, GpuState]]:
     """Return the GPUs of a host that the spec gives to the run, with their numbers."""
-    gpus = one.health.get("gpus", [])
-    return [(number, gpus[number]) for number in plan.host(one.name).gpus if number < len(gpus)]
+    gpus = host.health.get("gpus", [])
+    return [(number, gpus[number]) for number in plan.host(host.name).gpus if number < len(gpus)]
 
 
 def _gpus_differ(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
     hosts: dict[str, list[str]] = {}
-    for one in met.values():
-        for name in dict.fromkeys(gpu["name"] for _, gpu in _gpus_of(plan, one)):
-            hosts.setdefault(name, []).append(one.name)
+    for host in met.values():
+        for name in dict.fromkeys(gpu["name"] for _, gpu in _gpus_of(plan, host)):
+            hosts.setdefault(name, []).append(host.name)
     if len(hosts) < 2:
         return []
     cards = "; ".join(f"{name} on {listed(names)}" for name, names in hosts.items())
     return [finding("gpu.differs", f"the GPUs of the run differ: {cards}")]
 
 
-def _gpus(plan: Plan, one: Met) -> Iterator[Finding]:
-    for number, gpu in _gpus_of(plan, one):
+def _gpus(plan: Plan, host: Met) -> Iterator[Finding]:
+    for number, gpu in _gpus_of(plan, host):
         if gpu["ecc_errors"]:
             said = (
-                f"{one.name}: GPU {number} has had {counted(gpu['ecc_errors'], 'uncorrected memory error')}"
+                f"{host.name}: GPU {number} has had {counted(gpu['ecc_errors'], 'uncorrected memory error')}"
             )
-            yield finding("gpu.unwell", said, one.name)
+            yield finding("gpu.unwell", said, host.name)
         if gpu["xids"]:
-            said = f"{one.name}: the driver has reported errors of GPU {number} since the boot: Xid "
-            yield finding("gpu.unwell", said + ", ".join(map(str, gpu["xids"])), one.name)
+            said = f"{host.name}: the driver has reported errors of GPU {number} since the boot: Xid "
+            yield finding("gpu.unwell", said + ", ".join(map(str, gpu["xids"])), host.name)
         if gpu["slowed"]:
-            said = f"{one.name}: the hardware slows GPU {number} down, for {gpu['slowed']}"
-            yield finding("gpu.unwell", said, one.name)
+            said = f"{host.name}: the hardware slows GPU {number} down, for {gpu['slowed']}"
+            yield finding("gpu.unwell", said, host.name)
 
 
-def _clock(one: Met) -> list[Finding]:
+def _clock(host: Met) -> list[Finding]:
     clock = HostClock()
-    clock.add_sample(one.health["time"], one.asked_at, one.answered_at)
-    return [finding("host.clock", f"{one.name}: {clock.sentence}", one.name)] if clock.is_off else []
+    clock.add_sample(host.health["time"], host.asked_at, host.answered_at)
+    return [finding("host.clock", f"{host.name}: {clock.sentence}", host.name)] if clock.is_off else []
 
 
-def _disks(plan: Plan, one: Met) -> Iterator[Finding]:
+def _disks(plan: Plan, host: Met) -> Iterator[Finding]:
     temporary = plan.env.get("TMPDIR")
     data = plan.checkpoint.dir if plan.checkpoint is not None else None
-    for directory in one.health["directories"]:
+    for directory in host.health["directories"]:
         path, free, files = directory["path"], directory["free_bytes"], directory["free_files"]
         if path == temporary and directory["why"] is None and not directory["exists"]:
-            said = f"{one.name}: {path}, the TMPDIR of `env:`, does not exist"
-            yield finding("storage.missing", said, one.name)
+            said = f"{host.name}: {path}, the TMPDIR of `env:`, does not exist"
+            yield finding("storage.missing", said, host.name)
         if directory["why"] is not None:
-            yield finding("storage.read-only", f"{one.name}: {path}: {directory['why']}", one.name)
+            yield finding("storage.read-only", f"{host.name}: {path}: {directory['why']}", host.name)
         elif directory["read_only"]:
-            said = f"{one.name}: {path} lies on a file system that is read-only"
-            yield finding("storage.read-only", said, one.name)
-        save = (one.health.get("save_bytes") or 0) if path == data else 0
+            said = f"{host.name}: {path} lies on a file system that is read-only"
+            yield finding("storage.read-only", said, host.name)
+        save = (host.health.get("save_bytes") or 0) if path == data else 0
         if free is not None and free < max(FREE_BYTES_MIN, SAVES_MIN * save):
             takes = f", and its newest checkpoint takes {size(save)}" if save else ""
-            yield finding("storage.space", f"{one.name}: {path} has {size(free)} left{takes}", one.name)
+            yield finding("storage.space", f"{host.name}: {path} has {size(free)} left{takes}", host.name)
         if files is not None and files < FREE_FILES_MIN:
-            said = f"{one.name}: {path} has room for {files} more files only"
-            yield finding("storage.space", said, one.name)
+            said = f"{host.name}: {path} has room for {files} more files only"
+            yield finding("storage.space", said, host.name)
         if directory["noexec"] and path != data:
-            said = f"{one.name}: {path} lies on a file system that is mounted with noexec"
-            yield finding("storage.noexec", said, one.name)
+            said = f"{host.name}: {path} lies on a file system that is mounted with noexec"
+            yield finding("storage.noexec", said, host.name)
 
 
-def _limits(one: Met) -> Iterator[Finding]:
-    files = one.health["open_files"]
+def _limits(host: Met) -> Iterator[Finding]:
+    files = host.health["open_files"]
     if files is not None and files < OPEN_FILES_MIN:
-        yield finding("host.open-files", f"{one.name}: {files} files may be open at once", one.name)
-    processes = one.health["processes"]
+        yield finding("host.open-files", f"{host.name}: {files} files may be open at once", host.name)
+    processes = host.health["processes"]
     if processes is not None and processes < PROCESSES_MIN:
-        said = f"{one.name}: {_me(one)} may have {processes} processes, threads included"
-        yield finding("host.processes", said, one.name)
-    if one.hello["warning"]:
-        yield finding("host.ends-at-logout", f"{one.name}: {one.hello['warning']}", one.name)
+        said = f"{host.name}: {_me(host)} may have {processes} processes, threads included"
+        yield finding("host.processes", said, host.name)
+    if host.hello["warning"]:
+        yield finding("host.ends-at-logout", f"{host.name}: {host.hello['warning']}", host.name)
 
 
-def _proxies(plan: Plan, one: Met) -> list[Finding]:
-    proxies = one.health["proxies"]
+def _proxies(plan: Plan, host: Met) -> list[Finding]:
+    proxies = host.health["proxies"]
     if not proxies or len(plan.hosts_used) < 2:
         return []
     settings = ", ".join(f"{name}={value}" for name, value in proxies.items())
-    said = f"{one.name}: tasks get {settings}; no_grpc_proxy keeps it out of connections between the hosts"
-    return [finding("net.proxy", said, one.name)]
+    said = f"{host.name}: tasks get {settings}; no_grpc_proxy keeps it out of connections between the hosts"
+    return [finding("net.proxy", said, host.name)]
 
 
 def of_pairs(
@@ -377,15 +377,15 @@ def of_pairs(
     for peer in met:
         address = plan.host(peer).peer_address
         attempts = {
-            name: [one for one in results if one["host"] == peer]
+            name: [result for result in results if result["host"] == peer]
             for name, results in seen.items()
             if name != peer
         }
         judged = _of_peer(plan, peer, address, attempts)
-        better = _better(address, attempts) if any(one.level == "error" for one in judged) else None
+        better = _better(address, attempts) if any(result.level == "error" for result in judged) else None
         if better is not None:
             addresses[peer] = better
-            judged = [_replaced(one, better) for one in judged]
+            judged = [_replaced(result, better) for result in judged]
         findings += judged
     return findings, addresses
 
@@ -393,24 +393,28 @@ def of_pairs(
 def _better(address: str, attempts: Mapping[str, Sequence[Seen]]) -> str | None:
     """Return the other address by which all hosts reached it; None where there is none."""
     fine = [
-        {one["address"] for one in results if one["outcome"] == "fine" and one["address"] != address}
+        {
+            result["address"]
+            for result in results
+            if result["outcome"] == "fine" and result["address"] != address
+        }
         for results in attempts.values()
     ]
     common = set.intersection(*fine) if fine else set()
     return min(common, default=None)
 
 
-def _replaced(one: Finding, address: str) -> Finding:
-    said = f"{one.message}; its peers are given {address}, by which they reach it"
-    hint = f"write `address: {address}` or `data_address: {address}` of {one.peer}, and it is not looked for again"
-    return finding(one.id, said, one.host, one.peer, level="warning", hint=hint)
+def _replaced(original: Finding, address: str) -> Finding:
+    said = f"{original.message}; its peers are given {address}, by which they reach it"
+    hint = f"write `address: {address}` or `data_address: {address}` of {original.peer}, and it is not looked for again"
+    return finding(original.id, said, original.host, original.peer, level="warning", hint=hint)
 
 
 def _of_peer(plan: Plan, peer: str, address: str, attempts: Mapping[str, Sequence[Seen]]) -> list[Finding]:
     """Return why a host is not reached by the address in the plan: one finding for all hosts with the same result."""
     same: dict[tuple[str, str], list[str]] = {}
     for name, results in attempts.items():
-        mine = next((one for one in results if one["address"] == address), None)
+        mine = next((result for result in results if result["address"] == address), None)
         what = _what(peer, address, mine)
         if what is not None:
             same.setdefault(what, []).append(name)
@@ -435,7 +439,7 @@ def _what(peer: str, address: str, seen: Seen | None) -> tuple[str, str] | None:
     if outcome == "no-name":
         return "net.name-unresolved", f"cannot resolve {address}, the address of {peer} in TF_CONFIG ({why})"
     resolved = seen["resolved"]
-    if resolved and all(_is_loopback(one) for one in resolved):
+    if resolved and all(_is_loopback(name) for name in resolved):
         where = (
             f"resolves to {resolved[0]} there" if is_name(address) else "is an address of each host itself"
         )

@@ -21,7 +21,7 @@ from orchestrator.head.effects.lookout import Lookout
 
 log = logging.getLogger(__name__)
 
-CHECK_EVERY_S = 3.0
+POLL_S = 3.0
 PATIENCE_S = 60.0
 """How long after a run's end, or its last fetch, hosts are kept for logs, outputs and proofs that do not come."""
 
@@ -76,7 +76,7 @@ class LentHosts:
         """By run and host, the identity that was drained last. Each is drained once, even if the drain is refused."""
         self._warned: dict[str, str] = {}
         self._ending = False
-        self._lookout = Lookout(self.check, CHECK_EVERY_S, name="lent-hosts", gap="lent hosts were not checked")
+        self._lookout = Lookout(self.check, POLL_S, name="lent-hosts", gap="lent hosts were not checked")
 
     def start(self) -> None:
         """Start the thread."""

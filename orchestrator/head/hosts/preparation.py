@@ -51,7 +51,7 @@ class SharedAnswers:
         self._lock = threading.Lock()
         self._kept: dict[Hashable, _Kept] = {}
 
-    def of(self, question: Hashable, find: Callable[[], T], *, fresh: bool = False) -> T:
+    def get(self, question: Hashable, find: Callable[[], T], *, fresh: bool = False) -> T:
         """Return the answer if it is younger than GOOD_FOR_S, or call `find`. With `fresh`, always call it."""
         with self._lock:
             self._forget_old()
@@ -132,19 +132,21 @@ def _refuse_leased(link: Asks, run: Run, name: str) -> None:
     if not conflicts.leased_gpus(run, name):
         return
     leases = link.ask(LEASE(orders.of_run(run)), timeout_s=PROBE_TIMEOUT_S).ok
-    problem = compatibility.leased([_holder(one) for one in leases["others"]])
+    problem = compatibility.leased([_holder(lease) for lease in leases["others"]])
     if problem is not None:
         raise OrderRefused(problem)
 
 
-def _holder(one: Leased) -> str:
+def _holder(lease: Leased) -> str:
     """Say who has the lease of a GPU, as far as that is known."""
-    user = f" of user {one['user']}" if one["user"] else ""
-    head = f", begun on {one['head']}" if one["head"] else ""
+    user = f" of user {lease['user']}" if lease["user"] else ""
+    head = f", begun on {lease['head']}" if lease["head"] else ""
     since = (
-        f", since {datetime.fromtimestamp(one['since'], UTC):%Y-%m-%d %H:%M:%S} UTC" if one["since"] else ""
+        f", since {datetime.fromtimestamp(lease['since'], UTC):%Y-%m-%d %H:%M:%S} UTC"
+        if lease["since"]
+        else ""
     )
-    return f"GPU {one['gpu']} is held by {one['run'] or 'a run'}{user}{head}{since}"
+    return f"GPU {lease['gpu']} is held by {lease['run'] or 'a run'}{user}{head}{since}"
 
 
 def probe(link: Asks, run: Run, name: str) -> Facts:
@@ -152,7 +154,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
     try:
         plan = run.plan
         script = _script(run)
-        source = None if run.code else _SHARED.of((run.run_id, script, "text"), lambda: needs.source(script))
+        source = None if run.code else _SHARED.get((run.run_id, script, "text"), lambda: needs.source(script))
         order = orders.probe(
             {
                 "run": run.run_id,
@@ -198,7 +200,7 @@ def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
     own_name = {"name": own["name"], "address": own["address"], "why": own["why"]}
     gpus, in_use, why_none = probed["gpus"], probed["gpus_in_use"], probed["gpus_why"]
     tensorflow, script = probed["versions"].get("tensorflow"), _script(run)
-    imported = _SHARED.of((run.run_id, script, "imports"), lambda: surely_imported(script, run.plan.root))
+    imported = _SHARED.get((run.run_id, script, "imports"), lambda: surely_imported(script, run.plan.root))
     problem = (
         compatibility.own_name(run.plan, own_name)
         or compatibility.gpus(run.plan, name, gpus, in_use, why_none)
@@ -260,7 +262,7 @@ def _needed(run: Run) -> dict[str, str]:
     if "PYTHONPATH" in run.plan.env or run.code:  # the code of a run that has begun is not that of now
         return {}
     script = _script(run)
-    return _SHARED.of((run.run_id, script, "modules"), lambda: needs.modules(script, run.plan.root))
+    return _SHARED.get((run.run_id, script, "modules"), lambda: needs.modules(script, run.plan.root))
 
 
 def _script(run: Run) -> str:
@@ -271,7 +273,7 @@ def _source(run: Run) -> str:
     """Return the source of the script; empty where it was removed after the run began."""
     script = _script(run)
     try:
-        return _SHARED.of((run.run_id, script, "sources"), lambda: "\n".join(sources(script, run.plan.root)))
+        return _SHARED.get((run.run_id, script, "sources"), lambda: "\n".join(sources(script, run.plan.root)))
     except OSError:
         if run.code:
             return ""
@@ -311,7 +313,7 @@ def _push(link: Asks, run: Run, name: str, pushed: Pushed) -> str:
 
 def _tree(run: Run, *, fresh: bool) -> list[codetree.CodeFile]:
     plan = run.plan
-    return _SHARED.of(
+    return _SHARED.get(
         (run.run_id, plan.workdir, "tree"),
         lambda: codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld),
         fresh=fresh,

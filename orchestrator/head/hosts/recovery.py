@@ -97,9 +97,9 @@ class Remembered:
 
     def newest(self, records: Iterable[Recorded]) -> Recorded | None:
         """Return the most recent of these records."""
-        of = {id(one.run): one for one in records}
-        run = rebuild.newest((one.version, one.run) for one in of.values())
-        return of[id(run)] if run is not None else None
+        by_run = {id(record.run): record for record in records}
+        run = rebuild.newest((record.version, record.run) for record in by_run.values())
+        return by_run[id(run)] if run is not None else None
 
     @property
     def reports(self) -> list[tuple[str, TaskReport]]:
@@ -130,17 +130,17 @@ def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Se
     asked = asker.ask([(host, [orders.runs(records=True)]) for host in wanted.values()], timeout_s=timeout_s)
     answers = {answer.host.connection: answer for answer in asked}
     runs_by_id = _collect(answers.values(), trusted, at)
-    for one in runs_by_id.values():
+    for seen in runs_by_id.values():
         # Rebuild a run, or say why it is not recovered
-        record = one.newest(one.records)
+        record = seen.newest(seen.records)
         if record is not None and record.run.phase.is_terminal:
-            _judge_ended(one, record, trusted, answers, at)
-        elif not one.lives_on:
-            one.why = f"nothing of it lives{_silent(answers)}: {_ends(one, at)}"
+            _judge_ended(seen, record, trusted, answers, at)
+        elif not seen.lives_on:
+            seen.why = f"nothing of it lives{_silent(answers)}: {_ends(seen, at)}"
         elif record is None:
-            one.why = "no host keeps a record of it that this orch understands"
+            seen.why = "no host keeps a record of it that this orch understands"
         else:
-            _rebuild(one, record, trusted, answers, at)
+            _rebuild(seen, record, trusted, answers, at)
     heard = [reply.ok["runs"] for answer in answers.values() for reply in answer.replies if reply.ok]
     epoch = max((_believed(run["epoch"]) for runs in heard for run in runs), default=0)
     if any(answer.unheard is not None for answer in answers.values()):
@@ -167,22 +167,22 @@ def _collect(answers: Iterable[Answer[KnownRuns]], trusted: Trusted, at: float) 
         for reply in answer.replies:
             for known in reply.ok["runs"] if reply.ok else ():
                 if known["directory"]:
-                    one = runs.setdefault(known["run"], Remembered(known["run"]))
-                    _add(one, answer.host, known, trusted, at)
+                    seen = runs.setdefault(known["run"], Remembered(known["run"]))
+                    _add(seen, answer.host, known, trusted, at)
     return runs
 
 
-def _add(one: Remembered, host: HostPlan, known: KnownRun, trusted: Trusted, at: float) -> None:
-    if not trusted.believes(host, one.run_id):
+def _add(seen: Remembered, host: HostPlan, known: KnownRun, trusted: Trusted, at: float) -> None:
+    if not trusted.believes(host, seen.run_id):
         return
-    one.epoch = max(one.epoch, _believed(known["epoch"]))
+    seen.epoch = max(seen.epoch, _believed(known["epoch"]))
     if known["epoch"] > EPOCH_BELIEVED_MAX:
-        one.fences[host.connection] = known["epoch"]
+        seen.fences[host.connection] = known["epoch"]
     if known["watched"]:
-        one.watched_on.add(host.name)
+        seen.watched_on.add(host.name)
     if known["alive"]:
-        one.lives_on.add(host.name)
-    one.reported[host.connection] = tuple(
+        seen.lives_on.add(host.name)
+    seen.reported[host.connection] = tuple(
         wire.task_report(task, at=at, unix_time=time.time())
         for task in known["tasks"]
         if task["generation"] <= _GENERATION_MAX
@@ -190,49 +190,49 @@ def _add(one: Remembered, host: HostPlan, known: KnownRun, trusted: Trusted, at:
     record = records.read(known["record"])
     if (
         record is not None
-        and record[-1].run_id == one.run_id
+        and record[-1].run_id == seen.run_id
         and record[-1].generation_last <= _GENERATION_MAX
     ):
-        one.records.append(Recorded(host.name, *record))
+        seen.records.append(Recorded(host.name, *record))
 
 
 def _judge_ended(
-    one: Remembered,
+    seen: Remembered,
     record: Recorded,
     trusted: Trusted,
     answers: Mapping[HostPlan, Answer[KnownRuns]],
     at: float,
 ) -> None:
     """Say how the run ended. If other hosts say that it goes on, a person may adopt it: one host cannot end it."""
-    one.phase = record.run.phase.value
-    why = f"it has ended: {one.phase}: {record.run.reason}"
-    if one.lives_on:
-        why += f"; what is left of it lives on {listed(sorted(one.lives_on))}, and `orch gc` removes it"
-    going_on = one.newest(
-        other for other in one.records if other.host in one.lives_on and not other.run.phase.is_terminal
+    seen.phase = record.run.phase.value
+    why = f"it has ended: {seen.phase}: {record.run.reason}"
+    if seen.lives_on:
+        why += f"; what is left of it lives on {listed(sorted(seen.lives_on))}, and `orch gc` removes it"
+    going_on = seen.newest(
+        other for other in seen.records if other.host in seen.lives_on and not other.run.phase.is_terminal
     )
     if going_on is not None:
-        _rebuild(one, going_on, trusted, answers, at)
-    if one.run is not None:
+        _rebuild(seen, going_on, trusted, answers, at)
+    if seen.run is not None:
         why += (
-            f"; {record.host} says that it has ended and {listed(sorted(one.lives_on - {record.host}))} does not: "
-            f"`--take-over {one.run_id}` adopts it"
+            f"; {record.host} says that it has ended and {listed(sorted(seen.lives_on - {record.host}))} does not: "
+            f"`--take-over {seen.run_id}` adopts it"
         )
-        one.phase = record.run.phase.value
-    one.why = why
+        seen.phase = record.run.phase.value
+    seen.why = why
 
 
 def _rebuild(
-    one: Remembered,
+    seen: Remembered,
     record: Recorded,
     trusted: Trusted,
     answers: Mapping[HostPlan, Answer[KnownRuns]],
     at: float,
 ) -> None:
-    end_it = f"`orch gc --even-alive {one.run_id}` ends what lives of it on {listed(sorted(one.lives_on))}"
-    plan = trusted.plan_of(one.run_id)
+    end_it = f"`orch gc --even-alive {seen.run_id}` ends its processes on {listed(sorted(seen.lives_on))}"
+    plan = trusted.plan_of(seen.run_id)
     if plan is None:
-        one.why = (
+        seen.why = (
             f"no spec of {record.run.plan.name} was named, and a host's record decides nothing here; "
             f"`--hosts FILE` with the spec that it was started from adopts it, {end_it}"
         )
@@ -240,22 +240,22 @@ def _rebuild(
     try:
         run = rebuild.vouched_for(record.run, plan)
     except rebuild.NotVouched as e:
-        one.why = (
+        seen.why = (
             f"the record on its host does not fit the spec of {plan.name}: {e}; nothing that only the record says is "
             f"started or contacted; the spec that it was started from adopts it, {end_it}"
         )
         return
     reported = rebuild.of_their_own(
-        run, {host.name: one.reported.get(host.connection, ()) for host in _answered(run, answers)}
+        run, {host.name: seen.reported.get(host.connection, ()) for host in _answered(run, answers)}
     )
     missing = rebuild.unaccounted(run, reported)
     if missing:
-        one.why = f"{', '.join(missing)} did not answer, and it is not known what runs there"
+        seen.why = f"{', '.join(missing)} did not answer, and it is not known what runs there"
         return
     run = rebuild.rebuilt(run, reported, at=at, written_at=record.written_at)
-    fenced = [replace(host, fence=one.fences.get(plan.host(host.name).connection, 0)) for host in run.hosts]
-    one.run = replace(run, epoch=one.epoch, hosts=tuple(fenced))
-    one.phase = one.run.phase.value
+    fenced = [replace(host, fence=seen.fences.get(plan.host(host.name).connection, 0)) for host in run.hosts]
+    seen.run = replace(run, epoch=seen.epoch, hosts=tuple(fenced))
+    seen.phase = seen.run.phase.value
 
 
 def _silent(answers: Mapping[HostPlan, Answer[KnownRuns]]) -> str:
@@ -263,9 +263,9 @@ def _silent(answers: Mapping[HostPlan, Answer[KnownRuns]]) -> str:
     return f" on the hosts that answered ({listed(sorted(silent))} did not)" if silent else ""
 
 
-def _ends(one: Remembered, at: float) -> str:
+def _ends(seen: Remembered, at: float) -> str:
     """Describe how the last tasks of a run ended, and what a person can do."""
-    lines = [_end(host, report, at) for host, report in one.reports]
+    lines = [_end(host, report, at) for host, report in seen.reports]
     more = [f"and {len(lines) - _NAMED_MAX} more"] if len(lines) > _NAMED_MAX else []
     ends = "; ".join([*lines[:_NAMED_MAX], *more]) or "it has no task there"
     return f"{ends}. `orch up` with its spec begins it again, from its last checkpoint where it has one"
@@ -290,10 +290,10 @@ def write(journal: Journal, chosen: Sequence[Remembered], *, epoch: int, at: flo
             time in which a person decided.
     """
     journal.raise_epoch(epoch)
-    for one in chosen:
-        if one.run is None:
+    for seen in chosen:
+        if seen.run is None:
             continue
-        run = one.run
+        run = seen.run
         living = sum(task.phase.may_live for task in run.tasks)
         message = (
             f"{run.run_id}: the journal was lost; rebuilt from its hosts in generation {run.generation}, "

@@ -84,7 +84,7 @@ def survey(
         fields: orders.Probe = {"run": run.run_id, "epoch": 1, "python": python, "checkpoint_dir": directory}
         return link.ask(requests.probe(fields), timeout_s=CHECK_S).ok
 
-    def one(host: str) -> Surveyed:
+    def ask_host(host: str) -> Surveyed:
         plan = by_name[host]
         try:
             with leased(plan, transports[plan.transport], bundle, run.run_id, watch) as link:
@@ -103,7 +103,7 @@ def survey(
             return None
         return surveyed["checkpoint_share"] if surveyed["checkpoint_writable"] else None
 
-    answers = at_once(one, list(by_name), 3 * CHECK_S)
+    answers = at_once(ask_host, list(by_name), 3 * CHECK_S)
     late = f"it has not answered for {duration(3 * CHECK_S)}"
     surveyed = tuple(answers.get(host) or Surveyed(by_name[host], why=late) for host in by_name)
     heard = [each.host.name for each in surveyed if each.why is None]

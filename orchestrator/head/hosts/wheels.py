@@ -34,7 +34,7 @@ class Wheels:
         self._progress = progress
         self._lock = threading.Lock()
 
-    def of(self, host: EnvironmentState) -> dict[str, tuple[str, str]]:
+    def fitting(self, host: EnvironmentState) -> dict[str, tuple[str, str]]:
         """Return the path and SHA-256 of each wheel that such a host needs, by its name. Raises OrderRefused."""
         version = ".".join(host["python"].split(".")[:2])
         name = f"{self._environment.key('')}-{version}-{host['libc']}-{host['machine']}"

@@ -305,11 +305,11 @@ class Journal:
         )
         return len(state)
 
-    def note_set_aside(self, one: Unreadable) -> None:
+    def note_set_aside(self, lost: Unreadable) -> None:
         """Add an event that a run was set aside. The run's state is left as it is."""
-        note = (NoteKind.RUN_SET_ASIDE.value, None, 0, one.sentence, json.dumps({"why": one.why}))
+        note = (NoteKind.RUN_SET_ASIDE.value, None, 0, lost.sentence, json.dumps({"why": lost.why}))
         with self._transaction():
-            self._db.execute(_INSERT_EVENT, _summed((self._clock(), one.run_id, one.name, *note, None)))
+            self._db.execute(_INSERT_EVENT, _summed((self._clock(), lost.run_id, lost.name, *note, None)))
 
     def write_off(self, run_id: str) -> None:
         """Mark a run as ended that cannot be read, and that has no living process. Its state is left as it is."""
@@ -330,7 +330,7 @@ class Journal:
             f"SELECT {COLUMNS} FROM runs WHERE ended IS NOT NULL AND run_id NOT IN ({_NEWEST_ENDED})",
             (ended_max,),
         )
-        forgotten = [one.run.run_id for one in contents_of(rows, self._since).kept if not unproven(one.run)]
+        forgotten = [old.run.run_id for old in contents_of(rows, self._since).kept if not unproven(old.run)]
         for run_id in forgotten:  # one run at a time, so that another writer need not wait for all of them
             with self._transaction():
                 for table in ("events", "journal", "runs"):
@@ -344,7 +344,7 @@ class Journal:
         """Return all runs that have not ended, or whose end is unproven, and the newest others; oldest first."""
         newest = {run_id for (run_id,) in self._read(_NEWEST_ENDED, (ended_max,))}
         kept = self.contents().kept
-        return [one for one in kept if one.ended is None or one.run.run_id in newest or unproven(one.run)]
+        return [run for run in kept if run.ended is None or run.run.run_id in newest or unproven(run.run)]
 
     def contents(self) -> Contents:
         """Return every run, and those that cannot be read."""

@@ -30,7 +30,7 @@ def peek(path: str) -> Contents:
             if behind is not None:
                 raise damaged(path, behind)
             rows = db.execute(f"SELECT {COLUMNS} FROM runs ORDER BY rowid").fetchall()
-            known = contents_of(rows, lambda *of: db.execute(SINCE, of).fetchall())
+            known = contents_of(rows, lambda *arguments: db.execute(SINCE, arguments).fetchall())
             owner = db.execute("SELECT value FROM meta WHERE key = 'owner'").fetchone()
     except sqlite3.Error as e:
         raise error_of(path, e) from e
@@ -48,9 +48,9 @@ def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
             check_meta(db, path)
             known = db.execute("SELECT run_id, name FROM runs ORDER BY rowid").fetchall()
-            run_ids = [run_id for run_id, of in known if name in (run_id, of)]
+            run_ids = [run_id for run_id, run_name in known if name in (run_id, run_name)]
             if not run_ids:
-                names = ", ".join(dict.fromkeys(of for _, of in known))
+                names = ", ".join(dict.fromkeys(run_name for _, run_name in known))
                 raise UsageError(
                     f"the journal has no run {name!r}", hint=f"it has: {names}" if names else None
                 )

@@ -57,7 +57,7 @@ class Contents:
     @property
     def set_aside(self) -> tuple[Unreadable, ...]:
         """Return the unreadable runs that may still go on."""
-        return tuple(one for one in self.unreadable if one.ended is None)
+        return tuple(run for run in self.unreadable if run.ended is None)
 
 
 COLUMNS = "run_id, name, created, ended, written_at, state, ended_seq, state_seq, sum"

@@ -186,9 +186,9 @@ class Conversation:
         with self._lock:
             self._ended.set()
             waiting, self._waiting = self._waiting, {}
-        for one in waiting.values():
-            if one.future is not None:
-                one.future.set_exception(self._broke())
+        for pending in waiting.values():
+            if pending.future is not None:
+                pending.future.set_exception(self._broke())
 
     def last_words(self) -> str:
         """Return the last line on stderr since the hello; empty if there is none."""

@@ -11,13 +11,13 @@ from orchestrator.protocol.orders import Claimed, KnownRun, KnownRuns
 
 def driven(host: str, answer: KnownRuns) -> list[Driven]:
     """Return the runs that a host knows, and the run that its checkpoint directory belongs to."""
-    runs = [_of_run(host, one) for one in answer["runs"]]
+    runs = [_of_run(host, known) for known in answer["runs"]]
     stamp = answer.get("checkpoint")
     # A run that was released on this host is not driven any more, although its stamp is still in the directory.
     over = {
-        one["run"]
-        for one in answer["runs"]
-        if one["claim"] is not None and (not one["alive"] and one["watched_ago_s"] is None)
+        known["run"]
+        for known in answer["runs"]
+        if known["claim"] is not None and (not known["alive"] and known["watched_ago_s"] is None)
     }
     if stamp is not None and stamp["driven"] and stamp["claim"]["run"] not in over:
         claim = stamp["claim"]
@@ -37,34 +37,34 @@ def driven(host: str, answer: KnownRuns) -> list[Driven]:
     return runs
 
 
-def _of_run(host: str, one: KnownRun) -> Driven:
-    claim = one["claim"]
+def _of_run(host: str, known: KnownRun) -> Driven:
+    claim = known["claim"]
     return Driven(
-        run_id=one["run"],
+        run_id=known["run"],
         # A run id is its name, the day and the time.
-        name=claim["name"] if claim is not None else one["run"].rsplit("-", 2)[0],
+        name=claim["name"] if claim is not None else known["run"].rsplit("-", 2)[0],
         owner=owner_of(claim) if claim is not None else None,
         since=_since(claim) if claim is not None else "",
         checkpoint_dir=claim["checkpoint_dir"] if claim is not None else None,
-        evidence=_evidence(one),
+        evidence=_evidence(known),
         where=host,
-        epoch=one["epoch"],
+        epoch=known["epoch"],
     )
 
 
-def _evidence(one: KnownRun) -> str:
+def _evidence(known: KnownRun) -> str:
     """Return the evidence that the run goes on there; empty where there is none."""
     evidence = []
-    if one["alive"]:
-        living = [task for task in one["tasks"] if task["alive"]]
+    if known["alive"]:
+        living = [task for task in known["tasks"] if task["alive"]]
         steps = [task["global_step"] for task in living if task.get("global_step") is not None]
         at = f" at step {max(step for step in steps if step is not None)}" if steps else ""
-        named = listed([task["task"] for task in living] or [f"pid {pid}" for pid in one["processes"]])
+        named = listed([task["task"] for task in living] or [f"pid {pid}" for pid in known["processes"]])
         evidence.append(f"alive there: {named}{at}")
-    if one["watched"]:
+    if known["watched"]:
         evidence.append("its coordinator watches it now")
-    elif one["driven"]:
-        evidence.append(f"its coordinator was there {duration(one['watched_ago_s'] or 0.0)} ago")
+    elif known["driven"]:
+        evidence.append(f"its coordinator was there {duration(known['watched_ago_s'] or 0.0)} ago")
     return ", ".join(evidence)
 
 

@@ -69,7 +69,7 @@ class Asker:
         if not asked:
             return []
         with ThreadPoolExecutor(min(AT_ONCE_MAX, len(asked)), thread_name_prefix="ask") as pool:
-            return list(pool.map(lambda one: self._one(one[0], one[1], timeout_s), asked))
+            return list(pool.map(lambda question: self._one(question[0], question[1], timeout_s), asked))
 
     def _one(self, host: HostPlan, orders: Sequence[Order[A]], timeout_s: float) -> Answer[A]:
         try:

@@ -98,13 +98,13 @@ def unwatch(run_id: str, epoch: int) -> Order[orders.Nothing]:
     return UNWATCH({"run": run_id, "epoch": epoch})
 
 
-def end_anothers(one: Driven, owner: Owner, epoch: int) -> list[Order[Any]]:
+def end_anothers(driven: Driven, owner: Owner, epoch: int) -> list[Order[Any]]:
     """Return the orders that fence off a run of another owner, kill it, and record that nobody drives it."""
-    fields: orders.Sweep = {"run": one.run_id, "epoch": epoch, "generation_max": EVERY_GENERATION}
-    if one.checkpoint_dir is not None:
-        fields["release"] = one.checkpoint_dir
-    claimed = _claim(owner, one.run_id, one.name, one.checkpoint_dir)
-    return [SWEEP(fields), watch(one.run_id, epoch, 1.0, claimed), unwatch(one.run_id, epoch)]
+    fields: orders.Sweep = {"run": driven.run_id, "epoch": epoch, "generation_max": EVERY_GENERATION}
+    if driven.checkpoint_dir is not None:
+        fields["release"] = driven.checkpoint_dir
+    claimed = _claim(owner, driven.run_id, driven.name, driven.checkpoint_dir)
+    return [SWEEP(fields), watch(driven.run_id, epoch, 1.0, claimed), unwatch(driven.run_id, epoch)]
 
 
 def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orders.Started]:

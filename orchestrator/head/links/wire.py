@@ -74,12 +74,12 @@ def host_reported(
     return HostReported(
         at=at,
         host=host,
-        tasks=tuple(_bounded([one for one in reports if one.task in known])),
+        tasks=tuple(_bounded([item for item in reports if item.task in known])),
         cpu_percent=sample["cpu_percent"],
         memory_percent=sample["memory_percent"],
         memory_available_bytes=sample.get("memory_available_bytes"),
         gpu_loads=tuple(GpuLoad(**load) for load in sample.get("gpus", ())),
-        gpu_faults=tuple((one["index"], one["xid"]) for one in sample.get("gpu_faults", ())),
+        gpu_faults=tuple((item["index"], item["xid"]) for item in sample.get("gpu_faults", ())),
         dir_silent_s=directory["silent_s"] if directory is not None else 0.0,
         dir_free_bytes=directory["free_bytes"] if directory is not None else None,
         unkillable=unkillable(sample["unkillable"], ahead_s),
@@ -94,15 +94,16 @@ def _leaving(notice: reports.Leaving | None) -> Leaving | None:
 def unkillable(processes: list[reports.Unkillable], ahead_s: float = 0.0) -> tuple[Unkillable, ...]:
     """Return the processes that a host cannot kill: the first few, since one is enough to stop using the host."""
     return tuple(
-        Unkillable(one["pid"], one["run"], _unkillable(one, ahead_s)) for one in processes[:_UNKILLABLE_MAX]
+        Unkillable(item["pid"], item["run"], _unkillable(item, ahead_s))
+        for item in processes[:_UNKILLABLE_MAX]
     )
 
 
-def _unkillable(one: reports.Unkillable, ahead_s: float) -> str:
-    since = datetime.fromtimestamp(one["since"] - ahead_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    name = f" ({one['command']})" if one["command"] else ""
-    why = one["why"][:_WHY_CHARS_MAX]
-    return f"pid {one['pid']}{name} of {one['run']} cannot be killed since {since}: {why}"
+def _unkillable(process: reports.Unkillable, ahead_s: float) -> str:
+    since = datetime.fromtimestamp(process["since"] - ahead_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    name = f" ({process['command']})" if process["command"] else ""
+    why = process["why"][:_WHY_CHARS_MAX]
+    return f"pid {process['pid']}{name} of {process['run']} cannot be killed since {since}: {why}"
 
 
 def _bounded(reports: list[TaskReport]) -> list[TaskReport]:
@@ -153,7 +154,7 @@ def _progress(sent: reports.Task) -> Progress:
         metric_steps={
             n: step for n, step in sent.get("metric_steps", {}).items() if n in sent.get("metrics", {})
         },
-        nonfinite={name: (one["step"], one["value"]) for name, one in sent.get("nonfinite", {}).items()},
+        nonfinite={name: (at["step"], at["value"]) for name, at in sent.get("nonfinite", {}).items()},
         steps_per_s=sent.get("steps_per_s"),
         cpu_percent=sent.get("cpu_percent"),
         rss_bytes=sent.get("rss_bytes"),
@@ -227,7 +228,7 @@ def _ended_time(ended: reports.TaskExit, unix_time: float, ahead_s: float) -> fl
 def _left(left: list[reports.Left]) -> tuple[str, ...]:
     """Return a line for each process; for those beyond NAMED_MAX only how many they are."""
     more = (f"and {len(left) - NAMED_MAX} more",) if len(left) > NAMED_MAX else ()
-    return (*(f"pid {one['pid']}: {one['why'][:WHY_CHARS_MAX]}" for one in left[:NAMED_MAX]), *more)
+    return (*(f"pid {item['pid']}: {item['why'][:WHY_CHARS_MAX]}" for item in left[:NAMED_MAX]), *more)
 
 
 def problem(error: Error) -> Problem:
@@ -278,4 +279,4 @@ def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float
 
 
 def _rejected(rejected: list[orders.Rejected]) -> tuple[tuple[str, str], ...]:
-    return tuple((one["path"], one["why"][:WHY_CHARS_MAX]) for one in rejected[:NAMED_MAX])
+    return tuple((item["path"], item["why"][:WHY_CHARS_MAX]) for item in rejected[:NAMED_MAX])

@@ -40,7 +40,7 @@ class Accounts:
         self._seq = 0
         self._lock = threading.Lock()
 
-    def of(self, run_id: str) -> Account | None:
+    def account(self, run_id: str) -> Account | None:
         """Return the account of a run until now; None where the journal has no events of it."""
         return self.of_each([run_id]).get(run_id)
 
@@ -49,7 +49,7 @@ class Accounts:
         with self._lock:
             self._refresh()
             accounts = {run_id: self._account(run_id) for run_id in run_ids}
-        return {run_id: one for run_id, one in accounts.items() if one is not None}
+        return {run_id: account for run_id, account in accounts.items() if account is not None}
 
     def forget(self, run_id: str) -> None:
         """Forget a run that the journal has dropped."""

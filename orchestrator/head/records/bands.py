@@ -54,7 +54,7 @@ def document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict[str, A
         raise ValueError(f"buckets are 1 to {BUCKETS_MAX}")
     begin, end = (float(query[key]) if query.get(key) else None for key in ("from", "to"))
     path, wanted = os.path.join(run_dir, history.FILE), (query.get("of", ""), query.get("name", ""))
-    members = [one for one in history.names(path) if one[0] and family(*one) == wanted]
+    members = [key for key in history.names(path) if key[0] and family(*key) == wanted]
     series = history.cells(path, members, begin=begin, end=end, count=count)
     return {"schema": 1, "run_id": run_id, "of": wanted[0], "name": wanted[1], **band(series)}
 
@@ -69,7 +69,7 @@ def band(series: Mapping[Member, Mapping[int, float]]) -> dict[str, Any]:
     xs = sorted({at for line in series.values() for at in line})
     there = [[line[at] for line in series.values() if at in line] for at in xs]
     middle = [median(values) for values in there]
-    apart = sorted(series, key=lambda one: -_distance(series[one], dict(zip(xs, middle, strict=True))))
+    apart = sorted(series, key=lambda key: -_distance(series[key], dict(zip(xs, middle, strict=True))))
     return {
         "members": len(series),
         "x": xs,
@@ -77,8 +77,8 @@ def band(series: Mapping[Member, Mapping[int, float]]) -> dict[str, Any]:
         "low": [_quantile(values, 0.1) for values in there],
         "high": [_quantile(values, 0.9) for values in there],
         "outliers": [
-            {"task": one[0], "name": one[1], "called": called(*one), "y": [series[one].get(at) for at in xs]}
-            for one in apart[:OUTLIERS]
+            {"task": key[0], "name": key[1], "called": called(*key), "y": [series[key].get(at) for at in xs]}
+            for key in apart[:OUTLIERS]
         ],
     }
 

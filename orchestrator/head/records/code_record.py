@@ -69,7 +69,8 @@ def read(directory: str) -> Code | None:
     try:
         with zipfile.ZipFile(path) as archive:
             files = {
-                str(name): (str(of[0]), int(of[1])) for name, of in json.loads(archive.read(_LIST)).items()
+                str(name): (str(entry[0]), int(entry[1]))
+                for name, entry in json.loads(archive.read(_LIST)).items()
             }
     except (OSError, ValueError, KeyError, LookupError, TypeError, AttributeError, zipfile.BadZipFile):
         return None

@@ -188,11 +188,11 @@ class History:
                 cursor.executemany(
                     _MOVE,
                     [
-                        (number, *(one.first_at, one.last_at, one.first_step, one.last_step))
-                        for number, one in self._moves.items()
+                        (number, *(entry.first_at, entry.last_at, entry.first_step, entry.last_step))
+                        for number, entry in self._moves.items()
                     ],
                 )
-                trainings = [(number, one.began_at, one.saved_s) for number, one in self._moves.items()]
+                trainings = [(number, entry.began_at, entry.saved_s) for number, entry in self._moves.items()]
                 cursor.executemany(_TRAIN, trainings)
                 if self._watched is not None:
                     cursor.execute(_WATCH, self._watched)
@@ -337,11 +337,11 @@ def cells(
 ) -> dict[tuple[str, str], dict[int, float]]:
     """Return the last value of each series in each of about `count` equal stretches of time, by their begin."""
     ids = _ids(path)
-    known = {ids[one]: one for one in wanted if one in ids}
+    known = {ids[key]: key for key in wanted if key in ids}
     if not known:
         return {}
-    of, reach = ",".join("?" * len(known)), (begin or 0, end if end is not None else 1 << 40)
-    ends = f"SELECT min(begin), max(begin) FROM buckets WHERE series IN ({of}) AND tier = ? AND begin BETWEEN ? AND ?"
+    keys, reach = ",".join("?" * len(known)), (begin or 0, end if end is not None else 1 << 40)
+    ends = f"SELECT min(begin), max(begin) FROM buckets WHERE series IN ({keys}) AND tier = ? AND begin BETWEEN ? AND ?"
     coarsest = max(TIERS)
     extent = _rows(path, ends, (*known, coarsest, *reach))
     if not extent or extent[0][0] is None:
@@ -352,7 +352,7 @@ def cells(
     # With max(), SQLite returns the other columns of the row that has the maximum: the newest value of the stretch.
     query = (
         f"SELECT series, begin / {width} * {width}, max(begin), last FROM buckets "
-        f"WHERE series IN ({of}) AND tier = ? AND begin BETWEEN ? AND ? GROUP BY 1, 2"
+        f"WHERE series IN ({keys}) AND tier = ? AND begin BETWEEN ? AND ? GROUP BY 1, 2"
     )
     made: dict[tuple[str, str], dict[int, float]] = {}
     for series, at, _, value in _rows(path, query, (*known, tier, *reach)):

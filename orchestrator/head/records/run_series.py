@@ -24,7 +24,7 @@ BUCKETS_MAX = 4000
 
 def history_document(accounts: Accounts, run_dir: str, run_id: str) -> dict[str, Any]:
     """Return the generations of a run with their spans in seconds since `begin`, its checkpoints, and its goodput."""
-    account = accounts.of(run_id)
+    account = accounts.account(run_id)
     kept = history.names(os.path.join(run_dir, history.FILE))
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -33,28 +33,28 @@ def history_document(accounts: Accounts, run_dir: str, run_id: str) -> dict[str,
     }
     if account is None:
         return {**document, "begin": None, "goodput": None, "generations": [], "checkpoints": [], "cut": None}
-    shown = [one for one in account.generations if one.spans][-GENERATIONS_MAX:]
+    shown = [part for part in account.generations if part.spans][-GENERATIONS_MAX:]
     cut = len(account.generations) - len(shown)
     return {
         **document,
         "begin": account.begin,
         "end": account.end,
         "goodput": account.as_data(),
-        "generations": [_generation(one, account) for one in shown],
+        "generations": [_generation(part, account) for part in shown],
         "checkpoints": [[round(at - account.begin, 1), step] for at, step in account.checkpoints[-2000:]],
         "cut": cut if len(account.generations) > GENERATIONS_MAX else None,
     }
 
 
-def _generation(one: Generation, account: Account) -> dict[str, Any]:
+def _generation(part: Generation, account: Account) -> dict[str, Any]:
     begin = account.begin
     return {
-        "generation": one.number,
-        "resumed_from": one.resumed_from,
-        "last_step": one.last_step,
-        "kept_to": one.kept_to,
-        "at_risk": one.at_risk,
-        "spans": [[s.state, round(s.begin - begin, 2), round(s.end - begin, 2)] for s in one.spans],
+        "generation": part.number,
+        "resumed_from": part.resumed_from,
+        "last_step": part.last_step,
+        "kept_to": part.kept_to,
+        "at_risk": part.at_risk,
+        "spans": [[s.state, round(s.begin - begin, 2), round(s.end - begin, 2)] for s in part.spans],
     }
 
 
@@ -75,7 +75,7 @@ def series_document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict
     return {
         "schema": SCHEMA,
         "run_id": run_id,
-        "series": [part for one in series for part in _parts(one, by_step=by_step)],
+        "series": [part for each in series for part in _parts(each, by_step=by_step)],
         "cut": len(wanted) - SERIES_MAX if len(wanted) > SERIES_MAX else None,
     }
 

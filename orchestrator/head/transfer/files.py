@@ -25,7 +25,7 @@ DIGEST_TIMEOUT_S = 630.0
 
 
 def listing(
-    link: Asks, run: Run, host: str, of: Literal["summaries", "outputs"]
+    link: Asks, run: Run, host: str, kind: Literal["summaries", "outputs"]
 ) -> tuple[list[TaskFile], int]:
     """Return the files of the tasks that the host has now, and how many others it did not list.
 
@@ -33,7 +33,7 @@ def listing(
         LinkDown: the connection broke.
         OrderRefused: the host refused.
     """
-    answer = link.ask(FILES({**orders.of_run(run), "of": of}), timeout_s=ASK_TIMEOUT_S).ok
+    answer = link.ask(FILES({**orders.of_run(run), "of": kind}), timeout_s=ASK_TIMEOUT_S).ok
     own = {str(task.id): task.generation for task in run.tasks if task.host == host}
     # All generations share one working directory, so the run's generation is named: the newest that the host knows may
     # be a standby's.

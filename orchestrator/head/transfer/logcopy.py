@@ -117,7 +117,7 @@ class LogCopier:
         name = str(task)
         with self._lock:
             self._sources[_Log(run.run_id, name, generation)] = _Source(host, run.plan.log_bytes_max)
-            known = sorted(one for one in self._sources if one[:2] == (run.run_id, name))
+            known = sorted(source for source in self._sources if source[:2] == (run.run_id, name))
             for old in known[:-GENERATIONS_MAX]:
                 self._drop(old)
 

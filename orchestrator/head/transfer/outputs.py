@@ -78,16 +78,16 @@ class Leases(Protocol):
 def find(run: Run, lease: Leases, *, task: TaskId | None = None) -> Left:
     """Ask the hosts of the run's tasks, or of one task, for the files left there. It blocks."""
 
-    def one(host: str) -> tuple[list[TaskFile], int] | str:
+    def list_host(host: str) -> tuple[list[TaskFile], int] | str:
         try:
             listing: tuple[list[TaskFile], int] = lease(run, host, partial(_listing, run=run, host=host))
         except (LinkDown, OrderRefused) as e:
             return str(e)
         return listing
 
-    names = sorted({one.host for one in run.tasks if task in (None, one.id)})
+    names = sorted({each.host for each in run.tasks if task in (None, each.id)})
     with ThreadPoolExecutor(min(HOSTS_MAX, len(names)), thread_name_prefix="outputs") as asking:
-        answers = dict(zip(names, asking.map(one, names), strict=True))
+        answers = dict(zip(names, asking.map(list_host, names), strict=True))
     outputs = [
         Output(host, file, destination(run, file, alone=task is not None))
         for host, answer in answers.items()
@@ -109,7 +109,9 @@ def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -
     beyond = beyond_limit(run, wanted)
     return {
         "run_id": run.run_id,
-        "files": [{"host": one.host, "to": one.to, **one.file, "why": beyond.get(one.to)} for one in wanted],
+        "files": [
+            {"host": each.host, "to": each.to, **each.file, "why": beyond.get(each.to)} for each in wanted
+        ],
         "hidden": hidden,
         "left_out": left.left_out,
         "unreached": left.unreached,
@@ -173,7 +175,7 @@ def chosen(outputs: Iterable[Output], patterns: Sequence[str]) -> tuple[list[Out
 def beyond_limit(run: Run, wanted: Iterable[Output]) -> dict[str, str]:
     """Return by destination why a file is not fetched: the largest ones of each task above its limit."""
     limit, by_task, beyond = run.plan.output_bytes_max, dict[str, int](), dict[str, str]()
-    for output in sorted(wanted, key=lambda one: one.file["bytes"]):
+    for output in sorted(wanted, key=lambda each: each.file["bytes"]):
         task = output.file["task"]
         by_task[task] = by_task.get(task, 0) + output.file["bytes"]
         if by_task[task] > limit:
@@ -240,8 +242,8 @@ def bring(
 def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:
     """Return the file of a request, as `listed` gave it, and its digest. Raises UsageError for anything else."""
     try:
-        one = Output(str(file["host"]), check_of(TaskFile)(file), str(file["to"]))
-        return one, None if sha256 is None else check_of(Digest)(sha256)
+        wanted = Output(str(file["host"]), check_of(TaskFile)(file), str(file["to"]))
+        return wanted, None if sha256 is None else check_of(Digest)(sha256)
     except (KeyError, TypeError, ValueError) as e:
         raise UsageError(f"file must be an entry of the list of outputs: {e!r}") from e
 

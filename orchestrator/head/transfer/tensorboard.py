@@ -48,7 +48,7 @@ def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict
         have, and `more` says that there is more to pull.
     """
 
-    def one(host: str) -> _Share | str:
+    def fetch_host(host: str) -> _Share | str:
         try:
             return lease(run, host, partial(_fetch_host, run=run, host=host, directory=directory))
         except (LinkDown, OrderRefused) as e:
@@ -58,7 +58,7 @@ def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict
     try:
         # All hosts are asked at once, so that a host that does not answer delays no other.
         with ThreadPoolExecutor(len(names), thread_name_prefix="summaries") as asking:
-            answers = dict(zip(names, asking.map(one, names), strict=True))
+            answers = dict(zip(names, asking.map(fetch_host, names), strict=True))
     except OSError as e:
         raise OrchestratorError(f"{directory} cannot be written: {e.strerror}") from e
     shares = [answer for answer in answers.values() if isinstance(answer, _Share)]

@@ -61,9 +61,9 @@ def last_line(name: str) -> str:
     """Return the last line that uv or pip has printed."""
     try:
         names = [
-            one for one in os.listdir(root()) if one.startswith(f"{_plain(name)}-") and one.endswith(".log")
+            log for log in os.listdir(root()) if log.startswith(f"{_plain(name)}-") and log.endswith(".log")
         ]
-        lines = _lines(max((os.path.join(root(), one) for one in names), key=os.path.getmtime))
+        lines = _lines(max((os.path.join(root(), log) for log in names), key=os.path.getmtime))
     except (OSError, ValueError):
         return ""  # it has only just begun
     return lines[-1][:_SAID_CHARS_MAX] if lines else ""
@@ -359,7 +359,7 @@ def _remove(key: str, *, whole: bool, earlier: bool) -> None:
         os.unlink(_path(key))  # first: without the link, nothing counts as whole
         doors = os.path.join(_path(key.partition("-")[0]), "hosts")
         if os.path.isdir(doors) and not any(
-            os.path.exists(os.path.join(doors, one)) for one in os.listdir(doors)
+            os.path.exists(os.path.join(doors, link)) for link in os.listdir(doors)
         ):
             shutil.rmtree(os.path.dirname(doors), ignore_errors=True)
     current = os.path.realpath(_path(key))

@@ -132,9 +132,9 @@ class GpuLoads:
 
     def faults(self) -> list[GpuFault]:
         """Return the GPUs that have disappeared, and the Xid of each error of a GPU, since the agent began."""
-        for one in xids(self._kernel_log):
-            if one not in self._xids and len(self._xids) < XIDS_MAX:
-                self._xids.append(one)
+        for error in xids(self._kernel_log):
+            if error not in self._xids and len(self._xids) < XIDS_MAX:
+                self._xids.append(error)
         gone = [
             index
             for index, at in sorted(self._listed_at.items())

@@ -37,7 +37,7 @@ CHECKPOINT_S = 600.0
 """A large checkpoint on a slow share; then the share is taken to hang."""
 
 PROBE_S = 60.0
-QUERY_DEADLINE_S = 30.0
+QUERY_S = 30.0
 
 NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
 
@@ -152,7 +152,7 @@ class Orders:
         self._fork(
             reply,
             "the examination of the host",
-            QUERY_DEADLINE_S,
+            QUERY_S,
             lambda: health.whole(facts, host_dir, more, gpus=gpus, writes=writes),
         )
 
@@ -186,7 +186,7 @@ class Orders:
             host.load_psutil()
 
         try:
-            self._jobs.function(prepare, lambda _result: host.load_psutil(), deadline_s=QUERY_DEADLINE_S)
+            self._jobs.function(prepare, lambda _result: host.load_psutil(), deadline_s=QUERY_S)
         except OSError:
             return  # the host has no process left; /proc gives the basics
 
@@ -225,7 +225,7 @@ class Orders:
         self._fork(
             reply,
             f"the listing of {directory}",
-            QUERY_DEADLINE_S,
+            QUERY_S,
             lambda: {"generation": max(generations(directory), default=0)},
         )
 
@@ -273,7 +273,7 @@ class Orders:
                 reply.fault(fault)
 
         if self._reader is None:
-            self._reader = Parts(self._context.loop, safe.ChunkReader(), QUERY_DEADLINE_S)
+            self._reader = Parts(self._context.loop, safe.ChunkReader(), QUERY_S)
         self._reader.read((*where, bytes_max), read)
 
     def _on_checkpoints(self, order: orders.Checkpoints, _blob: bytes, reply: Reply) -> None:
@@ -337,7 +337,7 @@ class Orders:
         self._jobs.function(
             lambda: sweep.sweep(host_dir, run, generation_max, ports, release=release, ends=ends),
             lambda result: reply.attempt(lambda: answer(result)),
-            deadline_s=QUERY_DEADLINE_S,
+            deadline_s=QUERY_S,
         )
 
     def _on_log(self, order: orders.AskLog, _blob: bytes, reply: Reply) -> None:
@@ -349,8 +349,10 @@ class Orders:
         reply.ok({"offset": offset, "end": end, "time": time.time()}, data)
 
     def _on_files(self, order: orders.AskFiles, _blob: bytes, reply: Reply) -> None:
-        host_dir, run, of = self._host.host_dir, order["run"], order["of"]
-        self._fork(reply, "the listing of the tasks' files", QUERY_DEADLINE_S, lambda: files.listing(host_dir, run, of))
+        host_dir, run, kind = self._host.host_dir, order["run"], order["of"]
+        self._fork(
+            reply, "the listing of the tasks' files", QUERY_S, lambda: files.listing(host_dir, run, kind)
+        )
 
     def _on_file(self, order: orders.AskFile, _blob: bytes, reply: Reply) -> None:
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))

@@ -80,7 +80,7 @@ def _gpus() -> list[GpuState]:
     names = column("name")
     if not names:
         return []
-    buses = [gpu_load.bus(one) for one in column("pci.bus_id")]
+    buses = [gpu_load.bus(text) for text in column("pci.bus_id")]
     xids = dict.fromkeys(gpu_load.xids(KernelLog(KERNEL_LOG, since_boot=True), _RECORDS_MAX))
     errors = column("ecc.errors.uncorrected.volatile.total")
     slowed: list[str | None] = [None] * len(names)
@@ -110,9 +110,9 @@ def proxies() -> dict[str, str]:
     return {name: value.rpartition("@")[2] for name, value in values.items() if value}
 
 
-def limit(of: int) -> int | None:
+def limit(resource_: int) -> int | None:
     """Return the hard limit of a resource; None without one."""
-    hard = resource.getrlimit(of)[1]
+    hard = resource.getrlimit(resource_)[1]
     return None if hard == resource.RLIM_INFINITY else hard
 
 

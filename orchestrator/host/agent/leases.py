@@ -86,7 +86,7 @@ class Leases:
             if holder is not None:
                 others.append(holder)
             if not left:
-                done(sorted(others, key=lambda one: one["gpu"]))
+                done(sorted(others, key=lambda lease: lease["gpu"]))
 
         for gpu in missing:
             self._ask(run, wish, gpu, settle, _TRIES)

@@ -43,9 +43,9 @@ def _cards(uuids: list[str]) -> list[Gpu]:
         rows = {}
     # The processes by the number of their GPU, with the run of ours that they are of
     users: dict[int, list[GpuUser]] = {}
-    for one in gpus.in_use(uuids, None):
-        user: GpuUser = {"pid": one["pid"], "user": one["user"], "run": gpus.run_of(one["pid"])}
-        users.setdefault(one["gpu"], []).append(user)
+    for process in gpus.in_use(uuids, None):
+        user: GpuUser = {"pid": process["pid"], "user": process["user"], "run": gpus.run_of(process["pid"])}
+        users.setdefault(process["gpu"], []).append(user)
     cards: list[Gpu] = []
     for index, uuid in enumerate(uuids):
         row = rows.get(uuid, [uuid, "", "", "", ""])

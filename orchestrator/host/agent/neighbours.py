@@ -58,13 +58,13 @@ class Listeners:
         self._end(self._open)
         free, busy = _free_ports(ports)
         wanted = dict.fromkeys([*free[:1], *free[-1:]] if token else [])
-        made = [one for one in map(_listener, wanted) if one is not None]
+        made = [door for door in map(_listener, wanted) if door is not None]
         answer = token.encode() + bytes(FILL_BYTES)
-        for one in made:
-            self._loop.watch(one.fileno(), READ, partial(self._answer, one, answer, secret.encode()))
+        for door in made:
+            self._loop.watch(door.fileno(), READ, partial(self._answer, door, answer, secret.encode()))
         self._open = made
         self._loop.after(listen_s, lambda: self._end(made))
-        return [one.getsockname()[1] for one in made], len(free), busy[:_NAMED_MAX]
+        return [door.getsockname()[1] for door in made], len(free), busy[:_NAMED_MAX]
 
     def _answer(self, listener: socket.socket, answer: bytes, secret: bytes, _events: int) -> None:
         try:
@@ -107,10 +107,10 @@ class Listeners:
         self._loop.after(BULK_S, lambda: self._end([connection]))  # who does not read is not waited for
 
     def _end(self, these: list[socket.socket]) -> None:
-        for one in these:
-            if one.fileno() >= 0:
-                self._loop.forget(one.fileno())
-                one.close()
+        for door in these:
+            if door.fileno() >= 0:
+                self._loop.forget(door.fileno())
+                door.close()
 
 
 def _free_ports(ports: tuple[int, int]) -> tuple[list[int], list[int]]:
@@ -131,22 +131,22 @@ def _free_ports(ports: tuple[int, int]) -> tuple[list[int], list[int]]:
 def _listener(port: int) -> socket.socket | None:
     """Return a socket that listens on all addresses, of both families where there are both; None where it cannot."""
     for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        one = None
+        door = None
         try:
-            one = socket.socket(family)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door = socket.socket(family)
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # Inherited by each connection: all of the answer fits, so nobody is waited for.
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
             if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            one.bind((anywhere, port))
-            one.listen(128)
-            one.setblocking(False)
+                door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            door.bind((anywhere, port))
+            door.listen(128)
+            door.setblocking(False)
         except OSError:
-            if one is not None:
-                one.close()
+            if door is not None:
+                door.close()
             continue
-        return one
+        return door
     return None
 
 
@@ -157,10 +157,10 @@ def reach(targets: list[Target], within_s: float) -> list[Seen]:
     give_up_at = time.monotonic() + within_s
     seen: list[Seen] = []
 
-    def one(target: Target) -> None:
+    def connect(target: Target) -> None:
         seen.append(_reach(target, give_up_at))
 
-    threads = [threading.Thread(target=one, args=(target,), daemon=True) for target in targets]
+    threads = [threading.Thread(target=connect, args=(target,), daemon=True) for target in targets]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -205,7 +205,7 @@ def _measured(
     came: list[tuple[int, float, float]] = []
     failed: list[tuple[Outcome, str | None]] = []
 
-    def one(port: int) -> None:
+    def read(port: int) -> None:
         bytes_, began_at = 0, time.monotonic()
 
         def bulk(connection: socket.socket) -> None:
@@ -223,7 +223,7 @@ def _measured(
             failed.append((outcome, why))
 
     ports = [target["ports"][number % len(target["ports"])] for number in range(STREAMS)]
-    threads = [threading.Thread(target=one, args=(port,), daemon=True) for port in ports]
+    threads = [threading.Thread(target=read, args=(port,), daemon=True) for port in ports]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -139,15 +139,15 @@ def _forgotten(run: str, processes: list[int]) -> KnownRun:
 def _add_records(host_dir: str, runs: list[KnownRun]) -> None:
     """Add the records of all runs that live, and of the newest others as far as there is room."""
     room = _RECORDS_BYTES
-    for one in sorted(runs, key=lambda one: one["age_s"] or 0.0):
-        directory = hostdir.run_dir(host_dir, one["run"])
+    for entry in sorted(runs, key=lambda entry: entry["age_s"] or 0.0):
+        directory = hostdir.run_dir(host_dir, entry["run"])
         try:
             size = os.stat(os.path.join(directory, hostdir.RECORD)).st_size
         except OSError:
             continue
-        if one["alive"] or size <= room:
-            one["record"] = durable.read_object(directory, hostdir.RECORD)
-            room -= 0 if one["alive"] else size
+        if entry["alive"] or size <= room:
+            entry["record"] = durable.read_object(directory, hostdir.RECORD)
+            room -= 0 if entry["alive"] else size
 
 
 def _known(host_dir: str, run: str, processes: list[int], *, brief: bool) -> KnownRun:
@@ -191,7 +191,7 @@ def _tasks(host_dir: str, run: str) -> list[KnownTask]:
         if task in seen and not alive:
             continue
         report = shim_record.read_exit(directory) or (_report(directory) if alive else None)
-        shown = agent_state.of(report, task, generation) or agent_state.unknown(task, generation)
+        shown = agent_state.own_report(report, task, generation) or agent_state.unknown(task, generation)
         known[task, generation] = agent_state.known(shown, ended=not alive)
         tasks[task, generation] = {**shown, "alive": alive}
         if known[task, generation].released:
@@ -261,7 +261,7 @@ def remove(host_dir: str, run: str, *, owner: str, even_alive: bool) -> Nothing:
     directories = [directory for _, _, directory in hostdir.generations(host_dir, run)]
     left = agent_sweep.sweep(host_dir, run, _EVERY, [])["left"] + _end_shims(host_dir, run, directories)
     if left:
-        named = "; ".join(f"pid {one['pid']}: {one['why']}" for one in left)
+        named = "; ".join(f"pid {process['pid']}: {process['why']}" for process in left)
         raise HostFault("left", f"could not be killed: {named}", "nothing was removed of this run")
     codestore.forget(host_dir, run)
     codestore.remove_unused_blobs(host_dir)

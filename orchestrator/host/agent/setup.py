@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.host.agent.reply import Reply
     from orchestrator.protocol import orders
 
-QUERY_DEADLINE_S = 120.0
+QUERY_S = 120.0
 MAKE_S = 7200.0
 """TensorFlow with all of CUDA has 4 GB."""
 
@@ -47,7 +47,7 @@ class Setup:
                 self._under_way[key] = None
                 self._start(wish, lambda result: self._under_way.update({key: result}), MAKE_S)
                 return _MAKING
-            self._start(wish, lambda result: reply.attempt(lambda: _answer(result)), QUERY_DEADLINE_S)
+            self._start(wish, lambda result: reply.attempt(lambda: _answer(result)), QUERY_S)
             return None
         ended = self._under_way[key]
         if ended is None:

@@ -66,7 +66,7 @@ def unknown(task: str, generation: int) -> Task:
     return {"task": task, "generation": generation, "phase": "unknown"}
 
 
-def of(report: Task | None, task: str, generation: int) -> Task | None:
+def own_report(report: Task | None, task: str, generation: int) -> Task | None:
     """Return the TASK that a shim sent, or that its exit record holds; None if it is damaged.
 
     It gets the names of its directory, and is cut to the limits of the protocol: an older shim may exceed them.

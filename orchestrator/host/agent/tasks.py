@@ -231,7 +231,7 @@ class Tasks:
             self._learn(link, task)
 
     def _learn(self, link: Link, report: Task | None) -> None:
-        task = agent_state.of(report, *link.key[1:])
+        task = agent_state.own_report(report, *link.key[1:])
         if task is None:
             return  # the report cannot be read, so what was known of the task stays
         before, link.task, link.received_at = link.task, task, time.monotonic()

@@ -55,7 +55,7 @@ class Generation:
             env["ORCH_CHECKPOINT_DIR"] = self.path
         if self.roll is not None:
             name = settings.task.replace(":", "-")
-            env["ORCH_LOG_DIR"] = os.path.join(self.roll.of(self.number), "logs", name)
+            env["ORCH_LOG_DIR"] = os.path.join(self.roll.directory(self.number), "logs", name)
             os.makedirs(env["ORCH_LOG_DIR"], exist_ok=True)
         return env
 
@@ -190,13 +190,13 @@ class Roll:
 
     def announce(self, entry: dict[str, Any]) -> None:
         """Let all pods know of a generation."""
-        os.makedirs(self.of(int(entry["generation"])), exist_ok=True)
+        os.makedirs(self.directory(int(entry["generation"])), exist_ok=True)
         durable.write_json(os.path.join(self.home, "roll.json"), entry, mode=0o666)
         for name in sorted(os.listdir(self.home))[:-_KEPT]:
             if name.startswith(places.PREFIX):
                 shutil.rmtree(os.path.join(self.home, name), ignore_errors=True)
 
-    def of(self, generation: int) -> str:
+    def directory(self, generation: int) -> str:
         """Return the directory of a generation's records."""
         return os.path.join(self.home, f"{places.PREFIX}{generation:06d}")
 
@@ -204,7 +204,7 @@ class Roll:
         """Join a generation. A task that is restarted alone joins the same one again, and its former end is removed."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._end(generation, task))
-        with open(os.path.join(self.of(generation), _plain(task)), "w", encoding="utf-8") as file:
+        with open(os.path.join(self.directory(generation), _plain(task)), "w", encoding="utf-8") as file:
             file.write(who)
 
     def over(self, generation: int) -> str | None:
@@ -225,14 +225,16 @@ class Roll:
         After a drained pod has gone its peers fail. That is no failure of theirs: the drained pod's end comes first.
         """
         ends = []
-        for name in places.names_in(self.of(generation)):
-            end = durable.read_object(self.of(generation), name) if name.endswith(".end.json") else None
+        for name in places.names_in(self.directory(generation)):
+            end = (
+                durable.read_object(self.directory(generation), name) if name.endswith(".end.json") else None
+            )
             if end is not None and (end.get("counts") or end.get("kind") in ("stopped", "saved")):
                 ends.append(end)
         return min(ends, key=lambda end: float(end.get("ended_at") or 0.0), default=None)
 
     def _end(self, generation: int, task: str) -> str:
-        return os.path.join(self.of(generation), f"{_plain(task)}.end.json")
+        return os.path.join(self.directory(generation), f"{_plain(task)}.end.json")
 
 
 def _plain(task: str) -> str:

@@ -219,7 +219,7 @@ class Attempt:
         link.order("stop", grace_s=float(self._timing["kill_grace_s"]))
 
     def _outcome(self, task: Task) -> Outcome:
-        result = outcome.of(task, self._stopped)
+        result = outcome.judge(task, self._stopped)
         if self._generation.roll is not None:
             ended: Any = task["exit"] or {}
             end = {

@@ -30,7 +30,7 @@ class Outcome:
         """Whether it is a failure that counts: too many in a row without a newer checkpoint end the run."""
 
 
-def of(task: Task, stopped: str | None) -> Outcome:
+def judge(task: Task, stopped: str | None) -> Outcome:
     """Return what the last TASK of a shim means. `stopped` is why the entry stopped it, if it did."""
     ended: Any = task["exit"] or {}
     code, signal, name = ended.get("code"), ended.get("signal"), task["task"]

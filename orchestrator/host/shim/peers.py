@@ -33,7 +33,7 @@ class Peers:
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         env = env or {}
-        self._left = of(env.get("TF_CONFIG", ""))
+        self._left = from_tf_config(env.get("TF_CONFIG", ""))
         self._thread: threading.Thread | None = None
         self.unreached: list[Peer] = []
 
@@ -90,7 +90,7 @@ def proxied_from(pid: int) -> Callable[[str], bool]:
     return lambda host: is_set and not any(name and host.endswith(name) for name in names)
 
 
-def of(tf_config: str) -> dict[str, tuple[str, int]]:
+def from_tf_config(tf_config: str) -> dict[str, tuple[str, int]]:
     """Return the addresses of the peers that a task of this TF_CONFIG talks to, by name.
 
     Those are the task that leads, its own address included, and its neighbours in the ring; of a parameter server's

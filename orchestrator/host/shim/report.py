@@ -303,7 +303,7 @@ def cut(task: Task, cuts: int) -> Task:
         shown = _cut(shown, *limits)
     if shown == task:
         return task
-    said = [one for one in shown.get("said", []) if one != TRIMMED]
+    said = [sentence for sentence in shown.get("said", []) if sentence != TRIMMED]
     shown["said"] = [*said[: SAID_MAX - 1], TRIMMED]
     return shown
 
@@ -323,7 +323,7 @@ def _cut(
         first = list(task["nonfinite"].items())[:metrics]
         shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: value for name, value in first}
     if task.get("said"):
-        shown["said"] = [_short(one, said_chars) for one in _last(task["said"], said)]
+        shown["said"] = [_short(entry, said_chars) for entry in _last(task["said"], said)]
     if (error := task.get("error")) is not None:
         shown["error"] = _short(error, said_chars)
     if (ended := task.get("exit")) is not None:
@@ -332,7 +332,7 @@ def _cut(
             ended["last_lines"] = [line[:line_chars] for line in _last(ended["last_lines"], lines)]
         if ended.get("left"):
             named = ended["left"][:left]
-            ended["left"] = [{"pid": one["pid"], "why": one["why"][:TEXT_CHARS_MAX]} for one in named]
+            ended["left"] = [{"pid": entry["pid"], "why": entry["why"][:TEXT_CHARS_MAX]} for entry in named]
     return shown
 
 

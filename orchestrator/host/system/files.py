@@ -36,7 +36,7 @@ def log_dir(generation_dir: str) -> str:
     return os.path.join(generation_dir, "logs")
 
 
-def listing(host_dir: str, run: str, of: str) -> dict[str, Any]:
+def listing(host_dir: str, run: str, kind: str) -> dict[str, Any]:
     """List files of the run's tasks on this host, and count those that are left out.
 
     Args:
@@ -54,21 +54,21 @@ def listing(host_dir: str, run: str, of: str) -> dict[str, Any]:
     controls = re.compile(CONTROLS).search
     files: list[dict[str, Any]] = []
     left_out = chars = 0
-    for task, generation, place, path, size in _in_turn(_candidates(host_dir, run, of)):
-        if of == "summaries" and not (_MARK in os.path.basename(path) or _PLUGINS in path):
+    for task, generation, place, path, size in _in_turn(_candidates(host_dir, run, kind)):
+        if kind == "summaries" and not (_MARK in os.path.basename(path) or _PLUGINS in path):
             continue
         chars += len(path)
         full = len(files) >= FILES_MAX or chars > PATHS_CHARS_MAX or len(path) > PATH_CHARS_MAX
         # The head could neither show a name with control characters nor send it back.
         if size is None or full or controls(path):
-            left_out += of == "outputs" or size is not None
+            left_out += kind == "outputs" or size is not None
             continue
         files.append({"task": task, "generation": generation, "place": place, "path": path, "bytes": size})
     files.sort(key=lambda file: (file["task"], file["generation"], file["place"], file["path"]))
     return {"files": files, "left_out": left_out}
 
 
-def _candidates(host_dir: str, run: str, of: str) -> list[Iterator[Candidate]]:
+def _candidates(host_dir: str, run: str, kind: str) -> list[Iterator[Candidate]]:
     """Return what lies at each place: (task, generation, place, path, size). Size None: it is no regular file."""
 
     def lying(task: str, generation: int, place: str, entries: Iterator[Entry]) -> Iterator[Candidate]:
@@ -79,7 +79,7 @@ def _candidates(host_dir: str, run: str, of: str) -> list[Iterator[Candidate]]:
     places = []
     for task, generation, directory in sorted(generations(host_dir, run)):
         newest[task] = generation
-        if of == "summaries":
+        if kind == "summaries":
             logs = workdir.regular(log_dir(directory), others=True)
             places.append(lying(task, generation, "logs", logs))
     for task, generation in sorted(newest.items()):
@@ -91,11 +91,11 @@ def _in_turn(places: list[Iterator[Candidate]]) -> Iterator[Candidate]:
     """Yield one of each place in turn: a task with more files than are listed leaves room for the others'."""
     while places:
         for place in places[:]:
-            one = next(place, None)
-            if one is None:
+            candidate = next(place, None)
+            if candidate is None:
                 places.remove(place)
             else:
-                yield one
+                yield candidate
 
 
 def read(host_dir: str, wish: dict[str, Any], offset: int, bytes_max: int) -> bytes:

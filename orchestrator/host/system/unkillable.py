@@ -81,7 +81,7 @@ def known(host_dir: str) -> list[Unkillable]:
 
 def of_run(host_dir: str, run: str) -> list[process.Identity]:
     """Return those of one run that still live: a sweep tries again to kill them."""
-    return [who for who, of, _ in _living(host_dir) if of == run]
+    return [who for who, marked_run, _ in _living(host_dir) if marked_run == run]
 
 
 def _living(host_dir: str) -> Iterator[tuple[process.Identity, str, float]]:

@@ -119,8 +119,8 @@ def _of_ini(text: str) -> _Inventory:
             }
             has_port = words[0].count(":") == 1 and "[" not in words[0]
             name, _, port = words[0].partition(":") if has_port else (words[0], "", "")
-            for one in _expanded(name):
-                inventory.hosts.setdefault(section, {})[one] = {
+            for host in _expanded(name):
+                inventory.hosts.setdefault(section, {})[host] = {
                     **({"ansible_port": port} if port else {}),
                     **facts,
                 }
@@ -155,8 +155,8 @@ def _of_yaml(text: str) -> _Inventory:
             mapping(group.get("vars"), f"the inventory's vars of {name!r}")
         )
         for host, facts in mapping(group.get("hosts"), f"the inventory's hosts of {name!r}").items():
-            for one in _expanded(str(host)):
-                inventory.hosts[name][one] = dict(mapping(facts, f"the inventory's host {host!r}"))
+            for each in _expanded(str(host)):
+                inventory.hosts[name][each] = dict(mapping(facts, f"the inventory's host {host!r}"))
         for child, inner in mapping(group.get("children"), f"the inventory's children of {name!r}").items():
             inventory.children.setdefault(name, []).append(str(child))
             walk(str(child), inner)

@@ -44,7 +44,8 @@ def horovodrun(words: Sequence[str], read: Callable[[str], str]) -> Layout:
     rest = rest[1:] if rest[:1] == ["--"] else rest
     machines = machines or (Machine("here", "localhost", ranks or 1),)
     machines = tuple(
-        Machine(one.name, one.address, one.slots, one.user, port or one.port, one.gpus) for one in machines
+        Machine(each.name, each.address, each.slots, each.user, port or each.port, each.gpus)
+        for each in machines
     )
     remarks = (f"left out, for orch has no counterpart: {', '.join(dropped)}",) if dropped else ()
     return _layout("horovodrun", machines, ranks, training_words=rest, remarks=remarks)

@@ -104,7 +104,7 @@ def manifests(plan: Plan, wishes: Wishes, bundle: bytes, code: bytes | None) -> 
     maps = {"bundle": _config_map(plan, wishes, "orch", {"orch.pyz": bundle}, files)}
     if code is not None:
         maps["code"] = _config_map(plan, wishes, "code", {"code.zip": code}, {})
-    return [*maps.values(), _jobset(plan, wishes, {name: _name(one) for name, one in maps.items()})]
+    return [*maps.values(), _jobset(plan, wishes, {name: _name(document) for name, document in maps.items()})]
 
 
 def claims(plan: Plan, wishes: Wishes) -> list[Manifest]:
@@ -116,8 +116,8 @@ def claims(plan: Plan, wishes: Wishes) -> list[Manifest]:
     return [claim]
 
 
-def _name(one: Manifest) -> str:
-    return str(one["metadata"]["name"])
+def _name(document: Manifest) -> str:
+    return str(document["metadata"]["name"])
 
 
 def _metadata(plan: Plan, wishes: Wishes, name: str) -> Manifest:

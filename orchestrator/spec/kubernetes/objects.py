@@ -96,9 +96,11 @@ def _merged(ours: Any, theirs: Any, key: str = "") -> Any:
         return {name: value for name, value in {**ours, **merged}.items() if value is not None}
     if isinstance(ours, list) and isinstance(theirs, list):
         by = "mountPath" if key == "volumeMounts" else "name"
-        if all(isinstance(one, Mapping) and by in one for one in [*ours, *theirs]):
-            named = {one[by]: one for one in ours}
-            return list({**named, **{one[by]: _merged(named.get(one[by]), one) for one in theirs}}.values())
+        if all(isinstance(part, Mapping) and by in part for part in [*ours, *theirs]):
+            named = {part[by]: part for part in ours}
+            return list(
+                {**named, **{part[by]: _merged(named.get(part[by]), part) for part in theirs}}.values()
+            )
     return theirs
 
 
@@ -109,9 +111,9 @@ def refused(patch: Mapping[str, Any]) -> Iterator[tuple[Loc, str]]:
             yield (key,), "is none of a pod template, which has `metadata: {…}` and `spec: {…}`"
             return
     containers = patch.get("spec", {}).get("containers") or ()
-    for i, one in enumerate(containers if isinstance(containers, list) else ()):
+    for i, part in enumerate(containers if isinstance(containers, list) else ()):
         for key in ("command", "args"):
-            if isinstance(one, Mapping) and one.get("name") == CONTAINER and key in one:
+            if isinstance(part, Mapping) and part.get("name") == CONTAINER and key in part:
                 yield ("spec", "containers", i, key), "is what orch starts there; `run:` says what is trained"
 
 

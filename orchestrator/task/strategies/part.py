@@ -33,7 +33,7 @@ class Part:
         """Runs after the release, and before the script."""
 
 
-def of(options: Options) -> Part:
+def chosen(options: Options) -> Part:
     """Return the part of the plan's strategy."""
     name = options.get("module")
     if not name:

@@ -62,7 +62,7 @@ def _of_all_replicas(assign: Any, said: Said, script: str, folder: str) -> Any:
             or not tf.is_symbolic_tensor(value)
         ):
             return assign(self, value)
-        if step.kinds.of(value).name in ("same", "count"):
+        if step.kinds.kind_of(value).name in ("same", "count"):
             return assign(self, value)
         try:
             return assign(self, step.total_of(value))
@@ -105,7 +105,7 @@ def _of_the_global_batch(update_state: Any, adds_up: bool) -> Any:
         step = steps.current()
         is_figure = tf.is_symbolic_tensor(values) and values.shape.rank == 0 and values.dtype.is_floating
         if step is not None and is_figure:
-            if step.kinds.of(values).name != "same":
+            if step.kinds.kind_of(values).name != "same":
                 try:
                     values = step.figure(values)
                 except steps.NotOfTheBatch:
@@ -113,7 +113,7 @@ def _of_the_global_batch(update_state: Any, adds_up: bool) -> Any:
             if adds_up:
                 values /= tf.cast(step.replicas, values.dtype)
             is_number = tf.is_symbolic_tensor(sample_weight) and sample_weight.shape.rank == 0
-            if is_number and step.kinds.of(sample_weight).name == "count":
+            if is_number and step.kinds.kind_of(sample_weight).name == "count":
                 sample_weight = step.total / float(step.replicas)
         return update_state(self, values, sample_weight=sample_weight)
 

@@ -195,7 +195,7 @@ def _already_reduced(reduce: Any, said: Said, script: str, folder: str) -> Any:
             place
             for place, (gradient, _) in enumerate(pairs)
             if gradient is not None
-            and step.kinds.of(getattr(gradient, "values", gradient)).name not in ("same", "count")
+            and step.kinds.kind_of(getattr(gradient, "values", gradient)).name not in ("same", "count")
         ]
         if not own:
             return pairs

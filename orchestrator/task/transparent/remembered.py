@@ -106,7 +106,7 @@ def _encoded(value: Any, arrays: Arrays) -> Any:
         return value
     kind = type(value).__name__
     if type(value) is dict:
-        return [kind, [[_encoded(of, arrays) for of in pair] for pair in value.items()]]
+        return [kind, [[_encoded(item, arrays) for item in pair] for pair in value.items()]]
     if _COLLECTIONS.get(kind) is type(value):
         return [kind, [_encoded(each, arrays) for each in value]]
     if kind == "EagerTensor":

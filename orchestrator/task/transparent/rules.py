@@ -185,7 +185,7 @@ class Kinds:
     def set(self, tensor: Any, kind: Kind) -> None:
         self._known[tensor.ref()] = kind
 
-    def of(self, tensor: Any) -> Kind:
+    def kind_of(self, tensor: Any) -> Kind:
         """Return the kind of a tensor. Nothing is called recursively, since a graph may be deep."""
         waiting = [tensor]
         while waiting:

@@ -98,7 +98,7 @@ class Step:
         summands, waiting = [], [(tensor, 1.0)]
         while waiting:
             each_tensor, factor = waiting.pop()
-            kind = self.kinds.of(each_tensor)
+            kind = self.kinds.kind_of(each_tensor)
             if kind.name == "mixed":
                 waiting += _summands(each_tensor, factor, self.kinds)
             elif kind.name not in ("same", "count", "sum", "mean", "part", EACH):
@@ -188,7 +188,7 @@ def _summands(tensor: Any, factor: Any, kinds: Kinds) -> list[tuple[Any, Any]]:
     if op.type in ("Identity", "Cast", "Reshape", "Squeeze", "Snapshot", "CheckNumerics", "StopGradient"):
         return [(inputs[0], factor)]
     if op.type == "Mul":
-        a, b = inputs if kinds.of(inputs[0]).name == "same" else reversed(inputs)
+        a, b = inputs if kinds.kind_of(inputs[0]).name == "same" else reversed(inputs)
         return [(b, _times(factor, a, tf))]
     if op.type in ("RealDiv", "Div", "DivNoNan"):
         return [(inputs[0], _times(factor, tf.math.divide_no_nan(tf.ones_like(inputs[1]), inputs[1]), tf))]
@@ -287,7 +287,7 @@ def _output(step: Step, output: Any) -> Any:
     value = tf.convert_to_tensor(output)
     if value.shape.rank != 0 or not value.dtype.is_floating:
         return value
-    if step.kinds.of(value).name == "same":
+    if step.kinds.kind_of(value).name == "same":
         return value
     try:
         return step.figure(value)

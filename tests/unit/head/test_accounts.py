@@ -22,21 +22,21 @@ def test_new_events_are_read_and_a_run_without_any_has_no_account(tmp_path: Path
     journal = Journal(path, clock=lambda: next(times))
     run = new_run("t", make_plan(["a"], checkpoint=False), epoch=1, at=0.0)
     journal.commit(run, Submitted(at=0.0), [Note(NoteKind.SUBMITTED, "t")])
-    found = accounts.of("t")
+    found = accounts.account("t")
     assert found is not None
     assert (found.elapsed_s, found.value, found.is_final) == (100, None, False)
     journal.commit(run, Ticked(at=1.0), [Note(NoteKind.RUNNING, "joined")])
     journal.commit(run, Ticked(at=2.0), [Note(NoteKind.SUCCEEDED, "done")])
-    found = accounts.of("t")
+    found = accounts.account("t")
     assert found is not None
     assert found.is_final
     assert found.badput == {"connect": 10}
     assert found.value == 2 / 3
-    assert accounts.of("another") is None
+    assert accounts.account("another") is None
     journal.close()
 
 
 def test_a_journal_that_cannot_be_read_gives_no_account(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(os.urandom(4096))
-    assert Accounts(str(path), lambda _: str(tmp_path)).of("t") is None
+    assert Accounts(str(path), lambda _: str(tmp_path)).account("t") is None

@@ -276,7 +276,7 @@ def test_hosts_and_tasks_that_only_a_record_names_are_not_contacted_and_not_adop
     assert one.why == (
         "the record on its host does not fit the spec of t: they differ in worker:2; nothing that only the record says "
         "is started or contacted; the spec that it was started from adopts it, "
-        f"`orch gc --even-alive {RUN}` ends what lives of it on a, b"
+        f"`orch gc --even-alive {RUN}` ends its processes on a, b"
     )
     spare = replace(record(), hosts=(*record().hosts, replace(record().hosts[0], name="c")))
     with pytest.raises(rebuild.NotVouched, match="it has no host c"):
@@ -290,7 +290,7 @@ def test_without_a_spec_of_its_name_a_run_is_shown_and_not_adopted() -> None:
     assert (one.run, one.lives_on) == (None, {"a"})
     assert one.why == (
         "no spec of t was named, and a host's record decides nothing here; `--hosts FILE` with the spec that it was "
-        f"started from adopts it, `orch gc --even-alive {RUN}` ends what lives of it on a"
+        f"started from adopts it, `orch gc --even-alive {RUN}` ends its processes on a"
     )
 
 

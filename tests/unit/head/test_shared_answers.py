@@ -19,7 +19,7 @@ def test_threads_that_ask_at_once_wait_for_one_answer() -> None:
         return "answer"
 
     with ThreadPoolExecutor(8) as threads:
-        answers = [threads.submit(shared.of, "question", find) for _ in range(8)]
+        answers = [threads.submit(shared.get, "question", find) for _ in range(8)]
         began.set()
         assert [answer.result() for answer in answers] == ["answer"] * 8
     assert found == ["once"]
@@ -28,19 +28,19 @@ def test_threads_that_ask_at_once_wait_for_one_answer() -> None:
 def test_an_answer_counts_for_a_moment_only() -> None:
     clock = [0.0]
     shared = SharedAnswers(now=lambda: clock[0])
-    assert shared.of("question", lambda: 1) == 1
+    assert shared.get("question", lambda: 1) == 1
     clock[0] = GOOD_FOR_S - 0.1
-    assert shared.of("question", lambda: 2) == 1
-    assert shared.of("question", lambda: 3, fresh=True) == 3
+    assert shared.get("question", lambda: 2) == 1
+    assert shared.get("question", lambda: 3, fresh=True) == 3
     clock[0] += GOOD_FOR_S
-    assert shared.of("question", lambda: 4) == 4
+    assert shared.get("question", lambda: 4) == 4
 
 
 def test_what_cannot_be_found_is_looked_for_again() -> None:
     shared = SharedAnswers()
     with pytest.raises(OSError):
-        shared.of("question", lambda: _missing())
-    assert shared.of("question", lambda: 1) == 1
+        shared.get("question", lambda: _missing())
+    assert shared.get("question", lambda: 1) == 1
 
 
 def _missing() -> int:

@@ -51,14 +51,14 @@ def test_two_setups_at_once_collect_once(tmp_path: Path, pip: Path) -> None:
         heard.set()
 
     other = Wheels(environment, str(tmp_path / "wheels"), told)
-    second = threading.Thread(target=lambda: found.append(other.of(host(36))))
+    second = threading.Thread(target=lambda: found.append(other.fitting(host(36))))
 
     def begins(_sentence: str) -> None:
         if second.ident is None:  # while the first one collects
             second.start()
             assert heard.wait(30)
 
-    found.append(Wheels(environment, str(tmp_path / "wheels"), begins).of(host(36)))
+    found.append(Wheels(environment, str(tmp_path / "wheels"), begins).fitting(host(36)))
     second.join()
     assert len(found) == 2
     assert found[0] == found[1]
@@ -69,13 +69,13 @@ def test_two_setups_at_once_collect_once(tmp_path: Path, pip: Path) -> None:
 def test_a_collection_is_removed_only_when_nobody_has_asked_for_it_within_a_day(tmp_path: Path) -> None:
     place = tmp_path / "wheels"
     collected = Wheels(Environment("requirements.txt", "six", "", None, offline=True), str(place), print)
-    paths = [next(iter(collected.of(host(minor)).values()))[0] for minor in range(20, 22 + KEPT_MAX)]
+    paths = [next(iter(collected.fitting(host(minor)).values()))[0] for minor in range(20, 22 + KEPT_MAX)]
     assert all(map(os.path.exists, paths)), "any of them may be pushed just now"
     for age, path in enumerate(paths):
         os.utime(os.path.dirname(path), (time.time() - 10 * 86400 + age,) * 2)
     (place / ".interrupted").mkdir()
     (place / "a file").touch()
-    newest = next(iter(collected.of(host(17)).values()))[0]
+    newest = next(iter(collected.fitting(host(17)).values()))[0]
     left = {newest, *paths[1 - KEPT_MAX :]}
     assert {path for path in (*paths, newest) if os.path.exists(path)} == left
     assert not (place / ".interrupted").exists()

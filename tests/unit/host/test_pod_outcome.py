@@ -51,7 +51,7 @@ def ended(code: int | None = None, signal: int | None = None, cause: str = "scri
     ],
 )
 def test_the_exit_code_says_what_follows(task: Task, stopped: str | None, code: int, counts: bool) -> None:
-    found = outcome.of(task, stopped)
+    found = outcome.judge(task, stopped)
     assert (found.code, found.counts) == (code, counts)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.host.shim.peers import Peers, addresses_of, of, proxied_from
+from orchestrator.host.shim.peers import Peers, addresses_of, from_tf_config, proxied_from
 
 
 def tf_config(cluster: dict[str, list[str]], kind: str, index: int) -> str:
@@ -41,7 +41,7 @@ SERVED = {"chief": ["c:1"], "worker": ["w:2", "w:3"], "ps": ["p:4"]}
     ],
 )
 def test_a_task_talks_to_the_one_that_leads_and_to_its_neighbours(told: str, peers: list[str]) -> None:
-    assert list(of(told)) == peers
+    assert list(from_tf_config(told)) == peers
 
 
 @pytest.fixture

@@ -178,7 +178,11 @@ HOST: HostSample = valid(HostSample)
 
 
 def test_a_report_of_many_tasks_fits_into_a_frame_with_each_of_them() -> None:
-    tasks = [told for i in range(20) if (told := agent_state.of(long_task(i), f"worker:{i}", 1)) is not None]
+    tasks = [
+        told
+        for i in range(20)
+        if (told := agent_state.own_report(long_task(i), f"worker:{i}", 1)) is not None
+    ]
     report: Report = {"host": HOST, "runs": {"t-1": tasks}}
     frame = agent_main._frame(report)
     assert len(frame) <= JSON_BYTES_MAX + 8
@@ -191,7 +195,7 @@ def test_a_report_of_many_tasks_fits_into_a_frame_with_each_of_them() -> None:
 
 def test_what_cannot_be_read_of_a_task_leaves_it_as_it_was_known() -> None:
     whole: Task = {**blank_task({"task": "worker:0", "generation": 1}), "phase": "running"}
-    assert agent_state.of(whole, "worker:3", 7) == {**whole, "task": "worker:3", "generation": 7}
+    assert agent_state.own_report(whole, "worker:3", 7) == {**whole, "task": "worker:3", "generation": 7}
     broken: list[Any] = [
         None,
         {},
@@ -201,7 +205,7 @@ def test_what_cannot_be_read_of_a_task_leaves_it_as_it_was_known() -> None:
         5,
     ]
     broken += [{**whole, "said": [5]}, {**whole, "error": "x"}, {**whole, "exit": {}}]
-    assert [agent_state.of(told, "worker:0", 1) for told in broken] == [None] * len(broken)
+    assert [agent_state.own_report(told, "worker:0", 1) for told in broken] == [None] * len(broken)
 
 
 def receive(sock: socket.socket) -> list[dict[str, Any]]:

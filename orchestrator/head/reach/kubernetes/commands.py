@@ -62,15 +62,15 @@ class Cluster:
         """Return what kubectl printed. Raises KubernetesFailed."""
         return _call(self.words(f"--request-timeout={_REQUEST_S}s", *words), stdin, self.namespace)
 
-    def try_out(self, one: dict[str, Any]) -> None:
+    def try_out(self, manifest: dict[str, Any]) -> None:
         """Have the server check this object, and refuse unknown fields. It makes nothing.
 
         Raises KubernetesFailed.
         """
-        api, kind = one["apiVersion"], one["kind"]
+        api, kind = manifest["apiVersion"], manifest["kind"]
         root = "/api/v1" if api == "v1" else f"/apis/{api}"
         path = f"{root}/namespaces/{self.namespace}/{kind.lower()}s?dryRun=All&fieldValidation=Strict"
-        self.call("create", f"--raw={path}", "--filename=-", stdin=json.dumps(one).encode())
+        self.call("create", f"--raw={path}", "--filename=-", stdin=json.dumps(manifest).encode())
 
     def may(self, verb: str, resource: str, *words: str) -> bool:
         """Return whether the server allows that. Raises KubernetesFailed."""

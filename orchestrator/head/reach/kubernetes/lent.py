@@ -190,21 +190,21 @@ def _delete_all(lent: Lent, kinds: dict[str, tuple[str, str]]) -> list[str]:
     deleted = []
     objects = lent.cluster.items(",".join(resource for _, resource in kinds.values()), lent.selector)
     for kind, (api, resource) in kinds.items():
-        for one in objects:
-            if one.get("kind") == kind and not documents.is_leaving(one):
-                _delete(lent.cluster, api, resource, one)
-                deleted.append(f"{kind} {documents.name_of(one)}")
+        for item in objects:
+            if item.get("kind") == kind and not documents.is_leaving(item):
+                _delete(lent.cluster, api, resource, item)
+                deleted.append(f"{kind} {documents.name_of(item)}")
     return deleted
 
 
-def _delete(cluster: Cluster, api: str, resource: str, one: dict[str, Any]) -> None:
+def _delete(cluster: Cluster, api: str, resource: str, item: dict[str, Any]) -> None:
     root = "/api/v1" if api == "v1" else f"/apis/{api}"
-    path = f"{root}/namespaces/{cluster.namespace}/{resource}/{documents.name_of(one)}"
+    path = f"{root}/namespaces/{cluster.namespace}/{resource}/{documents.name_of(item)}"
     options = {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "propagationPolicy": "Background",
-        "preconditions": {"uid": documents.uid_of(one)},
+        "preconditions": {"uid": documents.uid_of(item)},
     }
     try:
         cluster.call("delete", f"--raw={path}", "--filename=-", stdin=json.dumps(options).encode())
@@ -225,7 +225,7 @@ class KubernetesLender:
 
     def held(self) -> list[str]:
         """Return the ids of the allocations that are not given back."""
-        return [one.id for one in all_of(self._state_dir)]
+        return [lent.id for lent in all_of(self._state_dir)]
 
     def hosts(self, allocation: str) -> dict[str, tuple[str, str]]:
         """Return by name each pod's UID, and why it leaves if it is being deleted."""
@@ -234,7 +234,7 @@ class KubernetesLender:
             return {}
         try:
             return {
-                documents.name_of(one): (documents.uid_of(one), documents.leaves(one)) for one in lent.pods()
+                documents.name_of(pod): (documents.uid_of(pod), documents.leaves(pod)) for pod in lent.pods()
             }
         except KubernetesFailed:
             return {}

@@ -191,7 +191,7 @@ def summary(
     stuck = [
         (name_of(pod), why) for pod in pods if name_of(pod) in wanted and (why := waiting(pod)) is not None
     ]
-    stuck.sort(key=lambda one: (not one[1].hopeless, wanted.index(one[0])))
+    stuck.sort(key=lambda entry: (not entry[1].hopeless, wanted.index(entry[0])))
     count = f"{len(set(running(pods)) & set(wanted))} of {len(wanted)} pods run"
     if not stuck:
         absent = missing(wanted, pods, events)

@@ -49,7 +49,7 @@ class Kubernetes:
             return None
         name = host.address or host.name
         try:
-            known = [one for one in held.pods() if pods.name_of(one) == name]
+            known = [pod for pod in held.pods() if pods.name_of(pod) == name]
         except KubernetesFailed:
             return None
         why = pods.waiting(known[0]) if known else pods.Waiting("it is not there")

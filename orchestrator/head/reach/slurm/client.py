@@ -21,9 +21,9 @@ _ENDED_HINT = "`orch logs` and `orch why` read what it has left; `orch up --on s
 class JobClient(Client):
     """See head.client. Requests share one connection: each srun is a step of the job, and a job has only so many."""
 
-    def __init__(self, paths: Paths, of: job.Job, *, timeout_s: float = 60.0) -> None:
-        super().__init__(f"job {of.id}", state_dir=paths.state_dir, timeout_s=timeout_s)
-        self._job = of
+    def __init__(self, paths: Paths, allocation: job.Job, *, timeout_s: float = 60.0) -> None:
+        super().__init__(f"job {allocation.id}", state_dir=paths.state_dir, timeout_s=timeout_s)
+        self._job = allocation
         self._paths = paths
         self._kept: _StepConnection | None = None
         self._one = threading.Lock()

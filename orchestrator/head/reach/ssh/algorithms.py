@@ -150,7 +150,7 @@ def _parsed(text: str) -> tuple[str, list[str]]:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     names = (name, _ALIASES.get(name, name))
-    return any(fnmatchcase(one, pattern) for pattern in patterns for one in names)
+    return any(fnmatchcase(each, pattern) for pattern in patterns for each in names)
 
 
 def _strong(names: Sequence[str]) -> list[str]:

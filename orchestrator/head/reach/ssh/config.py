@@ -223,7 +223,7 @@ def _bastions(host: HostPlan, jump: str, lookup: Lookup, home: Path, beyond: lis
     user = match[1] or str(settings.get("user") or host.user or "") or None
     port = int(match[3]) if match[3] else None
     hop = _hop(host, name, settings, home, user=user, port=port, bastion=True)
-    if any((hop.address, hop.port) == (one.address, one.port) for one in beyond):
+    if any((hop.address, hop.port) == (beyond_hop.address, beyond_hop.port) for beyond_hop in beyond):
         return ()
     own = before or str(settings.get("proxyjump") or "none")
     if own.lower() != "none":

@@ -323,7 +323,7 @@ class SshTransport:
 
     def _handshake(self, route: Route, hop: Hop) -> AbstractContextManager[None]:
         way = route.hops[: route.hops.index(hop) + 1]
-        return self._gates.setdefault(tuple((one.address, one.port) for one in way), Gate()).handshake()
+        return self._gates.setdefault(tuple((hop.address, hop.port) for hop in way), Gate()).handshake()
 
     def _start(self, route: Route, connections: list[fabric.Connection], command: str) -> paramiko.Channel:
         connection = connections[-1]

@@ -117,9 +117,9 @@ def wait_until_adopted(
 
 def _gone(session: Session, new: Mapping[str, Any]) -> CoordinatorUnreachable:
     path = session.paths.coordinator_log
-    said = "".join(f"\n  {line}" for line in log_tail(path, 0))
+    log = "".join(f"\n  {line}" for line in log_tail(path, 0))
     return CoordinatorUnreachable(
-        f"the new coordinator (pid {new.get('pid')}) stopped answering; the end of its log:{said}",
+        f"the new coordinator (pid {new.get('pid')}) stopped answering; the end of its log:{log}",
         hint=f"the tasks keep running; `orch coordinator start` starts another one; the log: {path}",
     )
 

@@ -52,8 +52,8 @@ def is_interactive(session: Session) -> bool:
 def confirm(session: Session, question: str, *, word: str = "") -> bool:
     """Ask on the terminal. Everything but yes, or but that word, is a no."""
     session.prompt(f"{question} [{f'type {word}' if word else 'y/N'}] ")
-    said = sys.stdin.readline().strip()
-    return said == word if word else said.lower() in ("y", "yes")
+    answer = sys.stdin.readline().strip()
+    return answer == word if word else answer.lower() in ("y", "yes")
 
 
 def must_confirm(session: Session, question: str, *, otherwise: str) -> None:

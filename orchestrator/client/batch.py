@@ -167,16 +167,16 @@ class Batch:
         give_up_at = time.monotonic() + READY_S
         while len(gpus_by_node) < len(nodes) and (left_s := give_up_at - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                name, said = self.says.get(timeout=left_s)
-                if "ready" in said:
+                name, message = self.says.get(timeout=left_s)
+                if "ready" in message:
                     # The GPUs of CUDA_VISIBLE_DEVICES; None where it does not list numbers
-                    value = said.get("gpus")
+                    value = message.get("gpus")
                     words = [word for word in str(value or "").split(",") if word]
                     gpus_by_node[name] = (
                         tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
                     )
-                elif "leaving" in said:
-                    say(f"{name} leaves: it was sent {said['leaving']}")
+                elif "leaving" in message:
+                    say(f"{name} leaves: it was sent {message['leaving']}")
         for node in nodes:
             if node.name not in gpus_by_node:
                 say(f"{node.name} has no keeper after {READY_S:.0f} s: it is used last")
@@ -209,10 +209,10 @@ class Batch:
                 if ended is not None:
                     return dict(ended)
             with contextlib.suppress(queue.Empty):
-                name, said = self.says.get(timeout=_POLL_S)
-                if "leaving" in said:
-                    say(f"{name} leaves: it was sent {said['leaving']}")
-                elif "ready" in said:
+                name, message = self.says.get(timeout=_POLL_S)
+                if "leaving" in message:
+                    say(f"{name} leaves: it was sent {message['leaving']}")
+                elif "ready" in message:
                     say(f"{name} has a keeper again")
 
     def _await_end(self, run_id: str, seconds: float) -> None:

@@ -27,7 +27,7 @@ def wait_end(
     client: Client, environment: Environment, chosen: Mapping[str, Any], deadline: float
 ) -> dict[str, Any]:
     """Return the ended run, and say meanwhile what it waits for. Raises WaitTimedOut."""
-    said, since, again_at = "", 0.0, 0.0
+    last, since, again_at = "", 0.0, 0.0
     while True:
         began = environment.now()
         run = status_of(client, chosen)
@@ -37,9 +37,9 @@ def wait_end(
         # While it trains up to its next checkpoint, the reason has the step: a new step is not another wait.
         waits = "trains until its next checkpoint" if phase == "RUNNING" else run.get("reason") or "stopping"
         sentence = f"{title}: {phase}: {waits}"
-        if sentence != said:
+        if sentence != last:
             environment.say(sentence)
-            said, since, again_at = sentence, began, began + SAY_AGAIN_S
+            last, since, again_at = sentence, began, began + SAY_AGAIN_S
         elif began >= again_at:
             environment.say(f"{sentence}, for {duration(began - since)} so far")
             again_at += SAY_AGAIN_S

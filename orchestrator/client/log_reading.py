@@ -131,22 +131,22 @@ def _pause_until_end(
 ) -> Callable[[], bool]:
     """Return the pause function of `follow`: it waits, and returns whether the run continues. It does if unknown."""
     client = environment.client()
-    said = False
+    announced = False
     chosen = {"name": run_name(run_id), "run_id": run_id}
 
     def pause() -> bool:
-        nonlocal said
+        nonlocal announced
         on_idle()
         try:
             seen = status_of(client, chosen)
-            going, said = is_active(seen), False
+            going, announced = is_active(seen), False
             if not going:
                 wait_for_the_last_lines(environment, logs, seen)
                 return False
         except CoordinatorUnreachable as e:
-            if not said:
+            if not announced:
                 environment.say(f"{e}; new output arrives once a coordinator is running again")
-                said = True
+                announced = True
             going = True
         except UsageError:  # an old run that the coordinator no longer knows
             going = False

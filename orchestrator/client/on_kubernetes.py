@@ -41,9 +41,9 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
     from orchestrator.spec.kubernetes.hosts import refusals
     from orchestrator.spec.load import located
 
-    said = [located(file, loc, words) for loc, words in refusals(plan)]
-    if said:
-        raise SpecError("\n".join(said))
+    refused = [located(file, loc, words) for loc, words in refusals(plan)]
+    if refused:
+        raise SpecError("\n".join(refused))
     survey(plan.workdir, plan.withheld).check(plan.script, plan.push_bytes_max)
     cluster = find(environment.environ, wishes.context, wishes.namespace)
     digest = objects.digest(hosts.pod_manifests(plan, wishes, b"", ""))
@@ -149,7 +149,7 @@ def wait_for_pods(
         WaitTimedOut: they still wait.
     """
     deadline = None if timeout_s is None else environment.now() + timeout_s
-    said = ""
+    last = ""
     while True:
         try:
             running, waiting = _running_pods(made, wanted, environment.paths.state_dir)
@@ -162,11 +162,11 @@ def wait_for_pods(
             running, waiting = [], pods.Waiting(f"{e.message}; it is asked again", e.hint)
         if waiting is None:
             return running
-        if waiting.why != said:
+        if waiting.why != last:
             environment.say(f"waiting for pods: {waiting.why}")
             over_quota = waiting.hint == pods.QUOTA_HINT
             environment.hint(_with_place(file, waiting.why, pods.QUOTA_HINT) if over_quota else waiting.hint)
-            said = waiting.why
+            last = waiting.why
         if deadline is not None and environment.now() >= deadline:
             raise WaitTimedOut(f"the pods of {made.name} still wait: {waiting.why}", hint=goes_on(made))
         environment.pause(_POLL_S)
@@ -263,7 +263,7 @@ def await_return(
     Return why some are not given back. Raises WaitTimedOut where `outputs` are still being fetched at the deadline.
     """
     give_up_at = environment.now() + _RETURN_S
-    said = ""
+    last = ""
     names = [str(run["name"]) for run in runs]
     while left := _of(environment.paths.state_dir, names) if names else []:
         sentence = _fetch(client, runs, left)
@@ -273,9 +273,9 @@ def await_return(
             give_up_at = environment.now() + _RETURN_S
             if environment.now() >= deadline:
                 raise WaitTimedOut(sentence, hint="the coordinator gives the pods back then")
-            if sentence != said:
+            if sentence != last:
                 environment.say(sentence)
-                said = sentence
+                last = sentence
         environment.pause(_RETURN_POLL_S)
     problem = None
     for held in left:

@@ -104,9 +104,9 @@ def did_not_start(
     """Return the error with the last lines of the new coordinator's log. `still`: which coordinator is running."""
     path = environment.paths.coordinator_log
     lines = log_tail(path, log_from)
-    said = ":" + "".join(f"\n  {line}" for line in lines) if lines else "; its log is empty"
+    output = ":" + "".join(f"\n  {line}" for line in lines) if lines else "; its log is empty"
     who = f"{still}; the new coordinator" if still else "the coordinator"
-    return CoordinatorUnreachable(f"{who} {what}{said}", hint=f"its log: {path}")
+    return CoordinatorUnreachable(f"{who} {what}{output}", hint=f"its log: {path}")
 
 
 def log_tail(path: str, start: int) -> list[str]:

@@ -73,14 +73,14 @@ def wait_for_the_outputs(
 ) -> Mapping[str, Any]:
     """Wait until the files of an ended run are known, and fetched if its spec says so. Return its last status."""
     look_until = environment.now() + LEFT_MAX_S
-    said = False
+    announced = False
     while (run.get("outputs") or {}).get("pending"):
         directory = run["outputs"]["directory"]
         if directory is None and environment.now() >= look_until:
             break
-        if directory is not None and not said:
+        if directory is not None and not announced:
             environment.say(f"Fetching `outputs` to {directory}")
-            said = True
+            announced = True
         environment.pause(POLL_EVERY_S)
         try:
             run = status_of(client, run)

@@ -135,14 +135,14 @@ class Cost:
         ' in 4 s, restored in 1 s, first new step in 2 s; 20 steps (10 s) are trained again: 23 s in all'
         """
         waited = f" ({duration(self.waited_s)} of it waiting)" if self.waited_s >= 0.05 else ""
-        said = [
+        parts = [
             f"detected in {duration(self.detected_s)}",
             f"decided in {duration(self.decided_s)}{waited}",
             f"started in {duration(self.started_s)}",
             *([f"restored in {duration(self.restored_s)}"] if self.restored_s is not None else []),
             f"first new step in {duration(self.first_step_s)}",
         ]
-        text = f"{duration(self.total_s)}: {', '.join(said)}"
+        text = f"{duration(self.total_s)}: {', '.join(parts)}"
         if not self.steps_lost:
             return text
         worth, in_all = "", ""

@@ -100,7 +100,7 @@ class Feed:
                 seq = self._seq
             if self._seq > seq and run_id is not None:
                 answer = await anyio.to_thread.run_sync(self._source.events, run_id, seq)
-                seq = max(self._seq, *(event_["seq"] for event_ in answer["events"]), seq)
+                seq = max(self._seq, *(row["seq"] for row in answer["events"]), seq)
                 for event in answer["events"][-_EVENTS_MAX:]:
                     yield {"event": "event", "id": str(event["seq"]), "data": _dump(event)}
 

@@ -140,14 +140,14 @@ def throttle(desk: Desk, happened: Happened, now: float) -> tuple[Desk, Notice |
 def due(desk: Desk, now: float) -> tuple[Desk, tuple[Notice, ...]]:
     """Return a notice of each kind that was held back for a minute; forget kinds that have not repeated."""
     left: dict[tuple[str, str], Held] = {}
-    said: list[Notice] = []
+    ready: list[Notice] = []
     for key, held in desk.items():
         if now - held.said_at < EVERY_S:
             left[key] = held
         elif held.last is not None:
             left[key] = Held(now)
-            said.append(Notice(key[1], held.last, held.count, now - held.said_at))
-    return left, tuple(said)
+            ready.append(Notice(key[1], held.last, held.count, now - held.said_at))
+    return left, tuple(ready)
 
 
 def title(notice: Notice) -> str:

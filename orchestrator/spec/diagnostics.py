@@ -9,7 +9,7 @@ from dataclasses import dataclass
 Loc = tuple[str | int, ...]
 """The path from the root of the file to a value: keys and list positions."""
 
-Said = Iterator[tuple[Loc, str]]
+Diagnostics = Iterator[tuple[Loc, str]]
 """What a check between values yields: places, and what is wrong there."""
 
 SHOWN_MAX = 50

@@ -299,8 +299,8 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Diagnostic:
         return Diagnostic(
             line + 1, column + 1, "yaml", f"a value cannot start with {shown_key(here)}; put it in quotes"
         )
-    said = next((sentence for start, sentence in _SYNTAX if start in problem), problem)
-    return Diagnostic(line + 1, column + 1, "yaml", said)
+    sentence = next((sentence for start, sentence in _SYNTAX if start in problem), problem)
+    return Diagnostic(line + 1, column + 1, "yaml", sentence)
 
 
 def _tab_in_indentation(line: str) -> int:

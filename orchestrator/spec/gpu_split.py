@@ -33,17 +33,17 @@ def split(
         return hosts, asks, ()
     counts = [len(host.gpus) for host in hosts if not host.spare and host.gpus]
     if not counts:
-        said = "`gpus: split` divides the GPUs of the hosts, and no host has any"
-        return hosts, asks, (NoPlacement("gpus", divided.type, said),)
+        text = "`gpus: split` divides the GPUs of the hosts, and no host has any"
+        return hosts, asks, (NoPlacement("gpus", divided.type, text),)
     each = gcd(*counts)
     parts = sum(counts) // each
     others = sum(ask.replicas for ask in asks if ask.type in COMPUTING_TYPES and not ask.split)
     if parts <= others:
-        said = (
+        text = (
             f"`gpus: split` makes {counted(parts, 'task')} of {counted(each, 'GPU')}, and with "
             f"{counted(others, 'chief')} no {divided.type} is left; leave the chief out"
         )
-        return hosts, asks, (NoPlacement("gpus", divided.type, said),)
+        return hosts, asks, (NoPlacement("gpus", divided.type, text),)
     roomy = tuple(replace(host, slots=max(host.slots, len(host.gpus) // each)) for host in hosts)
     return roomy, tuple(_numbered(ask, each, parts - others) for ask in asks), ()
 

@@ -173,9 +173,9 @@ def load_spec(path: str | Path) -> ClusterSpec:
 
 def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
     """Return the spec of a file; or None, and the diagnostics in the order of the file."""
-    text, said = _read(path)
+    text, problem = _read(path)
     if text is None:
-        return None, said
+        return None, problem
     root, spec, diagnostics = _validated(ClusterSpec, parse(text))
     if root is not None:
         for loc, words in relations(parts_of(root.data(), Path(path).absolute().parent)):
@@ -190,9 +190,9 @@ def check_form(text: str) -> list[Diagnostic]:
 
 def check_own(path: str | Path, base_dir: Path) -> tuple[Notify | None, list[Diagnostic]]:
     """Return the user's own `notify:`, from a file with its keys at the top level; or None, and the diagnostics."""
-    text, said = _read(path)
+    text, problem = _read(path)
     if text is None:
-        return None, said
+        return None, problem
     root, notify, diagnostics = _validated(
         Notify, parse(text, plain_keys={("on",)}), within=("run", "notify")
     )
@@ -218,10 +218,10 @@ def _validated(
 
 def located(path: str | Path, loc: Loc, words: str) -> str:
     """Return `file:line:column: key: words` for a problem that was found after the file was read."""
-    text, said = _read(path)
+    text, problem = _read(path)
     root = parse(text)[0] if text is not None else None
     if root is None:
-        return render(str(path), said) if said else words
+        return render(str(path), problem) if problem else words
     return render(str(path), list(_diagnostic(root, loc, words)))
 
 

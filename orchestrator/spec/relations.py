@@ -15,7 +15,7 @@ from orchestrator.core.launching import wiring
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.protocol import wired
 from orchestrator.spec import own_paths, setup
-from orchestrator.spec.diagnostics import Loc, Said
+from orchestrator.spec.diagnostics import Diagnostics, Loc
 from orchestrator.spec.durations import as_written
 from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
 from orchestrator.spec.kubernetes.objects import refused
@@ -29,7 +29,7 @@ from orchestrator.spec.task_relations import task_relations
 _SSH_KEYS = ("address", "user", "port", "identity_file", "known_hosts", "proxy_jump")
 
 
-def relations(parts: Parts) -> Said:
+def relations(parts: Parts) -> Diagnostics:
     """Yield everything that is wrong between values."""
     for check in (
         _machines_somewhere,
@@ -49,7 +49,7 @@ def relations(parts: Parts) -> Said:
         yield from check(parts)
 
 
-def _machines_somewhere(parts: Parts) -> Said:
+def _machines_somewhere(parts: Parts) -> Diagnostics:
     """Check that there are either hosts or a request to an engine, and not both."""
     slurm, pods = parts.slurm, parts.kubernetes
     if parts.is_empty:
@@ -82,14 +82,14 @@ def _machines_somewhere(parts: Parts) -> Said:
                 yield ("slurm", "options", i), reason
 
 
-def _names(parts: Parts) -> Said:
+def _names(parts: Parts) -> Diagnostics:
     first: dict[str, int] = {}
     for i, host in enumerate(parts.hosts):
         if host.good("name") and first.setdefault(host.value.name, i) != i:
             yield ("hosts", i, "name"), f"hosts[{first[host.value.name]}] has this name already"
 
 
-def _machines(parts: Parts) -> Said:
+def _machines(parts: Parts) -> Diagnostics:
     """Check that no machine is listed twice: tasks would be placed on GPUs that are not free."""
     first: dict[tuple[str, int], tuple[int, str]] = {}
     for i, part in enumerate(parts.hosts):
@@ -109,7 +109,7 @@ def _machines(parts: Parts) -> Said:
             )
 
 
-def _local_hosts(parts: Parts) -> Said:
+def _local_hosts(parts: Parts) -> Diagnostics:
     remote = any(host.good("transport") and host.value.transport == "ssh" for host in parts.hosts)
     for i, part in enumerate(parts.hosts):
         host = part.value
@@ -119,11 +119,11 @@ def _local_hosts(parts: Parts) -> Said:
             if getattr(host, key) is not None:
                 yield ("hosts", i, key), "a local host is used without SSH; leave it out"
         if remote and part.good("data_address") and host.data_address is None:
-            said = f"the other hosts cannot reach {LOCAL_ADDRESS}; add data_address: this machine's address for them"
-            yield ("hosts", i, "transport"), said
+            problem = f"the other hosts cannot reach {LOCAL_ADDRESS}; add data_address: this machine's address for them"
+            yield ("hosts", i, "transport"), problem
 
 
-def _timing(parts: Parts) -> Said:
+def _timing(parts: Parts) -> Diagnostics:
     timing, good = parts.timing.value, parts.timing.good
     if good("heartbeat", "unreachable_after") and timing.unreachable_after < 3 * timing.heartbeat:
         yield (
@@ -149,7 +149,7 @@ def _duration(part: BaseModel, key: str) -> str:
     return as_written(getattr(part, key)) + default
 
 
-def _restart(parts: Parts) -> Said:
+def _restart(parts: Parts) -> Diagnostics:
     restart = parts.restart.value
     if parts.restart.good("backoff", "backoff_max") and restart.backoff > restart.backoff_max:
         backoff, most = _duration(restart, "backoff"), _duration(restart, "backoff_max")
@@ -157,7 +157,7 @@ def _restart(parts: Parts) -> Said:
         yield ("run", "restart", key), f"backoff ({backoff}) must not be above backoff_max ({most})"
 
 
-def _files(parts: Parts) -> Said:
+def _files(parts: Parts) -> Diagnostics:
     run = parts.run.value
     if run.script and run.module:
         yield ("run", "module"), "stands beside `script`; leave one of the two out"
@@ -202,7 +202,7 @@ def _unfit_script(run: Run, workdir: str, path: str, script: str) -> str | None:
     return None
 
 
-def _checkpoint(parts: Parts) -> Said:
+def _checkpoint(parts: Parts) -> Diagnostics:
     run: Run = parts.run.value
     if (
         run.checkpoint is None
@@ -240,7 +240,7 @@ _GIVEN: dict[wiring.Wiring, tuple[str, ...]] = {
 """What a strategy gives at the release, by its wiring: it would go over what the spec says, without a word."""
 
 
-def _env(parts: Parts) -> Said:
+def _env(parts: Parts) -> Diagnostics:
     row = STRATEGIES.get(parts.run.value.strategy) if parts.run.good("strategy") else None
     given = _GIVEN.get(row.wiring, ()) if row is not None else ()
 
@@ -250,11 +250,11 @@ def _env(parts: Parts) -> Said:
         return env_name_diagnostic(name)
 
     for name in parts.env:
-        if said := diagnostic(name):
-            yield ("run", "env", name), said
+        if problem := diagnostic(name):
+            yield ("run", "env", name), problem
     for name, written in parts.secrets.items():
-        if said := diagnostic(name):
-            yield ("run", "secrets", name), said
+        if problem := diagnostic(name):
+            yield ("run", "secrets", name), problem
         elif name in parts.env:
             yield ("run", "secrets", name), f"{name} stands in env too; keep one"
         if isinstance(written, str):
@@ -264,7 +264,7 @@ def _env(parts: Parts) -> Said:
                 yield ("run", "secrets", name), str(error)
 
 
-def _args(parts: Parts) -> Said:
+def _args(parts: Parts) -> Diagnostics:
     """Refuse a password in an argument: whoever is on a host reads it in `ps`."""
     if not parts.run.good("args"):
         return
@@ -284,7 +284,7 @@ def _shadowed(folder: str) -> str | None:
     return next((n for n in (module, package) if not ours and os.path.isfile(os.path.join(folder, n))), None)
 
 
-def _setup(parts: Parts) -> Said:
+def _setup(parts: Parts) -> Diagnostics:
     """Check the requirements, and that there are hosts to set up."""
     if parts.setup is None:
         return
@@ -301,11 +301,11 @@ def _setup(parts: Parts) -> Said:
             yield ("setup", "requirements"), str(e)
 
 
-def _notify(parts: Parts) -> Said:
+def _notify(parts: Parts) -> Diagnostics:
     """Check the files that hold a recipient's URL."""
     notify = parts.run.value.notify
     if notify is None or not parts.run.good("notify"):
         return
     for number, to in enumerate(notify.to):
-        if isinstance(to, RecipientFile) and (said := file_refusal(to, parts.base_dir)):
-            yield ("run", "notify", "to", number), said
+        if isinstance(to, RecipientFile) and (problem := file_refusal(to, parts.base_dir)):
+            yield ("run", "notify", "to", number), problem

@@ -9,7 +9,7 @@ from orchestrator.core.launching.placement import COMPUTING_TYPES, Ask, place
 from orchestrator.core.plan import HostPlan, Plan, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.core.words import counted
-from orchestrator.spec.diagnostics import Loc, Said
+from orchestrator.spec.diagnostics import Diagnostics, Loc
 from orchestrator.spec.forms import SPLIT
 from orchestrator.spec.gpu_split import split
 from orchestrator.spec.models import Run
@@ -18,14 +18,14 @@ from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, asks, tasks_of
 _ONE_ONLY = ("chief", "evaluator")
 
 
-def task_relations(parts: Parts) -> Said:
+def task_relations(parts: Parts) -> Diagnostics:
     """Yield everything that is wrong between strategy, tasks and hosts."""
     of_tasks = (_types, _fewest, _split) if parts.run.good("strategy", "tasks") else ()
     for check in (*of_tasks, _options, _strategy_options, _places):
         yield from check(parts)
 
 
-def _types(parts: Parts) -> Said:
+def _types(parts: Parts) -> Diagnostics:
     run = parts.run.value
     strategy = STRATEGIES[run.strategy]
     tasks_by_type = tasks_of(run)
@@ -36,15 +36,15 @@ def _types(parts: Parts) -> Said:
         if type_ in _ONE_ONLY and tasks.replicas > 1:
             yield ("run", "tasks", type_, "replicas"), f"TensorFlow takes one {type_}; got {tasks.replicas}"
         if strategy.one_task and tasks.replicas > 1:
-            said = f"{strategy.name} is one task with all its devices; got {tasks.replicas} replicas"
+            text = f"{strategy.name} is one task with all its devices; got {tasks.replicas} replicas"
             meant = f"; did you mean {strategy.for_more_tasks}?" if strategy.for_more_tasks else ""
-            yield ("run", "tasks", type_, "replicas"), said + meant
+            yield ("run", "tasks", type_, "replicas"), text + meant
     for one_of in strategy.required_types:
         if tasks_by_type.keys().isdisjoint(one_of):
             yield ("run", "tasks"), f"{strategy.name} needs a {' or a '.join(one_of)}"
 
 
-def _fewest(parts: Parts) -> Said:
+def _fewest(parts: Parts) -> Diagnostics:
     """Check replicas_min, the number of tasks with which the run may continue."""
     run = parts.run.value
     strategy = STRATEGIES[run.strategy]
@@ -64,7 +64,7 @@ def _fewest(parts: Parts) -> Said:
             yield loc, f"replicas_min ({tasks.replicas_min}) must not be above replicas ({tasks.replicas})"
 
 
-def _split(parts: Parts) -> Said:
+def _split(parts: Parts) -> Diagnostics:
     """Check `gpus: split`, which finds the number of tasks and their GPUs by itself."""
     run = parts.run.value
     tasks_by_type = tasks_of(run)
@@ -87,7 +87,7 @@ def _split(parts: Parts) -> Said:
             yield (*loc, "replicas"), "leave it out: by `gpus: split` the hosts' GPUs say how many there are"
 
 
-def _options(parts: Parts) -> Said:
+def _options(parts: Parts) -> Diagnostics:
     """Check for options that contradict each other."""
     run = parts.run.value
     if not parts.run.good("strategy"):
@@ -121,7 +121,7 @@ def _options(parts: Parts) -> Said:
         )
 
 
-def _on_shrink(parts: Parts, row: Strategy) -> Said:
+def _on_shrink(parts: Parts, row: Strategy) -> Diagnostics:
     """Check that something may shrink, and that it can be made up for."""
     run, loc = parts.run.value, ("run", "on_shrink")
     if not row.shrinks - row.alone:
@@ -135,7 +135,7 @@ def _on_shrink(parts: Parts, row: Strategy) -> Said:
         yield loc, "scale_lr of a transparent script needs Keras 3; hold_batch works with both"
 
 
-def _strategy_options(parts: Parts) -> Said:
+def _strategy_options(parts: Parts) -> Diagnostics:
     """Check for options that only other strategies have, and for those that this strategy requires."""
     run = parts.run.value
     if not parts.run.good("strategy"):
@@ -150,7 +150,7 @@ def _strategy_options(parts: Parts) -> Said:
             yield ("run", "strategy"), f"{row.name} needs `{key}:`, {meant}"
 
 
-def _places(parts: Parts) -> Said:
+def _places(parts: Parts) -> Diagnostics:
     """Check that there are enough slots, GPUs and ports for the tasks."""
     run = parts.run
     if not parts.hosts or not run.good("tasks"):
@@ -177,8 +177,8 @@ def _places(parts: Parts) -> Said:
         key = "replicas" if problem.kind == "slots" else "gpus"
         yield ("run", "tasks", problem.task_type, key), problem.message
     if run.value.replicas_on_cpu and (given := [task for task in tasks if task.gpus]):
-        said = f"is for tasks without GPUs, and {given[0].id} on {given[0].host} has {len(given[0].gpus)}"
-        yield ("run", "replicas_on_cpu"), f"{said}, which would idle; leave it out"
+        text = f"is for tasks without GPUs, and {given[0].id} on {given[0].host} has {len(given[0].gpus)}"
+        yield ("run", "replicas_on_cpu"), f"{text}, which would idle; leave it out"
     if run.good("strategy") and STRATEGIES[run.value.strategy].gpu_by_local_rank:
         yield from _one_gpu_each(tasks, STRATEGIES[run.value.strategy])
     if not run.good("ports") or len({host.name for host in hosts}) < len(hosts):
@@ -186,11 +186,11 @@ def _places(parts: Parts) -> Said:
     first, last = run.value.ports
     needed = ports_needed(Plan(name="", strategy="", hosts=hosts, tasks=tasks, script=""))
     if last - first + 1 < needed:
-        said = "two for each task of the fullest machine, as every generation takes new ones"
-        yield ("run", "ports"), f"{last - first + 1} ports are too few; {needed} are needed: {said}"
+        text = "two for each task of the fullest machine, as every generation takes new ones"
+        yield ("run", "ports"), f"{last - first + 1} ports are too few; {needed} are needed: {text}"
 
 
-def _fewest_of_split(run: Run, wanted: Iterable[Ask]) -> Said:
+def _fewest_of_split(run: Run, wanted: Iterable[Ask]) -> Diagnostics:
     """Check replicas_min against the number of tasks into which the hosts are cut."""
     for ask in wanted:
         tasks = next(given for type_, given in tasks_of(run).items() if type_ == ask.type)
@@ -202,15 +202,15 @@ def _fewest_of_split(run: Run, wanted: Iterable[Ask]) -> Said:
             )
 
 
-def _one_gpu_each(tasks: tuple[TaskPlan, ...], strategy: Strategy) -> Said:
+def _one_gpu_each(tasks: tuple[TaskPlan, ...], strategy: Strategy) -> Diagnostics:
     """Check that no rank gets more than one GPU: it computes on one, and the others would idle."""
     ranks = [task for task in tasks if task.id.type in strategy.task_types]
     most = max(ranks, key=lambda task: len(task.gpus), default=None)
     if most is not None and len(most.gpus) > 1:
-        said = f"a rank uses one GPU, and {most.id} on {most.host} would have {len(most.gpus)}"
+        text = f"a rank uses one GPU, and {most.id} on {most.host} would have {len(most.gpus)}"
         yield (
             ("run", "tasks", most.id.type, "gpus"),
-            f"{said}; write `gpus: 1`, and a host's GPUs as its `slots`",
+            f"{text}; write `gpus: 1`, and a host's GPUs as its `slots`",
         )
 
 

@@ -129,15 +129,15 @@ class Cadence:
             every_s = chosen.seconds
         self._is_paced = True
         self._mark, self._since_mark = self._now(), 0
-        said: Saving = {"every_steps": self._left, "failure_s": self._wish.failure_s, "why": chosen.why}
+        saving: Saving = {"every_steps": self._left, "failure_s": self._wish.failure_s, "why": chosen.why}
         if every_s is not None:
-            said["every_s"] = round(every_s, 3)
+            saving["every_s"] = round(every_s, 3)
         if self._cost_s is not None:
-            said["cost_s"] = round(self._cost_s, 4)
-            said["spent_s"] = round(self._spent_s, 4)
+            saving["cost_s"] = round(self._cost_s, 4)
+            saving["spent_s"] = round(self._spent_s, 4)
         if self._saved_step is not None:
-            said["saved_step"] = self._saved_step
-        self._tell(said)
+            saving["saved_step"] = self._saved_step
+        self._tell(saving)
 
     def _interval(self) -> Interval:
         wish = self._wish

@@ -101,7 +101,7 @@ def _wait(
 ) -> dict[str, Any]:
     """Wait until the run trains, has come to `at_step`, and the fault is due."""
     deadline = session.now() + timeout_s
-    said = due_at > session.now()  # a pause between two faults is not worth a line
+    announced = due_at > session.now()  # a pause between two faults is not worth a line
     while True:
         status = status_of(client, chosen)
         if status["phase"] in ("SUCCEEDED", "FAILED", "KILLED"):
@@ -112,11 +112,11 @@ def _wait(
             return status
         if session.now() >= deadline:
             raise WaitTimedOut(f"{status['run_id']} is {status['phase']} at step {step}: {status['reason']}")
-        if not said:
+        if not announced:
             until = f"step {at_step}" if at_step is not None else "its first step"
             now = str(status["phase"]) if step is None else f"{status['phase']}, step {step}"
             session.say(f"Waiting for {until}; now {now}")
-            said = True
+            announced = True
         session.pause(_POLL_EVERY_S)
 
 

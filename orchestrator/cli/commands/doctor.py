@@ -120,8 +120,8 @@ def _orphans(session: Session, plan: Plan, runs: Mapping[str, Sequence[KnownRun]
 def _of_orphan(item: Item) -> Finding:
     from orchestrator.reporting.findings import finding
 
-    said = f"{item.host}: {item.run}, which this head node does not know any more, has left: {item.what}"
-    return finding("host.orphans", said, item.host, level="warning" if item.pids else "fine")
+    text = f"{item.host}: {item.run}, which this head node does not know any more, has left: {item.what}"
+    return finding("host.orphans", text, item.host, level="warning" if item.pids else "fine")
 
 
 _LINGER = "loginctl enable-linger"
@@ -187,16 +187,16 @@ class _Fixes:
                         channel.write(f"{stdin}\n".encode())
                         while channel.read(1 << 16):
                             pass
-                        said, code = channel.stderr_tail().strip(), channel.exit_status()
+                        text, code = channel.stderr_tail().strip(), channel.exit_status()
                 finally:
                     channel.close()
             except (HostError, OSError) as e:
-                said, code = str(e), None
+                text, code = str(e), None
             if code == 0:
                 self._session.say(f"{host.name}: {did}")
                 done += 1
             else:
-                why = said or f"it has failed, or not ended within {FIX_S:g} s"
+                why = text or f"it has failed, or not ended within {FIX_S:g} s"
                 self._session.warn(f"{host.name}: `{command.split(' -c ')[0]}`: {why}")
         return done
 

@@ -196,9 +196,9 @@ def _check(file: str, plan: Plan, wishes: Wishes) -> None:
         raise UsageError(
             f"--code {wishes.code_dir} is no absolute path", hint="name the directory in the image"
         )
-    said = [located(file, loc, words) for loc, words in refusals(plan)]
-    if said:
-        raise SpecError("\n".join(said))
+    refused = [located(file, loc, words) for loc, words in refusals(plan)]
+    if refused:
+        raise SpecError("\n".join(refused))
 
 
 def _code(file: str, plan: Plan) -> bytes:

@@ -293,8 +293,8 @@ def command(
     from orchestrator.client.starting import ensure_coordinator
 
     loss = check_lost(session)
-    for said in [*filter(None, [loss.trouble]), *(entry.sentence for entry in loss.set_aside)]:
-        session.say(said)
+    for text in [*filter(None, [loss.trouble]), *(entry.sentence for entry in loss.set_aside)]:
+        session.say(text)
     search, plans = query_hosts(files, session)
     failed = say_problems(session, search.answers)
     check_give_up(give_up, loss, search)

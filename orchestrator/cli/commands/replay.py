@@ -107,6 +107,6 @@ def command(session: Session, name: str, to: int | None, as_json: bool) -> int:
             session.put_json(to_json(run_id, decision), indent=None)
         else:
             session.put("\n".join(shown(decision, session.paint)))
-    said = f"{run_id}: {counted(played, 'event')} played, {differing} decided differently than recorded"
-    session.say(said + (f"; {unplayed} not played" if unplayed else ""))
+    summary = f"{run_id}: {counted(played, 'event')} played, {differing} decided differently than recorded"
+    session.say(summary + (f"; {unplayed} not played" if unplayed else ""))
     return 0

@@ -121,8 +121,8 @@ def _watch(name: str | None, session: Session) -> int:
                 raise
             document, notes = recorded, [_recorded_sentence(e, recorded), "Trying again"]
         text = render.status(document, session.paint, width=session.width)
-        said = [line for note in notes for line in fold(note, session.width, indent="  ")]
-        return screen("\n".join([text, "", *said, session.paint("q quits", "dim")]))
+        note_lines = [line for note in notes for line in fold(note, session.width, indent="  ")]
+        return screen("\n".join([text, "", *note_lines, session.paint("q quits", "dim")]))
 
     first = shown()  # an error is shown before the screen is cleared
     console = Console(file=session.out, highlight=False, no_color=not session.paint.on)

@@ -31,7 +31,7 @@ INSTALL_HINT = "`pip install tensorboard` for the Python that runs orch, or anyw
 def serve(client: Client, chosen: dict[str, Any], argv: list[str], session: Session) -> None:
     """Serve the files until TensorBoard ends or Ctrl-C, and fetch what is new while the run is active."""
     with contextlib.suppress(KeyboardInterrupt), _serving(argv) as server:
-        said: dict[str, str] = {}
+        warned: dict[str, str] = {}
         training, next_at = True, session.now() + FETCH_EVERY_S
         while server.poll() is None:
             session.pause(_POLL_EVERY_S)
@@ -39,20 +39,20 @@ def serve(client: Client, chosen: dict[str, Any], argv: list[str], session: Sess
                 continue
             try:
                 training = is_active(status_of(client, chosen))
-                _fetch(client, chosen, session, said=said)
+                _fetch(client, chosen, session, warned=warned)
             except CoordinatorUnreachable as e:
-                if said.get("") != str(e):
+                if warned.get("") != str(e):
                     session.say(f"{e}; new data arrives once a coordinator is running again")
-                said[""] = str(e)
+                warned[""] = str(e)
             next_at = session.now() + FETCH_EVERY_S
         if server.returncode:
             raise OrchestratorError(f"TensorBoard ended with exit code {server.returncode}; see above")
 
 
 def _fetch(
-    client: Client, chosen: dict[str, Any], session: Session, *, said: dict[str, str]
+    client: Client, chosen: dict[str, Any], session: Session, *, warned: dict[str, str]
 ) -> dict[str, Any]:
-    """Fetch the files. `said`: the warnings that were printed, by host; a warning is repeated only if it changes."""
+    """Fetch the files. `warned`: the warnings that were printed, by host; a warning is repeated only if it changes."""
     answer = client.post(f"/v1/runs/{chosen['run_id']}/summaries", timeout_s=_FETCH_TIMEOUT_S)
     fetched = int(answer["fetched_bytes"])
     while answer["more"]:
@@ -61,10 +61,10 @@ def _fetch(
         fetched += int(answer["fetched_bytes"])
     unreached = {str(host): str(why) for host, why in answer["unreached"].items()}
     for host, why in unreached.items():
-        if said.get(host) != why:
+        if warned.get(host) != why:
             session.warn(f"{host}: its files are missing or incomplete: {why}")
-    said.clear()
-    said.update(unreached)
+    warned.clear()
+    warned.update(unreached)
     return {**answer, "fetched_bytes": fetched}
 
 
@@ -138,7 +138,7 @@ def command(session: Session, name: str | None, port: int | None, only_fetch: bo
     argv = [] if only_fetch else _tensorboard()  # it is told at once where it is not installed
     client = session.client()
     chosen = find_or_newest(runs_of(client), name)
-    fetched = _fetch(client, chosen, session, said={})
+    fetched = _fetch(client, chosen, session, warned={})
     _say_nothing_found(fetched, chosen, session)
     if not only_fetch:
         argv += ["--logdir", fetched["directory"], "--host", "127.0.0.1"]

@@ -66,8 +66,8 @@ def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
     else:
         lines += indent(ended_tasks(run.get("tasks") or []))
         lines += indent(left_lines(run, paint, width))
-    said = {line.strip() for line in lines}
-    troubles = [line for line in dict.fromkeys(trouble_lines(run, paint, width)) if line not in said]
+    shown = {line.strip() for line in lines}
+    troubles = [line for line in dict.fromkeys(trouble_lines(run, paint, width)) if line not in shown]
     if troubles:
         lines += ["", *indent(troubles)]
     return "\n".join(lines)

@@ -58,17 +58,17 @@ def how(ended: Exit, *, in_pod: bool = False) -> str:
     """Return how the task ended, as the end of a sentence that starts with the task."""
     if in_pod and ended.cause.row.in_pod is not None and ended.cause.row.in_pod.how:
         return ended.cause.row.in_pod.how
-    said = f": {in_short(ended.last_line)}" if ended.last_line else ""
+    text = f": {in_short(ended.last_line)}" if ended.last_line else ""
     if ended.cause is Cause.OOM:
         peak = f" (peak {size(ended.peak_rss_bytes)})" if ended.peak_rss_bytes else ""
         if ended.code is None and ended.signal not in _CRASHES:
             return f"was killed by the kernel: out of memory{peak}"
-        return f"ran out of memory{peak}{said}"
-    if said and not matching.is_error_known(ended):
-        said = f"; it printed last: {in_short(ended.last_line)}"  # which need not have to do with its end
+        return f"ran out of memory{peak}{text}"
+    if text and not matching.is_error_known(ended):
+        text = f"; it printed last: {in_short(ended.last_line)}"  # which need not have to do with its end
     by_itself = "failed with exit code {code}{said}" if ended.signal is None else "crashed ({signal}){said}"
     words = ended.cause.row.how or by_itself
-    return words.format(said=said, code=ended.code, signal=_signal_name(ended.signal))
+    return words.format(said=text, code=ended.code, signal=_signal_name(ended.signal))
 
 
 def _signal_name(number: int | None) -> str:

@@ -93,8 +93,8 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
     match = signature_of(ended)
     facts = {"host": host, "python": python}
     if match is not None and match[0].cause is ended.cause:
-        sign, said = match
-        return _filled(sign.means, sign.advice, {**said, **facts})
+        sign, line = match
+        return _filled(sign.means, sign.advice, {**line, **facts})
     if ended.cause is Cause.SCRIPT and ended.code and not is_error_known(ended):
         return _filled(*_ENDED_ITSELF, facts)
     if ended.cause is Cause.CRASH and ended.signal in _OF_SIGNALS:

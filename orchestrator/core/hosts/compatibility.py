@@ -131,10 +131,10 @@ def gpus(
 
 def _no_gpu(plan: Plan, name: str, why: str) -> Problem | None:
     placed = {gpu for task in plan.tasks if task.host == name for gpu in task.gpus}
-    said = sorted(placed | set(plan.host(name).gpus))
-    if not said:
+    wanted = sorted(placed | set(plan.host(name).gpus))
+    if not wanted:
         return None
-    numbers = f"GPU {said[0]}" if len(said) == 1 else f"the GPUs {', '.join(map(str, said))}"
+    numbers = f"GPU {wanted[0]}" if len(wanted) == 1 else f"the GPUs {', '.join(map(str, wanted))}"
     return Problem(
         code="gpu-missing",
         message=f"the spec says that it has {numbers}, and it has none: {why}",
@@ -182,13 +182,13 @@ def own_name(plan: Plan, own: Mapping[str, str | None]) -> Problem | None:
         return None
     name, address, why = own.get("name"), own.get("address"), own.get("why")
     if why:
-        said = f"gloo listens where the host's own name resolves to, and {name} is no such place: {why}"
+        text = f"gloo listens where the host's own name resolves to, and {name} is no such place: {why}"
     elif len(plan.hosts_used) > 1 and ((address or "").startswith("127.") or address == "::1"):
-        said = (
+        text = (
             f"its own name, {name}, resolves to {address}: gloo, by which {plan.strategy} connects the ranks, would "
             "listen there, and the other hosts would connect to themselves"
         )
     else:
         return None
     hint = f"give {name} the host's address in its /etc/hosts (`getent hosts {name}` there shows what it finds now)"
-    return Problem(code="own-name", message=said, hint=hint)
+    return Problem(code="own-name", message=text, hint=hint)

@@ -101,12 +101,12 @@ _TF_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 def _names(run: Run, gone: Task, follower: Task) -> bool:
     """Return whether a follower's last lines name the task, by TensorFlow's name for it or by its address."""
     ended = follower.exit
-    said = "\n".join((*ended.last_lines, ended.error or "")) if ended is not None else ""
+    text = "\n".join((*ended.last_lines, ended.error or "")) if ended is not None else ""
     named = {
-        TaskId(job, int(index)) for job, index in _TF_TASK.findall(said) if job in ("chief", "worker", "ps")
+        TaskId(job, int(index)) for job, index in _TF_TASK.findall(text) if job in ("chief", "worker", "ps")
     }
     address = f"{run.plan.host(gone.host).peer_address}:{gone.port}"
-    return gone.id in named or (gone.port is not None and address in said)
+    return gone.id in named or (gone.port is not None and address in text)
 
 
 def _has_somewhere_to_go(run: Run, host: Host) -> bool:

@@ -281,14 +281,14 @@ def _follow_pace(turn: Turn, step: int) -> None:
 
 def _say(turn: Turn, task: Task, report: TaskReport) -> None:
     """Note the messages of a task's runtime, each once."""
-    said, said_chars = task.said, turn.run.said_chars
+    kept, said_chars = task.said, turn.run.said_chars
     for kind, message in report.said:
-        if message in said:
+        if message in kept:
             continue
         # Whether another sentence may be kept, of its task and of the run
-        of_task = sum(map(len, said)) + len(message)
+        of_task = sum(map(len, kept)) + len(message)
         if not (
-            len(said) < SAID_MAX and of_task <= SAID_CHARS_MAX and said_chars + len(message) <= RUN_CHARS_MAX
+            len(kept) < SAID_MAX and of_task <= SAID_CHARS_MAX and said_chars + len(message) <= RUN_CHARS_MAX
         ):
             if not task.is_muted:
                 turn.set_task(task, is_muted=True)
@@ -299,9 +299,9 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
         is_of_run = said_by_task(kind) is NoteKind.NO_RESCUE and task.id == turn.run.chief
         if is_of_run and message not in turn.run.warnings:
             turn.set(warnings=(*turn.run.warnings, message))
-        said, said_chars = (*said, message), said_chars + len(message)
-    if said != task.said:
-        turn.set_task(turn.run.task(task.id), said=said)
+        kept, said_chars = (*kept, message), said_chars + len(message)
+    if kept != task.said:
+        turn.set_task(turn.run.task(task.id), said=kept)
         turn.set(said_chars=said_chars)
 
 

@@ -35,23 +35,23 @@ _WARNED = (HostState.OPEN, HostState.QUARANTINED)
 """States that it replaces. Who is drained or stuck gets no tasks anyway, and stays so if it stays."""
 
 
-def absorb(turn: Turn, name: str, said: Leaving | None) -> None:
+def absorb(turn: Turn, name: str, leaving: Leaving | None) -> None:
     """Record what a host reports of its leaving: a first announcement, an earlier time, or that it stays."""
     host = turn.run.host(name)
     if turn.run.phase.is_terminal:
         return
-    if said is None:
+    if leaving is None:
         if host.leave_at is not None:
             _stays(turn, host)
         return
-    leave_at = turn.at + said.in_s - turn.run.plan.timing.kill_grace_s - END_S
+    leave_at = turn.at + leaving.in_s - turn.run.plan.timing.kill_grace_s - END_S
     if host.leave_at is not None and leave_at > host.leave_at - _SOONER_S:
         return
     state = HostState.LEAVING if host.state in _WARNED else host.state
-    why = said.why if state is HostState.LEAVING else host.state_why
-    turn.set_host(host, leave_at=leave_at, leave_why=said.why, state=state, state_why=why)
-    when = f"in {duration(said.in_s)}" if said.in_s else "now"
-    turn.note(NoteKind.HOST_LEAVES, f"{name} leaves {when}: {said.why}{_then(turn, name)}")
+    why = leaving.why if state is HostState.LEAVING else host.state_why
+    turn.set_host(host, leave_at=leave_at, leave_why=leaving.why, state=state, state_why=why)
+    when = f"in {duration(leaving.in_s)}" if leaving.in_s else "now"
+    turn.note(NoteKind.HOST_LEAVES, f"{name} leaves {when}: {leaving.why}{_then(turn, name)}")
     verify_soon(turn)
 
 

@@ -35,9 +35,9 @@ def has_made_way(turn: Turn, waited: Queued, why: str) -> None:
     _return(turn, replace(waited, others="", why=why), why)
 
 
-def _return(turn: Turn, waits: Queued, said: str) -> None:
-    if said:
-        turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {said}")
+def _return(turn: Turn, waits: Queued, why: str) -> None:
+    if why:
+        turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {why}")
     turn.do(*(CloseHost(host=host.name) for host in turn.run.hosts))
     turn.enter(waits, "waits in the queue", planned_end=None, rank=None)
     for host in turn.run.hosts:

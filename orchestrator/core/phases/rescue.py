@@ -172,5 +172,5 @@ def outcome(run: Run) -> str:
     if state.rescuer is None and (differ := _diverged(run)):
         return f"nothing was rescued: {differ}"
     rescued = [(task, run.task(task).progress.rescued) for task in asked]
-    said = next((saved.sentence(str(task)) for task, saved in rescued if saved), "")
-    return said or f"nothing was rescued: {listed([str(task) for task in asked])} gave no answer"
+    sentence = next((saved.sentence(str(task)) for task, saved in rescued if saved), "")
+    return sentence or f"nothing was rescued: {listed([str(task) for task in asked])} gave no answer"

@@ -217,11 +217,11 @@ def innermost(text: str) -> str:
     if frames:
         _, path, where = frames[0].split('"', 2)  # hosts may have their Python in different places
         return path.rpartition("/")[2] + where
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    state = next((line.partition(":")[2].strip() for line in said if line.startswith("State:")), None)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    state = next((line.partition(":")[2].strip() for line in lines if line.startswith("State:")), None)
     if state is not None:
         return f"its runtime does not answer, and the kernel says {state}"
-    return said[0] if said else "no answer"
+    return lines[0] if lines else "no answer"
 
 
 def _frames(text: str) -> list[str]:

@@ -85,7 +85,7 @@ class Survey:
     def sentences(self) -> list[str]:
         """Say how much is pushed, and which files are not although the script may need them."""
         files = counted(len(self.files), "file")
-        said = [f"pushes {files} ({size(self.total_bytes)}) of {self.workdir}"]
+        lines = [f"pushes {files} ({size(self.total_bytes)}) of {self.workdir}"]
         secrets = [path for path, why in self.left_out if why == "secret"]
         ignored = [path for path, why in self.left_out if why == ".gitignore"]
         if secrets:
@@ -94,16 +94,16 @@ class Survey:
                 if len(secrets) == 1
                 else f"{len(secrets)} files that look like secrets"
             )
-            said.append(
+            lines.append(
                 f"left out {secret_files}: {listed(secrets)}; name them in {ORCH_FILE} with ! to push them"
             )
         if named := [path for path, why in self.left_out if why == "named"]:
-            said.append(f"never pushed, since secrets of the spec stand in them: {listed(named)}")
+            lines.append(f"never pushed, since secrets of the spec stand in them: {listed(named)}")
         if ignored:
-            said.append(
+            lines.append(
                 f"left out what {GIT_FILE} names: {listed(ignored)}; name it in {ORCH_FILE} with ! to push it"
             )
-        return said
+        return lines
 
     def _largest(self) -> str:
         sizes: Counter[str] = Counter()

@@ -63,9 +63,9 @@ class Stories:
 
     def halt(self, run_id: str, event: Event, error: Exception) -> Halt:
         """Return the halt of a run, whose story ends with the event that could not be decided."""
-        said = f"{type(error).__name__}: {error}"
-        last = f"at {event.at:.3f}: {event_in_words(event)}: {said}"[:_LINE_MAX]
-        return Halt(error=said, story=(*self._lines.get(run_id, ()), last), since_at=event.at)
+        error_text = f"{type(error).__name__}: {error}"
+        last = f"at {event.at:.3f}: {event_in_words(event)}: {error_text}"[:_LINE_MAX]
+        return Halt(error=error_text, story=(*self._lines.get(run_id, ()), last), since_at=event.at)
 
     def forget(self, run_ids: Collection[str]) -> None:
         """Drop the stories of runs that are over."""

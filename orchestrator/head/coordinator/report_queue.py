@@ -94,7 +94,7 @@ class Reports:
         """Count a report that was journaled against the allowance of its host."""
         key = (run_id, event.host)
         allowance = self._allowances.setdefault(key, Allowance(JOURNALED_PER_S, JOURNALED_BURST, now))
-        said = sum(len(message) for task in event.tasks for _, message in task.said)
+        chars = sum(len(message) for task in event.tasks for _, message in task.said)
         lines = sum(
             len(line) for task in event.tasks if task.exit is not None for line in task.exit.last_lines
         )
@@ -103,7 +103,7 @@ class Reports:
             *(task.progress.nonfinite for task in event.tasks),
         ]
         allowance.spend(
-            1 + (said + lines + sum(len(name) for metrics in names for name in metrics)) / CHARS_OF_ONE, now
+            1 + (chars + lines + sum(len(name) for metrics in names for name in metrics)) / CHARS_OF_ONE, now
         )
 
     def due_at(self) -> float | None:

@@ -149,11 +149,11 @@ class Effects:
                 call()
             except Exception as e:
                 known = self._failed.get((name, run_id))
-                said = str(e) if isinstance(e, OSError) else f"{type(e).__name__}: {e}"
-                if known is None or known.error != said:
+                text = str(e) if isinstance(e, OSError) else f"{type(e).__name__}: {e}"
+                if known is None or known.error != text:
                     log.error("%s: could not %s; it is tried again", run_id, name, exc_info=e)
                 since_at, tries = (self._now(), 0) if known is None else (known.since_at, known.tries)
-                self._failed[name, run_id] = Failure(name, run_id, calls[done:], said, since_at, tries + 1)
+                self._failed[name, run_id] = Failure(name, run_id, calls[done:], text, since_at, tries + 1)
                 self._retry_at = self._retry_at or self._now() + RETRY_S
                 return
         if self._failed.pop((name, run_id), None) is not None:

@@ -161,8 +161,8 @@ class _Doctor:
             at = listed(
                 [f"{name} at {addresses.get(name) or self._plan.host(name).peer_address}" for name in seen]
             )
-            said = f"{len(seen)} hosts reach each other, in both directions, on ports of {first}-{last}: {at}"
-            pairs.append(finding("net.reached", said))
+            text = f"{len(seen)} hosts reach each other, in both directions, on ports of {first}-{last}: {at}"
+            pairs.append(finding("net.reached", text))
         all_ = [
             *failed,
             *judgement.of_hosts(self._plan, met, whole=self._whole),
@@ -283,9 +283,9 @@ class _Doctor:
             if run["alive"] or run["driven"]
         ]
         if busy:
-            said = f"the bandwidth was not measured, which would disturb {listed(busy)}"
+            text = f"the bandwidth was not measured, which would disturb {listed(busy)}"
             return [
-                finding("net.bandwidth", said, level="warning", hint="measure when no run uses the hosts")
+                finding("net.bandwidth", text, level="warning", hint="measure when no run uses the hosts")
             ]
         rounds = tournament(list(met))
         measure_s = min(1.0, _MEASURE_ALL_S / (2 * len(rounds))) if rounds else 0.0
@@ -317,9 +317,9 @@ class _Doctor:
                     rates.update({(writers[host], host): answers.get(host, late) for host in writers})
         findings = judgement.of_bandwidths(rates)
         if left := len(met) * (len(met) - 1) - len(rates):
-            said = f"{left} of {left + len(rates)} transfers were not measured: the others took too long"
+            text = f"{left} of {left + len(rates)} transfers were not measured: the others took too long"
             findings.append(
-                finding("net.bandwidth", said, level="warning", hint="correct what was measured first")
+                finding("net.bandwidth", text, level="warning", hint="correct what was measured first")
             )
         return findings
 
@@ -348,9 +348,9 @@ class _Doctor:
                 return of_problem(e.problem, name)
 
         answers = at_once(probe_host, names, self._within_s)
-        said = f"its Python and its checkpoint directory have not answered for {duration(self._within_s)}"
+        text = f"its Python and its checkpoint directory have not answered for {duration(self._within_s)}"
         late = {
-            name: finding("ssh.no-answer", f"{name}: {said}", name) for name in names if name not in answers
+            name: finding("ssh.no-answer", f"{name}: {text}", name) for name in names if name not in answers
         }
         return {**answers, **late}
 

@@ -89,8 +89,8 @@ def _twice(met: Iterable[Met]) -> Iterator[Finding]:
     for host in met:
         other = first.setdefault(host.machine, host.name)
         if other != host.name:
-            said = f"{other} and {host.name} are one machine: they have the same boot id and the same host directory"
-            yield finding("host.twice", said, other, host.name)
+            text = f"{other} and {host.name} are one machine: they have the same boot id and the same host directory"
+            yield finding("host.twice", text, other, host.name)
 
 
 def of_imports(plan: Plan, imported: Mapping[str, Imported | None]) -> list[Finding]:
@@ -99,23 +99,23 @@ def of_imports(plan: Plan, imported: Mapping[str, Imported | None]) -> list[Find
     for name, result in imported.items():
         gpus = len(plan.host(name).gpus)
         if result is None:
-            said = f"{name}: it is not known whether TensorFlow can be imported: the host did not answer"
-            findings.append(finding("python.import-slow", said, name))
+            text = f"{name}: it is not known whether TensorFlow can be imported: the host did not answer"
+            findings.append(finding("python.import-slow", text, name))
         elif result["why"] is not None:
             findings.append(
                 finding("python.import-fails", f"{name}: `import tensorflow` fails: {result['why']}", name)
             )
         elif result["gpus"] is None or result["seconds"] > SLOW_IMPORT_S:
             ended = "has not ended after" if result["gpus"] is None else "takes"
-            said = f"{name}: `import tensorflow` {ended} {duration(result['seconds'])}"
-            findings.append(finding("python.import-slow", said, name))
+            text = f"{name}: `import tensorflow` {ended} {duration(result['seconds'])}"
+            findings.append(finding("python.import-slow", text, name))
         else:
             fine.append(f"{duration(result['seconds'])} on {name}")
         if result is not None and result["gpus"] is not None and result["gpus"] < gpus:
-            said = (
+            text = (
                 f"{name}: TensorFlow sees {result['gpus']} of the {counted(gpus, 'GPU')} that the spec names"
             )
-            findings.append(finding("gpu.unseen", said, name))
+            findings.append(finding("gpu.unseen", text, name))
     if fine:
         findings.append(finding("python.imports", f"`import tensorflow` takes {listed(fine)}"))
     return findings
@@ -128,16 +128,16 @@ def of_bandwidths(rates: Mapping[tuple[str, str], float | str]) -> list[Finding]
     usual = measured[len(measured) // 2][0] if measured else 0.0
     for (sender, receiver), rate in rates.items():
         if isinstance(rate, str):
-            said = f"{receiver}: what {sender} sends it could not be measured: {rate}"
-            findings.append(finding("net.bandwidth", said, receiver, sender, level="warning"))
+            text = f"{receiver}: what {sender} sends it could not be measured: {rate}"
+            findings.append(finding("net.bandwidth", text, receiver, sender, level="warning"))
         elif rate < max(SLOW_BYTES_PER_S, usual / 3):
-            said = (
+            text = (
                 f"{sender} sends {receiver} {_bits(rate)} only; {_bits(usual)} is usual between these hosts"
             )
-            findings.append(finding("net.bandwidth-low", said, receiver, sender))
+            findings.append(finding("net.bandwidth-low", text, receiver, sender))
     if measured:
-        said = listed([f"{sender} sends {receiver} {_bits(rate)}" for rate, (sender, receiver) in measured])
-        findings.append(finding("net.bandwidth", said))
+        text = listed([f"{sender} sends {receiver} {_bits(rate)}" for rate, (sender, receiver) in measured])
+        findings.append(finding("net.bandwidth", text))
     return findings
 
 
@@ -160,8 +160,8 @@ def _writes(plan: Plan, met: Iterable[Met]) -> Iterator[Finding]:
         return
     speeds = listed([f"{size(rate)}/s on {name}" for rate, name in rates])
     slow = rates[0][0] < SLOW_WRITE_BYTES_PER_S
-    said = f"{plan.checkpoint.dir} is written, and synced, with {speeds}"
-    yield finding("storage.slow" if slow else "storage.speed", said, rates[0][1] if slow else None)
+    text = f"{plan.checkpoint.dir} is written, and synced, with {speeds}"
+    yield finding("storage.slow" if slow else "storage.speed", text, rates[0][1] if slow else None)
 
 
 def _round_trips(met: Iterable[Met]) -> list[Finding]:
@@ -175,27 +175,27 @@ def _round_trips(met: Iterable[Met]) -> list[Finding]:
 def _machines(met: Iterable[Met]) -> list[Finding]:
     """Return how much memory hosts have, and how tasks are ended there; nothing of hosts that do not say it."""
     groups = {True: "by control groups", False: "by their processes: no control group can be made"}
-    said = [
+    text = [
         f"{host.name} has {size(memory)} of memory ({size(free)} free), and ends tasks {groups[host.health['cgroups']]}"
         for host in met
         if (memory := host.health.get("memory_bytes")) is not None
         and (free := host.health.get("memory_free_bytes")) is not None
         and "cgroups" in host.health
     ]
-    return [finding("host.machine", "; ".join(said))] if said else []
+    return [finding("host.machine", "; ".join(text))] if text else []
 
 
 def _ssh(host: Met) -> Iterator[Finding]:
     startups, slow = host.health["startups"], host.hello.get("slow", {})
     if startups is not None and startups < STARTUPS_MIN:
-        said = f"{host.name}: its sshd drops logins once {counted(startups, 'other')} are under way (MaxStartups)"
-        yield finding("ssh.limits", said, host.name, level="warning")
+        text = f"{host.name}: its sshd drops logins once {counted(startups, 'other')} are under way (MaxStartups)"
+        yield finding("ssh.limits", text, host.name, level="warning")
     if "printed" in host.hello:
-        said = f"{host.name}: the rc files of its login shell print {host.hello['printed']!r}"
-        yield finding("ssh.rc-files", said, host.name, level="warning")
+        text = f"{host.name}: the rc files of its login shell print {host.hello['printed']!r}"
+        yield finding("ssh.rc-files", text, host.name, level="warning")
     if "shell_s" in slow:
-        said = f"{host.name}: the rc files of its login shell take {duration(slow['shell_s'])}"
-        yield finding("ssh.rc-files", said, host.name, level="warning")
+        text = f"{host.name}: the rc files of its login shell take {duration(slow['shell_s'])}"
+        yield finding("ssh.rc-files", text, host.name, level="warning")
 
 
 def _checkpoint_directory(plan: Plan, host: Met) -> Directory | None:
@@ -210,8 +210,8 @@ def _checkpoints(plan: Plan, host: Met) -> Iterator[Finding]:
     path = directory["path"]
     for place, owner in ((path, directory["owner"]), (f"{path}/.orch", directory["own"])):
         if owner is not None and not owner["writable"]:
-            said = f"{host.name}: {place} belongs to {_user(owner)}, and orch is {_me(host)} there"
-            yield finding("storage.owner", said, host.name)
+            text = f"{host.name}: {place} belongs to {_user(owner)}, and orch is {_me(host)} there"
+            yield finding("storage.owner", text, host.name)
     harm = list(_harm(directory["nfs"]))
     if harm:
         yield finding("storage.nfs", f"{host.name}: the NFS mount of {path} has {listed(harm)}", host.name)
@@ -258,16 +258,16 @@ def _ports(plan: Plan, host: Met) -> Iterator[Finding]:
     first, last = plan.ports
     free, needed = host.health["ports_free"], ports_needed(plan)
     if free < needed and host.name in plan.hosts_used:
-        said = (
+        text = (
             f"{host.name}: {free} of the ports {first}-{last} are free, and the run needs {needed}; busy are "
             f"{listed([str(port) for port in host.health['ports_busy']])}"
         )
-        yield finding("net.ports-busy", said, host.name)
+        yield finding("net.ports-busy", text, host.name)
     outgoing = host.health["outgoing"]
     if outgoing is not None and first <= outgoing[1] and outgoing[0] <= last:
         range_ = f"its range of outgoing connections, {outgoing[0]}-{outgoing[1]}"
-        said = f"{host.name}: `ports: {first}-{last}` lies in {range_}"
-        yield finding("net.ports-outgoing", said, host.name)
+        text = f"{host.name}: `ports: {first}-{last}` lies in {range_}"
+        yield finding("net.ports-outgoing", text, host.name)
 
 
 def _gpus_of(plan: Plan, host: Met) -> list[tuple[int, GpuState]]:
@@ -290,16 +290,16 @@ def _gpus_differ(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
 def _gpus(plan: Plan, host: Met) -> Iterator[Finding]:
     for number, gpu in _gpus_of(plan, host):
         if gpu["ecc_errors"]:
-            said = (
+            text = (
                 f"{host.name}: GPU {number} has had {counted(gpu['ecc_errors'], 'uncorrected memory error')}"
             )
-            yield finding("gpu.unwell", said, host.name)
+            yield finding("gpu.unwell", text, host.name)
         if gpu["xids"]:
-            said = f"{host.name}: the driver has reported errors of GPU {number} since the boot: Xid "
-            yield finding("gpu.unwell", said + ", ".join(map(str, gpu["xids"])), host.name)
+            text = f"{host.name}: the driver has reported errors of GPU {number} since the boot: Xid "
+            yield finding("gpu.unwell", text + ", ".join(map(str, gpu["xids"])), host.name)
         if gpu["slowed"]:
-            said = f"{host.name}: the hardware slows GPU {number} down, for {gpu['slowed']}"
-            yield finding("gpu.unwell", said, host.name)
+            text = f"{host.name}: the hardware slows GPU {number} down, for {gpu['slowed']}"
+            yield finding("gpu.unwell", text, host.name)
 
 
 def _clock(host: Met) -> list[Finding]:
@@ -314,23 +314,23 @@ def _disks(plan: Plan, host: Met) -> Iterator[Finding]:
     for directory in host.health["directories"]:
         path, free, files = directory["path"], directory["free_bytes"], directory["free_files"]
         if path == temporary and directory["why"] is None and not directory["exists"]:
-            said = f"{host.name}: {path}, the TMPDIR of `env:`, does not exist"
-            yield finding("storage.missing", said, host.name)
+            text = f"{host.name}: {path}, the TMPDIR of `env:`, does not exist"
+            yield finding("storage.missing", text, host.name)
         if directory["why"] is not None:
             yield finding("storage.read-only", f"{host.name}: {path}: {directory['why']}", host.name)
         elif directory["read_only"]:
-            said = f"{host.name}: {path} lies on a file system that is read-only"
-            yield finding("storage.read-only", said, host.name)
+            text = f"{host.name}: {path} lies on a file system that is read-only"
+            yield finding("storage.read-only", text, host.name)
         save = (host.health.get("save_bytes") or 0) if path == data else 0
         if free is not None and free < max(FREE_BYTES_MIN, SAVES_MIN * save):
             takes = f", and its newest checkpoint takes {size(save)}" if save else ""
             yield finding("storage.space", f"{host.name}: {path} has {size(free)} left{takes}", host.name)
         if files is not None and files < FREE_FILES_MIN:
-            said = f"{host.name}: {path} has room for {files} more files only"
-            yield finding("storage.space", said, host.name)
+            text = f"{host.name}: {path} has room for {files} more files only"
+            yield finding("storage.space", text, host.name)
         if directory["noexec"] and path != data:
-            said = f"{host.name}: {path} lies on a file system that is mounted with noexec"
-            yield finding("storage.noexec", said, host.name)
+            text = f"{host.name}: {path} lies on a file system that is mounted with noexec"
+            yield finding("storage.noexec", text, host.name)
 
 
 def _limits(host: Met) -> Iterator[Finding]:
@@ -339,8 +339,8 @@ def _limits(host: Met) -> Iterator[Finding]:
         yield finding("host.open-files", f"{host.name}: {files} files may be open at once", host.name)
     processes = host.health["processes"]
     if processes is not None and processes < PROCESSES_MIN:
-        said = f"{host.name}: {_me(host)} may have {processes} processes, threads included"
-        yield finding("host.processes", said, host.name)
+        text = f"{host.name}: {_me(host)} may have {processes} processes, threads included"
+        yield finding("host.processes", text, host.name)
     if host.hello["warning"]:
         yield finding("host.ends-at-logout", f"{host.name}: {host.hello['warning']}", host.name)
 
@@ -350,8 +350,8 @@ def _proxies(plan: Plan, host: Met) -> list[Finding]:
     if not proxies or len(plan.hosts_used) < 2:
         return []
     settings = ", ".join(f"{name}={value}" for name, value in proxies.items())
-    said = f"{host.name}: tasks get {settings}; no_grpc_proxy keeps it out of connections between the hosts"
-    return [finding("net.proxy", said, host.name)]
+    text = f"{host.name}: tasks get {settings}; no_grpc_proxy keeps it out of connections between the hosts"
+    return [finding("net.proxy", text, host.name)]
 
 
 def of_pairs(
@@ -405,9 +405,9 @@ def _better(address: str, attempts: Mapping[str, Sequence[Seen]]) -> str | None:
 
 
 def _replaced(original: Finding, address: str) -> Finding:
-    said = f"{original.message}; its peers are given {address}, by which they reach it"
+    text = f"{original.message}; its peers are given {address}, by which they reach it"
     hint = f"write `address: {address}` or `data_address: {address}` of {original.peer}, and it is not looked for again"
-    return finding(original.id, said, original.host, original.peer, level="warning", hint=hint)
+    return finding(original.id, text, original.host, original.peer, level="warning", hint=hint)
 
 
 def _of_peer(plan: Plan, peer: str, address: str, attempts: Mapping[str, Sequence[Seen]]) -> list[Finding]:
@@ -420,10 +420,10 @@ def _of_peer(plan: Plan, peer: str, address: str, attempts: Mapping[str, Sequenc
             same.setdefault(what, []).append(name)
     used = set(plan.hosts_used)
     findings = []
-    for (which, said), names in same.items():
+    for (which, text), names in same.items():
         matters = peer in used and not used.isdisjoint(names)
         level: Level | None = None if matters else "warning"
-        findings.append(finding(which, f"{listed(names)}: {said}", names[0], peer, level=level))
+        findings.append(finding(which, f"{listed(names)}: {text}", names[0], peer, level=level))
     return findings
 
 

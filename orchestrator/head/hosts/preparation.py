@@ -235,9 +235,9 @@ def _uncompiled(run: Run, name: str, probed: Probed) -> Problem | None:
     if "syntax" not in probed:
         return None
     python = f"{run.plan.host(name).python} (Python {probed['python']})"
-    said = f"{python} cannot compile {run.plan.script}: {probed['syntax']}"
+    text = f"{python} cannot compile {run.plan.script}: {probed['syntax']}"
     key = "run.module" if run.plan.module else "run.script"
-    return Problem("syntax", said, "correct the script, or name a newer Python as `python`", 6, key)
+    return Problem("syntax", text, "correct the script, or name a newer Python as `python`", 6, key)
 
 
 def _missing(run: Run, name: str, probed: Probed) -> Problem | None:

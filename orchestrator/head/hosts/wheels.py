@@ -85,9 +85,9 @@ def _asked_at(collection: os.DirEntry[str]) -> float:
     return collection.stat().st_mtime
 
 
-def _failed(said: str, host: EnvironmentState) -> OrderRefused:
-    errors = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("ERROR: ")]
-    last = errors[-1] if errors else (said.strip().splitlines() or ["it said nothing"])[-1]
+def _failed(output: str, host: EnvironmentState) -> OrderRefused:
+    errors = [line.partition(": ")[2] for line in output.splitlines() if line.startswith("ERROR: ")]
+    last = errors[-1] if errors else (output.strip().splitlines() or ["it said nothing"])[-1]
     hint = (
         "the package may have no wheel for this platform: build one (`pip wheel`), and add `--find-links DIR` to the "
         "requirements; or correct them"

@@ -403,9 +403,9 @@ PYTHON_HINT = "give the full path of the training's Python as `python` in the cl
 def no_python(host: HostPlan) -> HostUnfit:
     """Return the error for a missing Python: the spec's, or that of an environment that was not made."""
     if host.python.startswith(f"{ENVIRONMENTS}/"):
-        said = f"the environment of `setup:` does not exist there: {host.python} is missing"
+        text = f"the environment of `setup:` does not exist there: {host.python} is missing"
         return HostUnfit(
-            host.name, said, hint=f"`orch setup {host.spec or 'FILE'}` makes it", code="no-environment"
+            host.name, text, hint=f"`orch setup {host.spec or 'FILE'}` makes it", code="no-environment"
         )
     return HostUnfit(host.name, f"there is no Python at {host.python}", hint=PYTHON_HINT, code="no-python")
 

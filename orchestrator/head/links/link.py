@@ -430,8 +430,8 @@ def _bring_psutil(connection: Conversation) -> None:
 
 def _broken(connection: Conversation) -> str:
     """Return why a connection ended that we did not end."""
-    said = connection.last_words()
-    return f"the connection broke: {said}" if said else "the connection broke"
+    words = connection.last_words()
+    return f"the connection broke: {words}" if words else "the connection broke"
 
 
 __all__ = ["PACE", "HostLink", "LinkDown", "Listener", "NoAnswer", "OrderRefused", "Pace", "Reply", "Watch"]

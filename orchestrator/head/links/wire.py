@@ -27,12 +27,12 @@ _WHY_CHARS_MAX = 200
 def slowness(hello: Greeting) -> str | None:
     """Return a sentence that says what was slow while the head connected; None if nothing was."""
     slow = hello.get("slow", {})
-    said = []
+    parts = []
     if "connect_s" in slow:
-        said.append(f"a connection took {duration(slow['connect_s'])}")
+        parts.append(f"a connection took {duration(slow['connect_s'])}")
     if "shell_s" in slow:
-        said.append(f"the rc files of its login shell took {duration(slow['shell_s'])}")
-    return "; ".join(said) or None
+        parts.append(f"the rc files of its login shell took {duration(slow['shell_s'])}")
+    return "; ".join(parts) or None
 
 
 NAMED_MAX = 32

@@ -178,8 +178,8 @@ class Systemd:
     def _run(self, command: list[str]) -> str:
         done = self._call(command)
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-            raise OrchestratorError(f"`{' '.join(command)}` failed: {said}")
+            output = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+            raise OrchestratorError(f"`{' '.join(command)}` failed: {output}")
         return done.stdout
 
     def _call(self, command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -72,9 +72,9 @@ class RelayTransport(Children):
         mark = f"orch-relay-{secrets.token_hex(8)}"
         words = self._engine.client(host, ["relay", host.allocation, mark, command])
         child = self.start(host, words)
-        said = _Said(mark)
+        stderr = _Said(mark)
         try:
-            problem = said.wait_open(child, time.monotonic() + self._open_s)
+            problem = stderr.wait_open(child, time.monotonic() + self._open_s)
         except BaseException:
             _drop(child)
             raise
@@ -84,15 +84,15 @@ class RelayTransport(Children):
             if why is not None:
                 raise AllocationGone(host.name, why)
             raise ConnectFailed(host.name, f"not connected: {self._engine.waits(host) or problem}")
-        return self.opened(host, RelayedChannel(child, said))
+        return self.opened(host, RelayedChannel(child, stderr))
 
 
 class RelayedChannel(LocalChannel):
     """The pipes of a client. The relay's own lines are taken out of stderr."""
 
-    def __init__(self, child: subprocess.Popen[bytes], said: _Said) -> None:
-        super().__init__(child, tail=said)
-        self._said = said
+    def __init__(self, child: subprocess.Popen[bytes], stderr: _Said) -> None:
+        super().__init__(child, tail=stderr)
+        self._said = stderr
 
     def exit_status(self) -> int | None:
         """Return the exit code that the relay reported. Without one, the connection broke."""

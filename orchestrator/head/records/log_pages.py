@@ -298,21 +298,21 @@ def _odd(lines: Iterable[_Line], among: Mapping[int, int]) -> Iterator[_Line]:
     groups: dict[tuple[int, str], _Same] = {}
     held: deque[tuple[_Line, _Same]] = deque()
 
-    def are_odd(odd: _Line, said: _Same) -> bool:
-        return len(said.tasks) * 2 <= among.get(odd.line.generation, 1) or among[odd.line.generation] < 2
+    def are_odd(odd: _Line, same: _Same) -> bool:
+        return len(same.tasks) * 2 <= among.get(odd.line.generation, 1) or among[odd.line.generation] < 2
 
     for each in lines:
         key = each.line.generation, masked(each.line.text)
-        said = groups.get(key)
-        if said is None or said.began - each.line.time > SAME_S:
-            said = groups[key] = _Same(each.line.time)
-        said.tasks.add(each.line.task)
-        held.append((each, said))
+        same = groups.get(key)
+        if same is None or same.began - each.line.time > SAME_S:
+            same = groups[key] = _Same(each.line.time)
+        same.tasks.add(each.line.task)
+        held.append((each, same))
         while held and held[0][1].began - each.line.time > SAME_S:
             oldest = held.popleft()
             if are_odd(*oldest):
                 yield oldest[0]
-    yield from (line for line, said in held if are_odd(line, said))
+    yield from (line for line, same in held if are_odd(line, same))
 
 
 def masked(text: str) -> str:

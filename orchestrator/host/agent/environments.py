@@ -250,12 +250,12 @@ def _sentence(lines: list[str]) -> str:
         return of_pip[-1][:_SAID_CHARS_MAX]
     begins = [at for at, line in enumerate(lines) if line.lstrip().startswith(("error: ", "× "))]
     error_lines = lines[begins[-1] :] if begins else lines[-1:]
-    said = (
+    text = (
         " ".join(line.strip(" ×╰─▶│") for line in error_lines)
         .removeprefix("error: ")
         .replace(" cause: ", ": ")
     )
-    return said[:_SAID_CHARS_MAX] or "it ended with an error, and said nothing"
+    return text[:_SAID_CHARS_MAX] or "it ended with an error, and said nothing"
 
 
 def _way_out(lines: list[str], wish: Wish) -> str:

@@ -32,8 +32,8 @@ def present() -> tuple[list[str] | None, str | None]:
         others = any(os.path.exists(path) for path in _OTHER_DRIVERS)
         return None, None if others else "there is no nvidia-smi and no device of a GPU"
     except subprocess.CalledProcessError as e:
-        said = [line for line in e.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
-        return None, f"nvidia-smi says: {said[0].strip()}" if said else f"nvidia-smi fails ({e.returncode})"
+        lines = [line for line in e.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+        return None, f"nvidia-smi says: {lines[0].strip()}" if lines else f"nvidia-smi fails ({e.returncode})"
     except (OSError, subprocess.TimeoutExpired):
         return None, None
 

@@ -85,8 +85,8 @@ def _gpus() -> list[GpuState]:
     errors = column("ecc.errors.uncorrected.volatile.total")
     slowed: list[str | None] = [None] * len(names)
     for why, field in _SLOWED.items():
-        for index, said in enumerate(column(field)[: len(names)]):
-            slowed[index] = why if said == "Active" else slowed[index]
+        for index, state in enumerate(column(field)[: len(names)]):
+            slowed[index] = why if state == "Active" else slowed[index]
     return [
         {
             "name": name,

@@ -79,7 +79,7 @@ def imported(wish: Import) -> Imported:
     import subprocess
     import time
 
-    began_at, said, why = time.monotonic(), "", None
+    began_at, output, why = time.monotonic(), "", None
     try:
         done = subprocess.run(
             [sys.executable, "-c", _IMPORT],
@@ -89,13 +89,13 @@ def imported(wish: Import) -> Imported:
             capture_output=True,
             timeout=wish["within_s"],
         )
-        said = done.stdout.decode("utf-8", "replace")
+        output = done.stdout.decode("utf-8", "replace")
         if done.returncode:
             lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
             why = lines[-1][:500] if lines else f"it ended with {done.returncode}, and said nothing"
     except subprocess.TimeoutExpired:
         pass
-    answer = said.rpartition("orch-gpus")[2].strip()
+    answer = output.rpartition("orch-gpus")[2].strip()
     gpus = int(answer) if answer.isdecimal() else None
     return {"seconds": time.monotonic() - began_at, "gpus": gpus, "why": why}
 

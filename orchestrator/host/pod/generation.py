@@ -98,8 +98,8 @@ def begin_or_join(
         for passed in seeded.get("rejected") or ():
             say(f"passed over {passed['path']}: {passed['why']}")
         at = "" if step is None else f"step {step}, "
-        said = "no checkpoint yet" if seeded["source"] is None else f"{at}from {seeded['source']}"
-        say(f"generation {number}: {said}")
+        resumed = "no checkpoint yet" if seeded["source"] is None else f"{at}from {seeded['source']}"
+        say(f"generation {number}: {resumed}")
         roll.announce(
             {
                 "set": settings.set,

@@ -47,8 +47,8 @@ def judge(task: Task, stopped: str | None) -> Outcome:
         return Outcome(pod.STALLED, "stalled", f"{name} has made no progress{at}", True)
     error: Any = task["error"] or {}
     lines = [line for line in ended.get("last_lines", ()) if line.strip()]
-    said = error.get("message") or (lines[-1] if lines else "")
-    why = f": {said}" if said else ""
+    message = error.get("message") or (lines[-1] if lines else "")
+    why = f": {message}" if message else ""
     if ended.get("cause") == "start-failed" or error.get("kind") in _HOPELESS_KINDS:
         return Outcome(pod.HOPELESS, "hopeless", f"{name} cannot run{why}", True)
     if ended.get("cause") == "oom":

@@ -296,10 +296,10 @@ class Shim:
     def _clean(self, message: dict[str, Any]) -> dict[str, Any]:
         """Remove secrets from a message: the text of an exception often quotes values."""
         for key in ("error", "say"):
-            said = message.get(key)
-            if isinstance(said, dict):
+            text = message.get(key)
+            if isinstance(text, dict):
                 text = {
-                    name: self._log.redact(value) for name, value in said.items() if isinstance(value, str)
+                    name: self._log.redact(value) for name, value in text.items() if isinstance(value, str)
                 }
                 message = {**message, key: text}
         rescued = message.get("rescued")

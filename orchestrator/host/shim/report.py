@@ -195,10 +195,10 @@ class Progress:
             return self._say(_said(message["say"]))
         return ""
 
-    def _say(self, said: Said) -> str:
-        if said in self.said:
+    def _say(self, message: Said) -> str:
+        if message in self.said:
             return ""
-        self.said.append(said)
+        self.said.append(message)
         return "soon"
 
     def _step(self, message: dict[str, Any], at: float) -> str:
@@ -303,13 +303,13 @@ def cut(task: Task, cuts: int) -> Task:
         shown = _cut(shown, *limits)
     if shown == task:
         return task
-    said = [sentence for sentence in shown.get("said", []) if sentence != TRIMMED]
-    shown["said"] = [*said[: SAID_MAX - 1], TRIMMED]
+    kept = [sentence for sentence in shown.get("said", []) if sentence != TRIMMED]
+    shown["said"] = [*kept[: SAID_MAX - 1], TRIMMED]
     return shown
 
 
 def _cut(
-    task: Task, metrics: int, said: int, said_chars: int, lines: int, line_chars: int, left: int
+    task: Task, metrics: int, messages: int, said_chars: int, lines: int, line_chars: int, left: int
 ) -> Task:
     shown = task.copy()
     if task.get("metrics"):
@@ -323,7 +323,7 @@ def _cut(
         first = list(task["nonfinite"].items())[:metrics]
         shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: value for name, value in first}
     if task.get("said"):
-        shown["said"] = [_short(entry, said_chars) for entry in _last(task["said"], said)]
+        shown["said"] = [_short(entry, said_chars) for entry in _last(task["said"], messages)]
     if (error := task.get("error")) is not None:
         shown["error"] = _short(error, said_chars)
     if (ended := task.get("exit")) is not None:
@@ -340,8 +340,8 @@ def _last(entries: list[Any], count: int) -> list[Any]:
     return entries[len(entries) - count :] if len(entries) > count else entries
 
 
-def _short(said: Said, chars: int) -> Said:
-    return {"kind": said["kind"][:KIND_CHARS_MAX], "message": said["message"][:chars]}
+def _short(message: Said, chars: int) -> Said:
+    return {"kind": message["kind"][:KIND_CHARS_MAX], "message": message["message"][:chars]}
 
 
 def _is_step(value: Any) -> bool:

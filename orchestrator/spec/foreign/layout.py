@@ -150,14 +150,14 @@ def one_task_each(
     if not machines:
         raise UsageError(f"{origin} names no hosts")
     hosts = distinct(machines)
-    said = "nothing says how many GPUs the hosts have: `gpus:` is to be filled in"
+    note = "nothing says how many GPUs the hosts have: `gpus:` is to be filled in"
     return Layout(
         origin,
         tuple(replace(machine, slots=1) for machine in hosts),
         "multi_worker_mirrored",
         {"worker": len(hosts)},
         training_of(words),
-        remarks=(*remarks, said),
+        remarks=(*remarks, note),
     )
 
 

@@ -121,7 +121,7 @@ def _layout(
             f"{ranks} ranks do not fit: the hosts have {room} slots",
             hint="give each host its slots: `-H server1:4`",
         )
-    said = "each rank has one GPU, as `hvd.local_rank()` is commonly used; `gpus: 0` trains on CPUs"
+    note = "each rank has one GPU, as `hvd.local_rank()` is commonly used; `gpus: 0` trains on CPUs"
     return Layout(
         origin,
         tuple(Machine(m.name, m.address, m.slots, m.user, m.port, m.slots) for m in machines),
@@ -129,7 +129,7 @@ def _layout(
         {"worker": ranks or room},
         training_of(training_words),
         gpus_each=1,
-        remarks=(*remarks, said),
+        remarks=(*remarks, note),
     )
 
 

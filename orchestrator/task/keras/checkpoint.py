@@ -95,8 +95,8 @@ def _setting(library: str, model: Any) -> Setting:
         from orchestrator.task.link import Link
         from orchestrator.task.transparent import replay, setting
         from orchestrator.task.transparent.main import is_chief
+        from orchestrator.task.transparent.reporter import Reporter
         from orchestrator.task.transparent.rescue import Rescue
-        from orchestrator.task.transparent.said import Said
 
         class Own(setting.Setting):
             """The setting for a script whose steps are those of its optimizer."""
@@ -120,12 +120,12 @@ def _setting(library: str, model: Any) -> Setting:
             owner = sys.modules["tf_keras"].Model
             handler = import_module("tf_keras.src.engine.data_adapter").DataHandler
             replay.install_keras2(owner, handler)
-        said = Said(this_task.link or Link(None))
+        report = Reporter(this_task.link or Link(None))
         chief = is_chief(os.environ.get("TF_CONFIG"))
         import tensorflow as tf
 
         strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
         rescue = Rescue.of_this_task()
-        _settings[library] = Own(library, strategy, dict(this_task.options), said, chief, rescue=rescue)
+        _settings[library] = Own(library, strategy, dict(this_task.options), report, chief, rescue=rescue)
         _settings[library].restores_late = False  # nobody watches its first step
     return _settings[library]

@@ -45,12 +45,12 @@ def _version() -> str:
 
 def _patch_aggregation(core: Any, link: Link) -> None:
     original = core.Variable._map_aggregation
-    said: list[bool] = []
+    warned: list[bool] = []
 
     def _map_aggregation(self: Any, aggregation: str) -> Any:
         if _ours(core.tf.distribute.get_strategy()):
-            if not said:
-                said.append(True)
+            if not warned:
+                warned.append(True)
                 message = (
                     f"Keras {_version()} was patched for CentralStorageStrategy with several replicas "
                     "(metrics are wrong there without it, and BatchNormalization and Dropout fail)"

@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.task.transparent.noise import Noise
+    from orchestrator.task.transparent.reporter import Reporter
     from orchestrator.task.transparent.rescue import Rescue
-    from orchestrator.task.transparent.said import Said
 
 
 def install(
     library: str,
     strategy: Any,
-    said: Said,
+    report: Reporter,
     noise: Noise,
     folder: str,
     rescue: Rescue | None = None,
 ) -> None:
     """Patch the functions of this Keras that make a step, and those that a script gives a batch."""
-    stepping = steps.install(library, strategy, said, folder)
+    stepping = steps.install(library, strategy, report, folder)
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
-        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise, rescue)
+        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, report, noise, rescue)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
         _patch_predict_step(trainer.TensorFlowTrainer, strategy)
         _patch_building(trainer.TensorFlowTrainer)
@@ -42,7 +42,7 @@ def _patch_steps(
     owner: Any,
     strategy: Any,
     stepping: Callable[..., Any],
-    said: Said,
+    report: Reporter,
     noise: Noise,
     rescue: Rescue | None,
 ) -> None:
@@ -54,7 +54,7 @@ def _patch_steps(
         if self.run_eagerly:
             if strategy.num_replicas_in_sync == 1:
                 return make(self, step_function)
-            raise said.unsupported(
+            raise report.unsupported(
                 f"{self.name} is compiled with run_eagerly=True, whose steps cannot be shared among replicas: "
                 "remove that from the script, or `transparent: true` from the spec"
             )

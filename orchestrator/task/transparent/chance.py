@@ -20,18 +20,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
 SEED = 20151109
 """The seed until the script sets one. All workers and restarts share it, or each would shuffle differently."""
 
 
-def install(library: str, said: Said, folder: str) -> None:
+def install(library: str, report: Reporter, folder: str) -> None:
     """Seed the global generators, and all that a script in `folder` makes without a seed."""
     sys.modules[library].utils.set_random_seed(SEED)
     equal_generators()
     equal_names(folder)
-    said("seed", f"random seeds are {SEED} on all workers, until the script sets its own")
+    report("seed", f"random seeds are {SEED} on all workers, until the script sets its own")
 
 
 def equal_generators() -> None:

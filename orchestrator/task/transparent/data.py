@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
 _READERS = (b"TFRecordDataset", b"TextLineDataset", b"FixedLengthRecordDataset", b"SSTableDataset")
 
 _BY_DATA = "tf.data is shared by DATA, each worker takes its part of each batch"
 
 
-def shard(strategy: Any, said: Said) -> None:
+def shard(strategy: Any, report: Reporter) -> None:
     """Make the strategy choose the auto-shard policy of each dataset that it distributes."""
     workers = workers_of(strategy)
     if workers == 1:
@@ -30,7 +30,7 @@ def shard(strategy: Any, said: Said) -> None:
     distribute = strategy.experimental_distribute_dataset
 
     def distribute_sharded(dataset: Any, options: Any = None) -> Any:
-        return distribute(with_policy(dataset, workers, said), options)
+        return distribute(with_policy(dataset, workers, report), options)
 
     strategy.experimental_distribute_dataset = distribute_sharded
 
@@ -59,14 +59,14 @@ def copy_generated() -> None:
     tf.data.Dataset.from_generator = staticmethod(from_copies)
 
 
-def with_policy(dataset: Any, workers: int, said: Said) -> Any:
+def with_policy(dataset: Any, workers: int, report: Reporter) -> Any:
     """Set FILE where that trains the steps of one process, else DATA. A policy that the script chose stays."""
     import tensorflow as tf
 
     policies = tf.data.experimental.AutoShardPolicy
     asked = dataset.options().experimental_distribute.auto_shard_policy
     if asked == policies.FILE:
-        said(
+        report(
             "shard",
             "a tf.data is shared by FILE, as the script asks: each worker makes batches of its own files, so where "
             "these differ in length the steps are others than those of one process (DATA takes its steps)",
@@ -74,7 +74,7 @@ def with_policy(dataset: Any, workers: int, said: Said) -> Any:
     if asked != policies.AUTO:
         return dataset
     policy, why = choice_for(dataset, workers)
-    said("shard", why)
+    report("shard", why)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = policies[policy]
     return dataset.with_options(options)

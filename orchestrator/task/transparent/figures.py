@@ -14,10 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
 
-def install(library: str, said: Said, script: str, folder: str) -> None:
+def install(library: str, report: Reporter, script: str, folder: str) -> None:
     """Patch `Mean`, `Sum`, BatchNormalization and variables of this Keras."""
     metrics = sys.modules[library].metrics
     metrics.Mean.update_state = _of_the_global_batch(metrics.Mean.update_state, adds_up=False)
@@ -27,7 +27,7 @@ def install(library: str, said: Said, script: str, folder: str) -> None:
         normalization._moments = _without_empty_batches(normalization._moments)
         normalization.call = _with_own_statistics(normalization.call)
         variable = sys.modules["keras.src.backend.tensorflow.core"].Variable
-        variable.assign = _of_all_replicas(variable.assign, said, script, folder)
+        variable.assign = _of_all_replicas(variable.assign, report, script, folder)
 
 
 def _with_own_statistics(call: Any) -> Any:
@@ -47,7 +47,7 @@ def _with_own_statistics(call: Any) -> Any:
     return call_with_own_statistics
 
 
-def _of_all_replicas(assign: Any, said: Said, script: str, folder: str) -> Any:
+def _of_all_replicas(assign: Any, report: Reporter, script: str, folder: str) -> Any:
     """Let a layer's state be that of the global batch: a replica's own would differ from the others'."""
 
     @functools.wraps(assign)
@@ -68,7 +68,7 @@ def _of_all_replicas(assign: Any, said: Said, script: str, folder: str) -> Any:
             return assign(self, step.total_of(value))
         except steps.NotOfTheBatch as e:
             line = steps.line_of_script(folder, e.tensor)
-            raise said.unsupported(
+            raise report.unsupported(
                 f"{line or script}: the variable {self.path} is assigned what is neither a sum nor a mean over the "
                 "examples of a batch, so the replicas cannot put it together from their parts: remove "
                 "`transparent: true`"

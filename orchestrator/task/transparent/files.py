@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
 
-def install(library: str, strategy: Any, chief: bool, said: Said) -> Files:
+def install(library: str, strategy: Any, chief: bool, report: Reporter) -> Files:
     """Patch what saves and loads models, weights and tables."""
     import tensorflow as tf
 
@@ -56,7 +56,7 @@ def install(library: str, strategy: Any, chief: bool, said: Said) -> Files:
         (tf.train.latest_checkpoint, 0, files.to_read),
     ):
         _replace_everywhere(function, _with_path(function, place, change))
-    said(
+    report(
         "save",
         "not the chief: what Keras saves beside the script is saved here too; elsewhere the chief alone saves, and "
         "Keras reads here what it would have saved. Files that the script opens itself are as they are",
@@ -186,7 +186,7 @@ def _outside(load: Callable[..., Any]) -> Callable[..., Any]:
     return load_outside
 
 
-def collect_summaries(library: str, said: Said) -> None:
+def collect_summaries(library: str, report: Reporter) -> None:
     """Have Keras's TensorBoard write into ORCH_LOG_DIR, which every task has and from which it is fetched."""
     top = os.environ.get("ORCH_LOG_DIR")
     if not top:
@@ -195,7 +195,7 @@ def collect_summaries(library: str, said: Said) -> None:
     def into(path: Any) -> Any:
         changed = summary_dir(path, top)
         if changed != path:
-            said("tensorboard", "TensorBoard writes into $ORCH_LOG_DIR: `orch tensorboard` shows all tasks")
+            report("tensorboard", "TensorBoard writes into $ORCH_LOG_DIR: `orch tensorboard` shows all tasks")
         return changed
 
     callback = sys.modules[library].callbacks.TensorBoard

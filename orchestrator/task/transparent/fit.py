@@ -31,7 +31,9 @@ def install(setting: Setting, files: Files, folder: str) -> None:
     """Wrap `fit` of this Keras, and its iteration over epochs."""
     library = setting.library
     if setting.checkpoint_dir is None:
-        setting.said("backup", "there is no ORCH_CHECKPOINT_DIR: nothing is backed up, a restart begins anew")
+        setting.report(
+            "backup", "there is no ORCH_CHECKPOINT_DIR: nothing is backed up, a restart begins anew"
+        )
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
         owner = trainer.TensorFlowTrainer
@@ -54,7 +56,7 @@ def _counted(train_on_batch: Callable[..., Any], setting: Setting) -> Callable[.
     @functools.wraps(train_on_batch)
     def counted(model: Any, *args: Any, **kwargs: Any) -> Any:
         logs = train_on_batch(model, *args, **kwargs)
-        setting.said(
+        setting.report(
             "backup",
             "train_on_batch is a loop of the script's own: it is not backed up, a restart begins it anew",
         )
@@ -78,11 +80,11 @@ def _wrapped(fit: Callable[..., Any], setting: Setting, files: Files, folder: st
         setting.inside, files.fit = True, setting.fits
         try:
             if getattr(model, "distribute_strategy", None) is not setting.strategy:
-                setting.said("fit", "a model that was made outside the scope trains without the strategy")
+                setting.report("fit", "a model that was made outside the scope trains without the strategy")
             if setting.shrink.batch_factor != (1, 1):
                 _scale(kwargs, setting)
             else:
-                setting.said("batch", "a batch of the script is global: it is split among the replicas")
+                setting.report("batch", "a batch of the script is global: it is split among the replicas")
             directory = (
                 backup.folder(setting.checkpoint_dir, setting.fits) if setting.checkpoint_dir else None
             )
@@ -114,7 +116,7 @@ def _refuse_fixed_batch(model: Any, setting: Setting, folder: str) -> None:
     fixed = next((size for size in sizes if isinstance(size, int)), None)
     if fixed is None or setting.strategy.num_replicas_in_sync == 1:
         return
-    raise setting.said.unsupported(
+    raise setting.report.unsupported(
         f"{line_of_script(folder) or 'fit'}: the batch of {model.name} has {fixed} examples (`batch_shape`), which "
         f"cannot be split among {setting.strategy.num_replicas_in_sync} replicas: give its inputs a `shape` without "
         "the batch, or remove `transparent: true`"
@@ -130,7 +132,7 @@ def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:
     every = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
     kept = [each for each in every if not isinstance(each, callbacks.BackupAndRestore)]
     if len(kept) < len(every):
-        setting.said("backup", "the script's BackupAndRestore is left out: this run is backed up by orch")
+        setting.report("backup", "the script's BackupAndRestore is left out: this run is backed up by orch")
     if saver.resumes:
         for each in kept:
             if isinstance(each, callbacks.CSVLogger):
@@ -150,19 +152,23 @@ def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
     if isinstance(x, tf.data.Dataset):
         larger = rebatched(x, up, down)
         if larger is None:
-            setting.said("batch", "the batches of this tf.data have no known size, and are split as they are")
+            setting.report(
+                "batch", "the batches of this tf.data have no known size, and are split as they are"
+            )
             return
         kwargs["x"] = larger
     elif not hasattr(x, "shape") and not isinstance(
         x, (list, tuple, dict)
     ):  # a Sequence makes its own batches
-        setting.said("batch", "the batches of a generator or Sequence are its own, and are split as they are")
+        setting.report(
+            "batch", "the batches of a generator or Sequence are its own, and are split as they are"
+        )
         return
     else:
         kwargs["batch_size"] = max(1, (kwargs.get("batch_size") or fit_arguments.DEFAULT_BATCH) * up // down)
     if kwargs.get("steps_per_epoch"):
         kwargs["steps_per_epoch"] = -(-int(kwargs["steps_per_epoch"]) * down // up)
-    setting.said("batch", _batch_sentence(setting.shrink))
+    setting.report("batch", _batch_sentence(setting.shrink))
 
 
 def _batch_sentence(shrink: Shrink) -> str:
@@ -197,7 +203,7 @@ def build(model: Any, x: Any, setting: Setting) -> None:
             try:
                 example = tf.nest.map_structure(lambda part: np.asarray(part[:1]), x)
             except (TypeError, KeyError, IndexError):
-                setting.said(
+                setting.report(
                     "backup", "the model is built by its first batch: a restart begins this fit anew"
                 )
                 return

@@ -19,22 +19,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
     from orchestrator.task.transparent.step import NotOfTheBatch, Step
 
 
-def install(library: str, said: Said, script: str, folder: str) -> None:
+def install(library: str, report: Reporter, script: str, folder: str) -> None:
     """Patch tf.GradientTape, and the losses and optimizers of this Keras."""
     import tensorflow as tf
 
     _undivided_in_steps()
-    tf.GradientTape.gradient = _of_the_global_batch(tf.GradientTape.gradient, said, script, folder)
+    tf.GradientTape.gradient = _of_the_global_batch(tf.GradientTape.gradient, report, script, folder)
     if library == "keras":
         losses: Any = sys.modules["keras.src.losses.loss"]
         optimizer = sys.modules["keras.src.backend.tensorflow.optimizer"].TFOptimizer
         reduce = optimizer._all_reduce_sum_gradients
-        optimizer._all_reduce_sum_gradients = _already_reduced(reduce, said, script, folder)
-        optimizer.apply = _refusing(optimizer.apply, said, script, folder)
+        optimizer._all_reduce_sum_gradients = _already_reduced(reduce, report, script, folder)
+        optimizer.apply = _refusing(optimizer.apply, report, script, folder)
         _count_masked(losses)
         keras3_conditions.patch_everywhere()
     else:
@@ -43,9 +43,9 @@ def install(library: str, said: Said, script: str, folder: str) -> None:
         losses = importlib.import_module("tf_keras.src.utils.losses_utils")
         utils: Any = importlib.import_module("tf_keras.src.optimizers.utils")
         reduce = utils.all_reduce_sum_gradients
-        utils.all_reduce_sum_gradients = _already_reduced(reduce, said, script, folder)
+        utils.all_reduce_sum_gradients = _already_reduced(reduce, report, script, folder)
         optimizer = sys.modules["tf_keras"].optimizers.Optimizer
-        optimizer.apply_gradients = _refusing(optimizer.apply_gradients, said, script, folder)
+        optimizer.apply_gradients = _refusing(optimizer.apply_gradients, report, script, folder)
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
         if hasattr(losses, name):
             setattr(losses, name, _unscaled_in_steps(getattr(losses, name)))
@@ -112,7 +112,7 @@ def _count_masked(losses: Any) -> None:
     losses.reduce_weighted_values = reduce_weighted_values
 
 
-def _of_the_global_batch(gradient: Any, said: Said, script: str, folder: str) -> Any:
+def _of_the_global_batch(gradient: Any, report: Reporter, script: str, folder: str) -> Any:
     @functools.wraps(gradient)
     def of_the_global_batch(
         tape: Any, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any
@@ -121,7 +121,7 @@ def _of_the_global_batch(gradient: Any, said: Said, script: str, folder: str) ->
         if step is None:
             return _explained(
                 lambda: gradient(tape, target, sources, output_gradients, *args, **kwargs),
-                said,
+                report,
                 script,
                 folder,
             )
@@ -139,7 +139,7 @@ def _of_the_global_batch(gradient: Any, said: Said, script: str, folder: str) ->
                         starts.append(tf.ones_like(tensor) * scale)
                 target, output_gradients = tensors, starts
             except steps.NotOfTheBatch as e:
-                raise said.unsupported(_refusal(e, script, folder)) from None
+                raise report.unsupported(_refusal(e, script, folder)) from None
         gradients = gradient(tape, target, sources, output_gradients, *args, **kwargs)
         return _added_up(step, gradients) if _are_weights(sources) else gradients
 
@@ -181,7 +181,7 @@ def _refusal(error: NotOfTheBatch, script: str, folder: str) -> str:
     )
 
 
-def _already_reduced(reduce: Any, said: Said, script: str, folder: str) -> Any:
+def _already_reduced(reduce: Any, report: Reporter, script: str, folder: str) -> Any:
     """Replace the optimizers' own all-reduce. Gradients that no tape has computed become those of the global batch."""
 
     @functools.wraps(reduce)
@@ -205,7 +205,7 @@ def _already_reduced(reduce: Any, said: Said, script: str, folder: str) -> Any:
                 pairs[place] = (step.total_of(gradient), variable)
             except (steps.NotOfTheBatch, TypeError, ValueError) as e:  # the last two: not a dense tensor
                 line = steps.line_of_script(folder, getattr(e, "tensor", None))
-                raise said.unsupported(
+                raise report.unsupported(
                     f"{line or script}: a gradient that no tape has computed is neither a sum nor a mean over the "
                     "examples of a batch, so the replicas cannot put it together from their parts: take it from a "
                     "tf.GradientTape, or remove `transparent: true`"
@@ -223,23 +223,23 @@ def _own_loop(script: str, folder: str) -> str:
     )
 
 
-def _explained(gradient: Any, said: Said, script: str, folder: str) -> Any:
+def _explained(gradient: Any, report: Reporter, script: str, folder: str) -> Any:
     """Replace TensorFlow's error for a gradient outside of a replica with one that says what to write instead."""
     try:
         return gradient()
     except ValueError as e:
         if "not available outside the replica context" not in str(e):
             raise
-        raise said.unsupported(_own_loop(script, folder)) from e
+        raise report.unsupported(_own_loop(script, folder)) from e
 
 
-def _refusing(apply: Any, said: Said, script: str, folder: str) -> Any:
+def _refusing(apply: Any, report: Reporter, script: str, folder: str) -> Any:
     @functools.wraps(apply)
     def apply_in_replicas(self: Any, *args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf
 
         if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
-            raise said.unsupported(_own_loop(script, folder))
+            raise report.unsupported(_own_loop(script, folder))
         return apply(self, *args, **kwargs)
 
     return apply_in_replicas

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from orchestrator.task.transparent.said import Said
+from orchestrator.task.transparent.reporter import Reporter
 from orchestrator.task.transparent.strategy import build, enter_for_good, mean_over_workers, replace_others
 
 TYPE_CHECKING = False
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 def run(script: Script, arguments: list[str], link: Link, options: dict[str, Any]) -> None:
     """Run the script with the options of ORCH_RUNTIME. Its exceptions pass through."""
-    said = Said(link)
-    strategy = prepare(script.imports(), options, said, script)
+    report = Reporter(link)
+    strategy = prepare(script.imports(), options, report, script)
     enter_for_good(strategy)
     try:
         script.run(arguments)
@@ -35,8 +35,8 @@ def run(script: Script, arguments: list[str], link: Link, options: dict[str, Any
         raise
     except Exception as e:
         # TensorFlow makes another error of one that is raised while it converts a function (tf_keras does that).
-        if said.refused is not None and e is not said.refused and str(said.refused) in str(e):
-            raise said.refused from e
+        if report.refused is not None and e is not report.refused and str(report.refused) in str(e):
+            raise report.refused from e
         raise
     _wait_for_others(strategy)
 
@@ -55,7 +55,7 @@ def _wait_for_others(strategy: Any) -> None:
         print(f"orch: a worker ended before the others had done: {e.message}", file=sys.stderr)
 
 
-def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Script) -> Any:
+def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script: Script) -> Any:
     """Build the strategy, apply all patches, and return the strategy."""
     from orchestrator.task.transparent import (
         batches,
@@ -76,24 +76,24 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     name = os.path.basename(script.path)
 
     library = library_of(imports)
-    strategy = build(options, said)
+    strategy = build(options, report)
     __import__(library)
-    chance.install(library, said, script.folder)
-    replace_others(strategy, said, name)
-    settings_of_tensorflow.install(said, name, script.folder)
-    data.shard(strategy, said)
+    chance.install(library, report, script.folder)
+    replace_others(strategy, report, name)
+    settings_of_tensorflow.install(report, name, script.folder)
+    data.shard(strategy, report)
     data.copy_generated()
     chief = is_chief(os.environ.get("TF_CONFIG"))
-    places = files.install(library, strategy, chief, said)
+    places = files.install(library, strategy, chief, report)
     if not chief:
-        recording.leave_to_chief(said)
-    files.collect_summaries(library, said)
-    gradients.install(library, said, name, script.folder)
-    figures.install(library, said, name, script.folder)
+        recording.leave_to_chief(report)
+    files.collect_summaries(library, report)
+    gradients.install(library, report, name, script.folder)
+    figures.install(library, report, name, script.folder)
     random = noise.install(library, strategy)
     rescue = Rescue.of_this_task()
-    batches.install(library, strategy, said, random, script.folder, rescue)
-    setting = Setting(library, strategy, options, said, chief, random, rescue)
+    batches.install(library, strategy, report, random, script.folder, rescue)
+    setting = Setting(library, strategy, options, report, chief, random, rescue)
     empty_shares.install(strategy)
     setting.shrink.install(library, strategy)
     fit.install(setting, places, script.folder)

@@ -16,21 +16,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
 
-def leave_to_chief(said: Said) -> None:
+def leave_to_chief(report: Reporter) -> None:
     """Have this process record nothing. Call it in processes that are not the chief."""
-    _take_no_profiles(said)
-    track_nothing(said)
+    _take_no_profiles(report)
+    track_nothing(report)
 
 
-def track_nothing(said: Said) -> None:
+def track_nothing(report: Reporter) -> None:
     """Turn W&B off, unless the spec says otherwise, and let MLflow track into a scratch: it cannot be turned off."""
     mode = os.environ.setdefault("WANDB_MODE", "disabled")
 
     def off(_wandb: Any) -> None:
-        said(
+        report(
             "tracking", f"not the chief: WANDB_MODE is {mode} here; with `env: {{WANDB_MODE: …}}` it is yours"
         )
 
@@ -38,7 +38,7 @@ def track_nothing(said: Said) -> None:
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
         mlflow.set_tracking_uri(f"file:{tempfile.mkdtemp(prefix='orch-not-chief-')}")
         mlflow.set_tracking_uri = lambda _uri: None
-        said(
+        report(
             "tracking",
             "not the chief: what MLflow tracks here is thrown away; the chief tracks this training",
         )
@@ -46,7 +46,7 @@ def track_nothing(said: Said) -> None:
     hooks.when_imported({"wandb": off, "mlflow": elsewhere})
 
 
-def _take_no_profiles(said: Said) -> None:
+def _take_no_profiles(report: Reporter) -> None:
     from tensorflow.python.profiler import profiler_v2
 
     class NoSession:
@@ -55,7 +55,7 @@ def _take_no_profiles(said: Said) -> None:
         def start(self, logdir: str, options: dict[str, Any]) -> None:  # noqa: ARG002 (TensorFlow's signature)
             """Say that nothing is recorded. TensorBoard's callback tries the profiler without a directory first."""
             if logdir:
-                said(
+                report(
                     "profiler",
                     "not the chief: nothing is profiled here, since TensorFlow's profiler makes workers crash",
                 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
     Arrays = dict[str, Any]
 
@@ -46,11 +46,11 @@ class _Unkept(Exception):
 class Memory:
     """The script's callbacks of one fit."""
 
-    def __init__(self, callbacks: list[Any], library: str, said: Said) -> None:
+    def __init__(self, callbacks: list[Any], library: str, report: Reporter) -> None:
         """Call it when training has begun: what the callbacks hold then is made again by a restart."""
         self._callbacks = [(f"{place} {type(each).__name__}", each) for place, each in enumerate(callbacks)]
         """With a name: two of one class must not share what they remember."""
-        self._library, self._said = library, said
+        self._library, self._said = library, report
         self._at_first = {
             name: {attribute: _digest(value) for attribute, value in self._attributes(callback)}
             for name, callback in self._callbacks

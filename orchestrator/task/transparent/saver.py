@@ -52,7 +52,7 @@ class Saver:
         """How many batches of this epoch are counted as steps already."""
         self.others: list[Any] = []
         """The script's own callbacks, with History."""
-        self._memory = Memory([], setting.library, setting.said)
+        self._memory = Memory([], setting.library, setting.report)
 
     def callback(self) -> Any:
         """Return an instance of a subclass of the `Callback` of the Keras in use."""
@@ -88,7 +88,7 @@ class Saver:
 
     def _begin(self, model: Any, params: Any) -> None:
         self._epochs = int((params or {}).get("epochs") or self._epochs)
-        self._memory = Memory(self.others, self._setting.library, self._setting.said)
+        self._memory = Memory(self.others, self._setting.library, self._setting.report)
         saved = backup.read(self._directory) if self._directory else None
         position = saved[1] if saved else backup.Position(self._course.first_epoch, 0)
         if saved is not None:
@@ -108,7 +108,7 @@ class Saver:
             if position.epoch >= self._epochs
             else (f"in epoch {position.epoch + 1} of {self._epochs}, after {position.batch} batches of it")
         )
-        self._setting.said("resumed", f"fit {self._setting.fits + 1} goes on from its backup, {where}")
+        self._setting.report("resumed", f"fit {self._setting.fits + 1} goes on from its backup, {where}")
 
     def _restore(self, model: Any, values: dict[str, Any]) -> None:
         """Restore the groups that are built. An optimizer of a `train_step`, say, is built only when that is traced."""
@@ -164,7 +164,7 @@ class Saver:
             if values is not None:
                 backup.add(self._setting.groups_of(model), values, "metrics")
         except backup.Mismatch:
-            self._setting.said("metrics", "figures of the epoch that was interrupted are of its rest only")
+            self._setting.report("metrics", "figures of the epoch that was interrupted are of its rest only")
 
     def _end_batch(self, model: Any, batch: int) -> None:
         steps, self._counted = batch + 1 - self._counted, batch + 1

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from orchestrator.task.transparent.noise import Noise
     from orchestrator.task.transparent.replay import Course
+    from orchestrator.task.transparent.reporter import Reporter
     from orchestrator.task.transparent.rescue import Rescue
-    from orchestrator.task.transparent.said import Said
 
 
 STOP_WAIT_S = 1.5
@@ -34,16 +34,16 @@ class Setting:
         library: str,
         strategy: Any,
         options: dict[str, Any],
-        said: Said,
+        report: Reporter,
         chief: bool,
         noise: Noise | None = None,
         rescue: Rescue | None = None,
     ) -> None:
         self.library = library
         self.strategy = strategy
-        self.said = said
+        self.report = report
         self.chief = chief
-        self.shrink = Shrink(options, strategy.num_replicas_in_sync, said)
+        self.shrink = Shrink(options, strategy.num_replicas_in_sync, report)
         # One for all fits, since the cost of a save is known once the first fit has saved.
         self.cadence = Cadence(
             Wish.read(options), functools.partial(told_by_chief, strategy, chief), this_task.tell_saving

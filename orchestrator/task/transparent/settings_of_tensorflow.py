@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
 _DIVIDED = "the replicas of cluster.yaml are used (`replicas_on_cpu` divides a CPU)"
 _VISIBLE = "each task sees the devices that cluster.yaml gives it"
@@ -34,7 +34,7 @@ _WAYS: dict[str, tuple[str, ...]] = {
 """By what replaces a setting: the functions of `tf.config` that make it."""
 
 
-def install(said: Said, script: str, folder: str) -> None:
+def install(report: Reporter, script: str, folder: str) -> None:
     """Patch these functions. Call it once the strategy is built."""
     import tensorflow as tf
 
@@ -42,11 +42,11 @@ def install(said: Said, script: str, folder: str) -> None:
         for name in names:
             space, _, function = name.rpartition(".")
             owner = getattr(tf.config, space) if space else tf.config
-            setattr(owner, function, _left_out(getattr(owner, function), way, said, script, folder))
+            setattr(owner, function, _left_out(getattr(owner, function), way, report, script, folder))
 
 
 def _left_out(
-    setting: Callable[..., Any], way: str, said: Said, script: str, folder: str
+    setting: Callable[..., Any], way: str, report: Reporter, script: str, folder: str
 ) -> Callable[..., Any]:
     @functools.wraps(setting)
     def set_or_leave_out(*args: Any, **kwargs: Any) -> None:
@@ -54,6 +54,6 @@ def _left_out(
             setting(*args, **kwargs)
         except RuntimeError:
             line = steps.line_of_script(folder) or f"{script}: {setting.__name__}"
-            said("devices", f"{line}: left out, the strategy is built before the script begins: {way}")
+            report("devices", f"{line}: left out, the strategy is built before the script begins: {way}")
 
     return set_or_leave_out

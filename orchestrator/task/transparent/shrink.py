@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
 WARMUP_STEPS = 100
 """The number of steps within which the learning rate grows back."""
@@ -26,12 +26,12 @@ WARMUP_STEPS = 100
 class Shrink:
     """What fewer replicas than planned mean for the batch and the learning rate of a transparent script."""
 
-    def __init__(self, options: dict[str, Any], replicas: int, said: Said) -> None:
+    def __init__(self, options: dict[str, Any], replicas: int, report: Reporter) -> None:
         self.way = str(options.get("on_shrink") or "ignore")
         self.replicas = replicas
         self.planned = max(replicas, this_task.replicas_planned())
         self._per_replica = options.get("batch") == "per_replica"
-        self.said = said
+        self.report = report
         self._variable: Any = None
         self._from = 1.0
         self._steps = 0
@@ -65,7 +65,7 @@ class Shrink:
         if self.way != "scale_lr":
             return
         if library != "keras":
-            raise self.said.unsupported(
+            raise self.report.unsupported(
                 "on_shrink: scale_lr needs Keras 3, and this script uses tf_keras: use hold_batch"
             )
         import tensorflow as tf
@@ -97,7 +97,7 @@ class Shrink:
         self._from, self._steps = rate, 0
         if rate != target:
             how = f" within {WARMUP_STEPS} steps" if target > rate else ""
-            self.said(
+            self.report(
                 "rate",
                 f"{self.replicas} of {self.planned} replicas train, each with the batch that it had: the learning rate "
                 f"goes from {rate:.3g} to {target:.3g} times the script's{how}",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.task.transparent.kinds import Kind
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
 _thread = threading.local()
 _tracing = 0
@@ -205,7 +205,7 @@ def _times(a: Any, b: Any, tf: Any) -> Any:
 
 
 def install(
-    library: str, strategy: Any, said: Said, folder: str
+    library: str, strategy: Any, report: Reporter, folder: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Patch this Keras for steps, and return what makes a step of a function of a batch."""
     if library == "keras":
@@ -214,12 +214,12 @@ def install(
     kinds: list[Kinds] = []
 
     def stepping(function: Callable[..., Any], atomic: Any = None) -> Callable[..., Any]:
-        return _stepping(_explained(function, said, folder), strategy, kinds, atomic)
+        return _stepping(_explained(function, report, folder), strategy, kinds, atomic)
 
     return stepping
 
 
-def _explained(function: Callable[..., Any], said: Said, folder: str) -> Callable[..., Any]:
+def _explained(function: Callable[..., Any], report: Reporter, folder: str) -> Callable[..., Any]:
     """Add to the error of a step that uses its number of examples as a constant what to write instead."""
 
     @functools.wraps(function)
@@ -230,7 +230,7 @@ def _explained(function: Callable[..., Any], said: Said, folder: str) -> Callabl
             line = innermost_line(traceback.extract_tb(e.__traceback__), folder)
             if not line or not any(words in str(e) for words in _NO_NUMBER):
                 raise
-            raise said.unsupported(
+            raise report.unsupported(
                 f"{line}: the number of examples in a batch is no constant here, since each replica has its own part "
                 "of the batch: write `tf.shape(x)[0]` for it, or remove `transparent: true`"
             ) from e

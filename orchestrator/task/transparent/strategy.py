@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from orchestrator.task.transparent.said import Said
+    from orchestrator.task.transparent.reporter import Reporter
 
 
-def build(options: dict[str, Any], said: Said) -> Any:
+def build(options: dict[str, Any], report: Reporter) -> Any:
     """Build the strategy that the options name. The spec accepts only those that need no arguments."""
     import tensorflow as tf
 
@@ -22,7 +22,7 @@ def build(options: dict[str, Any], said: Said) -> Any:
     spaces = (tf.distribute, tf.distribute.experimental)
     strategy = next(getattr(space, name) for space in spaces if hasattr(space, name))()
     workers, replicas = workers_of(strategy), strategy.num_replicas_in_sync
-    said(
+    report(
         "strategy",
         f"the script runs within the scope of a {name}: {workers} worker(s), {replicas} replicas",
     )
@@ -113,19 +113,19 @@ _REFUSED = ("ParameterServerStrategy", "ParameterServerStrategyV2", "TPUStrategy
 """Strategies that need another kind of script: one with a coordinator, or with a TPU that was initialized before."""
 
 
-def replace_others(strategy: Any, said: Said, script: str) -> None:
+def replace_others(strategy: Any, report: Reporter, script: str) -> None:
     """Give the script the run's strategy wherever it makes one: with two, each would get a part of the work.
 
     So the strategy of a script is chosen in cluster.yaml. `with strategy.scope()` nests in ours.
     """
     for strategy_class in _classes(_REPLACED):
-        strategy_class.__new__ = _same(strategy, strategy_class.__name__, said, script)
+        strategy_class.__new__ = _same(strategy, strategy_class.__name__, report, script)
         strategy_class.__init__ = _unchanged  # Python calls it where that strategy is of this class too
         strategy_class.__deepcopy__ = lambda _self, _memo: (
             strategy
         )  # TensorFlow's own would initialize it again
     for strategy_class in _classes(_REFUSED):
-        strategy_class.__init__ = _refusal(strategy_class.__name__, said, script)
+        strategy_class.__init__ = _refusal(strategy_class.__name__, report, script)
 
 
 def _classes(names: tuple[str, ...]) -> set[Any]:
@@ -135,11 +135,11 @@ def _classes(names: tuple[str, ...]) -> set[Any]:
     return {getattr(space, name) for space in spaces for name in names if hasattr(space, name)}
 
 
-def _same(strategy: Any, name: str, said: Said, script: str) -> Any:
+def _same(strategy: Any, name: str, report: Reporter, script: str) -> Any:
     ours = type(strategy).__name__
 
     def __new__(_class: Any, *_args: Any, **_options: Any) -> Any:
-        said("own-strategy", f"{script} makes a {name}: it gets the {ours} that cluster.yaml asks for")
+        report("own-strategy", f"{script} makes a {name}: it gets the {ours} that cluster.yaml asks for")
         return strategy
 
     return staticmethod(__new__)
@@ -149,9 +149,9 @@ def _unchanged(_self: Any, *_args: Any, **_options: Any) -> None:
     """Do nothing: the run's strategy stays as it was built."""
 
 
-def _refusal(name: str, said: Said, script: str) -> Any:
+def _refusal(name: str, report: Reporter, script: str) -> Any:
     def __init__(_self: Any, *_args: Any, **_options: Any) -> None:
-        raise said.unsupported(
+        raise report.unsupported(
             f"{script} makes a {name}, which transparent cannot replace by another strategy: remove it from the "
             "script, or `transparent: true` from the spec"
         )

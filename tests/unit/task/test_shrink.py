@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.task.link import Link
 from orchestrator.task.transparent.backup import Position
-from orchestrator.task.transparent.said import Said
+from orchestrator.task.transparent.reporter import Reporter
 from orchestrator.task.transparent.shrink import WARMUP_STEPS, Shrink
 
 
@@ -22,7 +22,7 @@ def shrink(
     monkeypatch: pytest.MonkeyPatch, *, now: int, planned: int, on_shrink: str, batch: str = "global"
 ) -> Shrink:
     monkeypatch.setenv("ORCH_REPLICAS_PLANNED", str(planned))
-    made = Shrink({"on_shrink": on_shrink, "batch": batch}, now, Said(Link(None)))
+    made = Shrink({"on_shrink": on_shrink, "batch": batch}, now, Reporter(Link(None)))
     made._variable = Variable()
     return made
 

@@ -28,7 +28,7 @@ from orchestrator.task.transparent.files import Files, Scratch, summary_dir
 from orchestrator.task.transparent.recording import track_nothing
 from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.replay import Course
-from orchestrator.task.transparent.said import Said
+from orchestrator.task.transparent.reporter import Reporter
 
 
 def tf_config(kind: str, index: int, *jobs: str) -> str:
@@ -144,7 +144,7 @@ def test_a_data_set_that_cannot_be_looked_into_is_not_called_one_without_files()
 
 
 def test_each_thing_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    said = Said(Link(None))
+    said = Reporter(Link(None))
     said("batch", "it is global")
     said("batch", "it is global")
     assert capsys.readouterr().err == "orch: it is global\n"
@@ -408,13 +408,13 @@ Own: Any = type("Own", (Callback,), {})
 
 
 def after_a_restart(trained: list[Any], again: list[Any], change: Callable[[], None]) -> list[Any]:
-    memory = Memory(trained, "keras", Said(Link(None)))
+    memory = Memory(trained, "keras", Reporter(Link(None)))
     change()
     kept, arrays = memory.keep()
     for each in [array for callback in trained for array in vars(callback).values()]:
         if hasattr(each, "fill"):
             each.fill(-1)  # the training goes on while they are written
-    Memory(again, "keras", Said(Link(None))).recall(json.loads(json.dumps(kept)), arrays)
+    Memory(again, "keras", Reporter(Link(None))).recall(json.loads(json.dumps(kept)), arrays)
     return again
 
 
@@ -488,7 +488,7 @@ def test_the_chief_alone_tracks_a_training(
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "")
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    track_nothing(Said(Link(None)))
+    track_nothing(Reporter(Link(None)))
     for name in ("wandb", "mlflow"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     _, mlflow = (importlib.import_module(name) for name in ("wandb", "mlflow"))
@@ -499,7 +499,7 @@ def test_the_chief_alone_tracks_a_training(
     assert "WANDB_MODE is disabled here" in told
     assert "what MLflow tracks here is thrown away" in told
     monkeypatch.setenv("WANDB_MODE", "offline")
-    track_nothing(Said(Link(None)))
+    track_nothing(Reporter(Link(None)))
     assert os.environ["WANDB_MODE"] == "offline", "what the spec says stays"
 
 

@@ -146,8 +146,8 @@ def _call(words: list[str], stdin: bytes | None, namespace: str = "") -> str:
     except OSError as e:
         raise KubernetesFailed(f"kubectl cannot be started: {e.strerror}") from e
     if done.returncode:
-        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-        raise explained(said or f"kubectl ended with exit code {done.returncode}", namespace)
+        output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        raise explained(output or f"kubectl ended with exit code {done.returncode}", namespace)
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -185,9 +185,9 @@ _PASSES = (
 """Parts of error messages of an API server that is away or busy for a moment."""
 
 
-def explained(said: str, namespace: str = "") -> KubernetesFailed:
+def explained(output: str, namespace: str = "") -> KubernetesFailed:
     """Return kubectl's error message as an error with a hint. If several objects failed, all are named."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = list(dict.fromkeys(line for line in lines if "rror" in line or "nable" in line)) or lines[-1:]
     sentence = "; ".join(errors)[:_SAID_MAX]
     where = f" (namespace {namespace})" if namespace else ""

@@ -37,8 +37,8 @@ def call(*words: str, stdin: bytes | None = None) -> str:
     except OSError as e:
         raise SlurmFailed(f"{words[0]} cannot be started: {e.strerror}") from e
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise SlurmFailed(f"{words[0]}: {said[-1] if said else f'exit code {done.returncode}'}")
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise SlurmFailed(f"{words[0]}: {lines[-1] if lines else f'exit code {done.returncode}'}")
     return done.stdout.decode("utf-8", "replace")
 
 

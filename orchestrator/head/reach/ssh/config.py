@@ -231,8 +231,8 @@ def _bastions(host: HostPlan, jump: str, lookup: Lookup, home: Path, beyond: lis
     command = str(settings.get("proxycommand") or "none")
     if command.lower() == "none":
         return (hop,)
-    said = f"the bastion {name} has a ProxyCommand ({command}): orch does not run it, and connects directly"
-    return (replace(hop, not_done=(*hop.not_done, said)),)
+    text = f"the bastion {name} has a ProxyCommand ({command}): orch does not run it, and connects directly"
+    return (replace(hop, not_done=(*hop.not_done, text)),)
 
 
 def _hop(
@@ -278,15 +278,15 @@ def _hop(
     )
 
 
-def _agent(said: str, home: Path) -> str | None:
+def _agent(socket: str, home: Path) -> str | None:
     """Return the socket that IdentityAgent names, as ssh reads it: a path, a variable, `SSH_AUTH_SOCK` or `none`."""
-    if said.upper() == "SSH_AUTH_SOCK":
+    if socket.upper() == "SSH_AUTH_SOCK":
         return None
-    if said.lower() == "none":
+    if socket.lower() == "none":
         return "none"
-    if re.fullmatch(r"\$\w+", said):
-        return os.environ.get(said[1:], "none")
-    return str(_expand(said.strip('"'), home))
+    if re.fullmatch(r"\$\w+", socket):
+        return os.environ.get(socket[1:], "none")
+    return str(_expand(socket.strip('"'), home))
 
 
 _NOT_DONE: Mapping[str, tuple[frozenset[str], str]] = {
@@ -309,16 +309,18 @@ _NOT_DONE: Mapping[str, tuple[frozenset[str], str]] = {
 
 def _not_done(name: str, settings: Mapping[str, object]) -> tuple[str, ...]:
     """Return a warning for each setting of ssh_config for a name that orch does not follow."""
-    said = []
+    texts = []
     for keyword, (harmless, instead) in _NOT_DONE.items():
         value = settings.get(keyword)
         text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
         if text and text.lower() not in harmless:
-            said.append(f"ssh_config sets {keyword} {text} for {name}, which orch does not follow: {instead}")
+            texts.append(
+                f"ssh_config sets {keyword} {text} for {name}, which orch does not follow: {instead}"
+            )
     port = str(settings.get("port", SSH_PORT))
     if not port.isdecimal():
-        said.append(f"ssh_config sets port {port} for {name}, which is not a port: {SSH_PORT} is used")
-    return tuple(said)
+        texts.append(f"ssh_config sets port {port} for {name}, which is not a port: {SSH_PORT} is used")
+    return tuple(texts)
 
 
 def _listed(value: object) -> list[object]:

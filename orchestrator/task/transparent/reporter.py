@@ -13,7 +13,7 @@ class Unsupported(RuntimeError):
     orch_kind = "unsupported"
 
 
-class Said:
+class Reporter:
     """Reports each sentence once, on stderr and to the shim."""
 
     def __init__(self, link: Link) -> None:

@@ -1,4 +1,4 @@
-"""What this host is like for a run: its limits, its disks, its clock, and the proxies of its environment."""
+"""Facts about this host that matter to a run: limits, disks, clock, GPUs, and proxies of the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders import Directory, GpuState, Health, Owner
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-"""The variables by which gRPC finds a proxy, in its order. It does not read those in capitals."""
+"""The variables that gRPC reads to find a proxy, in its order. It ignores variables in capitals."""
 
 _OUTGOING = "/proc/sys/net/ipv4/ip_local_port_range"
 _DIRECTORY_S = 5.0
@@ -32,7 +32,7 @@ _SLOWED = {
 
 
 def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
-    """Return the facts that need no disk: the `ports` it listens on, how many are `free`, which are `busy`, …."""
+    """Return the facts that need no disk, with the listening ports, the number of free ones, and the busy ones."""
     memory = memory_now()
     return {
         "time": time.time(),
@@ -53,7 +53,7 @@ def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
 
 
 def whole(facts: Health, host_dir: str, more: list[str], *, gpus: bool, writes: str | None = None) -> Health:
-    """Return the facts with the directories, and with the GPUs where they are wanted. In a fork: both may hang.
+    """Return the facts with directories, and with GPUs if wanted. It runs in a fork, since both may hang.
 
     `writes`: a checkpoint directory whose write speed is measured.
     """
@@ -65,7 +65,7 @@ def whole(facts: Health, host_dir: str, more: list[str], *, gpus: bool, writes: 
 
 
 def _gpus() -> list[GpuState]:
-    """Return the GPUs in the driver's order, without the fields that this driver does not know."""
+    """Return the GPUs in the driver's order. Fields that the driver does not know are null."""
     import subprocess
 
     from orchestrator.host.agent import gpu_load, gpus
@@ -99,7 +99,7 @@ def _gpus() -> list[GpuState]:
 
 
 def reached_at() -> str | None:
-    """Return the address at which SSH has reached this host, as sshd says; None under another transport."""
+    """Return this host's address on the SSH connection, from sshd; None under another transport."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else None
 
@@ -117,9 +117,9 @@ def limit(resource_: int) -> int | None:
 
 
 def startups(pid: int = 0, proc: str = "/proc") -> int | None:
-    """Return how many logins at once the sshd above us takes before it drops some; None where its title says nothing.
+    """Return how many logins in progress our parent sshd accepts before it drops some; None if its title does not say.
 
-    The title of one that listens is `sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups`.
+    The title of a listening sshd is `sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups`.
     """
     pid = pid or os.getppid()
     for _ in range(_ANCESTORS_MAX):
@@ -136,7 +136,7 @@ def startups(pid: int = 0, proc: str = "/proc") -> int | None:
 
 
 def outgoing() -> tuple[int, int] | None:
-    """Return the range of ports of outgoing connections; None where it is not known."""
+    """Return the range of local ports of outgoing connections; None if unknown."""
     try:
         with open(_OUTGOING, encoding="ascii") as file:
             first, last = map(int, file.read().split())
@@ -146,7 +146,7 @@ def outgoing() -> tuple[int, int] | None:
 
 
 def directories(host_dir: str, more: list[str]) -> list[Directory]:
-    """Return the state of our directory, the home, the temporary one and `more`. In a fork: several may hang."""
+    """Return the state of the agent's, the home, the temporary and `more` directories. In a fork: they may hang."""
     import threading
 
     states = {
@@ -252,7 +252,7 @@ def _owner(path: str) -> Owner | None:
 
 
 def nfs_options(path: str, mounts: str = "/proc/self/mountinfo") -> list[str]:
-    """Return the options of the NFS mount that a real path lies on; none on any other file system."""
+    """Return the mount options of a real path on NFS; empty on any other file system."""
     longest, nfs = "", list[str]()
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:

@@ -1,7 +1,8 @@
-"""The leases of the GPUs of the runs that this agent watches, and who holds those that it cannot acquire.
+"""GPU leases for the runs that this agent watches, and the holders of leases that it cannot acquire.
 
-A run's leases are acquired when it is watched, shared with the shims of its tasks, and released when it is not watched
-any more or a sweep has found nothing of it. So they last as long as its tasks live or its head node is connected.
+The agent acquires a run's leases when it begins to watch the run, and shares them with the shims of the run's tasks. It
+releases them when it stops watching, or when a sweep finds no process of the run. So the leases last while a task lives
+or the head node is connected.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders import Leased
 
 ANSWER_S = 1.0
-"""How long a holder may take to say for which run it has a GPU."""
+"""How long a holder may take to name its run."""
 
 _AGAIN_S = 0.05
 _TRIES = 5
 
 _JUST_NOW_S = 5.0
 _YIELDS_S = 0.4
-"""How long to wait, as often as it is tried, for a later run that has just taken a GPU: it may have to let it go."""
+"""The pause between tries if a later run has just acquired the GPU, since that run may have to release it."""
 
 _LATEST = 2.5e11
 
 LEASED = "gpu-leased"
-"""The code of the fault that somebody else has a GPU of the run."""
+"""The error code if another process holds the lease of a GPU that the run needs."""
 
 
 class _Wish:
-    """The GPUs that a run wants, what to answer about them, and the epoch of the coordinator that wants them."""
+    """The GPUs that a run wants, the answer to those who ask about them, and the epoch of the run's coordinator."""
 
     def __init__(self, gpus: Sequence[int], about: dict[str, Any], epoch: int) -> None:
         self.gpus = gpus
@@ -48,7 +49,7 @@ class _Wish:
 
 
 class Leases:
-    """The leases of this agent, by GPU. `lives` tells whether a task of a run lives here."""
+    """The leases of this agent, by GPU. `lives` returns whether a task of a run lives here."""
 
     def __init__(self, loop: Loop, host_dir: str, lives: Callable[[str], bool]) -> None:
         self._loop = loop
@@ -58,7 +59,7 @@ class Leases:
         self._held: dict[int, tuple[str, socket.socket]] = {}
 
     def want(self, run: str, gpus: Sequence[int], head: str, epoch: int) -> None:
-        """Acquire the leases of a run from now on, and name `head` to whoever asks."""
+        """Set the GPUs that a run wants, and acquire their leases. Those who ask are told the run and `head`."""
         self._let_go(run, but=gpus)
         known = self._wishes.pop(run, None)
         if gpus:
@@ -72,7 +73,7 @@ class Leases:
         self._let_go(run, but=())
 
     def acquire(self, run: str, done: Callable[[list[Leased]], None]) -> None:
-        """Acquire the GPUs that a run wants and does not have, and call `done` with those that others hold."""
+        """Acquire the leases that a run still lacks, and call `done` with those that others hold."""
         wish = self._wishes.get(run)
         missing = self._missing(run)
         if wish is None or not missing:
@@ -92,9 +93,9 @@ class Leases:
             self._ask(run, wish, gpu, settle, _TRIES)
 
     def of_start(self, run: str) -> tuple[list[int], dict[str, Any]]:
-        """Return the descriptors of a run's leases, for a shim of it, and what the shim answers about them.
+        """Return the file descriptors of a run's leases for a new shim, and the shim's answer to those who ask.
 
-        Raises HostFault where somebody else holds one.
+        Raises HostFault if another process holds one of them.
         """
         wish = self._wishes.get(run)
         if wish is None:
@@ -116,7 +117,7 @@ class Leases:
         return self._held[gpu][0] if gpu in self._held else None
 
     def _take_now(self, run: str, gpu: int) -> bool:
-        """Acquire a GPU that nobody holds, or that a run of the same head holds of which nothing lives."""
+        """Acquire a GPU that is free, or that this agent holds for a run without a live task."""
         from orchestrator.host.system import gpu_lease
 
         other = self._of(gpu)
@@ -137,7 +138,7 @@ class Leases:
             lease.close()
 
     def _asked(self, gpu: int) -> None:
-        """Answer a process that asks who holds the GPU. A run that another head has taken over does not any more."""
+        """Answer a process that asks who holds the GPU. If another head has taken the run over, release it instead."""
         from orchestrator.host.system import gpu_lease
 
         run, lease = self._held[gpu]
@@ -161,7 +162,7 @@ class Leases:
             return
 
         def again(holder: Leased, wait_s: float = _AGAIN_S) -> None:
-            """Try again in a moment, or tell what is known of its holder."""
+            """Try again after a pause; after the last try, report the holder."""
             if tries:
                 self._loop.after(wait_s, lambda: self._ask(run, wish, gpu, done, tries - 1))
             else:
@@ -200,7 +201,7 @@ class Leases:
         self._loop.after(ANSWER_S, answered)
 
     def _is_ours(self, run: str, wish: _Wish, gpu: int, holder: Holder) -> bool:
-        """Return whether a process of the same run has it, whose lease is shared then."""
+        """Return whether a process of the same run holds the GPU. Its lease is then shared."""
         lease = holder.shared
         is_ours = lease is not None and holder.answer.get("run") == run
         if lease is not None and is_ours and self._wishes.get(run) is wish and gpu not in self._held:
@@ -213,12 +214,12 @@ class Leases:
 
 
 def _order(run: str) -> tuple[str, str]:
-    """Return what is less for a run that was submitted earlier, by the date at the end of its id."""
+    """Return a sort key: earlier submissions come first, by the date at the end of the run's id."""
     return run[-len("YYYYMMDD-HHMMSS") :], run
 
 
 def _leased(gpu: int, user: str | None, answer: Mapping[str, Any]) -> Leased:
-    """Return who holds a GPU, with the parts of the holder's answer that can be shown."""
+    """Return the holder of a GPU, with the printable parts of its answer."""
     since = answer.get("since")
     return {
         "gpu": gpu,

@@ -1,8 +1,8 @@
-"""Whether the hosts of a run can reach each other: listens on the run's ports, and connects to those of its peers.
+"""Tests whether the hosts of a run reach each other: listens on the run's ports, and connects to its peers' ports.
 
-A listener answers everybody with its token and a few large packets. So a peer learns whether it has reached this very
-host, and whether its network carries more than the handshake. Who then sends the listener's secret gets as many bytes
-as the network carries for a while: so `orch doctor --bandwidth` measures it.
+A listener sends everyone its token and a few large packets. So a peer learns whether it reached this host, and whether
+the network carries more than the handshake. A peer that then sends the listener's secret gets data for a while, so
+that `orch doctor --bandwidth` can measure.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders import Outcome, Seen, Target
 
 LISTENERS = 2
-"""One at each end of the range: a firewall may have opened a part of it."""
+"""One at each end of the range, since a firewall may have opened only a part of it."""
 
 FILL_BYTES = 24 << 10
-"""What follows the token: several packets of the largest size that networks carry."""
+"""The number of bytes after the token: several packets of the largest usual size."""
 
 SLOW_NAME_S = 5.0
-"""After this, a name that has not been resolved counts as not found."""
+"""A name that is not resolved within this time counts as not found."""
 
 BULK_S = 1.0
 BULK_BYTES_MAX = 4 << 30
 STREAMS = 4
-"""How long and how much one connection gets of those bytes, and how many connections measure together: a single one
-is bounded by its buffers."""
+"""A bandwidth measurement: maximum time and bytes of a connection, and the number of parallel connections. A single one
+would be limited by its buffers."""
 
 _NAMED_MAX = 8
 _BUFFER_BYTES = 256 << 10
@@ -41,7 +41,7 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 
 class Listeners:
-    """The sockets that answer for this host. They are closed after their time, or with the agent."""
+    """The listening sockets of this host. They are closed after their time, or when the agent ends."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -50,10 +50,10 @@ class Listeners:
     def begin(
         self, ports: tuple[int, int], token: str, listen_s: float, secret: str = ""
     ) -> tuple[list[int], int, list[int]]:
-        """Listen on the first and the last free port, in the place of what listened before.
+        """Listen on the first and the last free port. Earlier listeners are closed.
 
         Returns:
-            Where it listens, how many ports are free, and the first of those that are not.
+            The ports on which it listens, the number of free ports, and the first busy ones.
         """
         self._end(self._open)
         free, busy = _free_ports(ports)
@@ -114,7 +114,7 @@ class Listeners:
 
 
 def _free_ports(ports: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """Return which ports of the range can be bound, and which not. Nothing is left bound."""
+    """Return the ports of the range that can be bound, and those that cannot. None stays bound."""
     free, busy = [], []
     for port in range(ports[0], ports[1] + 1):
         with socket.socket() as tried:
@@ -129,7 +129,7 @@ def _free_ports(ports: tuple[int, int]) -> tuple[list[int], list[int]]:
 
 
 def _listener(port: int) -> socket.socket | None:
-    """Return a socket that listens on all addresses, of both families where there are both; None where it cannot."""
+    """Return a socket that listens on all addresses, of IPv6 and IPv4 if possible; None if the port cannot be bound."""
     for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         door = None
         try:
@@ -151,7 +151,7 @@ def _listener(port: int) -> socket.socket | None:
 
 
 def reach(targets: list[Target], within_s: float) -> list[Seen]:
-    """Connect to all targets at once, and return how each was reached. In a fork: a name server may hang."""
+    """Connect to all targets at once, and return the results. It runs in a fork, since a name server may hang."""
     import threading
 
     give_up_at = time.monotonic() + within_s
@@ -198,7 +198,7 @@ def _reach(target: Target, give_up_at: float) -> Seen:
 def _measured(
     target: Target, places: list[tuple[int, tuple[object, ...]]], give_up_at: float
 ) -> tuple[float, Outcome, str | None]:
-    """Return how many bytes a second come from a peer over some connections at once, or why none do."""
+    """Return the bandwidth from a peer over several connections, in bytes per second, or why there is none."""
     import threading
 
     token, secret = target["token"].encode(), target["secret"].encode()
@@ -235,7 +235,7 @@ def _measured(
 
 
 def _resolve(name: str, limit_s: float) -> list[tuple[int, tuple[object, ...]]]:
-    """Return families and addresses. Raises OSError where there is none, or none in time."""
+    """Return families and addresses of a name. Raises OSError if there are none, or none in time."""
     from orchestrator.host.system.patience import within
 
     hangs: list[tuple[int, tuple[object, ...]]] = []
@@ -257,9 +257,9 @@ def _connect(
     give_up_at: float,
     then: Callable[[socket.socket], None] = lambda _: None,
 ) -> tuple[Outcome, str | None]:
-    """Try the addresses in their order, as a library would, and return how the last one failed.
+    """Try the addresses in order, as a library would, and return the result of the last try.
 
-    `then` is called with a connection that was answered rightly.
+    `then` is called with a connection on which the right token arrived.
     """
     outcome: Outcome = "no-route"
     why: str | None = "the name has no address"

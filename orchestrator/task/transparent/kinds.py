@@ -1,9 +1,9 @@
-"""Says how a tensor of a replica's step depends on the examples of its part of the batch.
+"""Kinds of tensors: how a tensor in a replica's step depends on the examples of the replica's part of the batch.
 
-A replica computes with its part of the batch only. What a single process would have computed from the whole batch is
-the sum of the replicas' values where a value is a sum over examples, their weighted mean where it is a mean, and the
-value itself where it depends on no example. A value that cannot be combined in these ways is OTHER, or CROSS where
-examples of the batch are compared with each other. The graph of the step tells which (see `rules.py`).
+A replica sees only its part of the batch. The kind says how to get the value of the whole batch from the replicas'
+values: add them up if the value is a sum over examples, take the weighted mean if it is a mean, or take any if it
+depends on no example. Other values cannot be combined: they are OTHER, or CROSS if they compare examples of the batch
+with each other. `rules.py` finds the kinds from the graph of the step.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Kind:
-    """How a tensor depends on the examples. `axis` is that of the examples where there is one."""
+    """How a tensor depends on the examples. `axis` is the axis of the examples, if there is one."""
 
     def __init__(self, name: str, axis: int = 0, ragged: bool = False, count: Any = None) -> None:
         self.name = name
         self.axis = axis
         self.ragged = ragged
-        """Whether the axis holds another number of entries than there are examples."""
+        """Whether the axis may have more or fewer entries than there are examples."""
         self.count = count
-        """For a mean: the tensor that holds the number of its summands; None: the number of the replica's examples."""
+        """For a mean: the tensor with the number of summands; None if that is the number of the replica's examples."""
 
     def like(self, other: Kind) -> bool:
         return self.name == other.name and self.count is other.count
@@ -32,17 +32,17 @@ class Kind:
 
 
 SAME = Kind("same")
-"""Depends on no example: equal on all replicas."""
+"""It depends on no example, so it is equal on all replicas."""
 COUNT = Kind("count")
-"""The number of examples, or a shape that holds it."""
+"""The number of examples, or a shape that contains it."""
 PER_COUNT = Kind("per count")
-"""One by the number of examples."""
+"""The inverse of the number of examples."""
 PART = Kind("part")
-"""A value for each example, divided by the number of examples: their sum is a mean."""
+"""A value for each example, divided by the number of examples. Their sum is a mean."""
 SUM = Kind("sum")
 MEAN = Kind("mean")
 DIVISOR = Kind("divisor")
-"""A sum that is kept above a bound, so that one may divide by it."""
+"""A sum with a lower bound, such as `maximum(sum, 1)`, used as a divisor."""
 MIXED = Kind("mixed")
 """A linear combination of sums, means and values that depend on no example."""
 OTHER = Kind("other")
@@ -50,7 +50,7 @@ CROSS = Kind("cross")
 
 
 def each(axis: int = 0, ragged: bool = False) -> Kind:
-    """Return the kind of a tensor that holds something for each example, along this axis."""
+    """Return the kind of a tensor with an entry for each example, along this axis."""
     return Kind("each", axis, ragged)
 
 

@@ -1,13 +1,13 @@
-"""A survivor of a dead peer hands over what it holds: all that a backup has, as of the last step that was done whole.
+"""The rescue: when a peer dies, a surviving task saves its training state as of the last complete step.
 
-The order comes to the thread of orders, which aborts the collectives; the main thread's step then fails, and what the
-fit's failure leads to is written here. A peer's death may also be noticed by the step first: then the order is waited
-for, and where none comes (the coordinator is gone), the first two workers write by themselves. Of several survivors
-each says first what it holds, and only the one that is chosen writes.
+The coordinator orders the rescue. The thread that reads orders aborts the collectives, so the main thread's step fails,
+and the handler of that failure, in this module, writes the state. If the step fails before the order arrives, it waits
+for the order. If none arrives (the coordinator is gone), the first two workers write without it. If several tasks
+survive, each first reports which step it holds, and only the chosen one writes.
 
-Nothing is asked of a peer: each variable is read on this process's replica. Of the figures of the epoch, which are sums
-over all replicas, this one's count for all. The file has a place of its own beside the backup, by the task's name, so
-that no two ever write the same.
+No peer takes part: each variable is read from this process's replica. The epoch's metrics are sums over all replicas,
+so this replica's values are scaled up. The file lies beside the backup and has the task's name, so that no two tasks
+write the same file.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     Keep = Callable[[], tuple[dict[str, dict[str, Any]], dict[str, Any]]]
     Held = tuple[int, Callable[[], None]]
-    """A step, and what writes the state after it."""
+    """A step, and a function that writes the state after it."""
 
 ORDER_WAIT_S = 1.0
-"""How long a step that failed for its peers waits for the order: mostly the coordinator has seen the death too."""
+"""How long a step that failed because of a peer waits for the order. Usually the coordinator has noticed too."""
 
 BY_ITSELF = ("chief:0", "worker:0", "worker:1")
-"""Who writes where no order comes. Of a gang one of its first two lives, or there is no survivor."""
+"""The tasks that write if no order arrives. At least one of a gang's first two workers survives a single death."""
 
 _UNAVAILABLE = 14
 _OF_PEERS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError")
@@ -49,7 +49,7 @@ _WORDS_OF_PEERS = ("Collective ops is aborted", "collective")
 
 
 class Rescue:
-    """What this process could hand over: of the fit that is going on, if its steps are atomic."""
+    """The state that this process can hand over, if its training steps are atomic."""
 
     def __init__(self, link: Link | None, task: str) -> None:
         self._link = link
@@ -58,22 +58,22 @@ class Rescue:
         self._ordered = threading.Event()
         self._compare = False
         self.chosen = threading.Event()
-        """Set where this one of several survivors is to write."""
+        """Set when this task is chosen from several survivors to write."""
         self._began_at = 0.0
         self._of_fit: Callable[[], Held] | None = None
         self._hand_over: Callable[[], Held] | None = None
-        """What returns the state that is held; None while there is nothing to hand over."""
+        """Returns the state to be written; None while there is nothing to hand over."""
         self._newest: Atomic | None = None
         self._tracked: _Tracked | None = None
         self._marks = 0
         self._mark: tuple[backup.Position, int, Keep] | None = None
-        """Where an epoch began or ended, how many steps had been done then, and what keeps the callbacks' memory."""
+        """The last beginning or end of an epoch, the number of steps then, and a function that saves the callbacks."""
         self._metrics: dict[str, Any] = {}
-        """The figures of the epoch's training, which an evaluation has replaced since."""
+        """The epoch's training metrics, saved before an evaluation overwrites them."""
 
     @staticmethod
     def of_this_task() -> Rescue | None:
-        """Return the one of this process, if the spec wants one."""
+        """Return the Rescue of this process; None if the spec has none."""
         if this_task.rescue is None and this_task.options.get("rescue"):
             made = this_task.rescue = Rescue(this_task.link, os.environ.get("ORCH_TASK", ""))
             if this_task.progress is not None:
@@ -84,7 +84,7 @@ class Rescue:
     # --- the steps ------------------------------------------------------------------------------------------
 
     def atomic(self, strategy: Any, model: Any, step_function: Any) -> Atomic | None:
-        """Return what makes the training steps of a model atomic; None for steps that do not train."""
+        """Return an Atomic for the training steps of a model; None for steps that do not train."""
         if step_function != model.train_step or workers_of(strategy) == 1:
             return None
         atomic = self._atomics[model] = Atomic(model)
@@ -97,7 +97,7 @@ class Rescue:
         return None
 
     def watch(self, strategy: Any, model: Any) -> None:
-        """Make the training steps of a model atomic that its own Keras makes, when it makes them next."""
+        """Make a model's training steps atomic the next time that its Keras builds them."""
         if model in self._atomics or (atomic := self.atomic(strategy, model, model.train_step)) is None:
             return
         model.__dict__["train_step"] = _whole(atomic, model.train_step)
@@ -106,7 +106,7 @@ class Rescue:
     def loop(
         self, manager: Any, counter: Any, *, chief: bool
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Hand over what a CheckpointManager saves. Return what makes a replica's step atomic."""
+        """Hand over the state of a CheckpointManager. Return a decorator that makes a replica's step atomic."""
         tracked = self._tracked = _Tracked(manager.checkpoint)
         atomic = self._newest = Atomic(tracked, counter)
         held = functools.partial(self._held_checkpoint, manager, atomic, counter, chief=chief)
@@ -114,17 +114,17 @@ class Rescue:
         return functools.partial(_whole, atomic)
 
     def refusal(self) -> str | None:
-        """Return why the newest steps are not atomic; None: they are."""
+        """Return why the newest steps are not atomic; None if they are."""
         return self._newest.refusal if self._newest is not None else "no `fit` makes its steps"
 
     def mark(self, model: Any, position: backup.Position, keep: Keep) -> None:
-        """Remember where an epoch begins, or has ended."""
+        """Remember the beginning or the end of an epoch."""
         atomic = self._atomics.get(model)
         self._mark, self._metrics = (position, atomic.counted() if atomic else 0, keep), {}
         self._marks, self._newest, self._hand_over = self._marks + 1, atomic, self._of_fit
 
     def keep_metrics(self, model: Any, metrics: list[Any]) -> None:
-        """Keep the figures of the training before an evaluation replaces them."""
+        """Keep the training metrics before an evaluation overwrites them."""
         atomic = self._atomics.get(model)
         if atomic is not None and atomic.refusal is None:
             self._metrics = _values(atomic, {"metrics": metrics})
@@ -132,15 +132,15 @@ class Rescue:
     # --- the order ------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Return whether the training may be stopped although nothing has failed, since its next step is handed over.
+        """Return whether a planned stop could hand over the state of the next step.
 
-        False if the script wants to be told before it is stopped.
+        False if the script has hooks of its own for a stop.
         """
         could = self._hand_over is not None and self.refusal() is None
         return could and not this_task.has_own_hooks
 
     def order(self, *, compare: bool = False) -> bool:
-        """Let the main thread's step fail, which then hands over. Return False where there is nothing to hand over."""
+        """Make the main thread's step fail, which starts the rescue. Return False if there is nothing to hand over."""
         if why := self._nothing():
             self._report(why=why)
             return False
@@ -153,9 +153,9 @@ class Rescue:
         return True
 
     def during(self, fit: Callable[[], Any], model: Any, setting: Any) -> Any:
-        """Run a fit. Where it fails for a peer's death, hand over; of an order, this does not return then.
+        """Run a fit, and hand over if it fails because of a peer. After an ordered rescue, the process ends here.
 
-        After its end it is handed over what it has come to, until the next fit has begun.
+        After the fit its final state can be handed over until the next fit begins.
         """
         self._of_fit = functools.partial(self._held, model, setting, setting.fits)
         try:
@@ -166,7 +166,7 @@ class Rescue:
             raise
 
     def failed(self, error: BaseException) -> None:
-        """Hand over, where what the script failed with comes of a peer's death, or of the order."""
+        """Hand over if this error was caused by a peer's death or by the order."""
         began_at, hand_over = time.monotonic(), self._hand_over
         if hand_over is None or not (self._ordered.is_set() or _is_of_peers(error)):
             return
@@ -193,7 +193,7 @@ class Rescue:
             end(STOPPED)
 
     def _nothing(self) -> str:
-        """Return why there is nothing to hand over; empty where there is."""
+        """Return why there is nothing to hand over; empty if there is."""
         if self._hand_over is None:
             return "no fit is going on"
         if self._newest is None:
@@ -228,7 +228,7 @@ class Rescue:
         return position.steps, write
 
     def _held_checkpoint(self, manager: Any, atomic: Atomic, counter: Any, *, chief: bool) -> Held:
-        """Return what writes what the manager would, beside its own: the next seed takes the newest that is whole."""
+        """Return a function that writes a checkpoint beside the manager's. The next seed takes the newest one."""
         atomic.steps()
         atomic.put_back()
         mine = os.environ.get("ORCH_CHECKPOINT_DIR", "")
@@ -244,7 +244,7 @@ class Rescue:
             building = os.path.join(folder, f"{name}.tmp")
             os.makedirs(building, exist_ok=True)
             manager.checkpoint.write(os.path.join(building, name))
-            # In this order the data come before the index, without which they are no checkpoint.
+            # In this order the data is in place before the index, which makes it a checkpoint.
             for each in sorted(os.listdir(building)):
                 backup.sync(os.path.join(building, each))
                 os.replace(os.path.join(building, each), os.path.join(folder, each))
@@ -280,7 +280,7 @@ class _Tracked:
 
 
 def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replica's step that is made whole or not at all."""
+    """Make a replica's step atomic: it takes effect completely or not at all."""
     import tensorflow as tf
 
     autograph = tf.__internal__.autograph
@@ -299,7 +299,7 @@ def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
-    """Return the values of all variables by name, as `backup.collect` does, from this process's replica alone."""
+    """Return the values of all variables by name, like `backup.collect`, but from this process's replica alone."""
     return {
         f"{group}/{place:05d}": atomic.value(variable) * _counts(variable)
         for group, variables in groups.items()
@@ -308,13 +308,13 @@ def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def _several_steps(model: Any) -> bool:
-    """Return whether one call of the model's function makes several steps; tf_keras keeps the number in a variable."""
+    """Return whether a call of the model's function makes several steps. tf_keras has their number in a variable."""
     steps: Any = getattr(model, "_steps_per_execution", None) or getattr(model, "steps_per_execution", 1)
     return int(steps.numpy() if hasattr(steps, "numpy") else steps) != 1
 
 
 def _counts(variable: Any) -> int:
-    """Return for how many replicas the value on this one counts: a sum over all is put together when it is read."""
+    """Return the factor for a value of this replica: a variable that is summed over all replicas needs their number."""
     import tensorflow as tf
 
     tf_variable = of_tensorflow(variable)

@@ -1,6 +1,6 @@
-"""Find the kinds of a graph's tensors: the kind of each operation's output follows from the kinds of its inputs.
+"""Rules that find the kinds of a graph's tensors: an operation's output gets its kind from the kinds of its inputs.
 
-The table at the end names the rule of each operation of TensorFlow.
+The table at the end has the rule for each TensorFlow operation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-# Rules for operations that move elements only: along which axis the examples lie afterwards
+# Rules for operations that only move elements: they find the new axis of the examples
 
 
 def same_kind(op: Any, kinds: list[Kind], _index: int) -> Kind:
@@ -79,7 +79,7 @@ def unstack(op: Any, kinds: list[Kind], index: int) -> Kind:
 
 
 def strided_slice(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of a slice: of a shape, only its first entry holds the number of examples."""
+    """Return the kind of a slice. If the input is a shape, only its first entry is the number of examples."""
     kind = kinds[0]
     if kind.name == "count" and rank_of(op.inputs[0]) == 1:
         begin = constant_of(op.inputs[1])
@@ -102,9 +102,8 @@ def stacked_list(op: Any, kinds: list[Kind], _index: int) -> Kind:
     return each(1) if first_of(kinds, EACH) is not None else of_unknown(op, kinds, 0)
 
 
-# Rules for functions of elements, which keep the examples along their axis, and for unknown operations. A
-# rule takes an operation, the kinds of its inputs and the index of an output, and returns the kind of that
-# output.
+# Rules for element-wise functions, which keep the axis of the examples, and for unknown operations. A rule takes
+# an operation, the kinds of its inputs and the index of an output, and returns the kind of that output.
 
 
 def first_of(kinds: Iterable[Kind], name: str) -> Kind | None:
@@ -123,7 +122,7 @@ def constant_of(tensor: Any) -> Any:
 
 
 def of_unknown(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of an unknown operation: it may keep the axis of the examples."""
+    """Return the kind of an unknown operation's output, which may still have the axis of the examples."""
     ranks = [rank_of(output) for output in op.outputs]
     rank = max((9 if each_rank is None else each_rank for each_rank in ranks), default=0)
     of_batch = [kind for kind in kinds if kind.name in (EACH, "part")]
@@ -145,7 +144,7 @@ _OF_SHAPES = frozenset({"Pack", "ConcatV2", "Prod", "Maximum", "Minimum", "Floor
 
 
 def settled_axis(tensor: Any, axis: int) -> int:
-    """Return the axis of the examples after a change of shape: their number is not known, as other sizes mostly are."""
+    """Return the axis of the examples after a reshape: it has an unknown size, and other axes mostly have not."""
     rank = rank_of(tensor)
     if rank is None or axis >= rank or tensor.shape[axis] is None:
         return axis
@@ -154,12 +153,12 @@ def settled_axis(tensor: Any, axis: int) -> int:
 
 
 def elementwise(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of a function of elements that is not linear."""
+    """Return the kind of a nonlinear element-wise function."""
     of_batch = [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == EACH]
     of_batch += [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == "part"]
     if not of_batch:
         return of_unknown(op, kinds, 0)
-    # The kind of what broadcasts: CROSS where two tensors have their examples along different axes
+    # Broadcasting compares examples with each other (CROSS) if two inputs have them along different axes
     rank = rank_of(op.outputs[0])
     places = set()
     for kind, tensor in of_batch:
@@ -177,7 +176,7 @@ _LINEAR = ("sum", "mean", "mixed")
 
 
 class Kinds:
-    """The kinds of the tensors of all replicas. A kind is set or found once."""
+    """The kinds of the tensors of all replicas. Each is set or computed once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Kind] = {}
@@ -186,7 +185,7 @@ class Kinds:
         self._known[tensor.ref()] = kind
 
     def kind_of(self, tensor: Any) -> Kind:
-        """Return the kind of a tensor. Nothing is called recursively, since a graph may be deep."""
+        """Return the kind of a tensor. It is computed without recursion, since a graph may be deep."""
         waiting = [tensor]
         while waiting:
             top = waiting[-1]
@@ -270,7 +269,7 @@ def _divide(op: Any, kinds: list[Kind], _index: int) -> Kind:
 
 
 def _is_learned(tensor: Any) -> bool:
-    """Return whether a tensor depends on a variable: a quotient by it is no mean, since it has a gradient too."""
+    """Return whether a tensor depends on a variable. Dividing by it is no mean, since the divisor has a gradient."""
     seen, waiting = set(), [tensor]
     while waiting:
         op = waiting.pop().op
@@ -283,7 +282,7 @@ def _is_learned(tensor: Any) -> bool:
 
 
 def _maximum(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Recognize a divisor that is kept from zero: `maximum(sum, 1)`."""
+    """Recognize a divisor with a lower bound: `maximum(sum, 1)`."""
     names = {kind.name for kind in kinds}
     if names == {"same", "count"}:
         return COUNT

@@ -1,8 +1,8 @@
-"""A replica's step: its part of the batch, and how its values combine to those of the batch of all replicas.
+"""A replica's training step, and how the replicas' values are combined into the values of the global batch.
 
-One rule for everything that a script computes in a step: gradients and figures are those of the global batch. A
-replica's value counts with its share (`Step.share`), so that the shares of all replicas add up to what a single
-process would have. Keras's own division of losses by the number of replicas is switched off within a step.
+All gradients and metrics that a script computes in a step are those of the global batch. Each replica's value is
+multiplied by its share (`Step.share`), so that the sum over the replicas is what a single process would compute.
+Keras's own division of losses by the number of replicas is switched off within a step.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 _thread = threading.local()
 _tracing = 0
-"""How many replicas are within a step. Keras runs parts of a step in other threads, where `current` is None."""
+"""The number of replicas that trace a step. Keras traces parts of it in other threads, where `current` is None."""
 
 
 def current() -> Step | None:
-    """Return the step that this thread traces."""
+    """Return the step that this thread traces; None if it traces none."""
     step: Step | None = getattr(_thread, "step", None)
     return step
 
 
 def within_any() -> bool:
-    """Return whether some replica traces a step."""
+    """Return whether any replica traces a step."""
     return _tracing > 0
 
 
@@ -54,7 +54,7 @@ class NotOfTheBatch(Exception):
 
 
 class Step:
-    """A replica's view of the batch: how many examples it has, and how many all replicas have."""
+    """A replica's step: its data, its number of examples, and the total number of all replicas."""
 
     def __init__(self, kinds: Kinds, strategy: Any, data: Any) -> None:
         import tensorflow as tf
@@ -66,7 +66,7 @@ class Step:
         self.data = tf.nest.map_structure(self._without_size, data)
         first = next((leaf for leaf in tf.nest.flatten(self.data) if _rows(leaf, tf) is not None), None)
         self.may_be_empty = not any(_known_rows(leaf) for leaf in tf.nest.flatten(data))
-        """Whether this replica may have no example at all: a last batch may be smaller than there are replicas."""
+        """Whether this replica may have no example: the last batch may have fewer examples than there are replicas."""
         self.rows = tf.constant(1) if first is None else _rows(first, tf)
         self.examples = tf.cast(self.rows, tf.float32)
         self.total = self.context.all_reduce(tf.distribute.ReduceOp.SUM, self.examples)
@@ -74,13 +74,13 @@ class Step:
         """How many random tensors this step has drawn with `tf.random`."""
         self.at_end: list[Callable[[], object]] = []
         self.own_statistics = False
-        """Whether a layer is being called that keeps statistics of its replica's part, as BatchNormalization does."""
+        """Whether the layer that is being called keeps statistics of its replica's part, like BatchNormalization."""
         for tensor in (self.rows, self.examples):
             kinds.set(tensor, COUNT)
         kinds.set(self.total, SAME)
 
     def _without_size(self, leaf: Any) -> Any:
-        """Hide a known number of rows: `reduce_sum(x) / 32` would not show that it divides by the examples."""
+        """Make the number of rows unknown: a constant 32 would not show that a script divides by the batch size."""
         import tensorflow as tf
 
         if isinstance(leaf, tf.Tensor):
@@ -94,7 +94,7 @@ class Step:
         return leaf
 
     def terms(self, tensor: Any) -> list[tuple[Any, Any, Kind]]:
-        """Return the summands of a tensor, of one kind each, with their factors. Raises NotOfTheBatch."""
+        """Split a tensor into summands of a single kind, with factors. Raises NotOfTheBatch."""
         summands, waiting = [], [(tensor, 1.0)]
         while waiting:
             each_tensor, factor = waiting.pop()
@@ -108,7 +108,7 @@ class Step:
         return summands
 
     def share(self, kind: Kind) -> Any:
-        """Return the factor with which a replica's value of this kind adds up to that of all replicas."""
+        """Return the weight of a replica's value of this kind in the sum over all replicas."""
         import tensorflow as tf
 
         if kind.name not in ("same", "mean", "part"):
@@ -119,7 +119,7 @@ class Step:
         return tf.math.divide_no_nan(count, self.context.all_reduce(tf.distribute.ReduceOp.SUM, count))
 
     def figure(self, tensor: Any) -> Any:
-        """Return a scalar whose mean over the replicas is its value for the global batch. Raises NotOfTheBatch."""
+        """Return a scalar whose mean over the replicas is the value for the global batch. Raises NotOfTheBatch."""
         import tensorflow as tf
 
         value = tf.zeros([], tensor.dtype)
@@ -144,7 +144,7 @@ class Step:
         return total
 
     def guarded(self, tensor: Any) -> Any:
-        """Return the tensor, or zeros if the replica has no example: a mean of nothing is not a number."""
+        """Return the tensor, or zeros if the replica has no example, since an empty mean is NaN."""
         import tensorflow as tf
 
         if not self.may_be_empty:
@@ -175,7 +175,7 @@ def _count(count: Any, tf: Any) -> Any:
 
 
 def _summands(tensor: Any, factor: Any, kinds: Kinds) -> list[tuple[Any, Any]]:
-    """Return the summands of a mixed tensor with their factors, one operation deep."""
+    """Return the direct summands of a mixed tensor, with their factors."""
     import tensorflow as tf
 
     op, inputs = tensor.op, list(tensor.op.inputs)
@@ -207,7 +207,7 @@ def _times(a: Any, b: Any, tf: Any) -> Any:
 def install(
     library: str, strategy: Any, report: Reporter, folder: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Patch this Keras for steps, and return what makes a step of a function of a batch."""
+    """Patch this Keras, and return a decorator that makes a step of a function that takes a batch."""
     if library == "keras":
         _create_variables_outside(strategy)
     _inline_functions()
@@ -220,7 +220,7 @@ def install(
 
 
 def _explained(function: Callable[..., Any], report: Reporter, folder: str) -> Callable[..., Any]:
-    """Add to the error of a step that uses its number of examples as a constant what to write instead."""
+    """Explain the error of a step that uses its batch size as a constant, and say what to write instead."""
 
     @functools.wraps(function)
     def explained(data: Any) -> Any:
@@ -279,7 +279,7 @@ def _entered(step: Step) -> Iterator[Step]:
 
 
 def _output(step: Step, output: Any) -> Any:
-    """Return a figure that a step returns as that of the global batch. Variables become their values."""
+    """Return a step's output as the value of the global batch. Variables become their values."""
     import tensorflow as tf
 
     if output is None or isinstance(output, (str, tf.RaggedTensor, tf.SparseTensor)):
@@ -296,7 +296,7 @@ def _output(step: Step, output: Any) -> Any:
 
 
 def _inline_functions() -> None:
-    """Trace functions of `tf.function` as a part of the step: no collective is possible within an inner function."""
+    """Trace inner `tf.function`s as a part of the step, since collectives do not work within them."""
     import tensorflow as tf
 
     owner = type(tf.function(lambda: None))
@@ -313,14 +313,14 @@ def _inline_functions() -> None:
 
 
 def _plain(function: Any) -> Any:
-    """Return a decorated method as a method of its object: TensorFlow binds it to a stand-in."""
+    """Bind a decorated method to its real object again, since TensorFlow binds it to a placeholder."""
     bound = getattr(function, "__wrapped__", function)
     target = getattr(getattr(bound, "__self__", None), "target", None)
     return function if target is None else types.MethodType(bound.__func__, target)
 
 
 def _create_variables_outside(strategy: Any) -> None:
-    """Make variables that are created in a step (of an optimizer, of an unbuilt layer) variables of the strategy."""
+    """Let the strategy create the variables that an optimizer or an unbuilt layer creates within a step."""
     import sys
 
     variable = sys.modules["keras.src.backend.tensorflow.core"].Variable
@@ -349,7 +349,7 @@ def _reading(convert: Any) -> Any:
 
 @contextlib.contextmanager
 def outside(strategy: Any) -> Iterator[None]:
-    """Leave the step and its graph, so that variables are created once, by the strategy; None: by the process alone."""
+    """Leave the step and its graph, so that variables are created once: by the strategy, or by the process (None)."""
     import tensorflow as tf
 
     with tf.init_scope(), out_of_scope(), contextlib.nullcontext() if strategy is None else strategy.scope():
@@ -357,7 +357,7 @@ def outside(strategy: Any) -> Iterator[None]:
 
 
 def line_of_script(folder: str, tensor: Any = None) -> str:
-    """Return `train.py:12: the line` of the innermost frame in the script's folder; empty where there is none."""
+    """Return `train.py:12: SOURCE` for the innermost frame in the script's folder; empty if there is none."""
     for frames in (*_made(tensor), traceback.extract_stack()):
         line = innermost_line(frames, folder)
         if line:
@@ -375,15 +375,15 @@ def innermost_line(frames: Iterable[Any], folder: str) -> str:
 
 
 _LINE_MAX = 120
-"""How much of a line is shown: what is said of it must not be cut off."""
+"""How many characters of a source line are shown, so that the message about it is not cut off."""
 
 
 _NEAR = 50
-"""How many operations before a tensor are looked at for a line of the script: Keras may have made the last ones."""
+"""How many operations before a tensor are searched for a line of the script. Keras may have made the last ones."""
 
 
 def _made(tensor: Any) -> Iterator[Any]:
-    """Yield where a tensor was made, and then what it was made of."""
+    """Yield the traceback of a tensor's operation, and then of the operations of its inputs."""
     waiting = [tensor.op] if tensor is not None else []
     seen: set[str] = set()
     while waiting and len(seen) < _NEAR:

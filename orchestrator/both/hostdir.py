@@ -152,14 +152,14 @@ def limit_of(number: int | None) -> str | None:
 
 
 def fault_of(error: Exception) -> HostFault:
-    """Return an exception as the HostFault of a reply. One that is neither that nor an OSError is a fault of orch."""
+    """Return an exception as the HostFault of a reply. One that is neither that nor an OSError is a bug in orch."""
     import errno
 
     if isinstance(error, HostFault):
         return error
     if not isinstance(error, OSError):
         what = f"{type(error).__name__}: {error}"
-        return HostFault("internal", what, "this is a fault of orch; report it")
+        return HostFault("internal", what, "this is a bug in orch; report it")
     where = f": {error.filename}" if error.filename else ""
     if (limit := limit_of(error.errno)) is not None:
         return HostFault("limit", f"{error.strerror}{where}", f"raise {limit} of that user on the host")

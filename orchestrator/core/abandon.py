@@ -18,7 +18,7 @@ from orchestrator.core.state.phase_states import Ended, Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import TaskPhase
 
-REASON = "killed by the user, without the order of a normal end: a fault of orch had stopped all decisions"
+REASON = "killed by the user, without the order of a normal end: a bug in orch had stopped all decisions"
 
 
 def abandoned(run: Run, at: Instant) -> tuple[Run, list[Action]]:

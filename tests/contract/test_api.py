@@ -398,7 +398,7 @@ def test_row_58_a_fault_of_ours_in_one_run_is_said_its_tasks_train_on_and_force_
     shown = rig.status()
     assert shown["phase"] == "RENDEZVOUS"
     assert shown["reason"].startswith(
-        f"nothing is decided about {run_id} any more, by a fault of orch (KeyError"
+        f"nothing is decided about {run_id} any more, because of a bug in orch (KeyError"
     )
     assert shown["decisions_stopped"]["story"][-1].endswith("KeyError: 'no-such-host'")
     assert shown["reason"] in rig.client.get("/v1/coordinator")["warning"]

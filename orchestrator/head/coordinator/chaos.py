@@ -18,7 +18,7 @@ _TIMEOUT_S = 30.0
 
 
 def check(link: HostLink | None, run: Run, fault: Fault, *, state_dir: str) -> None:
-    """Raise Refused where the fault would harm another run or the coordinator. Call it before anything is journaled."""
+    """Raise Refused if the fault would harm another run or the coordinator. Call it before the fault is journaled."""
     if link is None:
         return
     if fault.kind == "cut" and link.serves_others(run.run_id):
@@ -43,6 +43,6 @@ def inject(link: HostLink | None, run: Run, fault: Fault) -> None:
 
 
 def _is_on_our_disk(hello: Greeting, state_dir: str) -> bool:
-    """Compare device numbers, which are the same for one kernel, also over SSH to this machine and in containers."""
+    """Compare device numbers. Within one kernel they are equal, also over SSH to this machine and in containers."""
     here = os.stat(state_dir).st_dev
     return hello["boot_id"] == process.boot_id() and hello["host_dir_device"] == here

@@ -1,4 +1,4 @@
-"""Answers `orch ckpt`: sends the request to the chief's host, where the directory is, also for a run that has ended."""
+"""Answers `orch ckpt`, also for an ended run: sends the request to the chief's host, which has the directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.protocol.orders import CheckpointsAnswer, CheckpointsDo
 from orchestrator.protocol.table import CHECKPOINTS
 
 ASK_TIMEOUT_S = 630.0
-"""More than the agent's own limit, so that its error message comes first: it says more than ours."""
+"""Longer than the agent's own limit, so that its more precise error message arrives first."""
 
 _ByName = dict[str, dict[str, Any]]
 
@@ -25,22 +25,22 @@ VERBS: tuple[str, ...] = get_args(CheckpointsDo)
 
 
 class Unreached(HostError):
-    """The connection to the host is down, or broke before the answer came: the host may have done what was asked."""
+    """The connection is down, or broke before the answer arrived. The host may have carried out the request."""
 
 
 class Leases(Protocol):
-    """Gives a link to a host for the time of a call, of an ended run too."""
+    """Lends a link to a host for the time of a call, also for an ended run."""
 
     def __call__(
         self, run: Run, name: str, use: Callable[[Asks], Answer[CheckpointsAnswer]]
     ) -> Answer[CheckpointsAnswer]:
-        """Return what `use` returned. LinkDown where the host cannot be reached."""
+        """Return what `use` returned. Raises LinkDown if the host cannot be reached."""
 
 
 def ask(run: Run, verb: str, what: str | None, lease: Leases, now: Callable[[], Run]) -> dict[str, Any]:
-    """Return the answer of the chief's host. Blocks, as long as reading all of them takes.
+    """Return the answer of the chief's host. It blocks while the host reads the checkpoints.
 
-    `now` returns the run as it is at that moment: it may end or restart while its host reads.
+    `now` returns the current state of the run, which may end or restart meanwhile.
     """
     host = run.task(run.chief).host
     answer = _answer(run, host, verb, what, lease)
@@ -54,7 +54,7 @@ def ask(run: Run, verb: str, what: str | None, lease: Leases, now: Callable[[], 
 
 
 def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
-    """Go back to the newest checkpoint that is older than a step and reads whole. OrchestratorError where none does."""
+    """Roll back to the newest intact checkpoint before a step. Raises OrchestratorError if there is none."""
     listed = ask(run, "list", None, lease, lambda: run)
     older = [
         entry
@@ -66,11 +66,11 @@ def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
     problem = f"there is no checkpoint from before step {before_step}"
     for step in sorted({entry["global_step"] for entry in older}, reverse=True):
         try:
-            # It is named by its step: a script that keeps one file may write another step over it meanwhile.
+            # The step names it: a script that keeps a single file may overwrite it with another step meanwhile.
             return ask(run, "rollback", str(step), lease, lambda: run)
         except OrchestratorError as e:
             if not isinstance(e.__cause__, OrderRefused):
-                raise  # the host may have gone back already, so an older checkpoint is not tried
+                raise  # the host may have rolled back already, so no older checkpoint is tried
             problem = str(e)
     raise OrchestratorError(problem)
 
@@ -113,38 +113,38 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> 
 
 
 def _listed_again(run: Run, host: str, lease: Leases) -> _ByName:
-    """Look at all checkpoints once more, without reading them. Return them by name."""
+    """List all checkpoints again without reading them. Return them by name."""
     answer = _answer(run, host, "list", None, lease)
     return {entry["name"]: dict(entry) for entry in answer["checkpoints"]}
 
 
 def _judged(checkpoint: dict[str, Any], run: Run, list_again: Callable[[], _ByName]) -> dict[str, Any] | None:
-    """Say whether a checkpoint that was not whole, and changed, is being written or broken. None: it is gone.
+    """Decide whether an incomplete checkpoint that has just changed is being written or broken. None: it is gone.
 
-    It is being written if a task may still write it. If not, its task has left it unfinished, completed it or removed
-    it since: a second listing shows which.
+    It is being written if a task may still write it. Else a second listing shows whether its task left it unfinished,
+    completed it or removed it.
     """
     if not checkpoint.get("writing"):
         return {**checkpoint, "writing": False}
     if run.phase in (Phase.RUNNING, Phase.STOPPING) and checkpoint["generation"] == run.generation:
         return {**checkpoint, "writing": True, "whole": None, "why": None}
     since = list_again().get(checkpoint["name"])
-    # A checkpoint that was completed since has not been read: it counts like one that is being written.
+    # A checkpoint that was completed since then has not been read, so it counts as being written.
     return None if since is None else {**since, "writing": since["whole"] is None}
 
 
 def _newest(checkpoints: list[dict[str, Any]]) -> str | None:
-    """Return the name of the checkpoint that would be resumed from, whole or broken; None if there is none.
+    """Return the name of the checkpoint from which the run would resume, intact or not; None if there is none.
 
-    One that a task is writing does not count: no generation starts before the tasks of the last one have ended.
-    The host cannot choose, since only the head knows whether files that changed a moment ago have a writer.
+    One that a task is writing does not count, since a generation starts only after the last one's tasks have ended.
+    The host cannot choose, since only the head knows whether recently changed files have a writer.
     """
     counting = [entry for entry in checkpoints if not entry["set_aside"] and not entry["writing"]]
-    return str(max(counting, key=_rank)["name"]) if counting else None  # the first of the highest rank
+    return str(max(counting, key=_rank)["name"]) if counting else None  # the first one with the highest rank
 
 
 def _rank(checkpoint: dict[str, Any]) -> tuple[bool, bool]:
-    """Prefer what scripts resume from by themselves to what may be an export, and that to what cannot be verified."""
+    """Rank formats from which scripts resume above possible exports, and both above unverifiable formats."""
     return checkpoint["resumes"], checkpoint["proof"] != "names"
 
 
@@ -156,7 +156,7 @@ def _refusal(host: str, refused: OrderRefused) -> OrchestratorError:
 
 
 def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
-    """Mark the checkpoints that the head holds a copy of (`pulled`), and roll the copies back with the host."""
+    """Mark the checkpoints of which the head has a copy (`pulled`), and roll the copies back with the host."""
     if verb == "rollback":
         store.go_back(float(answer["checkpoint"]["saved_at"]))
     if verb == "rm":
@@ -166,7 +166,7 @@ def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
 
 
 def rolled_back(answer: dict[str, Any], *, at: float, why: str = "") -> RolledBack:
-    """Return the event that follows from the mark in the directory."""
+    """Return the event for a rollback that the directory records."""
     checkpoint = answer["checkpoint"]
     return RolledBack(
         at=at,

@@ -1,7 +1,7 @@
 """The coordinator: wires loop, journal, links and API together, and lives until it is told to stop.
 
-It may be killed at any moment. Tasks do not notice. The next coordinator reads the journal, takes the next epoch,
-connects to the hosts, and takes up the tasks that run.
+It may be killed at any moment without an effect on tasks. The next coordinator reads the journal, takes the next epoch,
+connects to the hosts, and adopts the running tasks.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ from orchestrator.reporting.queue_document import add_turns, queue_document
 log = logging.getLogger(__name__)
 
 SERVICE_VARIABLE = "ORCH_SERVICE"
-"""The name of the systemd unit, which the unit sets, so that a restart goes through systemd."""
+"""The systemd unit sets it to its own name, so that a restart goes through systemd."""
 
 _LET_GO_S = 5.0
-"""How long no connection is made to a host that may end. Its lender is looked at more often, and it is let go again."""
+"""How long a host that may end is not reconnected. Its provider is polled more often, and it is released again."""
 
 _COPY = "keep its copy of the plan up to date"
-"""One effect writes and removes the copy, so that a delayed write never follows the removal."""
+"""A single effect writes and removes the copy, so that a delayed write never follows the removal."""
 
 
 class Coordinator:
-    """Carries out what the API asks. Any thread may call its methods; changes of runs go through the loop."""
+    """Carries out API requests. Any thread may call its methods; changes of runs go through the loop."""
 
     def __init__(self, paths: Paths, transports: Mapping[str, Transport]) -> None:
         from orchestrator.head.effects.messenger import Messenger, Place
@@ -124,7 +124,7 @@ class Coordinator:
         )
 
     def take_up(self) -> None:
-        """Go on with what the journal holds. A run that cannot be read is set aside, and named."""
+        """Continue the runs in the journal. A run that cannot be read is set aside and reported."""
         contents = self.journal.contents()
         for entry in contents.unreadable:
             log.error("%s", entry.sentence)
@@ -142,8 +142,8 @@ class Coordinator:
         self._forget_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
         going_on = [*active, *(entry.run_id for entry in self._set_aside)]
-        # A coordinator may have died right after the end of a run. What it left is listed now, and not when the removal
-        # is tried again: by then other runs may have begun.
+        # A coordinator may have died right after the end of a run. Its left files are listed now, and not when their
+        # removal is retried, since other runs may have begun by then.
         for file in self._secrets.files_of_others(going_on):
             self._effects.post(f"remove {file}", "", partial(self._secrets.remove_file, file))
         ended = (plan_copies.of_runs(self.paths).keys() | plan_copies.marked(self.paths)) & self._known()
@@ -169,14 +169,14 @@ class Coordinator:
         return self.loop.runs.keys() | self._unreadable
 
     def close(self) -> None:
-        """End the links and close the journal; tasks go on."""
+        """Close the links and the journal; tasks continue."""
         self._effects.close(wait_s=2)
         self._historian.close()
         self._messenger.close()
         self._executor.close()
         self.journal.close()
 
-    # -- what the API asks ---------------------------------------------------------------------------------
+    # -- API requests --------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         """Return the document of `orch coordinator status`."""
@@ -198,7 +198,7 @@ class Coordinator:
         }
 
     def _warnings(self) -> str | None:
-        """Return what needs a person's attention, in one text; None where all is well."""
+        """Return a text about what needs a person's attention; None if all is well."""
         runs = self.loop.runs
         stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
         aside = [f"{entry.sentence}; {conflicts.WAY_BACK}" for entry in self._set_aside]
@@ -207,7 +207,7 @@ class Coordinator:
         return "; ".join([*own, *aside, *stopped, *self._troubles()]) or None
 
     def _troubles(self) -> list[str]:
-        """Return what is wrong with the head node's own records, in sentences."""
+        """Return sentences about problems with the head node's own records."""
         full = disk.full_error(self.paths.journal).message if disk.is_full(self.paths.journal) else None
         return [
             *filter(None, [self.loop.trouble() or full]),
@@ -215,7 +215,7 @@ class Coordinator:
         ]
 
     def status(self, name: str | None) -> dict[str, Any]:
-        """Return the document of `orch status`. A name means the newest run of that name; a run id names one run."""
+        """Return the document of `orch status`, for all runs, for the newest run of a name, or for a run id."""
         runs = list(self.loop.runs.values())
         if name is not None:
             runs = [self.find(name)]
@@ -234,13 +234,13 @@ class Coordinator:
         return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
 
     def history(self, name: str) -> dict[str, Any]:
-        """Return what the run did at which time: the document of `/v1/runs/NAME/history`."""
+        """Return the document of `/v1/runs/NAME/history`: what the run did, and when."""
         run_id = self.find(name).run_id
         directory = self.paths.run_dir(run_id)
         return run_series.history_document(self._accounts, directory, run_id)
 
     def series(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return what was measured: the document of `/v1/runs/NAME/series`."""
+        """Return the document of `/v1/runs/NAME/series`: the run's measurements."""
         run_id = self.find(name).run_id
         try:
             return run_series.series_document(self.paths.run_dir(run_id), run_id, query)
@@ -248,7 +248,7 @@ class Coordinator:
             raise UsageError(f"the query is not understood: {e}") from e
 
     def log_lines(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return a page of the run's logs: the document of `/v1/runs/NAME/logs`."""
+        """Return the document of `/v1/runs/NAME/logs`: a page of the run's logs."""
         run_id = self.find(name).run_id
         try:
             return log_pages.document(RunLogs(self.paths.state_dir), run_id, query)
@@ -256,7 +256,7 @@ class Coordinator:
             raise UsageError(f"the query is not understood: {e}") from e
 
     def find(self, name: str) -> Run:
-        """Return a run by its name (the newest) or its id. UsageError where there is none."""
+        """Return the run with this id, or the newest one of this name. Raises UsageError if there is none."""
         matches = [run for run in self.loop.runs.values() if name in (run.plan.name, run.run_id)]
         if not matches:
             known = ", ".join(sorted({run.plan.name for run in self.loop.runs.values()}))
@@ -266,10 +266,10 @@ class Coordinator:
     def submit(
         self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool, recipients: Sequence[str] = ()
     ) -> tuple[Run, bool]:
-        """Begin a run. Return it, and whether it is new: for the plan of an active run, that run is returned.
+        """Begin a run. Return it, and whether it is new: if an active run has the same plan, that run is returned.
 
-        Refused where another active run has that name, or holds a GPU that this one wants; and where an active run
-        should start from scratch.
+        Refused if another active run has that name or holds a GPU that this one wants, or if an active run should
+        start from scratch.
         """
         return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients))  # type: ignore[no-any-return]
 
@@ -301,7 +301,7 @@ class Coordinator:
                 self._messenger.ended(run_id)
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
-        # The journal has the run by now, so each copy is of a run that was begun.
+        # The journal has the run by now, so there are only copies of runs that have begun.
         self._effects.post(_COPY, run_id, partial(self._keep_plan, run_id, plan))
         if run.phase is not Phase.QUEUED:
             self._open(run)
@@ -312,11 +312,11 @@ class Coordinator:
         self._look_after_gone(begun)
 
     def queue(self) -> dict[str, Any]:
-        """Return which runs wait, in their order, for what, and since when: the document of `orch queue`."""
+        """Return the document of `orch queue`: the waiting runs in order, what they wait for, and since when."""
         return queue_document(self.loop.runs, time.monotonic())
 
     def _look_after_gone(self, begun: Run) -> None:
-        """Connect to this run's hosts that an ended run had given up, to end what that run left there."""
+        """Connect to this run's hosts that an ended run gave up, to end that run's processes there."""
         used = {host.connection for host in begun.plan.hosts}
         for run in self.loop.runs.values():
             back = [
@@ -326,18 +326,18 @@ class Coordinator:
                 self._executor.open(run, back)
 
     def why_unfit(self, plan: Plan) -> str | None:
-        """Return why no run can begin with a plan; None where one can."""
+        """Return why no run can begin with a plan; None if it can."""
         strange = {host.transport for host in plan.hosts} - self._transports.keys()
         return f"there is no transport {min(strange)!r}" if strange else why_no_run(plan)
 
     def examine(self, plan: Plan) -> Examined:
-        """Check whether the hosts of a plan reach each other, and all else that a start does not check. It blocks."""
+        """Check whether the hosts of a plan reach each other, and all that a start does not check. It blocks."""
         return examine(plan, self._transports, bundle.load, whole=False)
 
     def kill(self, name: str, *, force: bool, at_checkpoint: bool = False) -> Run:
-        """End a run, as the user asks: now, or at its next checkpoint. A second request changes nothing.
+        """End a run at the user's request: now, or at its next checkpoint. A second request changes nothing.
 
-        With `force`, also end a run about which nothing is decided any more.
+        `force` also ends a run whose decisions were stopped by a bug.
         """
 
         def command() -> Run:
@@ -353,9 +353,9 @@ class Coordinator:
         return self.loop.call(command)  # type: ignore[no-any-return]
 
     def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
-        """Give a host no more tasks, and move those that it has. Refused where the run cannot do without it.
+        """Give a host no more tasks, and move its tasks to others. Refused if the run needs the host.
 
-        `why`: the reason, where an engine drains the host and not the user.
+        `why`: the reason, if Slurm or Kubernetes drains the host and not the user.
         """
 
         def event(run: Run) -> DrainRequested:
@@ -364,15 +364,15 @@ class Coordinator:
         return self._decide_of_host(name, event)
 
     def let_go(self, run: Run, host: str) -> None:
-        """Break the connection to a host that its engine takes away: its keeper ends once no agent runs there."""
+        """Disconnect from a host that its engine takes away. Its keeper ends once no agent runs there."""
         link = self._executor.link(run, host)
         if link is not None:
             link.hold_off(_LET_GO_S, "its engine takes it away, and the run has nothing there any more")
 
     def give_up(self, name: str, host: str) -> Run:
-        """Give a host up for good, because a person says that it is gone: its tasks count as dead without a proof.
+        """Give a host up for good because a person says that it is gone. Its tasks count as dead without a proof.
 
-        This works for an ended run too. Refused where the host answers.
+        This works for an ended run too. Refused if the host answers.
         """
         gone = f"{now_utc()[:19].replace('T', ' ')} UTC"
         return self._decide_of_host(
@@ -380,7 +380,7 @@ class Coordinator:
         )
 
     def undrain(self, name: str, host: str) -> Run:
-        """Let a host have tasks again that was drained, quarantined, stuck or given up."""
+        """Let a drained, quarantined, stuck or given-up host have tasks again."""
 
         def command() -> Run:
             run = self.find(name)
@@ -401,20 +401,20 @@ class Coordinator:
         return self.loop.call(command)  # type: ignore[no-any-return]
 
     def owes(self, run: Run) -> bool:
-        """Return whether something of an ended run is still to be fetched from its hosts."""
+        """Return whether files of an ended run must still be fetched from its hosts."""
         document = self._left_files.document(run)
         return document is not None and bool(document["pending"])
 
     def fetches(self, run: Run) -> bool:
-        """Return whether something of an ended run is on its way from its hosts."""
+        """Return whether files of an ended run are being fetched from its hosts."""
         return self._left_files.is_fetching(run.run_id)
 
     def events(self, name: str | None, after: int) -> list[dict[str, Any]]:
-        """Return the events after that sequence number."""
+        """Return the events after a sequence number."""
         return self.loop.call(lambda: self.journal.events(name=name, after=after))  # type: ignore[no-any-return]
 
     def why(self, name: str) -> dict[str, Any]:
-        """Return the document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
+        """Return the document of `orch why --json`: the run, and the first cause of each end, oldest first."""
         run = self.find(name)
         causes: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
         account = self._accounts.account(run.run_id)
@@ -426,22 +426,22 @@ class Coordinator:
         return shown
 
     def stacks(self, name: str) -> dict[str, str]:
-        """Return, by task, the stack of the run's task, or why there is none."""
+        """Return the stacks of the run's tasks, by task, or why there are none."""
         return self._executor.stacks(self.find(name))
 
     def summaries(self, name: str) -> dict[str, Any]:
-        """Fetch what is new in TensorBoard's files. Return where they are, and which hosts were not reached."""
+        """Fetch new data of TensorBoard's files. Return their directory, and the hosts that were not reached."""
         run = self.find(name)
         directory = os.path.join(self.paths.run_dir(run.run_id), "summaries")
-        with self._fetching[run.run_id]:  # two at once would both append
+        with self._fetching[run.run_id]:  # two fetches at once would both append
             return tensorboard.fetch(run, directory, [host.name for host in run.hosts], self._executor.lease)
 
     def outputs(self, name: str, patterns: list[str], task: str | None) -> dict[str, Any]:
-        """List the files in the working directories of the run's tasks that match the patterns."""
+        """List the files in the tasks' working directories that match the patterns."""
         return outputs.listed(self.find(name), self._executor.lease, patterns, task)
 
     def output(self, name: str, wanted: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
-        """Fetch a file that `outputs` has listed, or a part of it, to its place below a directory."""
+        """Fetch a file that `outputs` listed, or a part of it, to its place below a directory."""
         run = self.find(name)
         if all(host.name != wanted.host for host in run.plan.hosts):
             raise UsageError(f"{run.run_id} has no host {wanted.host!r}")
@@ -453,7 +453,7 @@ class Coordinator:
             return self._executor.lease(run, wanted.host, bring)
 
     def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
-        """List or read the checkpoints of a run, pin, unpin or remove one, or go back to one. It blocks."""
+        """List or read the checkpoints of a run; pin, unpin or remove one; or roll back to one. It blocks."""
         run = self.find(name)
         if verb == "rollback":
             conflicts.refuse_rollback(run, self.loop.runs.values(), restart=restart)
@@ -463,14 +463,14 @@ class Coordinator:
         if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
             checkpoint_requests.compare(answer, verb, self._executor.transfers.checkpoints.store(run))
         if verb == "rollback":
-            # The mark is on the disk: the next generation follows it, even if this event is never decided.
+            # The rollback is recorded in the directory, so the next generation follows it even without this event.
             event = checkpoint_requests.rolled_back(answer, at=time.monotonic())
             self.loop.call(lambda: self.loop.decide(run.run_id, event))
             answer["active"] = not self.loop.runs[run.run_id].phase.is_terminal
         return answer
 
     def chaos(self, name: str, kind: str, target: str, for_s: float) -> faults.Fault:
-        """Inject a fault into the run, where its spec allows it. The journal has it before it happens."""
+        """Inject a fault into a run whose spec allows it. It is journaled before it happens."""
         from orchestrator.head.coordinator import chaos
 
         def command() -> tuple[Run, faults.Fault]:
@@ -488,7 +488,7 @@ class Coordinator:
             raise OrchestratorError(f"{fault.kind} {fault.target}: not done: {e}") from e
         return fault  # type: ignore[no-any-return]
 
-    # -- the loop's own ------------------------------------------------------------------------------------
+    # -- called by the loop --------------------------------------------------------------------------------
 
     def _execute(self, run: Run, action: Action) -> None:
         self._executor.execute(run, action)
@@ -505,7 +505,7 @@ class Coordinator:
             self.loop.post(run_id, NoticeFailed(time.monotonic(), recipient, problem))
 
     def _changed(self, before: Run, after: Run) -> None:
-        """Announce a change to its subscribers. A failure there touches no decision."""
+        """Announce a change to its subscribers. A failure there affects no decision."""
         self._effects.changed(before, after)
         if before.phase is Phase.QUEUED and after.phase is Phase.PENDING:
             self._open(after)
@@ -514,13 +514,13 @@ class Coordinator:
             self._forget_old()
 
     def _keep_plan(self, run_id: str, plan: Plan) -> None:
-        """Keep a copy of the plan, unless the run has ended by now: the copy means that the run may go on."""
+        """Keep a copy of the plan, unless the run has ended: the copy means that the run may continue."""
         run = self.loop.runs.get(run_id)
         if run is not None and not run.phase.is_terminal:
             plan_copies.keep(self.paths, run_id, plan)
 
     def _keep_code(self, run: Run, tree: list[CodeFile]) -> None:
-        """Keep the code that a run begins with, for `orch diff`."""
+        """Keep the code with which a run begins, for `orch diff`."""
         try:
             code_record.keep(self.paths.run_dir(run.run_id), run.plan.workdir, tree)
         except OSError as e:

@@ -75,7 +75,7 @@ _VERBS = {
 }
 
 Ordered = StartTask | ReleaseTask | StopTask | SeedCheckpoint | VerifyCheckpoint | SweepHost
-"""Actions that send one order each."""
+"""The actions that send a single order."""
 
 STACKS_TIMEOUT_S = 10.0
 
@@ -88,7 +88,7 @@ A = TypeVar("A")
 
 
 class Workers(Protocol):
-    """Runs work that blocks, for all hosts at once: a host that does not answer must not hold up another."""
+    """Runs blocking work for all hosts at once, so that a host that does not answer delays no other."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any) -> object:
         """Do the work later."""
@@ -103,7 +103,7 @@ class _Opened(NamedTuple):
 
 
 class Executor:
-    """Sends orders through the links of its pool, and hands events to `post`, which is the loop's."""
+    """Sends orders through the links of its pool, and passes events to the loop's `post`."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Executor:
         crew = Crew()
         self._pool = ConnectionPool(transports, bundle, self, pace, connect or partial(HostLink, crew=crew))
         self._opened: dict[str, _Opened] = {}
-        """By run id, as long as one of its hosts is connected or is to be."""
+        """By run id, while one of its hosts is or should be connected."""
         self._preparing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._records = Records()
@@ -145,7 +145,7 @@ class Executor:
     # -- links ---------------------------------------------------------------------------------------------
 
     def open(self, run: Run, names: list[str]) -> None:
-        """Connect the hosts of a run. A link that another run has is shared."""
+        """Connect the hosts of a run. Runs share the link to a host."""
         if not names:
             return
         with self._lock:
@@ -165,7 +165,7 @@ class Executor:
         return self._pool.lease(run, name, use)
 
     def close(self) -> None:
-        """Close all links. What runs on the hosts continues."""
+        """Close all links. Tasks on the hosts continue."""
         self._pool.close()
         self.transfers.close()
 
@@ -200,7 +200,7 @@ class Executor:
         """See `Listener`."""
         opened = self._opened.get(run_id)
         if opened is None:
-            return  # the last host of the run was detached a moment ago
+            return  # the last host of the run has just been detached
         event = wire.host_reported(
             host,
             run_id,
@@ -220,7 +220,7 @@ class Executor:
     # -- actions of the core (in the deciding thread) ------------------------------------------------------
 
     def execute(self, run: Run, action: Action) -> None:
-        """Begin an action, without blocking. An order to an unconnected host is dropped; the core repeats it."""
+        """Begin an action without blocking. An order to an unconnected host is dropped; the core repeats it."""
         try:
             match action:
                 case PrepareHost(host=host):
@@ -230,7 +230,7 @@ class Executor:
                 case VerifyCheckpoint():
                     self._verify(run, action)
                 case StartTask():
-                    if not action.standby:  # its order is repeated once it is to be released
+                    if not action.standby:  # a standby's order is repeated when it must be released
                         self._logs.expect(run, action.task, action.host, action.generation)
                     self._order(run, action, orders.start(run, action, self._secrets.load(run.run_id)))
                     self._record(run, action.host)
@@ -246,13 +246,13 @@ class Executor:
                 case CollectStacks(generation=generation):
                     self._workers.submit(self._collect_stacks, run, generation)
                 case CloseHost(host=host):
-                    # The run needs the host no more: detach it once the rest of its logs has come and it has the record
+                    # The run no longer needs the host: detach it once the logs are complete and it has the record
                     self._records.forget(run, host)
                     if run.phase.is_terminal:
                         self.transfers.checkpoints.abandon(run.run_id)
                     self._workers.submit(self._drain_and_detach, run, host)
                 case Note():
-                    pass  # a note is only for the journal, which has it already
+                    pass  # the journal has the note already
         except (
             Exception
         ) as e:  # secrets cannot be read, an order does not fit in a frame, or orch has a fault
@@ -295,7 +295,7 @@ class Executor:
             self._records.give(link, run, host, now=self._now())
 
     def changed(self, before: Run, after: Run) -> None:
-        """Send the run's record after a drain or its end, and to a host that reconnected and may lack the newest."""
+        """Send the run's record after a drain, after its end, and to a reconnected host that may lack the newest."""
         if after.generation == 0 or after.phase.is_terminal or before.hosts is after.hosts:
             return
         pairs = [(was, now) for was, now in zip(before.hosts, after.hosts, strict=True) if was is not now]
@@ -331,7 +331,7 @@ class Executor:
         except OSError as e:
             problem = Problem("workdir", f"{run.plan.workdir} cannot be read: {e.strerror}", None, 2)
             event = HostRefused(at=self._now(), host=name, problem=problem)
-        except Exception as e:  # a bug of ours must reach a person, and not vanish with the worker thread
+        except Exception as e:  # a bug must be reported, and not vanish with the worker thread
             log.exception("%s: preparing %s", run.run_id, name)
             problem = Problem("internal", f"{name}: preparation failed: {e!r}", "see the coordinator's log")
             event = HostRefused(at=self._now(), host=name, problem=problem)
@@ -340,7 +340,7 @@ class Executor:
                 self._preparing.discard((run.run_id, name))
         if event is not None:
             self._post(run.run_id, event)
-        elif link.is_connected:  # it has reconnected, and a new request was dropped as a repetition
+        elif link.is_connected:  # it has reconnected, and a new request was dropped as a duplicate
             self._prepare(run, name)
 
     def _seed(self, run: Run, action: SeedCheckpoint) -> None:
@@ -380,7 +380,7 @@ class Executor:
                 checkpoint_requests.compare(answer, "rollback", self.transfers.checkpoints.store(run))
             event = checkpoint_requests.rolled_back(answer, at=self._now(), why=action.why)
         except checkpoint_requests.Unreached:
-            return  # the order is repeated once its host is connected again
+            return  # the order is repeated once the host is connected again
         except OrchestratorError as e:
             event = NotGoneBack(self._now(), action.generation, str(e))
         except Exception as e:
@@ -403,7 +403,7 @@ class Executor:
 
     def stacks(self, run: Run) -> dict[str, str]:
         """Return the stacks of every task, or why there are none. It blocks for STACKS_TIMEOUT_S at most."""
-        # All tasks are asked at once: the stacks should show one moment, and a stuck task may take the whole timeout.
+        # All tasks are asked at once: the stacks should be of one moment, and a stuck task may need the whole timeout.
         with ThreadPoolExecutor(len(run.tasks), thread_name_prefix="stacks") as asking:
             texts = asking.map(lambda task: self._stacks_of(run, task), run.tasks)
             return {str(task.id): text for task, text in zip(run.tasks, texts, strict=True)}

@@ -1,4 +1,4 @@
-"""Runs about which nothing is decided any more because of a fault of orch, and the last decisions about each run."""
+"""Halted runs, whose decisions a bug in orch has stopped, and the last decisions about each run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE_MAX = 600
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Why nothing is decided about a run any more, and since when."""
+    """Why and since when decisions about a run are stopped."""
 
     error: str
     story: tuple[str, ...]
@@ -28,16 +28,16 @@ class Halt:
     since_at: Instant
 
     def sentence(self, run: Run) -> str:
-        """Return the sentence for the run's status and its events."""
+        """Return the sentence for the run's status and events."""
         return (
-            f"nothing is decided about {run.run_id} any more, by a fault of orch ({self.error}); its tasks train on; "
-            f"{_way_out(run)}"
+            f"nothing is decided about {run.run_id} any more, because of a bug in orch ({self.error}); its tasks keep "
+            f"training; {_way_out(run)}"
         )
 
     def refusal(self, run: Run) -> DecisionsStopped:
-        """Return the error for a person who asks something of the run."""
+        """Return the error for a command about the run."""
         return DecisionsStopped(
-            f"nothing is decided about {run.run_id} any more, by a fault of orch: {self.error}",
+            f"nothing is decided about {run.run_id} any more, because of a bug in orch: {self.error}",
             hint=_way_out(run),
         )
 
@@ -62,12 +62,12 @@ class Stories:
         lines.append(f"at {event.at:.3f}: {event_in_words(event)}: {outcome}"[:_LINE_MAX])
 
     def halt(self, run_id: str, event: Event, error: Exception) -> Halt:
-        """Return the halt of a run, whose story ends with the event that could not be decided."""
+        """Return the halt of a run. Its story ends with the event that could not be decided."""
         error_text = f"{type(error).__name__}: {error}"
         last = f"at {event.at:.3f}: {event_in_words(event)}: {error_text}"[:_LINE_MAX]
         return Halt(error=error_text, story=(*self._lines.get(run_id, ()), last), since_at=event.at)
 
     def forget(self, run_ids: Collection[str]) -> None:
-        """Drop the stories of runs that are over."""
+        """Drop the stories of ended runs."""
         for run_id in run_ids:
             self._lines.pop(run_id, None)

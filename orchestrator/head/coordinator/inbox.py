@@ -1,7 +1,7 @@
-"""The queue of what was posted to the deciding thread, in its order.
+"""The queue of the deciding thread, first in, first out.
 
-Nearly all items are heartbeats that only move numbers, and waking the thread costs as much as deciding one of them. So
-these do not wake it: they are taken with the next other item or deadline, and after UNHURRIED_S at the latest.
+Nearly all items are heartbeats that only change numbers, and waking the thread costs as much as deciding one of them.
+So these do not wake it: they are taken with the next other item or deadline, and after UNHURRIED_S at the latest.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from orchestrator.core.events import Event, HostReported
 T = TypeVar("T")
 
 UNHURRIED_S = 1.0
-"""How long a heartbeat that only moves numbers waits at most: half of the usual time between two."""
+"""How long a heartbeat that only changes numbers waits at most: half of the usual interval."""
 
 
 class Inbox(Generic[T]):
-    """Any thread may put; one thread takes."""
+    """A queue into which any thread may put, and from which a single thread gets."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
         self._unhurried: deque[T] = deque()
         self._looks_soon = False
-        """Whether the thread that takes items wakes by itself within UNHURRIED_S."""
+        """Whether the reading thread wakes by itself within UNHURRIED_S."""
 
     def put(self, item: T) -> None:
-        """Wake the thread for this item, and for all that was put before."""
+        """Add an item, and wake the reading thread."""
         with self._lock:
             self._hurry()
             self._items.put(item)
 
     def put_unhurried(self, item: T) -> None:
-        """Wake the thread only where it may sleep for long."""
+        """Add an item, and wake the reading thread only if it may sleep for longer than UNHURRIED_S."""
         with self._lock:
             if self._looks_soon:
                 self._unhurried.append(item)
@@ -47,12 +47,12 @@ class Inbox(Generic[T]):
                 self._items.put(item)
 
     def hurry(self) -> None:
-        """Wake the thread for what was put."""
+        """Wake the reading thread."""
         with self._lock:
             self._hurry()
 
     def get(self, wait_s: float | None) -> T:
-        """Return the next item, after `wait_s` at most; None waits without end. Raises queue.Empty."""
+        """Return the next item within `wait_s`; None waits without limit. Raises queue.Empty."""
         if self._looks_soon and (wait_s is None or wait_s > UNHURRIED_S):
             try:
                 return self._items.get(timeout=UNHURRIED_S)
@@ -78,7 +78,7 @@ class Inbox(Generic[T]):
             self._items.put(self._unhurried.popleft())
 
     def _hurry_or_rest(self) -> bool:
-        """Return whether something waits. If not, the next item will wake the thread."""
+        """Return whether an item is waiting. If not, the next item will wake the thread."""
         with self._lock:
             self._looks_soon = bool(self._unhurried)
             self._hurry()
@@ -89,7 +89,7 @@ JOURNAL_RETRY_S = 1.0
 
 
 class Backlog:
-    """Holds events in their order while the journal cannot be written. Of reports it holds each host's last one.
+    """Events that wait, in order, while the journal cannot be written, and the last report of each host.
 
     A report describes a state and not a change, so the last one suffices. Only the deciding thread uses the backlog.
     Times are seconds of that thread's clock.
@@ -99,25 +99,25 @@ class Backlog:
         self._events: deque[tuple[str, Event]] = deque()
         self._reports: dict[tuple[str, str], HostReported] = {}
         self.retry_at: float | None = None
-        """When the journal is tried again; None while it can be written."""
+        """When the journal is tried again; None while it is writable."""
         self._stood_at = 0.0
-        """Up to this time, the runs' waits have been moved by the time in which nothing could be decided."""
+        """The runs' deadlines have been postponed by the time without decisions up to this instant."""
 
     def begin(self, now: float) -> None:
-        """Begin to wait for the journal, unless that has begun already."""
+        """Begin to wait for the journal. A second call does nothing."""
         if self.retry_at is None:
             self._stood_at = now
             self.retry_at = now + JOURNAL_RETRY_S
 
     def end(self, now: float) -> float:
-        """Let the journal be tried again. Return the seconds in which nothing could be decided."""
+        """Try the journal again. Return the seconds in which nothing could be decided."""
         self.retry_at = None
-        # The waits that the held events cause begin now, because only now are they decided.
+        # Deadlines that follow from held events begin now, since the events are decided only now.
         self._events = deque((run_id, replace(event, at=now)) for run_id, event in self._events)
         return now - self._stood_at
 
     def add(self, run_id: str, event: Event) -> None:
-        """Hold an event that could not be journaled."""
+        """Add an event that could not be journaled."""
         if isinstance(event, HostReported):
             self._reports[run_id, event.host] = event
         else:
@@ -132,7 +132,7 @@ class Backlog:
         return None
 
     def decided(self, happened: Sequence[tuple[str, Event]]) -> None:
-        """Forget events that were decided. A newer report of a host replaces the one that is held."""
+        """Remove events that were decided, unless a newer report of the host has replaced them."""
         for item in happened:
             run_id, event = item
             if isinstance(event, HostReported):

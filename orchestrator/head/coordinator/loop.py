@@ -1,8 +1,8 @@
 """The loop around the core: wait for events, `step`, persist, execute. One thread decides; all others post to it.
 
 A turn decides the events in the inbox, one after the other. All of them are journaled in one transaction, since each
-transaction costs a write to the disk. No action is executed before the journal has its event. While the journal cannot
-be written (a full disk), nothing is decided: events are held and tried again in their order, tasks train on, requests
+transaction costs a write to the disk. No action is executed before its event is journaled. While the journal cannot be
+written (a full disk), nothing is decided: events are held and tried again in their order, tasks keep training, requests
 that only read are answered, and requests to change something are refused at once, with the reason.
 
 If the core raises, or reaches a state that breaks an invariant, orch has a fault that concerns one run. Nothing is
@@ -58,13 +58,13 @@ from orchestrator.head.journal.states import Kept
 log = logging.getLogger(__name__)
 
 AWAKE_S = 2.0
-"""While a run goes on, the loop wakes at least so often."""
+"""While a run is active, the loop wakes at least this often."""
 
 ABSENT_S = 3.0
-"""If the loop wakes later than that, this process was not running: it was stopped, or swapped out, or a disk hung."""
+"""If the loop wakes this late, the process was not running: it was stopped or swapped out, or a disk hung."""
 
 EVENTS_OF_A_TURN_MAX = 100
-"""Bounds the time of a turn, because a person's command waits for one turn at most."""
+"""It bounds the time of a turn, for which a person's command may have to wait."""
 
 Command = Callable[[], Any]
 
@@ -76,7 +76,7 @@ class _Asked(NamedTuple):
     future: Future[Any]
 
     def answer(self) -> None:
-        """Run it, unless the caller has given up. What it raises goes to the caller, and does not end the loop."""
+        """Run the command, unless the caller has given up. Exceptions go to the caller and do not end the loop."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -86,17 +86,17 @@ class _Asked(NamedTuple):
 
 
 class _Decided(NamedTuple):
-    """A decided event whose actions were not carried out yet."""
+    """A decided event whose actions have not been carried out yet."""
 
     before: Run
     event: Event
     decision: Decision
     entry: int | None = None
-    """Its number in the journal, which `orch events` and `orch replay` show."""
+    """The number in the journal, which `orch events` and `orch replay` show."""
 
 
 class Loop:
-    """Owns the runs. Only the thread in `run` changes them; `runs` may be read by any."""
+    """Owns the runs. Only the thread in `run` changes them; any thread may read `runs`."""
 
     def __init__(
         self,
@@ -114,24 +114,24 @@ class Loop:
         self._unread = Reports()
         self.runs: Mapping[str, Run] = {}
         self.halted: Mapping[str, Halt] = {}
-        """By run id: the runs about which nothing is decided any more."""
+        """The halted runs, by run id."""
         self._due: dict[str, Deadline | None] = {}
-        """By run id, an instant not after the next deadline, which a report of new numbers alone can only defer."""
+        """By run id, a lower bound of the next deadline. A report that only changes numbers can only postpone it."""
         self._decided: list[_Decided] = []
-        """The events of the present turn that the journal has not taken yet."""
+        """The events of this turn that are not journaled yet."""
         self._ahead: dict[str, Run] = {}
-        """By run id, the runs as they are after these events."""
+        """The runs after these events, by run id."""
         self._stories = Stories()
         self._backlog = Backlog()
         self.complaint: str | None = None
-        """Why the journal cannot be written; None while it can."""
+        """Why the journal cannot be written; None while it is writable."""
         self._complained_at = 0.0
         self._awake_at = now()
         """When the loop last ran."""
         self.ending = False
         """Whether the loop was told to stop."""
         self.news = News()
-        """Counts the turns that were journaled, and wakes the requests that wait for one."""
+        """Counts journaled turns, and wakes the requests that wait for one."""
         self._waits: frozenset[str] = frozenset()
         """Ids of the runs in the queue."""
 
@@ -147,14 +147,14 @@ class Loop:
             elif is_news:
                 self._inbox.hurry()
             return
-        # No report is decided before what happened earlier.
+        # No report is decided before earlier events.
         self._unread.close(run_id, getattr(event, "host", None))
         self._inbox.put((run_id, event))
 
     def call(self, command: Command, *, timeout_s: float = 15.0) -> Any:
-        """Run `command` in the deciding thread and wait for what it returns or raises.
+        """Run `command` in the deciding thread, and return or raise what it does.
 
-        TimeoutError where the thread is busy; then the command is never run.
+        Raises TimeoutError if the thread is busy; then the command is never run.
         """
         future: Future[Any] = Future()
         self._inbox.put(_Asked(command, future))
@@ -166,7 +166,7 @@ class Loop:
             return future.result()  # it had just begun
 
     def stop(self) -> None:
-        """End the loop after what was posted before."""
+        """End the loop after all events that were posted earlier."""
         self.ending = True
         self.news.wake()
         self._inbox.put(None)
@@ -174,7 +174,7 @@ class Loop:
     # -- the deciding thread -------------------------------------------------------------------------------
 
     def take_up(self, kept: Sequence[Kept], epoch: int, owner: Owner | None = None) -> None:
-        """Go on with the runs of the journal, as a new epoch."""
+        """Continue the runs of the journal in a new epoch."""
         now = self._awake_at = self._now()
         self.runs = {k.run.run_id: rebased(k.run, now - k.written_at) for k in kept}
         self._due.clear()
@@ -184,12 +184,12 @@ class Loop:
         self._waits = frozenset(run_id for run_id, run in self.runs.items() if run.phase is Phase.QUEUED)
 
     def submit(self, run: Run) -> None:
-        """Add a run and let it begin, or neither. Deciding thread only."""
+        """Add a run and begin it. If that fails, nothing is added. Deciding thread only."""
         with self._together():
             self._decide(run, Submitted(at=self._now()))
 
     def forget(self, run_ids: Collection[str]) -> None:
-        """Drop runs that the journal has no more. Deciding thread only."""
+        """Drop runs that were removed from the journal. Deciding thread only."""
         if run_ids:
             self.runs = {run_id: run for run_id, run in self.runs.items() if run_id not in run_ids}
             self.halted = {run_id: halt for run_id, halt in self.halted.items() if run_id not in run_ids}
@@ -199,7 +199,7 @@ class Loop:
             self._unread.forget(run_ids)
 
     def abandon(self, run_id: str) -> None:
-        """End a run about which nothing is decided any more: its hosts are swept. Deciding thread only."""
+        """End a halted run: its hosts are swept. Deciding thread only."""
         before, event = self.runs[run_id], KillRequested(at=self._now(), force=True)
         after, actions = abandoned(before, event.at)
         with self._journal.together():
@@ -215,7 +215,7 @@ class Loop:
             pass
 
     def turn(self, wait_s: float | None) -> bool:
-        """Wait for `wait_s` at most, then decide the posted events and the deadlines that are due. False: it ends."""
+        """Wait for `wait_s` at most, then decide posted events and deadlines that are due. Return False at the end."""
         posted: list[Waiting | tuple[str, Event]] = []
         asked: _Asked | None = None
         is_over = False
@@ -241,7 +241,7 @@ class Loop:
         return not is_over
 
     def _begin_waiting(self) -> None:
-        """Begin the runs whose turn has come, in the thread that decides: nothing changes in between."""
+        """Begin the queued runs whose turn has come. In the deciding thread, nothing changes in between."""
         if not self._waits or self._backlog.retry_at is not None:
             return
         now = self._now()
@@ -257,9 +257,9 @@ class Loop:
             self._try([(run_id, WayAsked(at=now, by=by))])
 
     def _excuse_absence(self) -> None:
-        """Move all waits by the time that this process did not run: stopped, paused, swapping, or stuck at a disk.
+        """Postpone all deadlines by the time in which this process did not run: stopped, swapped out, or a disk hung.
 
-        What hosts said meanwhile is not read yet, so none of them is silent for it.
+        Reports that arrived meanwhile are not read yet, so no host counts as silent for that time.
         """
         now = self._now()
         away_s, self._awake_at = now - self._awake_at - AWAKE_S, now
@@ -271,16 +271,16 @@ class Loop:
         self._due.clear()
 
     def _going_on(self) -> list[Run]:
-        """Return the runs about which something is to be decided."""
+        """Return the active runs that are not halted."""
         return [
             run for run in self.runs.values() if not run.phase.is_terminal and run.run_id not in self.halted
         ]
 
     def decide(self, run_id: str, event: Event) -> None:
-        """Decide one event for a person: step, persist, execute.
+        """Decide an event for a person: step, persist, execute.
 
-        JournalError where the journal cannot be written: nothing has changed. DecisionsStopped where a fault of orch
-        has stopped the decisions about that run, or does so now.
+        Raises JournalError if the journal cannot be written, and then nothing has changed; DecisionsStopped if the run
+        is halted, or if this event halts it.
         """
         run = self.runs.get(run_id)
         if run is None:
@@ -303,7 +303,7 @@ class Loop:
             raise
         except Exception as e:
             if before.run_id not in self.runs:
-                raise  # the run has not begun, and the person who submits it gets the error
+                raise  # the run has not begun, and its submitter gets the error
             self._halt(before, event, e)
             return
         self._ahead[before.run_id] = decision.run
@@ -311,9 +311,9 @@ class Loop:
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """Decide within the block. At its end all is journaled at once, and then the actions are carried out.
+        """Collect the decisions of the block. At its end all are journaled at once, and then actions are executed.
 
-        JournalError where the journal cannot be written: then nothing was decided.
+        Raises JournalError if the journal cannot be written; then nothing was decided.
         """
         self._ahead.clear()
         self._decided.clear()
@@ -324,7 +324,7 @@ class Loop:
             self._carry_out(turn)
 
     def _keep(self, before: Run, event: Event, decision: Decision) -> int:
-        """Journal a decision before its actions are carried out. Return the number of the entry."""
+        """Journal a decision before its actions are executed. Return the number of the entry."""
         after, actions, _ = decision
         words = decided(before, after, actions)
         notes = [action for action in actions if isinstance(action, Note)]
@@ -357,9 +357,9 @@ class Loop:
                 self._guarded(whose, "carry out an action", partial(self._execute, after, action))
 
     def _guarded(self, whose: str, what: str, call: Callable[[], None]) -> None:
-        """Carry out what follows a decision. A fault in it must not end the thread that decides about all runs.
+        """Execute what follows a decision. An exception must not end the thread that decides about all runs.
 
-        An order that was not sent stays outstanding, and is sent when its host reports the next time that it is up.
+        An order that was not sent stays outstanding, and is sent the next time that its host reports to be up.
         """
         try:
             call()
@@ -367,7 +367,7 @@ class Loop:
             log.exception("%s: could not %s", whose, what)
 
     def _halt(self, run: Run, event: Event, error: Exception) -> None:
-        """Stop deciding about the run, and log why, with the events that led to it."""
+        """Halt a run, and log why, with the events that led to it."""
         halt = self._stories.halt(run.run_id, event, error)
         self._due.pop(run.run_id, None)
         self.halted = {**self.halted, run.run_id: halt}
@@ -383,7 +383,7 @@ class Loop:
             log.exception("%s: the journal does not have it", run.run_id)
 
     def _decide_posted(self, posted: Sequence[Waiting | tuple[str, Event]]) -> None:
-        """Decide the posted events in their order. While the journal cannot be written, hold them (see `Backlog`)."""
+        """Decide posted events in order. While the journal cannot be written, hold them (see `Backlog`)."""
         happened: list[tuple[str, Event]] = []
         for item in posted:
             if not isinstance(item, Waiting):
@@ -399,13 +399,13 @@ class Loop:
                 self._backlog.add(run_id, event)
 
     def _catch_up(self) -> None:
-        """Decide the held events in their order, as far as the journal can be written, then the last reports."""
+        """Decide the held events in order, and then the last reports, while the journal is writable."""
         while (oldest := self._backlog.oldest(self._now())) is not None:
             if not self._try([oldest]):
                 return
 
     def _try(self, happened: Sequence[tuple[str, Event]]) -> bool:
-        """Decide these events together. False where the journal cannot be written: then none of them is decided."""
+        """Decide events together. Return False if the journal cannot be written; then none is decided."""
         try:
             with self._together():
                 for run_id, event in happened:
@@ -423,19 +423,19 @@ class Loop:
         return True
 
     def trouble(self) -> str | None:
-        """Say why nothing is decided at this time, since when, by which process, and what a person can do."""
+        """Return why this process decides nothing now, since when, and what a person can do; None if all is well."""
         if self.complaint is None:
             return None
         since = duration(self._now() - self._complained_at)
         return (
-            f"{self.complaint}: for {since} the coordinator (pid {os.getpid()}) has decided nothing, and tasks train "
-            "on. It goes on by itself once it can write; `orch coordinator restart` starts another"
+            f"{self.complaint}: for {since} the coordinator (pid {os.getpid()}) has decided nothing; tasks keep "
+            "training. It continues by itself once it can write; `orch coordinator restart` starts another one"
         )
 
     def sleep_s(self) -> float | None:
-        """Return the time until the next deadline, or until the journal is tried again where it cannot be written.
+        """Return the time until the next deadline, or until an unwritable journal is tried again.
 
-        While a run goes on it is never longer than AWAKE_S, so that the loop knows when it did not run itself.
+        While a run is active it is at most AWAKE_S, so that the loop notices when the process did not run.
         """
         if self._backlog.retry_at is not None:
             return max(0.0, self._backlog.retry_at - self._now())
@@ -446,7 +446,7 @@ class Loop:
         return max(0.0, min(due) - self._now()) if due else None
 
     def _due_at(self, run: Run) -> Deadline | None:
-        """Return the next deadline, or an earlier instant; None where there is none, or the run is halted."""
+        """Return the next deadline, or an earlier instant; None if there is none, or if the run is halted."""
         if run.run_id not in self._due:
             self._due[run.run_id] = self._next_deadline(run)
         return self._due[run.run_id]
@@ -465,7 +465,7 @@ class Loop:
         if self._backlog.retry_at is not None:
             if now < self._backlog.retry_at:
                 return
-            # Hosts have spoken meanwhile and were not heard: no host may be given up for that.
+            # Hosts may have reported meanwhile without being heard, so none may be given up for silence.
             waited_s = self._backlog.end(now)
             self.runs = {run_id: stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
             self._due.clear()

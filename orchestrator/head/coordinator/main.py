@@ -30,7 +30,7 @@ from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.head.reach.transport import Transport
 
 _OFTEN = 4
-"""How many times systemd is notified within its timeout. A loop that is busy for a while may miss some."""
+"""How many times systemd is notified within its timeout. A busy loop may miss some."""
 
 
 class Call(Protocol):
@@ -41,7 +41,7 @@ class Call(Protocol):
 
 @contextlib.contextmanager
 def kept_alive(notifier: Notifier, call: Call) -> Iterator[None]:
-    """While the block runs, have the thread behind `call` notify systemd periodically that it is alive."""
+    """While the block runs, the thread behind `call` notifies systemd periodically that it is alive."""
     if notifier.watchdog_s is None:
         yield
         return
@@ -50,7 +50,7 @@ def kept_alive(notifier: Notifier, call: Call) -> Iterator[None]:
 
     def ask() -> None:
         while not ended.is_set():
-            # A timeout: the loop is busy, or stuck. Then systemd restarts the coordinator.
+            # A timeout: the loop is busy or stuck. If it stays so, systemd restarts the coordinator.
             with contextlib.suppress(TimeoutError):
                 call(notifier.alive, timeout_s=every_s)
             ended.wait(every_s)
@@ -69,12 +69,12 @@ LOG_FILE_BYTES = 8 << 20
 """The size at which the coordinator's own log is rotated; three older files are kept."""
 
 ALLOCATION_VARIABLE = "ORCH_ALLOCATION"
-"""Set where an engine also lends this machine. Its SIGTERM is a warning: the run has to be ended in order."""
+"""Set if an engine also provides this machine. Then SIGTERM is a warning, and the run must be ended in order."""
 
 
 def transports(paths: Paths) -> dict[str, Transport]:
-    """Return the transports by the name that a host's spec uses."""
-    paths.check()  # known_hosts lies there
+    """Return the transports, by the name in a host's spec."""
+    paths.check()  # known_hosts is there
     return {
         "ssh": SshTransport(Path(paths.known_hosts)),
         "local": LocalTransport(),
@@ -86,7 +86,7 @@ def transports(paths: Paths) -> dict[str, Transport]:
 def run(paths: Paths, *, after: int | None = None) -> int:
     """Run the coordinator until SIGTERM, SIGINT or `orch coordinator stop`, and return the exit code.
 
-    `after` is the pid of a coordinator to succeed: it is asked to end once this one is ready.
+    `after` is the pid of a coordinator to replace: it is asked to end once this one is ready.
     """
     notifier = Notifier.from_environment(os.environ)
     if sys.stderr is not None:

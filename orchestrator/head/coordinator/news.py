@@ -7,28 +7,28 @@ from collections.abc import Callable, Iterator
 
 
 class News:
-    """The deciding thread counts; any thread may wait."""
+    """A counter that the deciding thread increments, and for which any thread may wait."""
 
     def __init__(self) -> None:
         self.seq = 0
-        """How often something has happened."""
+        """The number of turns so far."""
         self._wakes: tuple[Callable[[], object], ...] = ()
-        """Replaced and never changed: whoever reads it takes no lock."""
+        """Replaced as a whole and never changed, so that readers need no lock."""
 
     def more(self) -> None:
-        """Count one more, and wake who waits."""
+        """Count a turn, and wake those who wait."""
         self.seq += 1
         self.wake()
 
     def wake(self) -> None:
-        """Wake who waits: something has changed, or nothing more comes."""
+        """Wake those who wait: there is a new turn, or there will be no more."""
         for wake in self._wakes:
             with contextlib.suppress(RuntimeError):  # its event loop has ended
                 wake()
 
     @contextlib.contextmanager
     def waking(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Have `wake` called for as long as the block lasts. It must not block. One event loop enters such blocks."""
+        """Call `wake` at each turn of the block. It must not block. Only one event loop enters such blocks."""
         self._wakes = (*self._wakes, wake)
         try:
             yield

@@ -1,4 +1,4 @@
-"""The reports that wait for the deciding thread: only the newest of each run's host, and none too often.
+"""Reports that wait for the deciding thread: the newest one per run and host, with a limited rate.
 
 Most reports only change numbers. A report that changes the state of a run is journaled, so a host whose every report
 differs would fill the disk and keep the deciding thread busy. Each host of a run has an allowance of such reports. A
@@ -17,13 +17,13 @@ from orchestrator.head.links.allowance import Allowance
 
 JOURNALED_PER_S = 0.5
 JOURNALED_BURST = 1000.0
-"""The allowance of one host of a run. A start or an end of all tasks of a host takes a few dozen of it."""
+"""The allowance of a run's host. Starting or ending all tasks of a host uses a few dozen."""
 
 CHARS_OF_ONE = 4096
-"""So many characters of texts count as one report."""
+"""This many characters of text count as one report."""
 
 _PAUSE_MAX_S = 2.0
-"""The longest wait: a host that waits longer would seem to be silent."""
+"""The longest pause. After a longer one, the host would seem silent."""
 
 Key = tuple[str, str]
 """A run and a host."""
@@ -38,7 +38,7 @@ class Waiting:
 
 
 class Reports:
-    """Any thread may add; the deciding thread takes."""
+    """The waiting reports. Any thread may add one; the deciding thread takes them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class Reports:
         self._allowances: dict[Key, Allowance] = {}
         self._paused: dict[Key, tuple[float, Waiting]] = {}
         self._last: dict[Key, tuple[object, ...]] = {}
-        """By run and host, the last report without its numbers."""
+        """The last report without its numbers, by run and host."""
 
     def add(self, run_id: str, event: HostReported) -> Waiting | None:
         """Return the place that the report needs in the inbox; None if it has replaced an older one."""
@@ -59,16 +59,16 @@ class Reports:
             return self._newest[key]
 
     def is_news(self, run_id: str, event: HostReported) -> bool:
-        """Return whether it differs from the host's last report in more than numbers."""
+        """Return whether a report differs from the host's last one in more than numbers."""
         key, content = (run_id, event.host), report_fields.news(event)
         is_news = self._last.get(key) != content
         self._last[key] = content
         return is_news
 
     def close(self, run_id: str, host: str | None) -> None:
-        """Let no later report of the run replace one that is in the inbox, since another event comes in between.
+        """Let no later report of the run replace one in the inbox, since another event comes in between.
 
-        The next report of that host then counts as news, whatever it says.
+        The host's next report then counts as news, whatever its content.
         """
         if host is not None:
             self._last.pop((run_id, host), None)
@@ -77,7 +77,7 @@ class Reports:
                 del self._newest[key]
 
     def admit(self, waiting: Waiting, now: float) -> HostReported | None:
-        """Return the report to decide now; None if its host has to wait for a moment."""
+        """Return the report to decide now; None if its host must pause."""
         key = waiting.key
         with self._lock:
             pause_s = self._pause_s(key, now) if key not in self._paused else 0.0
@@ -115,7 +115,7 @@ class Reports:
         return [waiting for at, waiting in list(self._paused.values()) if at <= now]
 
     def forget(self, run_ids: Collection[str]) -> None:
-        """Drop what is known of runs that are over."""
+        """Forget runs that are over."""
         with self._lock:
             for known in (self._newest, self._allowances, self._paused):
                 for key in [key for key in known if key[0] in run_ids]:
@@ -129,7 +129,7 @@ class Reports:
 
 
 def _without_texts(event: HostReported) -> HostReported:
-    """Return the report with no text that a host may choose, but for the cause of an end."""
+    """Return the report without texts that a host may choose, except the cause of an end."""
     tasks = tuple(
         replace(
             task,

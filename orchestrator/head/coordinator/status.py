@@ -29,12 +29,12 @@ SCHEMA = 1
 
 
 Halts = Mapping[str, Halt]
-"""By run id: the runs about which nothing is decided any more."""
+"""The halted runs, by run id."""
 
 _NONE: Halts = MappingProxyType({})
 
 Times = Mapping[str, Account]
-"""By run id, what the runs have spent their time on."""
+"""What the runs spent their time on, by run id."""
 
 _NO_TIMES: Times = MappingProxyType({})
 
@@ -48,7 +48,7 @@ def document(
 
 
 def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = _NO_TIMES) -> dict[str, Any]:
-    """Return the document of one run. It holds ages in seconds, since monotonic times mean nothing to others."""
+    """Return the document of a run. It has ages in seconds, since monotonic times mean nothing to others."""
     chief, placed, ended, last = run.task(run.chief), run.placed, run.first_cause, run.planned_end
     halt = halted.get(run.run_id)
     return {
@@ -77,9 +77,9 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "saving": saving(run),
         "standby": _standby(run, now),
         "first_cause": first_cause(run),
-        # Why the last generation ended, where nothing failed: `rescheduled`, `host leaves`, `rolled back`.
+        # Why the last generation ended, if nothing failed: `rescheduled`, `host leaves`, `rolled back`.
         "planned_end": ended.cause.value if ended is not None and not ended.is_failure else None,
-        # None where the run has no limit of time.
+        # None if the run has no time limit.
         "time_left_s": round(max(0.0, last.at - now), 1) if last and not run.phase.is_terminal else None,
         "warnings": list(run.warnings),
         "proof": _proof(run),
@@ -112,7 +112,7 @@ def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
 
 
 def _bottleneck(run: Run, now: float) -> dict[str, Any] | None:
-    """Return what limits the run now; None where nothing does, or nothing is known."""
+    """Return the run's current bottleneck; None if there is none, or if it is unknown."""
     running = run.phase_state
     limit = running.watched.told if isinstance(running, Running) else None
     if limit is None:
@@ -128,7 +128,7 @@ def _bottleneck(run: Run, now: float) -> dict[str, Any] | None:
 
 
 def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
-    """Return when the run began, the steps that it trains in all, and how long the rest takes at its pace."""
+    """Return the begin of the run, its total number of steps, and the time that the rest takes at its pace."""
     step, total, pace = run.global_step, chief.progress.steps_total, chief.progress.steps_per_s
     eta_s = None
     if run.phase is Phase.RUNNING and step is not None and total is not None and pace:
@@ -144,7 +144,7 @@ def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
 
 
 def _goodput(run: Run, account: Account | None) -> dict[str, Any]:
-    """Return the run's goodput (0 to 1), and what its time went into. Before its first step it has none."""
+    """Return the run's goodput (0 to 1) and where its time went. Before its first step it has none."""
     data = account.as_data() if account else None
     if data is not None and not _has_stepped(run):
         data["value"] = None
@@ -152,16 +152,16 @@ def _goodput(run: Run, account: Account | None) -> dict[str, Any]:
 
 
 def _has_stepped(run: Run) -> bool:
-    """Return whether any generation has made a step, as far as its reports tell."""
+    """Return whether any generation has made a step, according to its reports."""
     given = (run.seed.global_step if run.seed else None) or 0
     went_on = run.longest_pause_s is not None or (run.best_step or 0) > given
     return went_on or any(task.progress.has_stepped for task in run.tasks)
 
 
 def first_cause(run: Run) -> dict[str, object] | None:
-    """Return what ended the last generation that failed, and the time that it cost once the run trains again.
+    """Return what ended the last failed generation, and its cost in time once the run trains again.
 
-    None where the end was planned: a drain, a host that leaves, a rollback.
+    None if the end was planned: a drain, a host that leaves, a rollback.
     """
     if run.first_cause is None or not run.first_cause.is_failure:
         return None
@@ -169,7 +169,7 @@ def first_cause(run: Run) -> dict[str, object] | None:
 
 
 def saving(run: Run) -> dict[str, Any] | None:
-    """Return how often the chief saves, and why; None where its runtime does not decide that, or not yet."""
+    """Return how often the chief saves, and why; None if its runtime does not decide that, or has not yet."""
     cadence = run.task(run.chief).progress.saving
     return {**asdict(cadence), "sentence": cadence.sentence()} if cadence is not None else None
 
@@ -182,11 +182,11 @@ def why_document(
     halted: Halts = _NONE,
     account: Account | None = None,
 ) -> dict[str, Any]:
-    """Return the document of `orch why --json`: the state of the run, and what ended its generations, oldest first.
+    """Return the document of `orch why --json`: the state of the run, and the causes of its ends, oldest first.
 
     Args:
         run: the run.
-        ended: the first causes in the events. One cause may occur several times; the last one also says what was done.
+        ended: the first causes in the events. If one occurs several times, the last one also has the reaction to it.
         now: the monotonic time.
     """
     newest = first_cause(run)
@@ -296,7 +296,7 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
 
 
 def _state(host: Host, *, holds: bool) -> str:
-    """Return `ready`, or what keeps the host from being ready, or `spare` for one without tasks."""
+    """Return `ready`, why the host is not ready, or `spare` for a host without tasks."""
     if host.state is not HostState.OPEN:
         return str(host.state.value)
     if host.link is not Link.CONNECTED:
@@ -311,7 +311,7 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
     phase = "UNREACHABLE" if host.link is Link.UNREACHABLE and task.phase.may_live else task.phase.value
     heard = task.progress.heartbeat_age_s + now - task.heard_at if task.heard_at is not None else None
     planned = run.plan.host(task.host)
-    # What its process does, in a word; None where that is not known.
+    # What its process does, in a word; None if unknown.
     stage = task.progress.stage if phase == TaskPhase.RUNNING.value else None
     if phase == TaskPhase.STARTING.value and task.pid is not None:
         stage = "importing"

@@ -1,4 +1,4 @@
-"""The lock that gives a journal one coordinator, and how a successor takes it over.
+"""The lock that allows a journal a single coordinator, and how a successor acquires it.
 
 The successor asks the old coordinator to end; the command line that started the successor does not. By then the
 successor is a separate process that has loaded everything and waits for the lock. So the old one never ends without a
@@ -25,11 +25,11 @@ PATIENCE_S = 600.0
 _POLL_EVERY_S = 0.02
 
 _LOCK_TRIES = 3
-"""How often the lock is tried. A command line that checks for a coordinator holds the lock for a moment."""
+"""How often the lock is tried, since a command line that checks for a coordinator holds it for a moment."""
 
 
 def take_lock(paths: Paths, *, pause: Callable[[float], None] = time.sleep) -> TextIO:
-    """Take the lock, which the kernel holds as long as the returned file is open. Raises Refused if another has it."""
+    """Take the lock, which is held while the returned file is open. Raises Refused if another process has it."""
     file = open(os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8")  # noqa: SIM115
     if not any(_locked(file, pause) for _ in range(_LOCK_TRIES)):
         pid = file.read().strip() or "unknown"
@@ -52,13 +52,13 @@ def take_over(
     now: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> TextIO:
-    """Ask the coordinator of that pid to end, and take its lock.
+    """Ask the coordinator with this pid to end, and take its lock.
 
     Raises:
-        Refused: yet another coordinator was faster.
+        Refused: another coordinator was faster.
         WaitTimedOut: the old one still has the journal after `PATIENCE_S`.
     """
-    # A lost answer does not matter: the old one may have got the request, and then it releases the lock.
+    # A lost answer does not matter: if the old coordinator got the request, it releases the lock.
     with contextlib.suppress(CoordinatorUnreachable):
         if _assignee(paths) in (pid, None):
             Client(paths.socket).post("/v1/stop")

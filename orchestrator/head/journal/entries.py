@@ -38,7 +38,7 @@ class Outcome:
 
     decision: InWords | None = None
     raised: str | None = None
-    """The fault of orch that stopped the decisions about the run."""
+    """The bug in orch that stopped the decisions about the run."""
 
     def to_json(self) -> str:
         """Return it as the journal keeps it."""

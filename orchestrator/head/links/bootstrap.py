@@ -429,7 +429,7 @@ def unfit(host: HostPlan, answer: BootAnswer) -> HostUnfit:
         return HostUnfit(
             host.name,
             f"its agent could not be loaded: {why}",
-            hint="connect again; if it stays so, this is a fault of orch: report it",
+            hint="connect again; if it stays so, this is a bug in orch: report it",
             code="agent",
         )
     number = answer.get("errno")

@@ -124,7 +124,7 @@ class Crew:
 
 
 def _without_fault(work: Callable[[], None]) -> None:
-    """Do the work. A fault of orch with one connection must not end the thread that serves the others."""
+    """Do the work. A bug in orch with one connection must not end the thread that serves the others."""
     try:
         work()
     except Exception:

@@ -314,7 +314,7 @@ class HostLink:
                         Problem(error.code, cleaned(error.message), hint, error.exit_code),
                     )
                 return self._pace.refused_retry_s
-            case _:  # a fault of orch must not end the link for good: report it and try again
+            case _:  # a bug in orch must not end the link for good: report it and try again
                 log.error("link %s", self.host.name, exc_info=error)
                 self._report_down("a fault in orch; see the coordinator's log")
         return None

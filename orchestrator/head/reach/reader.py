@@ -107,7 +107,7 @@ class Reader:
 
 
 def _without_fault(work: Callable[[], object]) -> float | None:
-    """Do the work, and return how long to pause. A fault of orch with one channel must not end the others' thread."""
+    """Do the work, and return how long to pause. A bug in orch with one channel must not end the others' thread."""
     try:
         pause_s = work()
     except Exception:

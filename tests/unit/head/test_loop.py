@@ -438,7 +438,7 @@ def test_it_is_said_with_what_led_to_it(rig: Rig, caplog: pytest.LogCaptureFixtu
     rig.play(impossible(rig))
     halt = rig.loop.halted[rig.run_id]
     assert halt.error == "KeyError: 'no-such-host'"
-    assert "its tasks train on" in halt.sentence(rig.run)
+    assert "its tasks keep training" in halt.sentence(rig.run)
     assert f"`orch kill {rig.run.plan.name} --force` ends it" in halt.sentence(rig.run)
     *earlier, last = halt.story
     assert [line for line in earlier if "PENDING -> RENDEZVOUS; StartTask worker:0 gen 1 on a" in line]
@@ -486,7 +486,9 @@ def test_all_other_runs_go_on(rig: Rig) -> None:
 def test_what_a_person_wants_of_such_a_run_is_refused_with_the_way_out(rig: Rig) -> None:
     rig.come_to_rendezvous()
     rig.play(impossible(rig))
-    with pytest.raises(DecisionsStopped, match="by a fault of orch: KeyError: 'no-such-host'") as caught:
+    with pytest.raises(
+        DecisionsStopped, match="because of a bug in orch: KeyError: 'no-such-host'"
+    ) as caught:
         rig.loop.decide(rig.run_id, KillRequested(rig.now))
     assert caught.value.exit_code == 6
     assert "--force" in str(caught.value.hint)

@@ -1,4 +1,4 @@
-"""Queries about runs: what happened, why, and where the tasks are in their code."""
+"""Queries about runs: events, causes of failures, and stacks of tasks."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _STACKS_TIMEOUT_S = 60.0
 def events(
     client: Client, chosen: Mapping[str, Any] | None, *, after: int, follow: bool, by_id: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events in order; with `follow` also new ones, until the run has ended.
+    """Yield the events in order; with `follow` also new ones until the run has ended.
 
     Args:
-        client: the coordinator's.
+        client: of the coordinator.
         chosen: the run; None for all runs, which never end.
         after: the number of the event before the first one.
         follow: whether to wait for more.
-        by_id: only events of exactly this run; else of all runs of its name.
+        by_id: only events of exactly this run; else of all runs with its name.
     """
     query: dict[str, str | int | float] = {"after": after}
     if chosen is not None:
         query["name"] = str(chosen["run_id"] if by_id else chosen["name"])
     wait_s = 0.0
     while True:
-        # The status before the events: all events of a run that has ended are then in the next answer.
+        # Ask for the status before the events: if the run has ended, the next answer then has all of its events.
         ended = chosen is not None and not is_active(status_of(client, chosen))
         document = client.get(
             "/v1/events", {**query, "wait_s": 0.0 if ended else wait_s}, timeout_s=_EVENTS_WAIT_S + 30
@@ -52,7 +52,7 @@ def events(
 def why(environment: Environment, name: str | None) -> dict[str, Any]:
     """Return the document of `orch why --all --json`.
 
-    Without a coordinator it is made from the disk, with phase and reason only of a run that has ended.
+    Without a coordinator it is read from the disk; then only ended runs have a phase and a reason.
     """
     try:
         client = environment.client()
@@ -81,7 +81,7 @@ def why(environment: Environment, name: str | None) -> dict[str, Any]:
 
 
 def stacks(client: Client, chosen: Mapping[str, Any], task: str | None) -> dict[str, str]:
-    """Return the Python stacks by task; of one task where it is named."""
+    """Return the Python stacks by task, of all tasks or of a named one."""
     answer = client.post(f"/v1/runs/{chosen['name']}/stacks", timeout_s=_STACKS_TIMEOUT_S)
     by_task = {str(task): str(text) for task, text in (answer.get("stacks") or {}).items()}
     if task is None:

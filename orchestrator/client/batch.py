@@ -1,8 +1,8 @@
 """The batch step of a Slurm job: starts keepers on the nodes and the coordinator here, and follows the run to its end.
 
-Slurm starts it by the script of `orch up --on slurm`. If the coordinator dies, it starts another one; nothing else is
-lost then, since the keepers are the parents of all tasks. It tells the keepers what Slurm's signals mean, from which
-the coordinator learns that hosts leave. It tells the coordinator which hosts of an earlier start of the job are gone.
+The script of `orch up --on slurm` starts it. If the coordinator dies, it starts another one; the tasks survive, since
+they are children of the keepers. It tells the keepers what Slurm's signals mean, and the keepers tell the coordinator
+that hosts leave. It tells the coordinator which hosts of an earlier start of the job are gone.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from orchestrator.head.reach.slurm.transport import slurm_transport, step
 from orchestrator.spec.sbatch import WARNING_S
 
 READY_S = 60.0
-"""How long a node may take to start its keeper. One that takes longer is a spare at best."""
+"""How long a node may take to start its keeper. A slower node is used last."""
 
 LINGER_S = 5.0
-"""How long the coordinator still answers when the run has ended: somebody may wait for that."""
+"""How long the coordinator still answers after the run's end, for commands that wait for it."""
 
 KILL_WAIT_S = 30.0
-"""Between Slurm's SIGTERM and its SIGKILL, where it does not say."""
+"""The assumed time between Slurm's SIGTERM and its SIGKILL, if Slurm does not say."""
 
 _POLL_S = 0.5
 _AGAIN_S = 2.0
 
 
 class Keepers:
-    """The keeper steps, one per node. Each is started again when it ends."""
+    """The keeper steps, one per node. Each is restarted when it ends."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class Batch:
         self.job_id = job_id
         self.says: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self.wish: dict[str, Any] = durable.read_json(state_dir, SUBMITTED) or {}
-        if not self.wish.get("requeue"):  # it holds secrets, and nobody reads it again
+        if not self.wish.get("requeue"):  # it contains secrets, and is not needed again
             _unlink(os.path.join(state_dir, SUBMITTED))
         self._coordinator: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        """Bring the run to its end, and return the job's exit code."""
+        """Follow the run to its end, and return the job's exit code."""
         from pydantic import TypeAdapter
 
         plan = TypeAdapter(Plan).validate_python(self.wish["plan"])
@@ -116,11 +116,11 @@ class Batch:
         gpus = self._await_keepers(nodes)
         plan = placed(plan, [node for node in nodes if node.name in gpus] or nodes, nodes, gpus)
         self._ensure_coordinator()
-        # End what an earlier start of the job has left in the journal: the job no longer has those nodes
+        # End runs that an earlier start of the job left in the journal: the job no longer has their nodes
         for run in runs_of(self.client):
             if not is_active(run):
                 continue
-            say(f"{run['run_id']} was of an earlier allocation, which is gone")
+            say(f"{run['run_id']} belongs to an earlier allocation, which is gone")
             for name in [str(host["name"]) for host in run["hosts"]]:
                 with contextlib.suppress(OrchestratorError):
                     self.client.post(f"/v1/runs/{run['run_id']}/drain", {"host": name, "gone": True})
@@ -136,7 +136,7 @@ class Batch:
         run_id = str(self.client.post("/v1/runs", body)["run_id"])
         ended = self._follow(run_id)
         say(f"{run_id}: {ended.get('phase')}: {ended.get('reason')}")
-        # Whether a run has ended because its hosts were taken away, and not by its user
+        # Whether the run ended because its hosts were taken away, and not because of its user
         is_taken = ended.get("phase") == "KILLED" and ended.get("planned_end") == Cause.HOST_LEAVES.value
         time.sleep(LINGER_S if not is_taken else 0.0)
         keepers.stop()
@@ -158,18 +158,18 @@ class Batch:
         return 0 if ended.get("phase") == "SUCCEEDED" else 1
 
     def _still_ours(self) -> bool:
-        """Return whether the job goes on: it was not cancelled, and Slurm does not queue it again by itself."""
+        """Return whether the job continues: it was not cancelled, and Slurm does not requeue it."""
         return (commands.job(self.job_id) or {}).get("JobState") == "RUNNING"
 
     def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[int, ...] | None]:
-        """Return, by node, the GPUs that its keeper sees. Nodes without a keeper in time are left out."""
+        """Return the GPUs that each node's keeper sees, by node. Nodes without a keeper in time are left out."""
         gpus_by_node: dict[str, tuple[int, ...] | None] = {}
         give_up_at = time.monotonic() + READY_S
         while len(gpus_by_node) < len(nodes) and (left_s := give_up_at - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 name, message = self.says.get(timeout=left_s)
                 if "ready" in message:
-                    # The GPUs of CUDA_VISIBLE_DEVICES; None where it does not list numbers
+                    # The GPUs of CUDA_VISIBLE_DEVICES; None if it does not list numbers
                     value = message.get("gpus")
                     words = [word for word in str(value or "").split(",") if word]
                     gpus_by_node[name] = (
@@ -183,7 +183,7 @@ class Batch:
         return gpus_by_node
 
     def _ensure_coordinator(self) -> None:
-        """Start a coordinator where the last one has ended, and wait until it answers."""
+        """Start a coordinator if the last one has ended, and wait until it answers."""
         if self._coordinator is not None and self._coordinator.poll() is None:
             return
         if self._coordinator is not None:
@@ -224,7 +224,7 @@ class Batch:
 
 
 def warnings(job_id: str) -> list[str]:
-    """Return the keepers' options that say what Slurm's signals mean. The earlier of two announced ends counts."""
+    """Return the keepers' options that explain Slurm's signals. If two announce an end, the earlier one counts."""
     try:
         patience_s = commands.kill_wait_s()
     except commands.SlurmFailed:
@@ -238,7 +238,7 @@ def warnings(job_id: str) -> list[str]:
 def placed(
     plan: Plan, ready: list[HostPlan], nodes: list[HostPlan], gpus: dict[str, tuple[int, ...] | None]
 ) -> Plan:
-    """Return the plan with its hosts replaced by the nodes: those that are ready first, since spares come last."""
+    """Return the plan with the nodes as its hosts. Ready nodes come first, since the last ones become spares."""
     order_of = [*ready, *(node for node in nodes if node not in ready)]
     wanted = sorted(plan.hosts, key=lambda host: host.spare)
     by_name: dict[str, HostPlan] = {}
@@ -272,7 +272,7 @@ def say(text: str) -> None:
 def main(argv: list[str]) -> int:
     """Run the batch step. `argv`: the run's directory."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # the keepers hear them, and say so
+        signal.signal(number, signal.SIG_IGN)  # the keepers get and report them
     try:
         return Batch(argv[0]).run()
     except OrchestratorError as e:

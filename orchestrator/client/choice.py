@@ -1,4 +1,4 @@
-"""Finds the run that is meant: by name, by id, or the only one there is."""
+"""Finds the run that a person means: by name, by id, or the only one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.head.api.client import Client
 TERMINAL_PHASES = ("SUCCEEDED", "FAILED", "KILLED")
 
 START_ONE = "`orch up FILE` starts one"
-"""The hint where there is no run yet."""
+"""The hint if there is no run yet."""
 
 
 def is_active(run: Mapping[str, Any]) -> bool:
@@ -26,7 +26,7 @@ def runs_of(client: Client) -> list[dict[str, Any]]:
 
 
 def find(runs: Iterable[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """Return the run of this id, or the newest run of this name. UsageError with a suggestion where there is none."""
+    """Return the run with this id, or the newest with this name. Raises UsageError if there is none."""
     candidates = [dict(run) for run in runs if name in (run.get("run_id"), run.get("name"))]
     if not candidates:
         raise no_such_run(name, [str(run.get("name")) for run in runs])
@@ -36,7 +36,7 @@ def find(runs: Iterable[Mapping[str, Any]], name: str) -> dict[str, Any]:
 
 
 def find_or_newest(runs: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
-    """Return the run of this name; without a name the newest active run, or the newest one."""
+    """Return the run with this name; without a name the newest active run, or else the newest run."""
     if name is not None:
         return find(runs, name)
     if not runs:
@@ -45,7 +45,7 @@ def find_or_newest(runs: Sequence[Mapping[str, Any]], name: str | None) -> dict[
 
 
 def only_active(runs: Iterable[Mapping[str, Any]], command: str) -> dict[str, Any]:
-    """Return the only active run. UsageError where several are active and `command` must name one."""
+    """Return the only active run. Raises UsageError if several are active, so that `command` must name one."""
     active = [dict(run) for run in runs if is_active(run)]
     if not active:
         raise OrchestratorError("no run is active", hint="`orch status` shows the runs that have ended")
@@ -59,11 +59,11 @@ def only_active(runs: Iterable[Mapping[str, Any]], command: str) -> dict[str, An
 
 
 def with_host(runs: Iterable[Mapping[str, Any]], host: str, command: str) -> dict[str, Any]:
-    """Return the only active run that has this host. UsageError where there is none, or more than one."""
+    """Return the only active run that has this host. Raises UsageError if there is none, or more than one."""
     runs = list(runs)
     active = [dict(run) for run in runs if is_active(run)]
     having = [run for run in active if host in hosts_of(run)]
-    if not having and command == "undrain":  # `undrain` may take back that a host of an ended run is gone
+    if not having and command == "undrain":  # `undrain` may revoke that a host of an ended run is gone
         gone = [dict(run) for run in runs if host in ((run.get("proof") or {}).get("gone") or {})]
         if gone:
             return gone[-1]
@@ -85,7 +85,7 @@ def hosts_of(run: Mapping[str, Any]) -> list[str]:
 
 
 def no_such_run(name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown name, with the closest known one."""
+    """Return the error for an unknown name, with a similar known name."""
     from difflib import get_close_matches
 
     names = sorted(set(known))
@@ -97,6 +97,6 @@ def no_such_run(name: str, known: Iterable[str]) -> UsageError:
 
 
 def status_of(client: Client, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the coordinator for the current status of this very run."""
+    """Ask the coordinator for the current status of exactly this run."""
     runs = client.get("/v1/status", {"name": str(run["run_id"])}).get("runs")
     return find(runs if isinstance(runs, list) else [], str(run["run_id"]))

@@ -1,7 +1,7 @@
 """`Client` and `Run`: start runs, watch them, and end them, from Python. See docs/python.md.
 
-The documents are those of `--json` on the command line, and the errors are its errors, each with a `hint` and an
-`exit_code`. Neither class holds a connection or changes after it is made: any thread may use them.
+The documents are those of `--json` on the command line. Errors are the same too, each with a `hint` and an `exit_code`.
+Neither class holds a connection or changes after its construction, so any thread may use them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Document = dict[str, Any]
 
 
 class Client:
-    """The coordinator of this user, or of the directories that are given."""
+    """The coordinator of this user, or of the given directories."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Client:
         runtime_dir: str | os.PathLike[str] | None = None,
         environment: Environment | None = None,
     ) -> None:
-        """Take missing directories from $ORCH_STATE_DIR and $ORCH_RUNTIME_DIR, else the command line's defaults."""
+        """Use $ORCH_STATE_DIR and $ORCH_RUNTIME_DIR for missing arguments, else the command line's defaults."""
         if environment is None:
             given = {"ORCH_STATE_DIR": state_dir, "ORCH_RUNTIME_DIR": runtime_dir}
             own = {name: os.fspath(path) for name, path in given.items() if path is not None}
@@ -52,12 +52,12 @@ class Client:
     ) -> Run:
         """Start the run of a cluster spec, and return once it is accepted. Start a coordinator if none is running.
 
-        A run that is already running with this plan is returned as it is. With `check`, hosts that do not reach each
-        other are refused. With `queue` it waits until its GPUs are free; with `restart`, a run of this name whose spec
-        or code has changed since is ended at its next checkpoint first.
+        If a run with this plan is already active, it is returned. `check` refuses hosts that do not reach each other.
+        `queue` lets the run wait until its GPUs are free. `restart` first ends an active run of this name at its next
+        checkpoint if the spec or the code has changed.
 
         Raises:
-            SpecError: The file is wrong; one line for each diagnostic.
+            SpecError: The file is invalid; one line for each diagnostic.
             Refused: Another run of that name is active.
         """
         from orchestrator.client.submit import submit
@@ -74,7 +74,7 @@ class Client:
         return Run(self._environment, submitted.name, submitted.run_id)
 
     def run(self, name: str | None = None) -> Run:
-        """Return the run of this name or id; without a name, the newest active run, else the newest."""
+        """Return the run with this name or id; without a name, the newest active run, or else the newest run."""
         return self._run(find_or_newest(runs_of(self._api), name))
 
     def runs(self) -> list[Run]:
@@ -82,14 +82,14 @@ class Client:
         return [self._run(run) for run in runs_of(self._api)]
 
     def status(self, name: str | None = None) -> Document:
-        """Return the document of `orch status --json`, of all runs or of one."""
+        """Return the document of `orch status --json`, for all runs or for one."""
         document = self._api.get("/v1/status")
         if name is None:
             return document
         return {**document, "runs": [find(document.get("runs") or [], name)]}
 
     def recorded(self, name: str | None = None) -> Document | None:
-        """Return the last recorded status, which needs no coordinator, with `recorded_age_s`; None without a record."""
+        """Return the last recorded status with `recorded_age_s`; None without a record. It needs no coordinator."""
         from orchestrator.client import recorded
 
         document = recorded.status(self._environment.paths, now=self._environment.time())
@@ -98,9 +98,9 @@ class Client:
         return {**document, "runs": [find(document["runs"], name)]}
 
     def events(self, name: str | None = None, *, after: int = 0, follow: bool = False) -> Iterator[Document]:
-        """Yield the events of all runs, of all runs of a name, or of the run of an id, in their order.
+        """Yield events in order: of all runs, of all runs with a name, or of the run with an id.
 
-        With `follow`, yield new ones too, until that run has ended; for all runs, without end.
+        `follow` also yields new ones, until that run has ended; for all runs, without end.
         """
         api = self._api
         chosen = None if name is None else find(runs_of(api), name)
@@ -108,9 +108,9 @@ class Client:
         return asking.events(api, chosen, after=after, follow=follow, by_id=by_id)
 
     def hosts(self, file: str | os.PathLike[str] | None = None) -> list[Document]:
-        """Ask the hosts of a cluster spec, or of the active runs, what they have, and who uses it.
+        """Ask the hosts of a cluster spec, or of the active runs, for their hardware and its users.
 
-        One that does not answer is returned too: `reachable` is false, and `problem` says why.
+        For a host that does not answer, `reachable` is false and `problem` says why.
         """
         from orchestrator.client.hosts import document
 
@@ -134,26 +134,26 @@ class Run:
     """One run. Each property and method asks the coordinator again."""
 
     def __init__(self, environment: Environment, name: str, run_id: str) -> None:
-        """Name a run that is known to exist; `Client` makes these."""
+        """Refer to an existing run. `Client` makes these objects."""
         self.name = name
         self.run_id = run_id
         self._environment = environment
 
     @property
     def status(self) -> Document:
-        """Return the run's present part of `orch status --json`."""
+        """Return the run's current entry of `orch status --json`."""
         return status_of(self._api, self._chosen)
 
     @property
     def phase(self) -> str:
-        """Return the present phase."""
+        """Return the current phase."""
         return str(self.status["phase"])
 
     def wait(self, *, timeout_s: float | None = None, until: str | None = None) -> Document:
-        """Wait until the run has ended, or is in the phase `until`, and return its status then.
+        """Wait until the run has ended, or is in the phase `until`, and return its status.
 
-        A run that FAILED raises no exception: its `phase` says so, and `why()` the cause. If the coordinator is away,
-        this waits for it, as training continues without it.
+        A failed run raises no exception: its `phase` is FAILED, and `why()` returns the cause. If the coordinator is
+        away, this waits for it, since training continues without it.
 
         Raises:
             WaitTimedOut: After `timeout_s`. The run continues.
@@ -176,7 +176,7 @@ class Run:
         return dict(wait.run)
 
     def events(self, *, after: int = 0, follow: bool = True) -> Iterator[Document]:
-        """Yield what happened, in order, and new events as they come until the run has ended."""
+        """Yield the events in order, and new ones until the run has ended."""
         return asking.events(self._api, self._chosen, after=after, follow=follow, by_id=True)
 
     def logs(
@@ -190,17 +190,17 @@ class Run:
         generations: int | Iterable[int] = (),
         level: Level | None = None,
     ) -> Iterator[Document]:
-        """Yield the output of these tasks, or of all, merged by time, as `orch logs --json` prints it.
+        """Yield the output of these tasks, or of all, merged by time, in the format of `orch logs --json`.
 
         Args:
             tasks: For example `"worker:0"`.
             follow: Yield new lines too, until the run ends.
             since: A time, also as Unix time; only newer lines.
-            tail: Only the last so many lines, of those that are wanted.
+            tail: Only this many of the last selected lines.
             grep: A regular expression; only lines that match it.
             hosts: Only lines of the tasks on this host, or on these.
             generations: Only lines of this generation, or of these.
-            level: Only lines of this level, or more serious ones.
+            level: Only lines of this level or above.
 
         Raises:
             UsageError: There is no such task or host, or an argument is not valid.
@@ -214,10 +214,10 @@ class Run:
         return (document(line, self.run_id) for line in log.lines)
 
     def metrics(self, *names: str, x: Axis = "step") -> Metrics:
-        """Return the measurements as arrays by name: the pace, the loss, and what else the script reports.
+        """Return the measurements as arrays by name: the pace, the loss, and all other metrics of the script.
 
         Args:
-            names: Only these; `"worker:0/cpu_percent"` is one of a task.
+            names: Only these. A task's metric has a name such as `"worker:0/cpu_percent"`.
             x: By global step, or by time.
         """
         from orchestrator.client import series
@@ -225,22 +225,22 @@ class Run:
         return series.read(self._api, self.run_id, names, x)
 
     def why(self) -> Document:
-        """Return the document of `orch why --all --json`: the first cause of each generation that failed."""
+        """Return the document of `orch why --all --json`: the first cause of each failed generation."""
         return asking.why(self._environment, self.run_id)
 
     def stacks(self, task: str | None = None) -> dict[str, str]:
-        """Return the Python stacks of the tasks, by task. They keep running."""
+        """Return the Python stacks of the tasks, by task. The tasks keep running."""
         return asking.stacks(self._api, self._chosen, task)
 
     def kill(self, *, force: bool = False, at_checkpoint: bool = False, timeout_s: float = 600.0) -> Document:
-        """Stop the run, and return its last status, whose `proof` says which processes each host has left.
+        """Stop the run, and return its last status. Its `proof` says which processes are left on each host.
 
-        With `at_checkpoint` once its next checkpoint is verified, or after 10 minutes without one.
+        `at_checkpoint` stops it once its next checkpoint is verified, or after 10 minutes without one.
 
         Raises:
-            SomeHostsOnly: A host did not answer; the coordinator kills what is left there once it does.
+            SomeHostsOnly: A host did not answer. The coordinator kills the processes there once it does.
             Refused: A process cannot be killed.
-            WaitTimedOut: It has not ended after `timeout_s`. The kill continues.
+            WaitTimedOut: The run has not ended after `timeout_s`. The kill continues.
         """
         api = self._api
         status = status_of(api, self._chosen)
@@ -255,7 +255,7 @@ class Run:
         return ended
 
     def drain(self, host: str, *, now: bool = False) -> Document:
-        """Move the run off a host at its next verified checkpoint, or now. Return the host's state."""
+        """Move the run's tasks off a host, at the next verified checkpoint or now. Return the host's state."""
         body = {"host": host} | ({"now": True} if now else {})
         return self._api.post(f"/v1/runs/{self.run_id}/drain", body)
 

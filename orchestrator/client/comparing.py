@@ -1,4 +1,4 @@
-"""Compares a run with its present cluster spec and code, or with another run."""
+"""Compares a run with its current cluster spec and code, or with another run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package whose version on a host differs between two runs; None: it was not there."""
+    """A package whose version on a host differs between two runs. None: not installed."""
 
     host: str
     name: str
@@ -29,13 +29,13 @@ class Package:
 
     @property
     def sentence(self) -> str:
-        """Return such as `gpu-a keras: 3.9.0 -> 3.10.1`."""
+        """Return a sentence such as `gpu-a keras: 3.9.0 -> 3.10.1`."""
         return f"{self.host} {self.name}: {self.old or 'none'} -> {self.new or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All differences. None: they are not known."""
+    """All differences. None: unknown."""
 
     spec: tuple[Change, ...]
     code: tuple[FileChange, ...] | None
@@ -43,12 +43,12 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Return whether nothing differs, as far as that is known."""
+        """Return whether there are no known differences."""
         return not (self.spec or self.code or self.packages)
 
     @property
     def sentence(self) -> str:
-        """Return all differences in a sentence, such as `train.py: 12 lines; args --lr: 0.1 -> 0.01`."""
+        """Return a sentence such as `train.py: 12 lines; args --lr: 0.1 -> 0.01`."""
         from orchestrator.core.differences import sentence as of_spec
         from orchestrator.reporting.code_changes import sentence as of_code
 
@@ -58,7 +58,7 @@ class Comparison:
 
 
 def with_now(paths: Paths, run: Run, plan: Plan) -> Comparison:
-    """Compare a run with a plan, and with the files in the working directory of that plan."""
+    """Compare a run with a plan and with the files in the plan's working directory."""
     from orchestrator.core.differences import differences
     from orchestrator.head.code import codetree
     from orchestrator.head.records import code_record
@@ -77,7 +77,7 @@ def with_run(paths: Paths, old: Run, new: Run) -> Comparison:
 
 
 def before_it(runs: list[Run], run: Run) -> Run | None:
-    """Return the run that saved the checkpoint from which this one goes on; None where that is not known."""
+    """Return the run that saved the checkpoint from which this one resumed; None if unknown."""
     if run.plan.checkpoint is None or run.from_scratch:
         return None
     earlier = [other for other in runs if other.run_id != run.run_id and other.checkpoint is not None]
@@ -86,7 +86,7 @@ def before_it(runs: list[Run], run: Run) -> Run | None:
 
 
 def plan_of_now(run: Run) -> tuple[str, Plan]:
-    """Return the file that a run was submitted from, and its plan as it is now."""
+    """Return the cluster spec from which a run was submitted, and its current plan."""
     from orchestrator.spec.plan import load_plan
 
     file = next((host.spec for host in run.plan.hosts if host.spec), "")
@@ -99,7 +99,7 @@ def plan_of_now(run: Run) -> tuple[str, Plan]:
 
 
 def document(comparison: Comparison) -> Mapping[str, Any]:
-    """Return a comparison as JSON has it."""
+    """Return a comparison as a JSON document."""
     return {
         "same": comparison.is_same,
         "spec": [{"key": change.key, "old": change.old, "new": change.new} for change in comparison.spec],
@@ -133,7 +133,7 @@ def _code(old: Code | None, new: Code | None) -> tuple[FileChange, ...] | None:
 
 
 def _packages(old: Run, new: Run) -> tuple[Package, ...]:
-    """Compare the packages that the probes of both runs found, on hosts that both runs have prepared."""
+    """Compare the packages that the probes found, on hosts that both runs prepared."""
     packages = []
     for host in new.hosts:
         before = next((other.facts for other in old.hosts if other.name == host.name), None)

@@ -1,4 +1,4 @@
-"""What the client needs from its caller: paths, a clock, and functions for its messages."""
+"""What the client needs from its caller: paths, a clock, and functions that show messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.head.api.client import Client
 from orchestrator.head.node.paths import Paths
 
 ALLOCATION = "ORCH_ALLOCATION"
-"""Set within a job's batch step, where the coordinator's socket is near."""
+"""Set within a job's batch step, which runs on the coordinator's machine."""
 
 
 class Environment:
@@ -23,7 +23,7 @@ class Environment:
         self._job_client: Client | None = None
 
     def client(self) -> Client:
-        """Return a client of the coordinator of these paths. It connects with the first request."""
+        """Return a client of the coordinator of these paths. It connects at the first request."""
         self.paths.check_socket_path()
         self.paths.check()
         if ALLOCATION not in self.environ and os.path.exists(self.paths.job):
@@ -37,19 +37,19 @@ class Environment:
         return Client(self.paths.socket, state_dir=self.paths.state_dir)
 
     def say(self, text: str) -> None:
-        """Report what happens meanwhile, to the log of the program."""
+        """Report progress to the program's log."""
         import logging
 
         logging.getLogger("orchestrator").info("%s", text)
 
     def warn(self, text: str) -> None:
-        """Report what a person should know."""
+        """Report a warning."""
         import logging
 
         logging.getLogger("orchestrator").warning("%s", text)
 
     def hint(self, text: str | None) -> None:
-        """Report what a person can do; nothing for None."""
+        """Report what a person can do; None reports nothing."""
         if text:
             self.say(text)
 
@@ -58,7 +58,7 @@ class Environment:
         time.sleep(seconds)
 
     def now(self) -> float:
-        """Return seconds of a monotonic clock, for deadlines."""
+        """Return the time of a monotonic clock in seconds, for deadlines."""
         return time.monotonic()
 
     def time(self) -> float:
@@ -67,5 +67,5 @@ class Environment:
 
 
 def is_not_running(error: CoordinatorUnreachable) -> bool:
-    """Return whether there is no coordinator at all, rather than one that does not answer."""
+    """Return whether there is no coordinator at all, as opposed to one that does not answer."""
     return isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))

@@ -1,7 +1,7 @@
 """The metrics of the runs for Prometheus. Names and units follow its conventions; labels are bounded.
 
-The label `run` is the name of a run, not its id, which differs with each submission. Only the newest run of each name
-has metrics.
+The label `run` is the run's name, not its id, since each submission has a new id. Only the newest run of a name has
+metrics.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PHASES = (
 )
 
 RUNS_MAX = 200
-"""The newest names. A coordinator keeps fifty ended runs."""
+"""Only the newest runs have metrics. A coordinator keeps fifty ended runs."""
 
 METRICS_MAX = 32
 """How many of the metrics that a run's script reports are exposed."""
@@ -39,7 +39,7 @@ _NAME_MAX = 64
 
 
 class _Gauges:
-    """Gauges of one kind of thing: each with its name, its help text, and how its value is read from a document."""
+    """Gauges of runs, tasks, hosts or GPUs. Each row has a name, a help text, and a function from document to value."""
 
     def __init__(
         self, labels: Sequence[str], rows: Sequence[tuple[str, str, Callable[[Document], Any]]]
@@ -47,7 +47,7 @@ class _Gauges:
         self._labels, self._rows = labels, rows
 
     def metrics(self, things: Sequence[tuple[Sequence[str], Document]]) -> Iterator[Metric]:
-        """Yield a family for each row, with a sample for each thing that has the value."""
+        """Yield a family for each row, with a sample for each document that has the value."""
         for name, about, value_of in self._rows:
             family = GaugeMetricFamily(name, about, labels=self._labels)
             for labels, document in things:
@@ -146,7 +146,7 @@ _GPU = _Gauges(
 
 
 def families(document: Document | None) -> Iterator[Metric]:
-    """Yield the metrics of a status document; of None, that no coordinator answers."""
+    """Yield the metrics of a status document. None: no coordinator answers."""
     is_up = 0.0 if document is None else 1.0
     yield GaugeMetricFamily("orch_coordinator_up", "1 where the coordinator answers.", value=is_up)
     if document is None:
@@ -203,18 +203,18 @@ def _reported(runs: Mapping[str, Document]) -> Iterable[Metric]:
 
 
 class RunsCollector:
-    """Asks for the status at each scrape, and keeps nothing in between."""
+    """Requests the status at each scrape, and stores nothing."""
 
     def __init__(self, status: Callable[[], Document | None]) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the present metrics."""
+        """Yield the current metrics."""
         return families(self._status())
 
 
 def registry(status: Callable[[], Document | None]) -> CollectorRegistry:
-    """Return a registry with the runs, and nothing of this process. `status` returns None while nobody answers."""
+    """Return a registry with metrics of runs only. `status` returns None while no coordinator answers."""
     made = CollectorRegistry(auto_describe=False)
     made.register(RunsCollector(status))
     return made

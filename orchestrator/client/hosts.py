@@ -1,4 +1,4 @@
-"""Asks the hosts what they have, who uses it, and which runs of orch they hold."""
+"""Asks hosts for their hardware, its users, and the runs of orch there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders import KnownRun
 
 TIMEOUT_S = 60.0
-"""For one host and all that it is asked."""
+"""For all questions to a host together."""
 
 SCHEMA = 1
 
@@ -54,7 +54,7 @@ def _of_active_runs(environment: Environment) -> list[HostPlan]:
 
 
 def ask(environment: Environment, hosts: Sequence[HostPlan]) -> list[Answer[Any]]:
-    """Ask each host what it has, and which runs it knows."""
+    """Ask each host for its hardware and its runs."""
     from orchestrator.head.code import bundle
     from orchestrator.head.coordinator.main import transports
     from orchestrator.head.links import requests as orders
@@ -70,7 +70,7 @@ _UNTOLD: Mapping[str, Any] = {"state": None, "reason": None}
 
 
 def _by_coordinator(environment: Environment) -> dict[str, dict[str, Any]]:
-    """Return the state of each host in the active runs; nothing where no coordinator answers."""
+    """Return the state of each host in the active runs; empty if no coordinator answers."""
     try:
         runs = [r for r in runs_of(environment.client()) if is_active(r) and r.get("phase") != "QUEUED"]
     except CoordinatorUnreachable:
@@ -111,7 +111,7 @@ _MACHINE = (
 
 
 def _run(run: KnownRun) -> dict[str, Any]:
-    """Return a run of orch that lives on a host, whichever head node drives it."""
+    """Return a live run of orch on a host, from any head node."""
     claim = run["claim"]
     return {
         "run_id": run["run"],

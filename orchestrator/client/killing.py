@@ -14,7 +14,7 @@ from orchestrator.head.api.client import Client
 _POLL_EVERY_S = 0.25
 
 SAY_AGAIN_S = 5.0
-"""What lasts is said again, with its time: silence looks like a command that hangs."""
+"""A message that stays true is repeated this often, with its duration. Silence would look like a hanging command."""
 
 
 def order(client: Client, run: Mapping[str, Any], *, force: bool, at_checkpoint: bool = False) -> None:
@@ -26,7 +26,7 @@ def order(client: Client, run: Mapping[str, Any], *, force: bool, at_checkpoint:
 def wait_end(
     client: Client, environment: Environment, chosen: Mapping[str, Any], deadline: float
 ) -> dict[str, Any]:
-    """Return the ended run, and say meanwhile what it waits for. Raises WaitTimedOut."""
+    """Wait for the run's end, report what it waits for, and return the ended run. Raises WaitTimedOut."""
     last, since, again_at = "", 0.0, 0.0
     while True:
         began = environment.now()
@@ -34,7 +34,7 @@ def wait_end(
         if not is_active(run):
             return run
         title, phase = run.get("run_id") or run.get("name"), run.get("phase")
-        # While it trains up to its next checkpoint, the reason has the step: a new step is not another wait.
+        # While it trains until its next checkpoint, the reason contains the step, which is no new reason.
         waits = "trains until its next checkpoint" if phase == "RUNNING" else run.get("reason") or "stopping"
         sentence = f"{title}: {phase}: {waits}"
         if sentence != last:
@@ -52,7 +52,7 @@ def wait_end(
 
 
 def verdict(runs: Sequence[Mapping[str, Any]]) -> OrchestratorError | None:
-    """Return the error for processes that could not be killed, or for hosts that did not answer; None without any."""
+    """Return the error for processes that could not be killed or hosts that did not answer; None if there are none."""
     unkillable, unreachable = [], []
     for run in runs:
         proof = run.get("proof") or {}
@@ -77,7 +77,7 @@ def verdict(runs: Sequence[Mapping[str, Any]]) -> OrchestratorError | None:
 
 
 def left_text(item: object) -> str:
-    """Return what could not be killed: `pid 4242: uninterruptible sleep`."""
+    """Describe a process that could not be killed, such as `pid 4242: uninterruptible sleep`."""
     if isinstance(item, Mapping):
         return f"pid {item.get('pid')}: {item.get('why')}"
     return str(item)

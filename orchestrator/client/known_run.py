@@ -1,4 +1,4 @@
-"""A run as the journal has it: its plan, its hosts, and where its tasks are. No host or coordinator is asked."""
+"""Reads runs from the journal, with their plan, hosts and tasks, without asking a host or a coordinator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def known_runs(environment: Environment) -> list[Run]:
-    """Return all runs of the journal, oldest first."""
+    """Return all runs in the journal, oldest first."""
     from orchestrator.head.journal import reading
 
     return [kept.run for kept in reading.peek(environment.paths.journal).kept]
 
 
 def known_run(environment: Environment, name: str) -> Run:
-    """Return the run of this id, or the newest of this name. UsageError where there is none."""
+    """Return the run with this id, or the newest with this name. Raises UsageError if there is none."""
     runs = known_runs(environment)
     matching = [run for run in runs if name in (run.run_id, run.plan.name)]
     if not matching:
@@ -30,7 +30,7 @@ def known_run(environment: Environment, name: str) -> Run:
 
 
 def host_of(run: Run, name: str) -> HostPlan:
-    """Return a host of the run. UsageError where it has none of that name."""
+    """Return a host of the run. Raises UsageError if it has none with that name."""
     try:
         return run.plan.host(name)
     except KeyError:
@@ -39,7 +39,7 @@ def host_of(run: Run, name: str) -> HostPlan:
 
 
 def task_of(run: Run, text: str) -> tuple[TaskId, HostPlan]:
-    """Return a task of the run, such as worker:3, and the host that has it. UsageError where there is none."""
+    """Return a task of the run, such as worker:3, and its host. Raises UsageError if there is none."""
     from orchestrator.core.plan import TaskId
 
     try:

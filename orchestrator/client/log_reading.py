@@ -1,4 +1,4 @@
-"""Reads the output of a run's tasks from the head node's disk, so no coordinator is needed."""
+"""Reads the output of a run's tasks from the head node's disk, without a coordinator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STREAMS = {"o": "stdout", "e": "stderr", "g": "gap", OWN: "orch"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which run (None: the newest), which tasks (none: all), and which part."""
+    """The run (None: the newest), the tasks (empty: all), and the part of the output to read."""
 
     name: str | None
     tasks: Sequence[str] = ()
@@ -39,12 +39,12 @@ class Request:
     tail: int | None = None
     selection: Selection = EVERYTHING
     on_idle: Callable[[], None] = lambda: None
-    """With `follow`: called when all that is there has been read."""
+    """With `follow`: called when all present lines have been read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The lines; with `follow` the iterator waits for more."""
+    """The lines. With `follow` the iterator waits for more."""
 
     run_id: str
     tasks: tuple[str, ...]
@@ -53,7 +53,7 @@ class Result:
 
 
 def known_run(logs: RunLogs, name: str | None) -> str:
-    """Return the id of the newest run, or of the newest of that name, among those with logs on the disk."""
+    """Return the id of the newest run with logs on the disk, or of the newest one with that name."""
     run_id = logs.newest(name)
     if run_id is None and name is None:
         raise OrchestratorError("there are no runs yet", hint=START_ONE)
@@ -63,7 +63,7 @@ def known_run(logs: RunLogs, name: str | None) -> str:
 
 
 def _chosen(logs: RunLogs, environment: Environment, name: str | None) -> str:
-    """Return the id of the run, which may have left nothing on the disk yet."""
+    """Return the id of the run, which may have no logs on the disk yet."""
     try:
         return known_run(logs, name)
     except OrchestratorError:
@@ -75,7 +75,7 @@ def _chosen(logs: RunLogs, environment: Environment, name: str | None) -> str:
 
 
 def read(request: Request, environment: Environment) -> Result:
-    """Choose the run, and start to read."""
+    """Choose the run, and begin to read."""
     logs = RunLogs(environment.paths.state_dir)
     run_id = _chosen(logs, environment, request.name)
     present = logs.tasks(run_id)
@@ -92,7 +92,7 @@ def read(request: Request, environment: Environment) -> Result:
 
 
 def _lines(request: Request, environment: Environment, logs: RunLogs, run_id: str) -> Iterator[LogLine]:
-    """Yield the lines of `request`. Its `tail` counts the lines that are selected."""
+    """Yield the lines of `request`. Its `tail` counts selected lines."""
     tasks, since = list(request.tasks) or None, request.since
 
     def choose(lines: Iterator[LogLine]) -> Iterator[LogLine]:
@@ -103,7 +103,7 @@ def _lines(request: Request, environment: Environment, logs: RunLogs, run_id: st
     tail = request.tail if is_plain else None
     skipped = 0
     if not is_plain and request.tail is not None:
-        # The lines are read twice: their number must be known before the first is shown.
+        # The lines are read twice, since their number must be known before the first is shown.
         there = sum(1 for _ in choose(logs.read(run_id, tasks, since=since)))
         skipped = max(0, there - request.tail)
     if request.follow:
@@ -129,7 +129,7 @@ def why_none(environment: Environment, run_id: str) -> str:
 def _pause_until_end(
     environment: Environment, logs: RunLogs, run_id: str, on_idle: Callable[[], None]
 ) -> Callable[[], bool]:
-    """Return the pause function of `follow`: it waits, and returns whether the run continues. It does if unknown."""
+    """Return the pause function of `follow`: it waits, and returns whether the run may still be active."""
     client = environment.client()
     announced = False
     chosen = {"name": run_name(run_id), "run_id": run_id}

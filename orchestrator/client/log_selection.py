@@ -14,17 +14,17 @@ from orchestrator.reporting.log_level import Level, Levels, is_serious, parse_le
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The conditions for a line. Each field that is set is a condition."""
+    """The conditions that a line must meet. Each field that is set is a condition."""
 
     grep: str | None = None
-    """A regular expression that is found in its text."""
+    """A regular expression that matches a part of its text."""
     generations: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     level: Level | None = None
-    """At least so serious."""
+    """The lowest level."""
 
     def chooser(self, host_of: Callable[[str, int], str | None]) -> Callable[[LogLine], bool] | None:
-        """Return a function that says whether a line is wanted; None where all are.
+        """Return a function that says whether a line is selected; None if all are.
 
         `host_of` returns the host on which a task ran in a generation. Raises UsageError for a bad expression.
         """
@@ -72,7 +72,7 @@ class _Chooser:
 
     def __call__(self, line: LogLine) -> bool:
         wanted = self.selection
-        # First, because a traceback is recognised by the lines before.
+        # First, since a traceback is recognized by the lines before it.
         if wanted.level is not None and not self._is_serious(line, wanted.level):
             return False
         if wanted.generations and line.generation not in wanted.generations:

@@ -1,4 +1,4 @@
-"""Asks Kubernetes for pods that serve as hosts, waits for them and says why they wait, and gives them back.
+"""Creates pods that serve as hosts, waits for them and reports why they wait, and deletes them.
 
 The coordinator stays on this machine, as with SSH: `kubectl exec` is its channel, so pods need no rights on the API.
 """
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _POLL_S = 1.0
 _RETURN_S = 15.0
-"""How long the coordinator may take to give the pods of an ended run back, once it fetches nothing from them."""
+"""How long the coordinator may take to give back the pods of an ended run, once it fetches nothing from them."""
 _RETURN_POLL_S = 0.25
 
 
 def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
-    """Return the pods of a file's run, and whether this call has asked for them. Raises SpecError, KubernetesFailed."""
+    """Return the pods of a file's run, and whether this call created them. Raises SpecError, KubernetesFailed."""
     from orchestrator.head.code.codetree import survey
     from orchestrator.spec.kubernetes import hosts, objects
     from orchestrator.spec.plan import load_plan, pod_wishes_of
@@ -74,7 +74,7 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
 
 
 def _claim(plan: Plan, wishes: PodWishes, made: lent.Lent) -> list[Manifest]:
-    """Return the manifest of the checkpoints' claim, where it does not exist yet."""
+    """Return the manifest of the claim for checkpoints, if the claim does not exist yet."""
     from orchestrator.spec.kubernetes import hosts
 
     if not made.claim:
@@ -102,14 +102,14 @@ def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir
         *_claim(plan, wishes, made),
         *hosts.pod_manifests(plan, wishes, bundle.packed(), made.id, made.first),
     ]
-    # Have the server check what is to be made, and a pod of it where we may make one, before anything is there
-    # Raises: SpecError: it says no to what the file says; the sentence is its own. KubernetesFailed: it says no for
-    # another reason.
+    # The server checks all objects, and a pod if we may create one, before anything is created.
+    # Raises: SpecError: it refuses something in the file, in its own words. KubernetesFailed: it refuses for another
+    # reason.
     from orchestrator.spec.kubernetes.objects import place_of
     from orchestrator.spec.load import located
 
     wanted = list(items)
-    if made.cluster.may("create", "pods"):  # limits and pod security are asked of pods only
+    if made.cluster.may("create", "pods"):  # limits and pod security apply only to pods
         template = items[-1]["spec"]["template"]
         metadata = {**template["metadata"], "generateName": f"{plan.name}-"}
         wanted.append({**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata})
@@ -120,31 +120,31 @@ def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir
             if "does not support dry run" in e.message or (
                 one["kind"] == "Pod" and "exceeded quota" in e.message
             ):
-                continue  # a webhook that cannot tell; a quota that others hold for now, which the wait tells
+                continue  # a webhook without dry run, or a quota that others use now, which the wait will report
             if e.is_of_the_object:
                 raise SpecError(located(file, place_of(e.message, wishes), e.message), hint=e.hint) from e
             raise
     everything = {"apiVersion": "v1", "kind": "List", "items": items}
     lent.keep(state_dir, made)
     try:
-        # Create it, and never change what is there. `apply` would, and copies objects into annotations.
-        # kubectl need not fetch the server's schemas: tests hold all that is written against the published ones
+        # Only create: `apply` would change existing objects, and copies objects into annotations.
+        # kubectl need not fetch the server's schemas, since tests check all manifests against the published ones.
         made.cluster.call("create", "--validate=false", "--filename=-", stdin=json.dumps(everything).encode())
     except KubernetesFailed:
         with contextlib.suppress(KubernetesFailed):
-            lent.give_back(state_dir, made)  # what was made before the one that failed
+            lent.give_back(state_dir, made)  # the objects that were created before the failure
         raise
 
 
 def wait_for_pods(
     made: lent.Lent, wanted: int, environment: Environment, *, file: str, timeout_s: float | None = None
 ) -> list[str]:
-    """Wait until that many of the pods run, and return their names. Say meanwhile why others do not.
+    """Wait until that many of the pods run, and return their names. Report why others do not.
 
-    Where a quota refuses them, name the place in the file that asks for too much.
+    If a quota refuses them, name the place in the file that asks for too much.
 
     Raises:
-        KubernetesFailed: they will never run, or are deleted: then they are given back. Or they cannot be listed: the
+        KubernetesFailed: they will never run, or were deleted, and are given back; or they cannot be listed, and the
             hint says how to go on.
         WaitTimedOut: they still wait.
     """
@@ -184,7 +184,7 @@ def _with_place(file: str, why: str, hint: str) -> str:
 
 
 def _running_pods(made: lent.Lent, wanted: int, state_dir: str) -> tuple[list[str], pods.Waiting | None]:
-    """Return the pods that run, and why others wait. Raise, and give the pods back, where they never will run."""
+    """Return the running pods, and why others wait. If they will never run, give the pods back and raise."""
     running, waiting = made.check(wanted)
     if waiting is None:
         return running, None
@@ -198,27 +198,27 @@ def _running_pods(made: lent.Lent, wanted: int, state_dir: str) -> tuple[list[st
 
 
 def goes_on(made: lent.Lent) -> str:
-    """Return a hint for a person who has stopped waiting."""
+    """Return the hint for a person who stops waiting."""
     return f"`orch up` again waits on for the same pods; `orch kill {made.name}` gives them back"
 
 
 def place(made: lent.Lent, running: Sequence[str]) -> tuple[str, ...]:
-    """Return the pods that get tasks: those that run now, or those that ran when the run was submitted."""
+    """Return the pods that get tasks: those that ran when the run was submitted, or else those that run now."""
     return made.hosts if made.has_run and made.hosts else tuple(running)
 
 
 def has_run(made: lent.Lent, environment: Environment, hosts: Sequence[str]) -> None:
-    """Record that a coordinator has the run, and will give the pods back."""
+    """Record that a coordinator has the run and will give the pods back."""
     lent.keep(environment.paths.state_dir, replace(made, has_run=True, hosts=tuple(hosts), is_unused=False))
 
 
 def may_be_used(made: lent.Lent, environment: Environment, *, used: bool) -> None:
-    """Record whether a run may have written to the claim: from when it is submitted, unless that is refused."""
+    """Record whether a run may have written to the claim. It may from its submission on, unless that is refused."""
     lent.keep(environment.paths.state_dir, replace(made, is_unused=made.is_unused and not used))
 
 
 def kept_claims(environment: Environment, names: Iterable[str]) -> list[str]:
-    """Return sentences that say which claims stay when the pods of these runs are given back."""
+    """Return sentences about the claims that stay when the pods of these runs are given back."""
     return [
         f"kept: PersistentVolumeClaim {held.claim} in namespace {held.cluster.namespace}, "
         f"with the checkpoints of {held.name}"
@@ -230,9 +230,9 @@ def kept_claims(environment: Environment, names: Iterable[str]) -> list[str]:
 def give_back_waiting(
     environment: Environment, names: Iterable[str]
 ) -> tuple[list[str], KubernetesFailed | None]:
-    """Give back the pods of these names that have no run yet; of all where none is named.
+    """Give back the pods with these names, or all pods, that have no run yet.
 
-    Return the names, and why some are not given back. Such a failure does not keep others from being given back.
+    Return the names, and the error if some could not be given back. A failure does not affect the others.
     """
     waiting, problem = [], None
     for held in _of(environment.paths.state_dir, list(names)):
@@ -258,9 +258,10 @@ def _still_lent(environment: Environment, held: lent.Lent, error: KubernetesFail
 def await_return(
     environment: Environment, client: Client, runs: Sequence[Mapping[str, Any]], deadline: float
 ) -> KubernetesFailed | None:
-    """Wait until the coordinator has given back the pods of ended runs; give them back where it does not.
+    """Wait until the coordinator has given back the pods of ended runs; give them back if it does not.
 
-    Return why some are not given back. Raises WaitTimedOut where `outputs` are still being fetched at the deadline.
+    Return the error if some could not be given back. Raises WaitTimedOut if `outputs` are still being fetched at the
+    deadline.
     """
     give_up_at = environment.now() + _RETURN_S
     last = ""
@@ -290,7 +291,7 @@ def await_return(
 
 
 def _fetch(client: Client, runs: Iterable[Mapping[str, Any]], left: Iterable[lent.Lent]) -> str | None:
-    """Return what the coordinator still fetches from such pods; None where it fetches nothing, or is away."""
+    """Return what the coordinator still fetches from these pods; None if it fetches nothing or is away."""
     names = [held.name for held in left]
     for run in runs:
         if run["name"] not in names:

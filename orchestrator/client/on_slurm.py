@@ -18,7 +18,7 @@ _POLL_S = 0.5
 
 
 def wish_and_plan(file: str) -> tuple[Wish, Plan, dict[str, str]]:
-    """Return what the file asks of Slurm, its plan, and its secrets. Raises SpecError."""
+    """Return a file's request to Slurm, its plan, and its secrets. Raises SpecError."""
     from orchestrator.spec.plan import load_plan, wish_of
 
     plan, secrets = load_plan(file)
@@ -26,7 +26,7 @@ def wish_and_plan(file: str) -> tuple[Wish, Plan, dict[str, str]]:
 
 
 def script_of(file: str, environment: Environment) -> str:
-    """Return the batch script of a file, as it would be submitted from here."""
+    """Return the batch script of a file, as submitted from this machine."""
     wish, plan, _ = wish_and_plan(file)
     return batch_script(
         wish, python=sys.executable, state_dir=job.directory(environment.paths.state_dir, plan.name)
@@ -34,7 +34,7 @@ def script_of(file: str, environment: Environment) -> str:
 
 
 def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[job.Job, bool]:
-    """Submit the run of a file. Return the job and whether it is new: one that is queued or runs is left as it is."""
+    """Submit the run of a file. Return the job, and whether it is new. A queued or running job is left alone."""
     from pydantic import TypeAdapter
 
     from orchestrator.head.code.codetree import survey
@@ -57,7 +57,7 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     forget_secrets(environment)
     paths = job.prepare(state_dir)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(state_dir, "status.json"))  # of the job before
+        os.unlink(os.path.join(state_dir, "status.json"))  # of the previous job
     what = {
         "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
         "secrets": secrets,
@@ -79,7 +79,7 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
 
 
 def wait_for_nodes(own_job: job.Job, environment: Environment) -> None:
-    """Wait until the job's coordinator has the run, and say meanwhile why it is not there yet."""
+    """Wait until the job's coordinator has the run, and report what it waits for."""
     for why in job.watch(own_job):
         environment.say(f"job {own_job.id} waits for its nodes: {why}")
     while True:
@@ -108,7 +108,7 @@ def cancel_waiting(environment: Environment) -> bool:
 
 
 def ended_with_secrets(environment: Environment) -> list[str]:
-    """Return the runs on Slurm whose job has ended without removing its secrets, as a killed job does."""
+    """Return the runs on Slurm whose job ended without removing its secrets, for example by a kill."""
     ended = []
     for name in job.names(environment.paths.state_dir):
         state_dir = job.directory(environment.paths.state_dir, name)
@@ -126,9 +126,9 @@ def forget_secrets(environment: Environment) -> None:
 
 
 def chosen(environment: Environment, words: list[str]) -> Paths | None:
-    """Return the directory of the run that a command line means, if that run is on Slurm.
+    """Return the directory of the run on Slurm that a command line means; None if it means none.
 
-    A word that names such a run means it; without one, the only run on Slurm that has not ended.
+    It means a run that one of its words names, or else the only active run on Slurm.
     """
     known = job.names(environment.paths.state_dir)
     named = [name for name in known for word in words if word == name or word.startswith(f"{name}-20")]
@@ -145,7 +145,7 @@ def _is_active(state_dir: str) -> bool:
 
 
 def of_run(environment: Environment, name: str) -> Environment:
-    """Return the same environment with the paths of a run on Slurm."""
+    """Return the environment with the paths of a run on Slurm."""
     state_dir = job.directory(environment.paths.state_dir, name)
     environment.paths = Paths(state_dir, environment.paths.runtime_dir)
     return environment

@@ -1,4 +1,4 @@
-"""The last recorded state of the runs: what the journal says while no coordinator answers."""
+"""The last recorded state of the runs, from the journal, for use while no coordinator answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.head.records.accounts import Accounts
 
 _NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", "steps_per_s", "cpu_percent", "rss_bytes"))
-"""The fields of a task that only its heartbeats tell."""
+"""The fields of a task that only heartbeats have."""
 
 
 def status(
@@ -22,15 +22,15 @@ def status(
     accounts: Accounts | None = None,
     last_answer: tuple[dict[str, Any], float] | None = None,
 ) -> dict[str, Any] | None:
-    """Return the status document as it was recorded, with `recorded_age_s`; None where nothing can be read.
+    """Return the recorded status document, with `recorded_age_s`; None if nothing can be read.
 
-    The journal holds decisions and not each heartbeat, so the tasks may be further.
+    The journal has decisions but not every heartbeat, so the tasks may be further.
 
     Args:
         now: the Unix time.
         accounts: the accounts of the runs' time, if the caller has them already.
-        last_answer: the coordinator's last status, and when it came (Unix time). It is used for runs of which
-            the journal has nothing newer; without it, the step is the last one in the run's history.
+        last_answer: the coordinator's last status, and when it arrived (Unix time). It is used for runs without newer
+            decisions in the journal; without it, the step is the last one in the run's history.
     """
     from orchestrator.head.coordinator.status import SCHEMA, run_document
     from orchestrator.head.journal import reading as journal_reading
@@ -80,7 +80,7 @@ def status(
 
 
 def aged(document: Any, by_s: float) -> Any:
-    """Return the document with each age in it increased by that many seconds.
+    """Return the document with all ages increased by this many seconds.
 
     >>> aged({"phase_age_s": 2.0, "tasks": [{"heartbeat_age_s": None}]}, 3.0)
     {'phase_age_s': 5.0, 'tasks': [{'heartbeat_age_s': None}]}
@@ -96,7 +96,7 @@ def aged(document: Any, by_s: float) -> Any:
 
 
 def _newer(run: dict[str, Any], live: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the run of the coordinator's last status, unless something was decided since."""
+    """Return the run from the coordinator's last status, unless the journal has a later decision."""
     decided = ("phase", "generation", "restarts")
     if live is None or any(run[name] != live[name] for name in decided):
         return run

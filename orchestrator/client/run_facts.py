@@ -1,4 +1,4 @@
-"""Short facts about a run: where its training is, and what its chief reports. Pure functions."""
+"""Short facts about a run: its position in the training, and its chief's metrics. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from orchestrator.client.choice import is_active
 from orchestrator.core.words import counted, pace
 
 _FOR_SCALE = "measured/"
-"""What `orch scale` reads, in a table of its own."""
+"""The prefix of metrics for `orch scale`, which shows them in its own table."""
 
 
 def position(run: Mapping[str, Any]) -> list[str]:
-    """Return `generation 2`, `1 restart`, `step 120 of 400` and `3.4 steps/s`, as far as they are known."""
+    """Return `generation 2`, `1 restart`, `step 120 of 400` and `3.4 steps/s`, as far as known."""
     facts = []
     if run.get("generation"):
         facts.append(f"generation {run['generation']}")
@@ -28,7 +28,7 @@ def position(run: Mapping[str, Any]) -> list[str]:
 
 
 def metrics(run: Mapping[str, Any]) -> list[str]:
-    """Return `epoch 2`, `loss 0.1234` and what else the chief reports. Epochs count from 1, as Keras prints them."""
+    """Return `epoch 2`, `loss 0.1234` and the chief's other metrics. Epochs count from 1, as Keras prints them."""
     epoch = run.get("training_epoch")
     shown = [] if epoch is None else [f"epoch {epoch + 1}"]
     reported = run.get("metrics") or {}

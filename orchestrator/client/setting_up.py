@@ -1,4 +1,4 @@
-"""Make the environment of a cluster spec on its hosts, for `orch setup` and before each start."""
+"""Makes the virtual environment of a cluster spec on its hosts, for `orch setup` and before each start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def set_up(file: str, environment: Environment) -> list[SetUp] | None:
-    """Make the environment where it does not exist yet; None where the spec names none. Raises SpecError."""
+    """Make the environment on hosts that lack it; None if the spec has none. Raises SpecError."""
     from orchestrator.spec.plan import load_environment
 
     asked, hosts = load_environment(file)
@@ -35,7 +35,7 @@ def set_up(file: str, environment: Environment) -> list[SetUp] | None:
 
 
 def _used(environment: Environment) -> Iterator[str]:
-    """Yield the environments of all runs that have not ended, also of those that wait in the queue."""
+    """Yield the environments of all runs that have not ended, including queued ones."""
     from orchestrator.core.plan import ENVIRONMENTS
 
     try:
@@ -50,7 +50,7 @@ def _used(environment: Environment) -> Iterator[str]:
 
 
 def sentence(result: SetUp) -> str:
-    """Return a sentence on the result on one host."""
+    """Return a sentence about the result on a host."""
     if result.problem is not None:
         return result.problem.message
     does = "is there" if result.state == "there" else f"was made in {duration(result.seconds)}"
@@ -58,7 +58,7 @@ def sentence(result: SetUp) -> str:
 
 
 def refuse(done: Sequence[SetUp], file: str) -> None:
-    """Raise an error with each host's reason, where some have no environment; exit code 4 where others have one."""
+    """If hosts have no environment, raise an error with their reasons; exit code 4 if other hosts have one."""
     failed = [(result.host, result.problem) for result in done if result.problem is not None]
     if not failed:
         return
@@ -76,7 +76,7 @@ def refuse(done: Sequence[SetUp], file: str) -> None:
 
 
 def document(result: SetUp) -> dict[str, Any]:
-    """Return the result on one host as JSON has it."""
+    """Return the result on a host as a JSON document."""
     problem = result.problem
     return {
         "host": result.host,

@@ -1,4 +1,4 @@
-"""Start a coordinator where none is running, and wait until it answers."""
+"""Starts a coordinator if none is running, and waits until it answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOG_LINES = 12
 
 def coordinator_command() -> list[str]:
     """Return the command line of a coordinator process."""
-    # -P: otherwise Python imports from the current directory first, and a training directory may hold a `random.py`.
+    # -P: otherwise Python imports from the current directory first, and a training directory may have a `random.py`.
     return [sys.executable, "-P", "-m", "orchestrator.cli.main", "coordinator", "run"]
 
 
@@ -30,7 +30,7 @@ def ensure_coordinator(
     try:
         return client.get("/v1/coordinator"), False
     except CoordinatorUnreachable as e:
-        # A process holds the socket and does not answer: a second coordinator would be refused.
+        # A process has the socket but does not answer: a second coordinator would be refused.
         if not is_not_running(e):
             raise
     environment.paths.ensure()
@@ -44,8 +44,8 @@ def ensure_coordinator(
             document = client.get("/v1/coordinator", timeout_s=5.0)
             break
         except CoordinatorUnreachable as e:
-            # Two `orch up` at the same time start two; one gets the journal, and both calls use that one. A process
-            # that holds the journal and has no socket is starting or ending; a second one would be refused.
+            # Two `orch up` at the same time start two coordinators; one gets the journal, and both calls use it. A
+            # process that has the journal but no socket is starting or ending; a second one would be refused.
             if code is not None and not another_runs(environment):
                 raise did_not_start(environment, log_from, f"exited with code {code}") from e
             if environment.now() >= deadline:
@@ -60,7 +60,7 @@ def ensure_coordinator(
 
 
 def spawn(command: list[str], environment: Environment) -> subprocess.Popen[bytes]:
-    """Start it in a session of its own, so that it outlives the terminal. Its output goes to its log."""
+    """Start a coordinator in its own session, so that it outlives the terminal. Its output goes to its log."""
     log = os.open(environment.paths.coordinator_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
@@ -71,7 +71,7 @@ def spawn(command: list[str], environment: Environment) -> subprocess.Popen[byte
             cwd=environment.paths.state_dir,
             env={
                 **environment.environ,
-                # The path is made absolute: a relative one would mean another directory in that process.
+                # The path is made absolute, since a relative one would mean another directory in that process.
                 "ORCH_STATE_DIR": environment.paths.state_dir,
                 "ORCH_RUNTIME_DIR": environment.paths.runtime_dir,
             },
@@ -101,7 +101,7 @@ def another_runs(environment: Environment) -> bool:
 def did_not_start(
     environment: Environment, log_from: int, what: str, *, still: str = ""
 ) -> CoordinatorUnreachable:
-    """Return the error with the last lines of the new coordinator's log. `still`: which coordinator is running."""
+    """Return the error with the last lines of the new coordinator's log. `still`: the one that is still running."""
     path = environment.paths.coordinator_log
     lines = log_tail(path, log_from)
     output = ":" + "".join(f"\n  {line}" for line in lines) if lines else "; its log is empty"
@@ -110,7 +110,7 @@ def did_not_start(
 
 
 def log_tail(path: str, start: int) -> list[str]:
-    """Return the last lines that were written after byte `start`."""
+    """Return the last lines after byte `start`."""
     try:
         with open(path, "rb") as file:
             file.seek(start)
@@ -121,7 +121,7 @@ def log_tail(path: str, start: int) -> list[str]:
 
 
 def log_size(environment: Environment) -> int:
-    """Return the size of the coordinator's log: its next line begins there."""
+    """Return the size of the coordinator's log, where its next line begins."""
     try:
         return os.stat(environment.paths.coordinator_log).st_size
     except FileNotFoundError:

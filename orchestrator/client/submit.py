@@ -1,4 +1,4 @@
-"""Submits a cluster spec: loads it, checks what will be pushed, and hands its plan to a coordinator."""
+"""Submits a cluster spec: loads it, checks the code to be pushed, and sends the plan to a coordinator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXAMINE_S = 60.0
 
 _END_S = 900.0
-"""How long a run may take to come to its next checkpoint and end before another takes its place."""
+"""How long a run may take to reach its next checkpoint and end before another replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Submitted:
     name: str
     created: bool
     changed: str | None = ""
-    """Of a run that was there already: in what its code differs from the working directory of now; None: not known."""
+    """How the code of a run that was active already differs from the current working directory; None: unknown."""
     waits: bool = False
     """Whether it waits in the queue."""
 
@@ -54,7 +54,7 @@ def submit(
     place: Place | None = None,
     check: bool = True,
 ) -> Submitted:
-    """Submit the plan of this file. What is already running with this plan is left as it is.
+    """Submit the plan of this file. An active run with the same plan is left alone.
 
     Args:
         file: the cluster spec.
@@ -62,9 +62,9 @@ def submit(
         client: of the coordinator.
         from_scratch: start at step 0, and set older checkpoints aside.
         restart: end the active run of this name first, if its spec or its code differs.
-        queue: let the run wait until what it needs is free, as `queue:` of the spec does.
+        queue: let the run wait until its GPUs are free, like `queue:` of the spec.
         before: see `Before`.
-        place: replaces the plan's hosts by those that an engine lends.
+        place: replaces the plan's hosts by those that an engine provides.
         check: whether to check that the hosts reach each other.
     """
     from orchestrator.core.plan import QueuePlan
@@ -75,7 +75,7 @@ def submit(
     plan, secrets = load_plan(file)
     plan = place(plan) if place is not None else plan
     plan = replace(plan, queue=plan.queue or QueuePlan()) if queue else plan
-    load_own(environment.paths.notify)  # if no message can be sent later, the user must learn that now
+    load_own(environment.paths.notify)  # the user must learn now if no message can be sent later
     seen = survey_code(file, plan, client)
     coordinator, _ = ensure_coordinator(environment)
     if before is not None:
@@ -122,7 +122,7 @@ def submit(
 
 
 def _end_older(environment: Environment, client: Client, plan: Plan) -> str | None:
-    """End the active run of this name at a checkpoint if its spec or code has changed. Return its id then."""
+    """End the active run of this name at a checkpoint if its spec or code has changed, and return its id."""
     from orchestrator.client import killing
     from orchestrator.client.comparing import with_now
     from orchestrator.client.known_run import known_run
@@ -144,7 +144,7 @@ def _end_older(environment: Environment, client: Client, plan: Plan) -> str | No
 
 
 def _changed_code(environment: Environment, run_id: str, plan: Plan) -> str | None:
-    """Return how an active run's code differs from its present working directory; None where that is not known."""
+    """Return how an active run's code differs from its current working directory; None if unknown."""
     from orchestrator.client.comparing import with_now
     from orchestrator.client.known_run import known_run
 
@@ -158,7 +158,7 @@ def _changed_code(environment: Environment, run_id: str, plan: Plan) -> str | No
 
 
 def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> None:
-    """Say what has changed since the run that saved the checkpoint from which this one resumes."""
+    """Report what has changed since the run that saved the checkpoint from which this one resumes."""
     from orchestrator.client.comparing import before_it, with_now
     from orchestrator.client.known_run import known_runs
 
@@ -173,10 +173,10 @@ def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> 
 
 
 def examined(plan: Plan, environment: Environment, client: Client, *, running: bool) -> Plan:
-    """Return the plan with the addresses by which its hosts reach each other. This takes a second or two.
+    """Return the plan with the addresses at which its hosts reach each other. This takes a second or two.
 
     Raises:
-        Refused: they do not reach each other; each line says which host does not reach which.
+        Refused: hosts do not reach each other; a line for each pair.
     """
     from pydantic import TypeAdapter
 
@@ -189,7 +189,7 @@ def examined(plan: Plan, environment: Environment, client: Client, *, running: b
     try:
         answer = client.post("/v1/examine", body, timeout_s=EXAMINE_S)
     except UsageError:
-        return plan  # the coordinator is of an older orch
+        return plan  # an older coordinator
     # A host that does not answer is no error here: the run waits for it.
     findings = [
         row for row in answer["findings"] if row["id"].startswith("net.") or row["id"] == "host.twice"
@@ -214,10 +214,10 @@ def examined(plan: Plan, environment: Environment, client: Client, *, running: b
 
 
 def survey_code(file: str, plan: Plan, client: Client) -> Survey | None:
-    """Find the files of the working directory that will be pushed; None where an active run has its code already.
+    """Find the files of the working directory that will be pushed; None if an active run has its code already.
 
     Raises:
-        SpecError: it cannot be pushed; each line says where in `file` the reason stands.
+        SpecError: it cannot be pushed; each line has a place in `file`.
     """
     from orchestrator.head.code.codetree import survey
     from orchestrator.spec.load import located

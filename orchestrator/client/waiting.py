@@ -1,4 +1,4 @@
-"""Waits for a run, and tolerates a coordinator that is away: training continues without it."""
+"""Waits for a run, and tolerates an absent coordinator, since training continues without it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from orchestrator.head.records.runlogs import RunLogs
 
 POLL_EVERY_S = 0.25
 POLL_SHARE = 10.0
-"""Where nothing happens to the run, a wait is so many times as long as the look before it, at least: of 1,000 tasks
-each look costs the coordinator."""
+"""While nothing happens to the run, a pause is at least this many times as long as the last poll, since a poll of 1,000
+tasks costs the coordinator time."""
 WAIT_MAX_S = 10.0
-"""The longest of these waits."""
+"""The longest of these pauses."""
 LAST_LINES_MAX_S = 5.0
 """How long to wait for the last log lines of an ended run. They may be lost with their host."""
 _LAST_LINES_POLL_S = 0.05
 LEFT_MAX_S = 5.0
-"""How long to wait until it is known what the tasks of an ended run have left, where nothing of it is fetched."""
+"""How long to wait for the list of files that an ended run's tasks left, if none of them is fetched."""
 UNTOLD_MAX_S = 30.0
-"""How long the first step of a script is waited for that shows no stage but its own code."""
+"""How long to wait for the first step of a script that reports no stage except running its own code."""
 AWAY_MAX_S = 60.0
-"""How long to wait for a coordinator that is away."""
+"""How long to wait for an absent coordinator."""
 
 
 def trains(run: Mapping[str, Any]) -> bool:
-    """Return whether this generation has made a step, as its status says."""
+    """Return whether this generation has made a step, according to its status."""
     return run.get("phase") == "RUNNING" and bool(run.get("has_stepped", run.get("global_step") is not None))
 
 
 def is_untold(run: Mapping[str, Any]) -> bool:
-    """Return whether a run that was released some time ago shows no sign that a step will come.
+    """Return whether a run was released some time ago and no task reports that training comes nearer.
 
-    A script that loads for long looks like that, and one that never reports a step.
+    The script may load for long, or may never report a step.
     """
     return (
         run.get("phase") == "RUNNING"
@@ -113,7 +113,7 @@ class Wait:
         self._deadline = None if timeout_s is None else environment.now() + timeout_s
         self._away_since: float | None = None
         self._after = 0
-        """The last event that was seen."""
+        """The number of the last event."""
 
     @property
     def is_away(self) -> bool:
@@ -121,7 +121,7 @@ class Wait:
         return self._away_since is not None
 
     def poll(self) -> bool:
-        """Poll once, then wait until something happens to the run, or for a moment. Return False once `until` holds.
+        """Poll once, then wait for an event of the run or for a moment. Return False once `until` holds.
 
         Raises:
             WaitTimedOut: At the deadline.
@@ -129,12 +129,12 @@ class Wait:
         """
         began = self._environment.now()
         try:
-            # The events first: what happens after them ends the wait that follows, also if the status has it already.
+            # The events come first: a later event then ends the wait that follows, even if the status has it already.
             self._say_events(self._news())
             self.run = status_of(self._client, self.run)
             is_over = self._until(self.run)
             if is_over:
-                self._say_events(self._news())  # all that led to its last phase
+                self._say_events(self._news())  # all events that led to its last phase
         except (CoordinatorUnreachable, CoordinatorBusy) as e:
             now = self._environment.now()
             is_busy = isinstance(e, CoordinatorBusy)
@@ -166,7 +166,7 @@ class Wait:
         until = self._environment.now() + wait_s(look_s)
         if self._deadline is not None:
             until = min(until, self._deadline)
-        # Where events follow each other closely, half of the time is left to the coordinator.
+        # If events follow each other closely, half of the time is left to the coordinator.
         self._pause_until(min(until, self._environment.now() + look_s))
         left_s = until - self._environment.now()
         try:
@@ -183,7 +183,7 @@ class Wait:
             self._environment.pause(left_s)
 
     def _events(self, *, wait_s: float = 0.0) -> list[dict[str, Any]]:
-        """Return the run's events since the last one that was seen; wait up to `wait_s` for one."""
+        """Return the run's new events, and wait up to `wait_s` for one."""
         query: dict[str, str | int | float] = {
             "name": str(self.run["run_id"]),
             "after": self._after,
@@ -193,7 +193,7 @@ class Wait:
         return events
 
     def _news(self) -> list[dict[str, Any]]:
-        """Return all of the run's events since the last poll. One answer has a thousand at most."""
+        """Return all of the run's events since the last poll. An answer has a thousand at most."""
         events: list[dict[str, Any]] = []
         while page := self._events():
             events += page
@@ -201,7 +201,7 @@ class Wait:
         return events
 
     def _say_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Report events. Does nothing here; a subclass may override it."""
+        """Report events. A subclass may override it."""
 
     def _say_progress(self) -> None:
-        """Report the progress. Does nothing here; a subclass may override it."""
+        """Report the progress. A subclass may override it."""

@@ -50,7 +50,7 @@ class Memory:
         """Call it when training has begun: what the callbacks hold then is made again by a restart."""
         self._callbacks = [(f"{place} {type(each).__name__}", each) for place, each in enumerate(callbacks)]
         """With a name: two of one class must not share what they remember."""
-        self._library, self._said = library, report
+        self._library, self._report = library, report
         self._at_first = {
             name: {attribute: _digest(value) for attribute, value in self._attributes(callback)}
             for name, callback in self._callbacks
@@ -68,7 +68,7 @@ class Memory:
                     kept.setdefault(name, {})[attribute] = _encoded(value, arrays)
                 except _Unkept:
                     if not self._is_keras(type(callback)):
-                        self._said(
+                        self._report(
                             "callback",
                             f"{type(callback).__name__}.{attribute} is a {type(value).__name__}, which a restart "
                             "cannot bring back: numbers, texts, arrays, and lists, sets and dicts of them can be kept",

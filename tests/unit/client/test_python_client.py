@@ -187,7 +187,7 @@ def test_metrics_are_arrays_by_name(client: Client, api: FakeApi) -> None:
     assert list(client.run().metrics("worker:0/cpu_percent")["worker:0/cpu_percent"].y) == [50.0]
     with pytest.raises(UsageError, match="by the name of 'lost'") as caught:
         client.run().metrics("lost")
-    assert caught.value.hint == "there is: loss, val/loss,mean, worker:0/cpu_percent"
+    assert caught.value.hint == "it has: loss, val/loss,mean, worker:0/cpu_percent"
 
 
 def test_a_frame_needs_pandas(client: Client, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_a_task_says_only_what_a_task_can_know() -> None:
 
 
 def _said_in(path: Path) -> set[str]:
-    """Find the kinds in `link.say("kind", …)`, in `said("kind", …)` of transparent runs, and in dicts of the shim."""
+    """Find the kinds in `link.say("kind", …)`, in `report("kind", …)` of transparent runs, and in dicts of the shim."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Dict) and "shim" in path.parts:
@@ -42,7 +42,7 @@ def _said_in(path: Path) -> set[str]:
             name, kind = ast.unparse(node.func).rpartition(".")[2], node.args[0].value
             if name == "say":
                 found.add(str(kind))
-            elif name.lstrip("_") == "said" and path.parent.name == "transparent":
+            elif name.lstrip("_") == "report" and path.parent.name == "transparent":
                 found.add(f"transparent-{kind!s}")
     return found
 

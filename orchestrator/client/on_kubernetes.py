@@ -113,12 +113,12 @@ def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir
         template = items[-1]["spec"]["template"]
         metadata = {**template["metadata"], "generateName": f"{plan.name}-"}
         wanted.append({**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata})
-    for one in wanted:
+    for manifest in wanted:
         try:
-            made.cluster.try_out(one)
+            made.cluster.try_out(manifest)
         except KubernetesFailed as e:
             if "does not support dry run" in e.message or (
-                one["kind"] == "Pod" and "exceeded quota" in e.message
+                manifest["kind"] == "Pod" and "exceeded quota" in e.message
             ):
                 continue  # a webhook without dry run, or a quota that others use now, which the wait will report
             if e.is_of_the_object:

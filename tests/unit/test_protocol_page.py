@@ -17,7 +17,8 @@ def test_it_says_all_of_an_order_and_of_its_fields() -> None:
     for row in TABLE:
         assert page.count(f"\n### {row.name}\n\n{row.about}\n") == 1
     assert (
-        "| `port`? | whole number from 1 to 65535, or null | The port that the shim holds for it. |" in page
+        "| `port`? | whole number from 1 to 65535, or null | The port that the shim reserves for it. |"
+        in page
     )
     assert (
         "| `ago_s` | number from 0 to 1e+12, or null | Time since it ended, by the host's monotonic clock"

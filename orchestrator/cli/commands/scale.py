@@ -83,11 +83,11 @@ def run(
         shown = to_its_end(session, plan, secrets, doing="measured", timeout_s=timeout_s)
         metrics: Mapping[str, float] = shown.get("metrics") or {}
         own = [name for name in metrics if name.startswith(MEASURED_PREFIX)]
-        one = measured_of(size, {name.removeprefix(MEASURED_PREFIX): metrics[name] for name in own})
-        if shown.get("phase") != "SUCCEEDED" or one is None:
+        measured = measured_of(size, {name.removeprefix(MEASURED_PREFIX): metrics[name] for name in own})
+        if shown.get("phase") != "SUCCEEDED" or measured is None:
             raise NotMeasured(_why(shown, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
-        session.say(f"  {1000 * one.step_s:.3g} ms a step; took {duration(session.now() - began)}")
-        results.append(one)
+        session.say(f"  {1000 * measured.step_s:.3g} ms a step; took {duration(session.now() - began)}")
+        results.append(measured)
     return results
 
 

@@ -144,7 +144,7 @@ class _Doctor:
         def probe_and_import() -> None:
             probed.update(self._probe_all(list(met)))
             if self._imports:
-                fit = {name: one.versions for name, one in probed.items() if isinstance(one, Facts)}
+                fit = {name: item.versions for name, item in probed.items() if isinstance(item, Facts)}
                 imported.update(self._import_all([name for name in fit if fit[name].get("tensorflow")]))
 
         probing = threading.Thread(target=probe_and_import, daemon=True)
@@ -153,10 +153,10 @@ class _Doctor:
         seen = self._reach_all(met) if len(met) > 1 else {}
         if self._whole:
             probing.join(self._within_s + 1 + (IMPORT_S if self._imports else 0))
-        facts = {name: one for name, one in probed.items() if isinstance(one, Facts)}
-        failed += [one for one in probed.values() if isinstance(one, Finding)]
+        facts = {name: item for name, item in probed.items() if isinstance(item, Facts)}
+        failed += [item for item in probed.values() if isinstance(item, Finding)]
         pairs, addresses = judgement.of_pairs(self._plan, met, seen)
-        if self._whole and len(seen) > 1 and not any(one.level == "error" for one in pairs):
+        if self._whole and len(seen) > 1 and not any(item.level == "error" for item in pairs):
             first, last = self._plan.ports
             at = listed(
                 [f"{name} at {addresses.get(name) or self._plan.host(name).peer_address}" for name in seen]
@@ -171,7 +171,7 @@ class _Doctor:
             *judgement.of_imports(self._plan, imported),
             *(self._bandwidths(met, addresses) if self._bandwidth else []),
         ]
-        return Examined(tuple(worst_first(all_)), addresses, {name: one.runs for name, one in met.items()})
+        return Examined(tuple(worst_first(all_)), addresses, {name: item.runs for name, item in met.items()})
 
     def close(self) -> None:
         with self._lock:

@@ -185,7 +185,7 @@ def test_metrics_are_arrays_by_name(client: Client, api: FakeApi) -> None:
     assert (list(found["loss"].x), list(found["loss"].y)) == ([0.0, 2.0, 0.0], [4.0, 2.0, 1.0])
     assert list(found["loss"].generation) == [1, 1, 2]
     assert list(client.run().metrics("worker:0/cpu_percent")["worker:0/cpu_percent"].y) == [50.0]
-    with pytest.raises(UsageError, match="by the name of 'lost'") as caught:
+    with pytest.raises(UsageError, match="has no measurement 'lost'") as caught:
         client.run().metrics("lost")
     assert caught.value.hint == "it has: loss, val/loss,mean, worker:0/cpu_percent"
 

@@ -123,12 +123,12 @@ class Historian:
         if progress.steps_per_s is not None and chief.phase.may_live:
             seen.history.add(at, run.generation, step, "", {"steps_per_s": progress.steps_per_s})
         for name, value in progress.metrics.items():
-            of = run.generation, progress.metric_steps.get(name, step)
+            key = run.generation, progress.metric_steps.get(name, step)
             if (
-                seen.measured.get(name) != of
+                seen.measured.get(name) != key
             ):  # each report repeats what came at an earlier step, as a validation's
-                seen.measured[name] = of
-                seen.history.add(at, *of, "", {name: value})
+                seen.measured[name] = key
+                seen.history.add(at, *key, "", {name: value})
         if seen.position == (run.generation, step):
             return
         seen.position = (run.generation, step)

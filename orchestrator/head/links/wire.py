@@ -131,7 +131,7 @@ def task_report(sent: reports.Task, *, at: float, unix_time: float, ahead_s: flo
         port=sent.get("port"),
         progress=_progress(sent),
         exit=_exit(sent, ended, at=at, unix_time=unix_time, ahead_s=ahead_s) if ended is not None else None,
-        message=tuple((message["kind"], message["message"]) for message in sent.get("said", ())),
+        said=tuple((message["kind"], message["message"]) for message in sent.get("said", ())),
     )
 
 

@@ -287,8 +287,8 @@ class Progress:
         task["runtime_age_s"] = None if heartbeat_at is None else round(at - heartbeat_at, 3)
 
 
-def _step_of(said: Any, step: int) -> int:
-    return int(said) if _is_step(said) else step
+def _step_of(value: Any, step: int) -> int:
+    return int(value) if _is_step(value) else step
 
 
 def cut(task: Task, cuts: int) -> Task:

@@ -126,7 +126,7 @@ class Historian:
             key = run.generation, progress.metric_steps.get(name, step)
             if (
                 seen.measured.get(name) != key
-            ):  # each report repeats what came at an earlier step, as a validation's
+            ):  # reports repeat the values of earlier steps, such as a validation's
                 seen.measured[name] = key
                 seen.history.add(at, *key, "", {name: value})
         if seen.position == (run.generation, step):

@@ -131,8 +131,7 @@ def test_a_ticket_downloads_once_soon_and_of_many_the_oldest_is_not_valid_any_mo
     oldest, *_, newest = [tickets.new("t-1", {"task": str(n)}) for n in range(TICKETS_MAX + 1)]
     assert tickets.redeem(newest) == ("t-1", {"task": str(TICKETS_MAX)})
     late = tickets.new("t-1", {})
-    at[0] = TICKET_LASTS_S
-    for ticket in (oldest, newest, late):
+    for at[0], ticket in ((0.0, oldest), (0.0, newest), (TICKET_LASTS_S, late)):
         with pytest.raises(UsageError, match="begun already, or too late"):
             tickets.redeem(ticket)
 

@@ -156,6 +156,10 @@ def _create(top: Path, settings: dict[str, Any]) -> int:
                 f'Error from server (Forbidden): error when creating "STDIN": {plural}{group} is forbidden: '
                 f'User "jane" cannot create resource "{plural}" in API group "apps" in the namespace "lab"'
             )
+        elif kind in settings.get("full", []):
+            failed.append(
+                f'Error from server (Forbidden): {plural}{group} "{name}" is forbidden: exceeded quota'
+            )
         else:
             item["metadata"]["uid"] = str(uuid.uuid4())
             item["metadata"]["creationTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

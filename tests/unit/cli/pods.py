@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +27,13 @@ class Pods:
         self._state_dir = desk.paths.state_dir
         (self._top / "objects").mkdir(parents=True)
         self._tool = self._top / "kubectl"
+        desk.environ = {**desk.environ, "PATH": f"{self._top}:{os.defpath}"}
         self._tool.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {KUBECTL} {self._top} "$@"\n')
         self._tool.chmod(0o755)
         self.set()
 
     def set(self, **settings: Any) -> None:
-        """Change how the cluster is: `down`, `forbidden`."""
+        """Change how the cluster is: `down`, `forbidden`, `full`."""
         document = {"contexts": ["lab"], "current": "lab", "namespace": "lab", **settings}
         (self._top / "settings.json").write_text(json.dumps(document))
 
@@ -81,6 +83,13 @@ class Pods:
     def claims(self) -> list[str]:
         """The names of the claims in the cluster."""
         return [one["metadata"]["name"] for one in objects(self._top, "PersistentVolumeClaim")]
+
+    @property
+    def names(self) -> list[str]:
+        """The kinds and names of all objects in the cluster."""
+        return sorted(
+            path.name.removesuffix(".json").replace(".", "/", 1) for path in self._top.glob("objects/*")
+        )
 
     @property
     def sets(self) -> list[str]:

@@ -20,11 +20,14 @@ from orchestrator.cli.orphans import Item
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import Refused
 from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem
+from orchestrator.head.hosts.examination import Examined
 from orchestrator.head.journal.journal import Journal
 from orchestrator.protocol.orders import KnownRun
 from orchestrator.reporting.findings import Finding, finding, of_problem
-from tests.unit.cli.desk import Desk
+from tests.unit.cli.desk import SPEC, Desk
+from tests.unit.cli.test_orphans import a_run, journaled
 
 
 @pytest.fixture
@@ -113,10 +116,33 @@ def test_orphans_are_what_this_head_began_and_knows_no_more(desk: Desk) -> None:
         run_of("t-2", "another", alive=True),
         run_of("t-3", me, driven=True),
         run_of("t-4", me),
+        run_of("t-20260101-000000", me),
     ]
+    journaled(desk, a_run(Phase.FAILED))
     found = _orphans(desk, plan_of(), {"a": runs})
     assert [item.run for item in found] == ["t-1", "t-4"]
     assert [doctor._of_orphan(item).level for item in found] == ["warning", "fine"]
+
+
+def test_a_script_that_reads_json_is_asked_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    journaled(desk)
+    with closing(Journal(desk.paths.journal)) as journal:
+        runs = {"here": [run_of("t-1", journal.owner_id())]}
+    monkeypatch.setattr(doctor, "examined", lambda *_, **__: Examined((), {}, runs))
+    removed: list[object] = []
+
+    def remove(*words: object) -> dict[Item, str]:
+        removed.append(words)
+        return {}
+
+    monkeypatch.setattr(gc, "remove", remove)
+    file = Path(desk.paths.state_dir).parent / "cluster.yaml"
+    file.write_text(SPEC)
+    file.with_name("train.py").touch()
+    for options, goes in ((["--json"], 0), ([], 1)):
+        a_person(monkeypatch, "y")
+        assert desk("doctor", str(file), "--fix", *options) == 0
+        assert len(removed) == goes
 
 
 @pytest.mark.parametrize(("typed", "goes"), [("y", True), ("n", False)])

@@ -10,6 +10,7 @@ from orchestrator.client.on_kubernetes import (
     give_back_waiting,
     has_run,
     kept_claims,
+    lend,
     may_be_used,
     place,
     wait_for_pods,
@@ -23,6 +24,14 @@ from tests.unit.cli.desk import Desk
 from tests.unit.cli.pods import Pods
 
 WAY_OUT = "`orch up` again waits on for the same pods; `orch kill t` gives them back"
+
+
+def a_spec(directory: Path) -> str:
+    run = "run: {strategy: multi_worker_mirrored, script: t.py, tasks: {worker: {replicas: 2}}}"
+    file = directory / "cluster.yaml"
+    file.write_text(f"version: 1\nname: t\nkubernetes: {{pods: 2, image: mine, memory: 3Gi}}\n{run}\n")
+    (directory / "t.py").touch()
+    return str(file)
 
 
 def test_an_api_server_that_is_away_for_a_moment_is_asked_again(orch: Desk, pods: Pods) -> None:
@@ -96,12 +105,16 @@ def test_a_claim_that_was_never_used_is_given_back_and_one_that_may_have_data_is
     may_be_used(used, orch, used=True)
     may_be_used(found, orch, used=True)
     may_be_used(found, orch, used=False)  # its coordinator refused the run
-    assert kept_claims(orch, ["t", "u"]) == [
-        "kept: PersistentVolumeClaim u-checkpoints in namespace lab, with the checkpoints of u"
+    begun = pods.lend("w", claim="w-checkpoints")
+    pods.claim("w-checkpoints", begun.id)
+    has_run(begun, orch, ["w-0"])
+    assert kept_claims(orch, ["t", "u", "w"]) == [
+        f"kept: PersistentVolumeClaim {name}-checkpoints in namespace lab, with the checkpoints of {name}"
+        for name in "uw"
     ]
     given, problem = give_back_waiting(orch, [])
-    assert (sorted(given), problem, pods.lent) == (["t", "u", "v"], None, [])
-    assert pods.claims == ["nfs", "u-checkpoints"]
+    assert (sorted(given), problem, pods.lent) == (["t", "u", "v"], None, ["w"]), "the coordinator has w"
+    assert pods.claims == ["nfs", "u-checkpoints", "w-checkpoints"]
     assert (
         "t had no run yet; its pods are given back: deleted StatefulSet t, PersistentVolumeClaim t-"
         in orch.said
@@ -160,6 +173,21 @@ def test_only_a_right_that_is_missing_is_asked_of_an_administrator(said: str, ex
     assert ("docs/kubernetes.md has the Role" in str(told.hint)) is (exit_code == 5)
 
 
+def test_where_an_object_is_refused_the_others_go_and_what_stays_can_be_found(
+    orch: Desk, pods: Pods, tmp_path: Path
+) -> None:
+    file = a_spec(tmp_path)
+    pods.set(full=["StatefulSet"])
+    with pytest.raises(KubernetesFailed, match="exceeded quota"):
+        lend(file, orch)
+    assert (pods.names, pods.lent) == ([], [])
+    pods.set(full=["StatefulSet"], forbidden=["get statefulsets"])
+    with pytest.raises(KubernetesFailed, match="exceeded quota"):
+        lend(file, orch)
+    assert pods.names == ["ConfigMap/t-orch", "Service/t"]
+    assert pods.lent == ["t"], "its file comes before its objects"
+
+
 @pytest.mark.parametrize(
     ("asked", "place"),
     [("requests.memory=3Gi", "3:44: kubernetes.memory"), ("pods=1", "3:20: kubernetes.pods")],
@@ -167,13 +195,10 @@ def test_only_a_right_that_is_missing_is_asked_of_an_administrator(said: str, ex
 def test_a_quota_that_refuses_pods_is_told_with_the_place_in_the_file(
     orch: Desk, pods: Pods, tmp_path: Path, asked: str, place: str
 ) -> None:
-    run = "run: {strategy: multi_worker_mirrored, script: t.py, tasks: {worker: {replicas: 2}}}"
-    file = tmp_path / "cluster.yaml"
-    file.write_text(f"version: 1\nname: t\nkubernetes: {{pods: 2, image: mine, memory: 3Gi}}\n{run}\n")
-    (tmp_path / "t.py").touch()
+    file = a_spec(tmp_path)
     made = pods.lend("t", count=2)
     why = f'pods "t-0" is forbidden: exceeded quota: team, requested: {asked}, used: x=0, limited: x=1Gi'
     pods.event("t", f"Create Pod t-0 in StatefulSet t failed error: {why}")
     with pytest.raises(WaitTimedOut, match=r"0 of 2 pods run; t-0 cannot be made: .*exceeded quota: team"):
-        wait_for_pods(made, 2, orch, file=str(file), timeout_s=0.0)
+        wait_for_pods(made, 2, orch, file=file, timeout_s=0.0)
     assert f"cluster.yaml:{place}: ask for less, or end what runs: `kubectl describe quota`" in orch.said

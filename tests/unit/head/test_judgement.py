@@ -139,6 +139,8 @@ def test_what_is_said_of_a_checkpoint_directory() -> None:
         "storage.users": "the hosts write /shared as ml (uid 7) on a; ml (uid 8) on b; it belongs to ml (uid 7, "
         "mode 0755)",
     }
+    alone = replace(plan_of("10.0.0.1", "10.0.0.2", tasks=1), checkpoint=plan.checkpoint)
+    assert "storage.users" not in {one.id for one in of_hosts(alone, hosts, whole=True)}, "b has no task"
     hosts["b"] = met("b", directories=[SHARE])
     assert "storage.users" not in {one.id for one in of_hosts(plan, hosts, whole=True)}
 

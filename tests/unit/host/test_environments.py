@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import json
 import os
 import stat
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -43,7 +46,9 @@ def a_wish(home: Path) -> dict[str, object]:
     return {**wish, "host_dir": str(home), "wheels": [], "keep": []}
 
 
-def installs(_wish: object, _by: str, place: str, _work: str, _log: str) -> None:
+def installs(_wish: object, _by: str, place: str, _work: str, log: str) -> None:
+    with open(f"{log.removesuffix('.log')}.lock") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another setup of the same waits for this one
     (Path(place) / "bin").mkdir(parents=True)
     (Path(place) / "bin" / "python").symlink_to(sys.executable)
 
@@ -93,12 +98,17 @@ def test_a_setup_that_has_just_begun_has_said_nothing() -> None:
 
 def test_an_environment_of_a_python_that_was_replaced_is_made_anew() -> None:
     wish = {"key": "a", "version": None, "offline": True}
-    place = made(environments._wanted(wish)[1], ago_s=DAYS_S, python="3.9.1")
+    key = environments._wanted(wish)[1]
+    place = made(key, ago_s=DAYS_S, python="3.9.1")
     assert environments._find(wish)["state"] == "absent"
     patched = "{}.{}.99".format(*sys.version_info)
     durable.write_json(str(place / environments.RECORD), {"python": patched, "by": "pip"})
+    os.utime(place / environments.RECORD, (1.0, 1.0))
     found = environments._find(wish)
     assert (found["state"], found["by"]) == ("ready", "pip"), "another patch version, as on a shared home"
+    assert (environments._asked_at(key) or 0.0) > 1.0, (
+        "when it was last asked for decides how long it is kept"
+    )
     (place / "bin" / "python").unlink()
     assert environments._find(wish)["state"] == "absent"
     (place / "bin" / "python").write_text("#!/bin/sh\nkill -9 $$\n")
@@ -139,6 +149,28 @@ def test_an_environment_that_was_made_is_ready_though_nothing_could_be_removed(
     made("old", ago_s=DAYS_S)
     assert environments._make(a_wish(home))["state"] == "ready"
     assert (Path(environments.root()) / "old").is_dir()
+
+
+def test_nothing_is_installed_while_wheels_are_missing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environments, "_install", installs)
+    wheels = [("one.whl", "d1"), ("two.whl", "d2")]
+    wish = json.dumps({**a_wish(home), "begin": True, "wheels": wheels})
+    blobs = home / "blobs"
+    blobs.mkdir()
+    (blobs / "d1").touch()
+
+    def told() -> list[object]:
+        monkeypatch.setattr(sys, "stdin", StringIO(wish))
+        environments.main([])
+        answer = json.loads(capsys.readouterr().out)
+        return [answer.get("state"), answer.get("missing")]
+
+    assert told() == ["absent", ["d2"]]
+    (blobs / "d2").touch()
+    assert told() == ["ready", []]
+    assert os.listdir(blobs) == []
 
 
 def test_hosts_of_two_kinds_that_share_a_home_have_an_environment_each(

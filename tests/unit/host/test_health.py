@@ -99,6 +99,7 @@ def test_whose_a_directory_is_and_that_of_ours_in_it(tmp_path: Path) -> None:
 def test_the_options_of_an_nfs_mount_are_those_of_the_innermost(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_text(
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+        "89 22 0:49 / /shared rw - nfs4 nas:/hidden rw,hard\n"
         "90 22 0:50 / /shared rw,relatime shared:2 - nfs4 nas:/x rw,vers=4.2,soft,timeo=600,local_lock=none\n"
         "91 90 0:51 / /shared/my\\040runs ro,noatime - nfs nas:/y rw,nolock\n"
         "92 90 0:52 / /shared/local rw - xfs /dev/sdb rw\nhalf a line\n"

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def test_of_two_agents_one_has_the_gpu_and_the_other_is_told_who(
     with pytest.raises(HostFault) as refused:
         second.leases.of_start("b-1")
     assert refused.value.code == LEASED
+    first.leases.want("a-1", [gpu], "lab-1", 2)
+    assert asked(second, "b-1", loop)[0]["since"] == other["since"], "it has held it all the time"
     first.leases.release("a-1")
     assert asked(second, "b-1", loop) == []
 
@@ -177,6 +180,46 @@ def test_a_stranger_gives_nobody_his_lease_whatever_run_he_names(
     monkeypatch.setattr(gpu_lease, "_user", lambda _connection: 4_000_000)
     assert [one["user"] for one in asked(agent, "a-1", loop)] == ["4000000"]
     assert not agent.leases._held
+    held.close()
+
+
+def test_a_stranger_who_asks_is_answered_and_given_no_lease(
+    gpu: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for user, given in ((os.geteuid(), 1), (4_000_000, 0)):
+        monkeypatch.setattr(gpu_lease, "_user", lambda _connection, user=user: user)
+        held, asking = gpu_lease.acquire(gpu), gpu_lease.ask(gpu)
+        assert held is not None
+        assert asking is not None
+        with held, asking:
+            gpu_lease.answer(held, {"run": "a-1"})
+            data, fds, _, _ = socket.recv_fds(asking, 4096, 4)
+        for fd in fds:
+            os.close(fd)
+        assert (json.loads(data), len(fds)) == ({"run": "a-1"}, given)
+
+
+@pytest.mark.parametrize(("since_s", "asks"), [(60.0, 1), (1.0, 6)])
+def test_a_later_run_is_waited_for_only_where_it_has_just_taken_the_gpu(
+    tmp_path: Path, loop: Loop, gpu: int, monkeypatch: pytest.MonkeyPatch, since_s: float, asks: int
+) -> None:
+    monkeypatch.setattr(leases, "_YIELDS_S", 0.0)
+    held = gpu_lease.acquire(gpu)
+    assert held is not None
+    answers: list[int] = []
+
+    def answer(_events: int) -> None:
+        answers.append(1)
+        gpu_lease.answer(held, {"run": "b-20260101-000001", "since": time.time() - since_s})
+
+    agent = Agent(tmp_path, loop)
+    agent.leases.want("a-20260101-000000", [gpu], "lab-1", 1)
+    loop.watch(held.fileno(), 1, answer)
+    told: list[Any] = []
+    agent.leases.acquire("a-20260101-000000", told.append)
+    while not told:
+        loop.turn()
+    assert (told[0][0]["run"], len(answers)) == ("b-20260101-000001", 2 * asks), "`want` asks too"
     held.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +11,7 @@ import pytest
 
 from orchestrator.host.pod import outcome
 from orchestrator.host.pod.generation import Roll
+from orchestrator.host.pod.main import Leaving
 from orchestrator.host.pod.outcome import PEERS, STALL, TERM, Pace
 from orchestrator.host.pod.settings import Settings, Unfit
 from orchestrator.host.shim.report import blank_task
@@ -99,6 +102,27 @@ def test_what_ended_a_generation_is_the_drained_pod_and_not_the_peer_that_notice
     assert first() == "worker:2 failed"
     roll.join(1, "worker:2", "its pod came back alone")
     assert first() == "worker:0 stopped"
+
+
+def test_a_pod_that_is_asked_to_end_waits_for_a_checkpoint_newer_than_the_first_that_it_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, answer = tmp_path / "orch.py", tmp_path / "answer"
+    bundle.write_text("import sys\nprint(open(sys.argv[3]).read())\n")
+    monkeypatch.setattr(sys, "argv", [str(bundle)])
+    leaving = Leaving(str(answer), wait_s=60.0, at=0.0)
+
+    def is_over(saved_at: float | None, at: float) -> bool:
+        answer.write_text(json.dumps({"checkpoint": {"saved_at": saved_at} if saved_at else None}))
+        assert not leaving.is_over(at), "its verification has only begun"
+        assert leaving._verification is not None
+        leaving._verification.wait()
+        return leaving.is_over(at)
+
+    looks = [(5.0, 0.0), (5.0, 2.0), (None, 4.0), (6.0, 6.0)]
+    assert [is_over(saved_at, at) for saved_at, at in looks] == [False, False, False, True]
+    assert leaving.is_over(60.0)
+    assert Leaving(None, wait_s=60.0, at=0.0).is_over(0.0), "it saves nothing"
 
 
 def test_a_pod_finds_its_task_by_type_and_index() -> None:

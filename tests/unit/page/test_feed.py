@@ -79,10 +79,11 @@ def test_what_happens_to_one_of_many_tasks_is_told_at_once() -> None:
     calm = Calm()
     first = calm(steady(status(100.0, tasks=200, step=1), None), None, 100.0)
     found = status(101.0, tasks=200, step=2)
-    found["runs"][0]["tasks"][7] |= {"phase": "EXITED", "exit_code": 1}
+    found["runs"][0]["tasks"][7]["phase"] = "EXITED"
+    found["runs"][0]["tasks"][8]["exit_code"] = 1
     change = difference(first, calm(steady(found, first), first, 101.0))["runs"]["t"]
     assert change["global_step"] == 2
-    assert set(change.get("tasks", ())) == {"worker:7"}
+    assert set(change.get("tasks", ())) == {"worker:7", "worker:8"}
     few = calm(steady(status(100.0, tasks=20, step=1), None), None, 100.0)
     later = calm(steady(status(101.0, tasks=20, step=2), few), few, 101.0)
     assert later["runs"]["t"]["tasks"]["worker:3"]["global_step"] == 2, "of few tasks all is told"

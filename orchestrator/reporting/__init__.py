@@ -1,1 +1,1 @@
-"""Pure functions that turn state and events into what people read. Nothing here decides."""
+"""Pure functions that turn state and events into texts and documents for people. Nothing here decides."""

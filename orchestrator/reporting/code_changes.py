@@ -1,4 +1,4 @@
-"""What has changed from one tree of code to another, file by file and line by line. Pure."""
+"""The differences between two trees of code, file by file and line by line. Pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Literal
 from orchestrator.core.words import counted, listed
 
 Files = Mapping[str, tuple[str, int]]
-"""By path: what names the content, and the mode."""
+"""By path: an id of the content, and the mode."""
 
 Text = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file that is not the same."""
+    """A file that differs."""
 
     path: str
     change: Literal["added", "removed", "changed", "mode"]
     added: int | None = None
     removed: int | None = None
-    """Lines; None where a text is not known."""
+    """Numbers of lines; None if a text is unknown."""
     lines: tuple[str, ...] = ()
-    """The unified diff, without ends of lines."""
+    """The unified diff, without line ends."""
 
     @property
     def sentence(self) -> str:
-        """Return such as `train.py: 12 lines`: the larger of the numbers of added and removed lines."""
+        """Return a sentence such as `train.py: 12 lines`, with the larger number of added or removed lines."""
         if self.change == "mode":
             return f"{self.path}: its mode"
         if self.added is None or self.removed is None:
@@ -40,7 +40,7 @@ class FileChange:
 
 
 def changes(old: Files, old_text: Text, new: Files, new_text: Text) -> list[FileChange]:
-    """Return what differs, by path."""
+    """Return the files that differ, by path."""
     return [
         _change(path, old.get(path), old_text, new.get(path), new_text)
         for path in sorted({**old, **new})

@@ -1,7 +1,7 @@
-"""Whether several workers train what one process trains: two records of the same steps, compared. Pure.
+"""Compares the training of several workers with that of one process, step by step. Pure.
 
-`orch prove` trains a script as one process and as the spec has it, from equal weights. Each step of both leaves its
-loss, a fingerprint of its examples, and some values of each weight. Where they part, the record says why.
+`orch prove` trains a script in one process and as in the spec, from equal weights. Both record the loss of each step, a
+fingerprint of its examples, and some values of each weight. If they diverge, the records show why.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from orchestrator.core.words import counted, listed
 
 TOLERANCE = 1e-3
-"""What the order of sums may change: of the loss, its value; of the weights, what training has moved them by."""
+"""The relative difference that the order of summation may cause, in the loss and in the change of the weights."""
 
 FINGERPRINT = 1e-6
-"""The same for a sum over the examples of a step, which no training has touched."""
+"""The same for the fingerprint of a step's examples, which does not depend on the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,56 +30,56 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a training. `weights` has some values of each weight, after the step."""
+    """A training step. `weights` has some values of each weight after the step."""
 
     loss: float | None
     examples: int | None
     fingerprint: tuple[float, ...]
-    """Sums over the examples in any order; empty where none could be taken."""
+    """Sums over the examples that do not depend on their order; empty if they could not be computed."""
     weights: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one training has left."""
+    """The record of a training."""
 
     replicas: int
     weights: tuple[Weight, ...]
     begin: tuple[tuple[float, ...], ...]
-    """Some values of each weight before the first step; empty where the first step makes them."""
+    """Some values of each weight before the first step; empty if the first step creates the weights."""
     steps: tuple[Step, ...]
     random: tuple[str, ...] = ()
-    """Layers that draw random numbers while they train."""
+    """Layers that draw random numbers during training."""
     normalizing: tuple[str, ...] = ()
-    """Layers that normalize with the statistics of what each replica has."""
+    """Layers that normalize with the statistics of a replica's part of the batch."""
     batch: str = "global"
-    """What the script's batch means: `global`, or `per_replica`."""
+    """The meaning of the script's batch size: `global` or `per_replica`."""
     stride: int = 1
-    """Of all values of the weights at the end, every how-many-th was kept."""
+    """Every stride-th value of the final weights was kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest difference of two numbers that should be one, and after which step it was."""
+    """The largest difference between two numbers that should be equal, and its step."""
 
     value: float
     step: int
     name: str = ""
-    """Of which weight."""
+    """The name of the weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found. `parted_at` is a step, or 0 for the weights before the first one; None: nowhere."""
+    """The result. The trainings diverge at step `parted_at`; 0: before the first step; None: nowhere."""
 
     steps: int
     replicas: int
     loss: Difference | None
     weights: Difference | None
     weights_share: float | None
-    """The difference of all weights, of what training has moved them by: the largest of any step."""
+    """The largest difference of all weights at any step, as a share of their change by training."""
     compared: float
-    """The share of the weights whose last values were compared."""
+    """The share of the final weights that were compared."""
     parted_at: int | None
     cause: str | None
     """`begin`, `batch`, `examples`, `normalization`, `random`, `gradient` or `unknown`."""
@@ -87,12 +87,12 @@ class Verdict:
 
     @property
     def equal(self) -> bool:
-        """Whether both trained the same."""
+        """Whether both trainings are equal."""
         return self.parted_at is None
 
 
 class Incomparable(ValueError):
-    """Two records are not of one training."""
+    """The two records cannot be compared."""
 
 
 def compare(
@@ -105,13 +105,13 @@ def compare(
     """Compare one process with several replicas.
 
     Args:
-        alone: the training of one process.
-        together: that of the spec.
-        last: what was kept of all weights at the end, of both.
+        alone: the training in one process.
+        together: the training as in the spec.
+        last: the kept values of the final weights, of both.
         tolerance: see TOLERANCE.
 
     Raises:
-        Incomparable: nothing can be compared, with a sentence.
+        Incomparable: why nothing can be compared.
     """
     if not alone.steps or not together.steps:
         raise Incomparable("no step was recorded: the script must train by Keras's fit")
@@ -155,7 +155,7 @@ def _near(a: float, b: float, tolerance: float) -> bool:
 def _parted_at(
     alone: Record, together: Record, shares: Sequence[float | None], tolerance: float
 ) -> int | None:
-    """Return the first step, from 1, after which loss or weights differ."""
+    """Return the first step, counted from 1, after which loss or weights differ."""
     for number, (solo, other, share) in enumerate(
         zip(alone.steps, together.steps, shares, strict=False), start=1
     ):
@@ -167,7 +167,7 @@ def _parted_at(
 
 
 def _share(alone: Record, together: Record, step: int) -> float | None:
-    """Return how far all trainable weights differ, as a share of how far training has moved them by this step."""
+    """Return the difference of all trainable weights, as a share of their change by training up to this step."""
     apart = moved = 0.0
     for place, weight in enumerate(alone.weights):
         if not weight.trainable:
@@ -212,7 +212,7 @@ def _weights(
 
 
 def _name_at(record: Record, place: int) -> str:
-    """Return the trainable weight to which a place among all values of these belongs."""
+    """Return the trainable weight at a position among all values."""
     for weight in record.weights:
         if weight.trainable:
             if place < weight.size:
@@ -222,7 +222,7 @@ def _name_at(record: Record, place: int) -> str:
 
 
 def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tuple[str, str]:
-    """Say why two trainings part at a step, from their records up to it."""
+    """Return why two trainings diverge at a step, from their records up to it."""
     if parted == 0:
         return "begin", (
             "the script initializes the weights from what no seed covers, such as the time or a number of its process"
@@ -283,6 +283,6 @@ def _sentence(replicas: int, steps: int, parted: int | None, why: str) -> str:
 
 
 def rows(alone: Record, together: Record) -> Iterator[tuple[int, float | None, float | None, float | None]]:
-    """Yield each step with both losses, and the share by which the weights differ."""
+    """Yield each step with both losses and the relative difference of the weights."""
     for step, (solo, other) in enumerate(zip(alone.steps, together.steps, strict=False)):
         yield step + 1, solo.loss, other.loss, _share(alone, together, step)

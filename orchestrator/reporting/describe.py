@@ -1,4 +1,4 @@
-"""Describes a phase in a sentence: what the run waits for, on which host, for how long, and what happens next."""
+"""Describes a phase in a sentence: what the run waits for, on which host, for how long, and what comes next."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ NOTHING_LEFT = ", but no step, checkpoint or output was seen: see in its log whe
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What the run does or waits for, in one line."""
+    """A sentence about what the run does or waits for."""
 
     sentence: str
     rest: str
-    """The sentence without its beginning, where that is told elsewhere too."""
+    """The sentence without its beginning, if that is shown elsewhere too."""
     begins_with: str | None = None
-    """What it begins with, by the key of the status that tells the same: `first_cause`, `global_step`; else None."""
+    """The status key that shows the same as the beginning: `first_cause`, `global_step`; else None."""
 
 
 def reason(run: Run, *, now: Instant) -> Reason:
-    """Return in one line what the run does or waits for, from its state alone."""
+    """Return a sentence about what the run does or waits for, from its state alone."""
     match run.phase_state:
         case Queued():
-            return _plain(run.reason)  # who is before it is known only with all runs: `queue`
+            return _plain(run.reason)  # its place in the queue depends on all runs: see `queue`
         case Pending() as pending:
             return _plain(_pending(run, pending, now))
         case Rendezvous() as rendezvous:
@@ -64,7 +64,7 @@ def reason(run: Run, *, now: Instant) -> Reason:
 
 
 def add_outputs(shown: dict[str, Any], outputs: Mapping[str, Any] | None) -> None:
-    """Add to the reason of an ended run that made no step whether it left files, once that is known."""
+    """If an ended run made no step, add to its reason whether it left files, once that is known."""
     if outputs is None or outputs["pending"] or (outputs["problems"] and not outputs["tasks"]):
         return
     sentence = "" if outputs["tasks"] else NOTHING_LEFT
@@ -73,7 +73,7 @@ def add_outputs(shown: dict[str, Any], outputs: Mapping[str, Any] | None) -> Non
 
 
 def sentence(run: Run, *, now: Instant) -> str:
-    """Return the whole line of `reason`."""
+    """Return the complete sentence of `reason`."""
     return reason(run, now=now).sentence
 
 
@@ -157,7 +157,7 @@ def _running(run: Run, running: Running, now: Instant) -> Reason:
 
 
 def _stages(run: Run) -> str:
-    """Return what the tasks do before their first step, as far as it is known."""
+    """Return what the tasks do before their first step, as far as known."""
     doing: dict[str, list[str]] = {}
     for task in run.tasks:
         if task.progress.stage is not None and task.phase is TaskPhase.RUNNING:
@@ -167,7 +167,7 @@ def _stages(run: Run) -> str:
 
 
 def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
-    """Return the problems of a run that trains; empty where there are none."""
+    """Return the problems of a training run; empty if there are none."""
     silent = [host for host in run.assignees if host.link is Link.UNREACHABLE]
     if silent:
         named = ", ".join(f"{host.name} unreachable{_for(host.heard_at, now)}" for host in silent)
@@ -184,7 +184,7 @@ def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
 
 
 def _in_other_places(run: Run) -> str:
-    """Return how the placement differs from the spec, and what will end that."""
+    """Return how the placement differs from the spec, and until when."""
     drained = [host.name for host in run.assignees if host.state is HostState.DRAINED]
     occasion = "checkpoint" if run.plan.checkpoint is not None else "restart"
     parts = [f"moves off {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
@@ -209,7 +209,7 @@ _AFTERWARDS = {
 
 
 def _stopping(run: Run, stopping: Stopping) -> str:
-    """Return the reason why the run stops, and what it waits for."""
+    """Return why the run stops, and what it waits for."""
     alive = [t for t in run.tasks if t.phase.may_live]
     following = _AFTERWARDS[stopping.intent]
     if alive:
@@ -232,7 +232,7 @@ def _stopping(run: Run, stopping: Stopping) -> str:
 
 
 def _gone(run: Run) -> str:
-    """Return which hosts are not checked, since the user has declared them gone."""
+    """Return which hosts are not checked, since the user declared them gone."""
     return "; ".join(f"{host.name} is {host.state_why}, and not checked" for host in run.hosts if host.gone)
 
 
@@ -248,7 +248,7 @@ def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:
 
 
 def _meanwhile(run: Run, missing: list[Host]) -> str:
-    """Return what ends the wait: the host comes back, or its tasks move when it counts as lost."""
+    """Return what ends the wait: the host comes back, or it counts as lost and its tasks move."""
     back = "starts again when it is back"
     hopeful = [replace(host, state=HostState.LOST) for host in missing if host.state is HostState.OPEN]
     if not hopeful or is_cut_off(run):

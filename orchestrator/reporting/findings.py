@@ -1,7 +1,7 @@
-"""What can be wrong with hosts before anything is trained: a row for each finding, with a stable id.
+"""The catalogue of findings about hosts before a start: a row for each, with a stable id.
 
-`orch doctor`, `orch up`, `orch validate --hosts`, `orch why` and `orch status` name a thing by the id of its row, and
-docs/findings.md is made of the rows. To add one: a row here, and the place that finds it.
+`orch doctor`, `orch up`, `orch validate --hosts`, `orch why` and `orch status` refer to a row by its id, and
+docs/findings.md is generated from the rows. To add a finding, add a row here and the check that reports it.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from orchestrator.core.causes import Cause
 from orchestrator.core.state.run import Problem
 
 Level = Literal["error", "warning", "fine"]
-"""error: the training would not begin, or would not go on; warning: it will be missed later; fine: it was checked."""
+"""error: the training would not begin or not continue; warning: it may cause trouble later; fine: no problem."""
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the catalogue."""
+    """A row of the catalogue."""
 
     id: str
     level: Level
     about: str
-    """What is so, in general."""
+    """The finding, in general words."""
     why: str
-    """What follows from it."""
+    """Its consequence."""
     way_out: str
     codes: tuple[str, ...] = ()
-    """The problems of a start that say the same thing."""
+    """The codes of problems of a start that mean the same."""
 
 
 def _rows(table: str) -> Iterator[Row]:
-    """Read the rows of a table: each has its id, level and codes, and below them what is so, why, and the way out."""
+    """Parse a table: each row has id, level and codes, and below them the finding, its consequence and the remedy."""
     for block in table.strip().split("\n\n"):
         head, *texts = block.replace("\n    ", " ").split("\n  ")
         name, level, *codes = head.split()
@@ -201,7 +201,7 @@ gpu.missing error gpu-missing
 
 gpu.unseen error
   TensorFlow sees fewer GPUs on a host than the spec names
-  the training would go on on the CPU, a hundred times slower, and say so in one line only
+  the training would continue on the CPU, a hundred times slower, with only one line of warning
   install `tensorflow[and-cuda]` there, and see that the driver (`nvidia-smi`) is no older than its CUDA
 
 gpu.in-use error gpu-in-use gpu-leased
@@ -358,26 +358,26 @@ _BY_CAUSE = {cause.row.name: BY_ID[cause.row.finding] for cause in Cause if caus
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found: the row, where, and what was seen."""
+    """A finding: its row, its place, and the observation."""
 
     id: str
     message: str
-    """One sentence, with the host in it."""
+    """A sentence that names the host."""
     host: str | None = None
     peer: str | None = None
-    """The other host, of a pair."""
+    """The other host of a pair."""
     level: Level = "error"
     hint: str = ""
     problem: Problem | None = None
-    """What a start would be refused for, where the finding is that."""
+    """The problem for which a start would be refused, if there is one."""
 
     @property
     def row(self) -> Row:
-        """Return its row of the catalogue."""
+        """Return the row of the catalogue."""
         return BY_ID[self.id]
 
     def document(self) -> dict[str, str | None]:
-        """Return it as JSON has it."""
+        """Return the JSON document."""
         return {
             "id": self.id,
             "level": self.level,
@@ -398,19 +398,19 @@ def finding(
     level: Level | None = None,
     hint: str = "",
 ) -> Finding:
-    """Return a finding with the level and the way out of its row, where nothing else is said."""
+    """Return a finding, by default with the level and the remedy of its row."""
     row = BY_ID[id]
     return Finding(id, message, host, peer, level or row.level, hint or row.way_out)
 
 
 def of_problem(problem: Problem, host: str | None) -> Finding:
-    """Return why a start would be refused, as a finding."""
+    """Return the problem for which a start would be refused, as a finding."""
     row = _BY_CODE.get(problem.code, BY_ID["host.unfit"])
     return Finding(row.id, problem.message, host, None, row.level, problem.hint or row.way_out, problem)
 
 
 def id_of(code: str) -> str | None:
-    """Return the id of the finding that a problem or the name of a first cause is; None of what is none.
+    """Return the id of the finding for the code of a problem or of a first cause; None if there is none.
 
     >>> id_of("not-shared"), id_of("network"), id_of("head-disk")
     ('storage.not-shared', 'net.blocked', None)
@@ -420,6 +420,6 @@ def id_of(code: str) -> str | None:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the errors, then the warnings, then what is fine; each in the order of the catalogue."""
+    """Return errors first, then warnings, then what is fine; each in the order of the catalogue."""
     order = {row.id: number for number, row in enumerate(CATALOGUE)}
     return sorted(findings, key=lambda item: (LEVELS.index(item.level), order[item.id]))

@@ -1,4 +1,4 @@
-"""What each second of a run was spent on: its spans, and its goodput, from its events alone.
+"""Accounts for each second of a run: computes its spans of time and its goodput from its events.
 
 Goodput is the share of the time since submission in which steps were trained that were kept. The rest is badput, in
 disjoint classes that add up to the elapsed time:
@@ -6,14 +6,14 @@ disjoint classes that add up to the elapsed time:
     connect  until the first generation starts      stall    the position stood still
     start    processes start and join               stop     from the last step until the tasks had ended
     restore  waiting for the checkpoint, reading it  backoff  waiting for the next generation
-    warmup   from then to the first new step        host     waiting for a host: to be heard, or to be replaced
+    warmup   from then to the first new step        host     waiting for a host to answer, or to be replaced
     lost     trained, and trained again             room     waiting for room on the checkpoint's disk
-    save     saves held the training up             unseen   nobody watched, and no step shows what was done
-    rescue   a survivor wrote what it held
+    save     saves paused the training              unseen   no coordinator ran, and no step shows what was done
+    rescue   a survivor wrote its state
 
-Events say when a generation was released, and not when its first and last steps were. Where a history was kept it says
-so (`Moved`), with what the script's saves took and when somebody watched; without it, a generation trains from its
-release to its end. Steps that were made while nobody watched count as training, since the position shows them
+Events have the time of a generation's release, but not of its first and last steps. If there is a history, it has them
+(`Moved`), with the time of the script's saves and the times in which a coordinator ran. Without it, a generation trains
+from its release to its end. Steps that were made without a coordinator count as training, since the position shows them
 afterwards.
 """
 
@@ -29,21 +29,21 @@ from orchestrator.core.notes import NoteKind as Kind
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """When a generation's chief made its first step, and its newest; and which they were."""
+    """The first and the newest step of a generation's chief, with their times."""
 
     first_at: float
     last_at: float
     first_step: int
     last_step: int
     began_at: float | None = None
-    """When the script began to train, with what it had restored; None where its runtime does not say so."""
+    """When the script began to train, after restoring; None if its runtime does not say."""
     saved_s: float = 0.0
-    """How long its saves have held the training up."""
+    """How long its saves have paused the training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of the run, with its Unix time."""
+    """An event of the run, with Unix time."""
 
     at: float
     kind: Kind
@@ -53,7 +53,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span of time and what the run did in it: a class of badput, or `training`."""
+    """A span of time, and what the run did in it: a class of badput, or `training`."""
 
     state: str
     begin: float
@@ -62,25 +62,25 @@ class Span:
 
 @dataclass(slots=True)
 class Generation:
-    """One generation, as its events show it."""
+    """A generation, according to its events."""
 
     number: int
     spans: list[Span]
     resumed_from: int | None = None
     last_step: int | None = None
     kept_to: int | None = None
-    """The step up to which its work counts: what the next one resumed from."""
+    """The step up to which its work counts, from which the next one resumed."""
     kept_fraction: float = 1.0
     at_risk: bool = False
-    """Its newest work is saved nowhere yet."""
+    """Whether its newest work is not saved yet."""
     is_resumed: bool = False
-    """It started from a checkpoint."""
+    """Whether it started from a checkpoint."""
     known_s: Mapping[str, float] = field(default_factory=dict)
-    """Without a history: when it began to train, and made its first step, in seconds since its release."""
+    """Without a history: seconds from its release to the begin of training, and to its first step."""
     has_lost_host: bool = False
     saved_s: float = 0.0
     gpus: int | None = None
-    """How many GPUs its tasks had; None where the journal does not say so."""
+    """The number of its tasks' GPUs; None if the journal does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,15 @@ class Account:
     generations: Sequence[Generation]
     checkpoints: Sequence[tuple[float, int | None]]
     lost_gpu_hours: float | None = None
-    """What was trained again, in hours of one GPU; None where it is not known how many there were."""
+    """The work that was trained again, in GPU hours; None if the number of GPUs is unknown."""
 
     @property
     def elapsed_s(self) -> float:
-        """Since the submission, to the end or to now."""
+        """The time from the submission to the end or to now."""
         return self.end - self.begin
 
     def as_data(self) -> dict[str, Any]:
-        """Return the account as JSON has it in status and history."""
+        """Return the JSON document for status and history."""
         return {
             "value": None if self.value is None else round(self.value, 4),
             "final": self.is_final,
@@ -121,10 +121,10 @@ CLASSES = (
 )
 
 UNSEEN_AFTER_S = 15.0
-"""The history is written at intervals, so a gap between two watches counts only if it is longer than this."""
+"""The history is written at intervals, so a gap in it counts only if it is longer than this."""
 
 MOVES_EVERY_S = 3.0
-"""A position is reported with a heartbeat and looked at every two seconds: what is shorter is no standstill."""
+"""A shorter standstill does not count, since positions are reported with heartbeats, and read every two seconds."""
 
 _ENDS = (Kind.SUCCEEDED, Kind.FAILED, Kind.KILLED)
 _BEGINS = {
@@ -138,7 +138,7 @@ _BEGINS = {
     Kind.WAITING_FOR_ROOM: "room",
     Kind.ROOM_AGAIN: "backoff",
 }
-"""What a run does from that event on."""
+"""What a run does after an event."""
 
 _RELEASED = ("warmup", "training", "stall")
 _RESUMES = (Kind.RESUMED, Kind.FROM_START, Kind.OWN_PLACE)
@@ -146,7 +146,7 @@ _RESUMES = (Kind.RESUMED, Kind.FROM_START, Kind.OWN_PLACE)
 _TELLS = (Kind.SUBMITTED, Kind.CHECKPOINT, Kind.HOST_LOST, Kind.TRAINS_AGAIN, Kind.RESCUED)
 
 KINDS = frozenset({*_TELLS, *_RESUMES, *_BEGINS, *_ENDS})
-"""The kinds that `account` reads; others change nothing."""
+"""The kinds of events that `account` uses."""
 
 
 def account(
@@ -156,13 +156,13 @@ def account(
     moved: Mapping[int, Moved] | None = None,
     watched: Sequence[tuple[float, float]] = (),
 ) -> Account | None:
-    """Return how a run has spent its time, from its events in order; None where it has none.
+    """Return how a run has spent its time, from its events in order; None if there are none.
 
     Args:
-        events: those of the run.
-        now: the end of the account of a run that has not ended.
-        moved: by generation, when its position moved.
-        watched: the times in which a coordinator ran, in order; empty where they were not recorded.
+        events: of the run.
+        now: the end of the account if the run has not ended.
+        moved: the first and the newest steps, by generation.
+        watched: the times in which a coordinator ran, in order; empty if they were not recorded.
     """
     relevant = [event for event in events if event.kind in KINDS]
     if not relevant:
@@ -173,8 +173,8 @@ def account(
     for generation in generations:
         going = ended is None and generation is generations[-1]
         _follow(generation, (moved or {}).get(generation.number), going=going)
-        # The spans, with what is not known of the times in which nobody watched. Steps that were made then
-        # are known. After the last look nothing is.
+        # The spans, with unknown parts while no coordinator ran. Steps that were made then are known afterwards.
+        # After the last report nothing is.
         spans = generation.spans
         gaps = [(before[1], after[0], False) for before, after in pairwise(watched)]
         gaps += [(watched[-1][1], end, True)] if watched else []
@@ -182,8 +182,7 @@ def account(
             if until - begin > UNSEEN_AFTER_S:
                 spans = [part for span in spans for part in _hidden(span, begin, until, is_open=is_open)]
         generation.spans = spans
-    # Say of each generation how much of its training counts: all up to the step that the next one resumed
-    # from
+    # Find how much of each generation's training counts: all up to the step from which the next one resumed
     succeeded = ended is not None and ended.kind is Kind.SUCCEEDED
     going = ended is None
     lost = {e.generation: e.data.get("steps_lost") for e in relevant if e.kind in _RESUMES}
@@ -198,7 +197,7 @@ def account(
             if generation.last_step is None:
                 generation.last_step = resumed[follower] + (lost[follower] or 0)
         elif generation is not trained[-1] or (not saves and generation is not generations[-1]):
-            # Without a checkpoint directory no event says that the next one begins at step 0.
+            # Without a checkpoint directory, no event says that the next generation begins at step 0.
             generation.kept_to = 0
         elif succeeded:
             generation.kept_to = generation.last_step
@@ -214,12 +213,12 @@ def account(
 
 
 def _generations(events: Sequence[Event], end: float) -> list[Generation]:
-    """Cut the run's time at its events. The time before the first generation is in one of number 0."""
+    """Split the run's time at its events. The time before the first generation belongs to generation 0."""
     made = [Generation(0, [])]
     state, since = "connect", events[0].at
     for event in events:
         at = min(max(event.at, since), end)
-        # Take from an event what it tells of its generation
+        # Facts about the generation from the event
         generation = made[-1]
         if event.kind in _RESUMES:
             generation.resumed_from = event.data.get("global_step") or 0
@@ -244,7 +243,7 @@ def _generations(events: Sequence[Event], end: float) -> list[Generation]:
 
 
 def _changes(event: Event, state: str, since: float, at: float) -> list[tuple[float, str]]:
-    """Return when the run began to do something else, and what: by this event, in order."""
+    """Return the changes in what the run does, with their times, that follow from an event."""
     if event.kind is Kind.HOST_LOST and state == "stop":
         return [(since, "host"), (at, "stop")]  # the run waited for that host
     if event.kind is Kind.RESCUED and state == "stop":
@@ -258,7 +257,7 @@ def _changes(event: Event, state: str, since: float, at: float) -> list[tuple[fl
 
 
 def _follow(generation: Generation, moved: Moved | None, *, going: bool) -> None:
-    """Cut the time between release and end where the first step was made, and the last."""
+    """Split the time between release and end at the first and the last step."""
     if moved is not None:
         generation.last_step, generation.saved_s = moved.last_step, moved.saved_s
     cut: list[Span] = []
@@ -275,7 +274,7 @@ def _follow(generation: Generation, moved: Moved | None, *, going: bool) -> None
         tail = "stall" if after is not None and after.state == "stall" else "stop"
         tail = "host" if generation.has_lost_host and tail == "stop" else tail
         if tail == "stop" and span.end - last <= MOVES_EVERY_S:
-            last = span.end  # it trained until it was stopped, as far as one can see
+            last = span.end  # as far as known, it trained until it was stopped
         named = (
             *(("restore", span.begin, began), ("warmup", began, first)),
             *(("training", first, last), (tail, last, span.end)),
@@ -285,7 +284,7 @@ def _follow(generation: Generation, moved: Moved | None, *, going: bool) -> None
 
 
 def _first(generation: Generation, moved: Moved | None, span: Span) -> tuple[float, float]:
-    """Return when its script had restored what it starts from, and when the first new step was made."""
+    """Return when the script had restored its state, and when it made its first new step."""
     known, began = generation.known_s, span.begin
     first = span.begin + known.get("first", 0.0) if moved is None else moved.first_at
     first = min(max(first, span.begin), span.end)
@@ -297,7 +296,7 @@ def _first(generation: Generation, moved: Moved | None, span: Span) -> tuple[flo
 
 
 def _hidden(span: Span, begin: float, end: float, *, is_open: bool) -> list[Span]:
-    """Cut a span where nobody watched."""
+    """Split a span at the times without a coordinator."""
     begin, end = max(begin, span.begin), min(end, span.end)
     if begin >= end or (span.state == "training" and not is_open):
         return [span]
@@ -310,7 +309,7 @@ def _hidden(span: Span, begin: float, end: float, *, is_open: bool) -> list[Span
 
 
 def _fraction(generation: Generation) -> float:
-    """Return how much of its steps is not trained again."""
+    """Return the share of its steps that is not trained again."""
     begin, last, kept = generation.resumed_from or 0, generation.last_step, generation.kept_to
     if last is None or kept is None or last <= begin:
         return 1.0 if kept is None or last is None or kept >= last else 0.0
@@ -348,7 +347,7 @@ def _sum(
 
 
 def _with_lost(generation: Generation) -> list[Span]:
-    """Return the spans, with the end of its training that is trained again as `lost`."""
+    """Return the spans. The end of its training that is trained again is `lost`."""
     training = [span for span in generation.spans if span.state == "training"]
     left = sum(span.end - span.begin for span in training) * (1 - generation.kept_fraction)
     made: list[Span] = []

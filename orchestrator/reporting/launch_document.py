@@ -1,4 +1,4 @@
-"""The document of `orch plan --json`: what every task of a plan, or of a run, is started with. No host is asked."""
+"""The document of `orch plan --json`: how each task of a plan or of a run is started. No host is asked."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from orchestrator.core.state.run import Run
 
 HIDDEN = "***"
 _RUN_ID = "{name}-YYYYMMDD-HHMMSS"
-"""In place of the id, which the run gets when it is submitted."""
+"""A placeholder for the id, which the run gets when it is submitted."""
 _GENERATION = 1
 
 
 def document(plan: Plan) -> dict[str, Any]:
-    """Return the plan for `--json`, as a first generation would start if all of its ports are free."""
+    """Return the document of a plan, for a first generation whose ports are all free."""
     run_id = _RUN_ID.format(name=plan.name)
     ports = {t.id: port_candidates(plan, run_id, _GENERATION, t.id)[0] for t in plan.tasks}
     return _document(plan, run_id, _GENERATION, ports, {})
 
 
 def of_run(run: Run) -> dict[str, Any]:
-    """Return the same of a run's newest generation: where its tasks are, and the ports that they have.
+    """Return the document of a run's newest generation, with its tasks' real hosts and ports.
 
-    `ports_held` is false while not all of them have joined; then some are those that they try first.
+    `ports_held` is false until all tasks have joined; until then, some ports are those that they try first.
     """
     plan, generation = run.placed, max(run.generation, _GENERATION)
     held = {task.id: task.port for task in run.tasks if task.port is not None}
@@ -54,7 +54,7 @@ def _document(
     plan: Plan, run_id: str, generation: int, ports: Mapping[TaskId, int], restarts: Mapping[TaskId, int]
 ) -> dict[str, Any]:
     addresses = {t.id: endpoint(plan.host(t.host).peer_address, ports[t.id]) for t in plan.tasks}
-    # The hosts whose tasks the spare has room for
+    # The hosts for whose tasks the spare has room
     return {
         "schema": 1,
         "name": plan.name,

@@ -1,4 +1,4 @@
-"""The level of a line of a task's output, by the formats of TensorFlow, absl and Python's logging."""
+"""Finds the level of a line of output, in the formats of TensorFlow, absl and Python's logging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 """From the least to the most serious."""
 
 HELD_MAX = 400
-"""Lines of what may be a traceback that are held until its first line is read."""
+"""How many lines of a possible traceback are held until its first line is read."""
 
 _Line = TypeVar("_Line")
 
@@ -38,7 +38,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 def parse_level(text: str) -> Level:
-    """Return the level of that name. Raises ValueError where it is none."""
+    """Return the level with this name. Raises ValueError if there is none."""
     for level in LEVELS:
         if level == text:
             return level
@@ -46,18 +46,18 @@ def parse_level(text: str) -> Level:
 
 
 def is_serious(level: Level, least: Level) -> bool:
-    """Return whether a level is at least that one."""
+    """Return whether a level is at least `least`."""
     return LEVELS.index(level) >= LEVELS.index(least)
 
 
 class Levels:
-    """Finds the level of each line. All lines of a traceback are errors, so lines are given by task, in order."""
+    """Finds the level of each line. All lines of a traceback are errors, so each task's lines must come in order."""
 
     def __init__(self) -> None:
         self._in_traceback: set[object] = set()
 
     def level(self, source: object, text: str) -> Level:
-        """Return the level of the next line of this source; `info` where the line shows none.
+        """Return the level of the next line of this source; `info` if the line shows none.
 
         >>> levels = Levels()
         >>> levels.level("worker:0", "2026-11-20 12:00:00.123456: W tensorflow/core/x.cc:7] slow")
@@ -78,12 +78,12 @@ class Levels:
 
 
 def backwards(lines: Iterable[_Line], text_of: Callable[[_Line], str]) -> Iterator[tuple[_Line, Level]]:
-    """Yield the lines of one source, the newest first, each with the level that `Levels` would return.
+    """Yield the lines of a source, newest first, with the levels that `Levels` would return.
 
     >>> [level for _, level in backwards(["go on", "ValueError: no", "  File", f"{_TRACEBACK}:"], str)]
     ['info', 'error', 'error', 'error']
     """
-    # The last line of what may be a traceback, and the lines within it, until its first line is read.
+    # The lines of a possible traceback, until its first line is read.
     held: list[_Line] = []
     for line in lines:
         text = text_of(line)
@@ -99,12 +99,12 @@ def backwards(lines: Iterable[_Line], text_of: Callable[[_Line], str]) -> Iterat
 
 
 def is_within(text: str) -> bool:
-    """Return whether a line may stand between the first and the last one of a traceback."""
+    """Return whether a line may be within a traceback."""
     return not text or text.startswith((" ", "\t"))
 
 
 def _alone(text: str) -> Level:
-    """Return the level of a line that is no part of a traceback."""
+    """Return the level of a line outside of a traceback."""
     match = _FORM.match(text)
     if match is None:
         return "info"

@@ -1,6 +1,6 @@
-"""The messages that people get about a run's events: about which events, how often, and in which words.
+"""The notices that people get about a run's events: for which events, how often, and their texts.
 
-Pure: events of the journal go in, and come out as notices, at most one a minute of what repeats.
+Pure: turns events of the journal into notices. Repeated ones are limited to one a minute.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ NOTICES = (
     "succeeded",
     "disk-full",
 )
-"""What one can be told of."""
+"""The kinds of notices."""
 
 BY_DEFAULT = ("failed", "stalled", "nonfinite", "quarantined", "succeeded", "disk-full")
-"""Where `on` is left out. Orch deals with restarts and lost hosts by itself, and they may be many."""
+"""The kinds without `on`. Restarts and lost hosts are left out, since orch handles them and they may be many."""
 
 EVERY_S = 60.0
-"""At most one notice in so long of what repeats: of one run and one kind."""
+"""The minimum interval between notices of the same run and kind."""
 
 ENDS = ("failed", "succeeded")
-"""These wait for nothing, and tell what was held back before."""
+"""These are sent at once, with a summary of the notices that were held back."""
 
 TEXT_MAX = 300
 BODY_MAX = 4000
@@ -67,7 +67,7 @@ LEVELS: Mapping[str, str] = {
     "disk-full": "failure",
     "succeeded": "success",
 }
-"""How bad each kind is; `warning` for the others."""
+"""The severity of each kind; `warning` for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Happened:
     run_id: str
     name: str
     kind: str
-    """As the journal has it."""
+    """The event's kind in the journal."""
     message: str
     time: str = ""
     task: str | None = None
@@ -87,27 +87,27 @@ class Happened:
 
     @property
     def notice(self) -> str:
-        """Return the kind of notice for this event; empty where nobody is notified of it."""
+        """Return the kind of notice for this event; empty if there is none."""
         kind = kind_of(self.kind)
         return kind.row.notice if kind is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message to send now: about the last of `count` events."""
+    """A notice to send now, about the last of `count` events."""
 
     kind: str
     last: Happened
     count: int = 1
     over_s: float = 0.0
-    """Within how long those were."""
+    """The time within which those events happened."""
     before: Mapping[str, int] = field(default_factory=dict)
-    """What else had happened to a run that has ended, and had not been said yet."""
+    """For an ended run: the numbers of events, by kind, whose notices were held back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """For one run and kind: when a notice was last sent, and what has happened since."""
+    """For a run and a kind: when a notice was last sent, and the events since."""
 
     said_at: float
     count: int = 0
@@ -115,13 +115,13 @@ class Held:
 
 
 Desk = Mapping[tuple[str, str], Held]
-"""The messages that are held back, by run and kind."""
+"""The notices that are held back, by run and kind."""
 
 EMPTY: Desk = MappingProxyType({})
 
 
 def throttle(desk: Desk, happened: Happened, now: float) -> tuple[Desk, Notice | None]:
-    """Return the notice to send now; hold it back where one of its kind was sent less than a minute ago."""
+    """Return the notice to send now; hold it back if one of its kind was sent less than a minute ago."""
     kind = happened.notice
     if not kind:
         return desk, None
@@ -138,7 +138,7 @@ def throttle(desk: Desk, happened: Happened, now: float) -> tuple[Desk, Notice |
 
 
 def due(desk: Desk, now: float) -> tuple[Desk, tuple[Notice, ...]]:
-    """Return a notice of each kind that was held back for a minute; forget kinds that have not repeated."""
+    """Return the notices that were held back for a minute; forget kinds that have not repeated."""
     left: dict[tuple[str, str], Held] = {}
     ready: list[Notice] = []
     for key, held in desk.items():
@@ -162,7 +162,7 @@ def title(notice: Notice) -> str:
 
 
 def body(notice: Notice, *, lines: int, head: str) -> str:
-    """Return the text: the sentence, the first cause, `lines` last lines of its task, and the command to look."""
+    """Return the text: the sentence, the first cause, the last `lines` lines of its task, and a command for more."""
     last, cause = notice.last, notice.last.cause
     paragraphs = [inert(last.message, BODY_MAX // 4)]
     if notice.before:
@@ -182,7 +182,7 @@ def body(notice: Notice, *, lines: int, head: str) -> str:
 
 
 def _of_cause(cause: Mapping[str, Any], message: str) -> list[str]:
-    """Return what the first cause adds to the sentence."""
+    """Return paragraphs about the first cause."""
     sentence, paragraphs = str(cause.get("sentence") or ""), []
     where = " on ".join(str(cause[key]) for key in ("task", "host") if cause.get(key))
     if sentence and sentence not in message:
@@ -200,7 +200,7 @@ _CALLS = re.compile(r"(@)(?=\w)|(<)(?=[!@#|])")
 
 
 def inert(text: str, most: int = TEXT_MAX) -> str:
-    """Return a host's text made harmless for message services: no control characters, no mentions of people.
+    """Make a host's text harmless for message services: no control characters, no mentions of people.
 
     >>> inert("\\x1b[31m@everyone").replace(chr(0x200b), "|"), inert("<!channel>").replace(chr(0x200b), "|")
     ('@|everyone', '<|!channel>')

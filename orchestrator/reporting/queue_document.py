@@ -1,4 +1,4 @@
-"""The queue as a document, for `orch queue` and the status of a run that waits. Pure."""
+"""The document of the queue, for `orch queue` and for the status of waiting runs. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 def queue_document(runs: Mapping[str, Run], now: float) -> dict[str, Any]:
-    """Return the runs that wait, in their order: for what, since when, and when each is expected to begin."""
+    """Return the waiting runs in order, with what they wait for, since when, and their expected begin."""
     return {
         "schema": SCHEMA,
         "queue": [_turn(turn, runs[turn.ask.run_id], now) for turn in turns(runs.values(), now)],
@@ -23,7 +23,7 @@ def queue_document(runs: Mapping[str, Run], now: float) -> dict[str, Any]:
 
 
 def add_turns(shown: Sequence[dict[str, Any]], queue: Mapping[str, Any]) -> None:
-    """Add to the status of runs that wait what they wait for."""
+    """Add what waiting runs wait for to their status."""
     turns = {turn["run_id"]: turn for turn in queue["queue"]}
     for run in shown:
         if run["run_id"] in turns:

@@ -1,8 +1,8 @@
 """The speed-up of a training with more replicas, from the measurements of `orch scale`. Pure.
 
-The time of a step is split by differences of measured times. Input: what a step takes less where its batch lies in
-memory. Communication, and waiting for the slowest replica: what such a step takes more than the computation of a
-replica's part of the batch takes with the fewest replicas that were measured.
+The time of a step is split by differences of measured times. Input: the time that a step saves if its batch is in
+memory. Communication, and waiting for the slowest replica: the time that such a step takes beyond the computation of a
+replica's part of the batch, as measured with the fewest replicas.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from itertools import pairwise
 from orchestrator.core.words import counted
 
 WORTH_IT = 0.7
-"""The least efficiency at which more replicas are recommended: below it a third of each machine is lost."""
+"""The lowest efficiency at which more replicas are recommended. Below it a third of each machine is lost."""
 
 COMMUNICATION_FAIR = 0.25
-"""The share of communication that a larger batch is to bring it down to."""
+"""The share of communication that a larger batch should reach."""
 
 INPUT_MANY = 0.2
-"""The share of input from which on its remedy is named."""
+"""The share of input above which its remedy is shown."""
 
 BATCH_FACTOR_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One size, as it was measured. Seconds; losses by step."""
+    """The measurements of a size. Times in seconds; losses by step."""
 
     replicas: int
     step_s: float
@@ -37,13 +37,13 @@ class Measured:
     """Of all replicas together."""
     steps_per_epoch: int | None = None
     input_free_s: float | None = None
-    """A step whose batch lies in memory."""
+    """The time of a step whose batch is in memory."""
     losses: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size, in the figures that people compare. Shares are of a step; None where it was not measured."""
+    """A size in figures that people compare. Shares are of a step's time; None if not measured."""
 
     replicas: int
     step_s: float
@@ -57,11 +57,11 @@ class Row:
     communication_share: float | None
     batch: int | None
     loss: float | None
-    """After `examples` examples, or steps where no batch is known, the most that all sizes have seen."""
+    """The loss after as many examples as all sizes have seen (steps, if the batch size is unknown)."""
 
 
 def measured_of(replicas: int, figures: Mapping[str, float]) -> Measured | None:
-    """Return the measurements that a task reported; None where no step was measured."""
+    """Return the measurements that a task reported; None if no step was measured."""
     if "step_s" not in figures:
         return None
     step_s = figures["step_s"]
@@ -118,7 +118,7 @@ def _row(size: Measured, least: Measured, examples: float | None, *, batches_kno
 
 
 def _rate(size: Measured, least: Measured) -> float:
-    """Return the work per second: examples, else epochs, else steps, as far as both sizes know them."""
+    """Return the work per second, in examples, epochs or steps: the first unit that both sizes have."""
     if size.batch and least.batch:
         return size.batch / size.step_s
     if size.steps_per_epoch and least.steps_per_epoch:
@@ -140,7 +140,7 @@ def _communication_share(size: Measured, least: Measured) -> float | None:
 
 
 def _compute_s(size: Measured, least: Measured) -> float | None:
-    """Return how long a replica computes for its part of the batch, scaled from the smallest size."""
+    """Return how long a replica computes its part of the batch, scaled from the smallest size."""
     if least.input_free_s is None or not size.batch or not least.batch:
         return None
     return least.input_free_s * (size.batch / size.replicas) / (least.batch / least.replicas)
@@ -151,7 +151,7 @@ def _share(part_s: float, whole_s: float) -> float:
 
 
 def _loss_at(losses: Sequence[tuple[int, float]], step: float) -> float | None:
-    """Return the loss at a step between two at which it was read."""
+    """Return the loss at a step, interpolated between two measured steps."""
     for (before, low), (after, high) in pairwise(losses):
         if before <= step <= after:
             return low + (high - low) * (step - before) / (after - before)
@@ -159,7 +159,7 @@ def _loss_at(losses: Sequence[tuple[int, float]], step: float) -> float | None:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Say how many replicas are worth it, what limits more of them, and what to do about it."""
+    """Return how many replicas are worth it, what limits more of them, and what to do about it."""
     if len(rows) < 2:
         return "one size alone says nothing about more of them: give several, such as --replicas 1,2"
     best = max((row for row in rows if row.efficiency >= WORTH_IT), key=lambda row: row.replicas)

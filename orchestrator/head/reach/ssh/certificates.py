@@ -15,7 +15,7 @@ import paramiko
 from paramiko.pkey import UnknownKeyType
 
 from orchestrator.head.reach.ssh.algorithms import CERTIFICATE, permits
-from orchestrator.head.reach.ssh.errors import said
+from orchestrator.head.reach.ssh.errors import one_line
 from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement, KnownHosts
 
 _PUBLIC_FIELDS = {
@@ -87,13 +87,13 @@ class Certificate:
         if not self.is_signed:
             return f"its signature is not by {self.authority.fingerprint}"
         if not permits(settings, "casignaturealgorithms", self.algorithm):
-            return f"it is signed by {said(self.algorithm)}, which is not accepted"
+            return f"it is signed by {one_line(self.algorithm)}, which is not accepted"
         if self.kind != _FOR_HOSTS:
             return "it is a certificate for users, not for hosts"
         if self.critical:
             return "it has critical options, which a host certificate must not have"
         if not any(fnmatchcase(name, principal.replace("[", "[[]")) for principal in self.principals):
-            return f"it is for {said(', '.join(self.principals)) or 'nobody'}, not for {name}"
+            return f"it is for {one_line(', '.join(self.principals)) or 'nobody'}, not for {name}"
         if now < self.valid_after:
             return f"it is not valid before {_day(self.valid_after)}"
         if self.valid_before != _NEVER and now >= self.valid_before:
@@ -125,7 +125,7 @@ def judge(
     try:
         parsed = Certificate.read(certificate)
     except (ValueError, paramiko.SSHException) as error:
-        return judged, f"it cannot be read: {said(error)}"
+        return judged, f"it cannot be read: {one_line(error)}"
     by = known.judge(key_name, parsed.authority)
     if by.verdict == "revoked":
         return by, None

@@ -25,7 +25,7 @@ RETRY_DELAYS_S = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 4.0, 4.0)
 _SAID_MAX = 300
 
 
-def said(words: object) -> str:
+def one_line(words: object) -> str:
     """Return a message of an sshd or a library as one short line that is harmless to a terminal."""
     text = plain(str(words))
     return text if len(text) <= _SAID_MAX else f"{text[:_SAID_MAX]}…"

@@ -13,7 +13,7 @@ from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.ssh.algorithms import KEYWORDS
 from orchestrator.head.reach.ssh.config import Hop
-from orchestrator.head.reach.ssh.errors import dropped, said, silent, unreachable
+from orchestrator.head.reach.ssh.errors import dropped, one_line, silent, unreachable
 
 
 @contextmanager
@@ -43,12 +43,12 @@ def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_
                 hint="AllowTcpForwarding and PermitOpen in the bastion's sshd_config must allow it",
             )
         case paramiko.ChannelException():
-            return ConnectFailed(host.name, f"the bastion cannot connect to {hop}: {said(error.text)}")
+            return ConnectFailed(host.name, f"the bastion cannot connect to {hop}: {one_line(error.text)}")
         case paramiko.ssh_exception.IncompatiblePeer():
             ours = " and ".join(KEYWORDS[keyword] for keyword in hop.algorithms)
             hint = f"update its sshd{f', or allow more by {ours} of ssh_config' if ours else ''}"
             return HostUnfit(
-                host.name, f"{hop} and orch have no algorithm in common: {said(error)}", hint=hint
+                host.name, f"{hop} and orch have no algorithm in common: {one_line(error)}", hint=hint
             )
         case UnicodeError() if not isinstance(error, UnicodeDecodeError):
             # Python itself refuses such a name, and asks no resolver.
@@ -60,4 +60,4 @@ def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_
         case _ if late:
             return silent(host, hop, connect_s)
         case _:
-            return dropped(host, hop, f"breaks off ({said(error)})")
+            return dropped(host, hop, f"breaks off ({one_line(error)})")

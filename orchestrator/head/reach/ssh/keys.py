@@ -20,7 +20,7 @@ from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.ssh import certificates
 from orchestrator.head.reach.ssh.algorithms import CERTIFICATE, Transport, permits
 from orchestrator.head.reach.ssh.config import Hop
-from orchestrator.head.reach.ssh.errors import refusal, said
+from orchestrator.head.reach.ssh.errors import one_line, refusal
 from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement, KnownHosts
 
 
@@ -79,7 +79,7 @@ class Keys:
                     more = transport.auth_publickey(self._hop.user, key)
                 except BadAuthenticationType as error:
                     raise self._refused(
-                        "takes no keys, only " + said(", ".join(error.allowed_types))
+                        "takes no keys, only " + one_line(", ".join(error.allowed_types))
                     ) from error
                 except paramiko.SSHException:
                     if not transport.is_active() and not refused:
@@ -90,7 +90,7 @@ class Keys:
                         raise self._refused("closed the connection after too many keys") from None
                     continue
                 if more:
-                    raise self._refused(f"wants more than the key {label}: " + said(", ".join(more)))
+                    raise self._refused(f"wants more than the key {label}: " + one_line(", ".join(more)))
                 return []
             raise self._refused("refused")
         finally:

@@ -277,6 +277,9 @@ def test_two_runs_are_chosen_from_the_list_and_compared(
     seen.page.wait_for_selector("[data-loaded]")
     assert seen.page.locator(".uplot canvas").count() >= 1
     told = " ".join(seen.page.inner_text("main").split())
+    seen.page.get_by_role("button", name="clip outliers").click()
+    seen.page.get_by_role("button", name="clip outliers", pressed=True).wait_for()
+    assert seen.page.evaluate("view.plots[0].clip")
     assert "name: t → other" in told
     assert "Packages nothing" in told
     path = tmp_path / "both.html"

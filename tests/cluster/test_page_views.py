@@ -250,6 +250,8 @@ def test_what_is_wrong_is_said_in_the_list_and_at_the_plots(looked: Looked) -> N
     state = page.get_by_role("region", name="Runs, a table").locator("tbody td").nth(2)
     state.get_by_text("loss is nan since step 30").wait_for()
     assert "worker:1 failed: given up" in state.inner_text()
+    again = "keptOnce([{x: [1, 2, 3], y: [9, 8, 7]}, {x: [2, 3], y: [5, 4]}])"
+    assert page.evaluate(again) == [9, 5, 4], "no step is drawn twice"
     page.get_by_role("link", name=RUN).first.click()
     page.wait_for_selector("[data-loaded]")
     assert page.locator(".plot .value").first.inner_text() == "NaN"

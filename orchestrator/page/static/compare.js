@@ -10,6 +10,7 @@ import {
   page,
   put,
   seriesName,
+  setting,
 } from "./base.js";
 import { Table, goodputText, now, phaseMark, section } from "./parts.js";
 import { Plot, hueOf, plotNames } from "./plots.js";
@@ -31,6 +32,7 @@ export class CompareView {
     this.range = null;
     this.outcome = h("div");
     this.area = h("div", { class: "plots" }, h("p", { class: "dim" }, "Loading…"));
+    this.tools = h("div", { class: "tools" });
     this.differs = h("div");
     const titles = runs.map((run, i) => [i ? " and " : "", this.title(run, i)]);
     this.element = h(
@@ -38,7 +40,7 @@ export class CompareView {
       {},
       h("h1", {}, titles),
       section("Outcome", this.outcome),
-      section("Plots", this.area),
+      section("Plots", this.area, this.tools),
       section("What differs", this.differs),
     );
     this.load();
@@ -91,7 +93,9 @@ export class CompareView {
     const names = plotNames(this.histories.flatMap((history) => history.series)).filter(
       (name, i, all) => all.indexOf(name) === i,
     );
-    const asked = { names: names.map((name) => seriesName({ name })).join(","), x: "step", buckets: 600 };
+    const all = new Set(this.histories.flatMap((history) => history.series.map(({ name }) => name)));
+    const shown = names.flatMap((name) => [name, `val_${name}`]).filter((name) => all.has(name));
+    const asked = { names: shown.map((name) => seriesName({ name })).join(","), x: "step", buckets: 600 };
     this.series = await Promise.all(this.runs.map((run) => getDocument(run, "series", asked)));
     const zoomSteps = (range) => {
       this.range = range;
@@ -103,10 +107,26 @@ export class CompareView {
   }
 
   showPlots() {
+    const isSet = (name) => setting(name) === "yes";
+    const toggle = (name, words) => {
+      const onclick = () => {
+        setting(name, isSet(name) ? "no" : "yes");
+        this.showPlots();
+      };
+      return h("button", { type: "button", "aria-pressed": String(isSet(name)), onclick }, words);
+    };
+    put(
+      this.tools,
+      toggle("log", "log y"),
+      toggle("clip", "clip outliers"),
+      h("span", { class: "dim" }, "Dashed: validation. Drag: zoom, all plots together; double click: all."),
+    );
     for (const plot of this.plots) {
-      const lines = this.series.flatMap(({ series: of }, run) =>
-        of.filter((line) => line.name === plot.name).map((line) => ({ ...line, task: this.runs[run], hue: run })),
-      );
+      Object.assign(plot, { log: isSet("log") && plot.name !== "steps_per_s", clip: isSet("clip") });
+      const lines = this.series.flatMap(({ series: of }, run) => {
+        const its = of.filter((line) => line.name.replace("val_", "") === plot.name);
+        return its.map((line) => ({ ...line, task: this.runs[run], hue: run }));
+      });
       plot.show(lines, {}, this.range);
     }
   }

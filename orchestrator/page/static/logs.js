@@ -206,7 +206,8 @@ export class Logs {
 
   async start() {
     try {
-      const { at, until } = this.query;
+      const { at, until, q, level } = this.query;
+      setText(this.note, q || level ? "Searching…" : "Loading…");
       this.addPage(await this.ask({ at, until }), true);
       this.cut = Boolean(at || until);
       const target = this.list.querySelector(".target");

@@ -444,6 +444,11 @@ export const familyOf = ({ task, name }) =>
       : ["host", name];
 export const FAMILIES = { task: "tasks", host: "hosts", gpu: "GPUs" };
 
+// The values of all generations, without those that a later one trained again.
+export const keptOnce = (series) =>
+  series.flatMap((line, i) =>
+    line.y.filter((y, at) => series.slice(i + 1).every((later) => !(later.x[0] <= line.x[at]))),
+  );
 // A small line without axes.
 export const sparkline = (canvas, values) => {
   const drawing = penOf(canvas, 24);

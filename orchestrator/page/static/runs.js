@@ -1,7 +1,7 @@
 // #/: all runs, and below them the hosts of those that go on.
 
 import { getDocument, h, isDark, linkTo, memo, page, put } from "./base.js";
-import { sparkline } from "./plots.js";
+import { keptOnce, sparkline } from "./plots.js";
 import {
   ENDED,
   Table,
@@ -112,10 +112,7 @@ export class RunsView {
   async load(run, canvas) {
     try {
       const { series } = await getDocument(run, "series", { names: "loss", x: "step", buckets: 40 });
-      sparkline(
-        canvas,
-        series.flatMap((line) => line.y),
-      );
+      sparkline(canvas, keptOnce(series));
     } catch {
       /* no history: no line */
     }

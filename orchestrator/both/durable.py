@@ -8,10 +8,14 @@ out, for what can be lost without harm; whoever says so says why.
 from __future__ import annotations
 
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+
+JSON_BYTES_MAX = 256 << 20
 
 
 def write(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -34,14 +38,22 @@ def write_json(path: str, value: Any, *, mode: int = 0o600, durable: bool = True
 
 
 def read_json(*path: str) -> Any:
-    """Return the JSON value in a file. None: the file is missing or damaged."""
+    """Return the JSON value in a file. None: it is missing or damaged, no regular file, or above `JSON_BYTES_MAX`."""
     import json
 
     try:
-        with open(os.path.join(*path), encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError):
+        with open(os.path.join(*path), "rb", opener=_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > JSON_BYTES_MAX:
+                return None
+            return json.loads(file.read().decode())
+    except (OSError, ValueError, RecursionError):
         return None
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file that may be a named pipe, which would wait for its writer for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_object(*path: str) -> dict[str, Any] | None:

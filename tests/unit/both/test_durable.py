@@ -96,6 +96,17 @@ def test_what_is_no_object_reads_as_none(tmp_path: Path, content: bytes) -> None
     assert durable.read_object(str(tmp_path), "b") is None
 
 
+def test_what_can_be_no_file_of_ours_is_not_waited_for_and_not_read(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_text("[" * 200_000)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 42)
+    assert [durable.read_json(str(tmp_path), name) for name in ("deep", "pipe", "endless", "huge", ".")] == [
+        None
+    ] * 5
+
+
 OTHERS = {
     "head/code/installer.py": "runs on a host before there is anything of ours to import",
     "task/transparent/backup.py": "runs in the user's process, which imports no adapter; h5py writes the file",

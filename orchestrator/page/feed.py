@@ -40,7 +40,7 @@ _NUMBERS = frozenset(
 _MEASURED_PER_S = 30
 """For how many tasks and hosts these are sent in a second. With more, each is sent more seldom."""
 
-_DETAILS = ("tasks", "hosts", "proof", "warnings")
+_DETAILS = ("tasks", "hosts", "proof", "warnings", "hints")
 """Keys that only the viewer of a run gets."""
 
 _OVER = ("SUCCEEDED", "FAILED", "KILLED")

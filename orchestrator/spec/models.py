@@ -221,10 +221,10 @@ class Restart(_Model):
     standby: Standby = "auto"
     """Whether the next generation's processes are started, and have imported TensorFlow, before anything fails. It
     takes some 400 MB of memory a task and no GPU memory; `auto` does so where four times as much is free."""
-    rescue: Rescue = "off"
+    rescue: Rescue = "auto"
     """Whether a task that survives the death of another one writes its state before it is stopped, so that no step is
-    lost: `auto`, `off`, or how long that may take at most, as 30s, which is what `auto` means. It needs `transparent:
-    true` and several workers."""
+    lost: `auto`, `off`, or how long that may take at most, as 30s, which is what `auto` means. It needs several workers
+    of `multi_worker_mirrored`, and `transparent: true` or a line in the script: `orch status` says which."""
 
 
 class TimingSpec(_Model):

@@ -16,7 +16,7 @@ from orchestrator.both.script import FRAMEWORKS, Imports, Script
 from orchestrator.task import collector, options, this_task
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
-from orchestrator.task.shim_orders import NOTHING, STOPPED, Orders, Stopped, end
+from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
 from orchestrator.task.stages import Stages
 from orchestrator.task.standby import Manners
 from orchestrator.task.strategies import part
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 
 ERROR_WAIT_S = 1.0
+
+WITHOUT_A_LINE = (
+    "a dead worker would cost no step with `orchestrator.keras.Checkpoint()` in its `fit`, or "
+    "`runtime.rescue(manager, step)` in a loop of its own"
+)
 """How long to wait for the shim to take the error of a failing script."""
 
 
@@ -208,6 +213,7 @@ def say_what_is_not_rescued() -> None:
     """Say in the chief, where several train, why a survivor of a dead worker could hand over nothing."""
     from orchestrator.task.keras import loops
 
-    why = NOTHING if this_task.rescue is None else this_task.rescue.refusal()
-    if why and this_task.link is not None and loops.is_chief() and loops.processes() > 1:
-        this_task.link.say("no-rescue", f"a dead worker costs the steps since the last checkpoint: {why}")
+    why = this_task.rescue.refusal() if this_task.rescue is not None else ""
+    costs = f"a dead worker costs the steps since the last checkpoint: {why}" if why else WITHOUT_A_LINE
+    if why is not None and this_task.link is not None and loops.is_chief() and loops.processes() > 1:
+        this_task.link.say("no-rescue", costs)

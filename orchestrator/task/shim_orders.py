@@ -26,10 +26,7 @@ STOPPED = 143
 
 STOP_MAX_S = 2.0
 
-NOTHING = (
-    "the script has nothing to hand over: with `orchestrator.keras.Checkpoint()` among the callbacks of its `fit`, or "
-    "`runtime.rescue(manager, step)` in a loop of its own, no step would be lost"
-)
+NOTHING = "the script has nothing to hand over"
 
 # Python runs a signal handler in the main thread, and the signal interrupts a sleep. An asynchronous exception would
 # be raised only after the sleep. It is a real-time signal because scripts and libraries use the named ones.

@@ -23,7 +23,6 @@ def test_no_step_is_lost_although_no_checkpoint_comes(local_cluster: Cluster, tm
         workdir=str(SCRIPTS),
         transparent=True,
         checkpoint={"every": "1h"},
-        restart={"rescue": "auto"},
     )
     cluster.ok("up", spec, timeout=120)
     cluster.wait_step(60, timeout=120)

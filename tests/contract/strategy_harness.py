@@ -27,9 +27,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def with_row(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the runtime's options, with those that the row of their strategy adds."""
+    """Return the runtime's options, with those that the row of their strategy adds, and what is so by default."""
     row = STRATEGIES.get(options.get("strategy", ""))
-    return strategy_options(row) | options if row else options
+    return strategy_options(row) | ({"rescue": True} if row.rescues else {}) | options if row else options
 
 
 class Member:

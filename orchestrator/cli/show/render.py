@@ -67,7 +67,10 @@ def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
         lines += indent(ended_tasks(run.get("tasks") or []))
         lines += indent(left_lines(run, paint, width))
     shown = {line.strip() for line in lines}
-    troubles = [line for line in dict.fromkeys(trouble_lines(run, paint, width)) if line not in shown]
+    hints = [
+        line for hint in run.get("hints") or [] for line in labelled("hint:", hint, paint, "cyan", width)
+    ]
+    troubles = [line for line in dict.fromkeys(trouble_lines(run, paint, width) + hints) if line not in shown]
     if troubles:
         lines += ["", *indent(troubles)]
     return "\n".join(lines)

@@ -71,7 +71,8 @@ def _saving(checkpoint: CheckpointPlan | None) -> dict[str, float]:
 
 def _rescue(plan: Plan) -> dict[str, bool]:
     """Return whether a task prepares to hand over its state before it is stopped."""
-    return {"rescue": True} if plan.restart.rescue_s and STRATEGIES[plan.strategy].rescues else {}
+    wanted = plan.restart.rescue_s and plan.checkpoint is not None
+    return {"rescue": True} if wanted and STRATEGIES[plan.strategy].rescues else {}
 
 
 def strategy_options(row: Strategy) -> dict[str, Any]:

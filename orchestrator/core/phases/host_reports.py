@@ -282,6 +282,8 @@ def _follow_pace(turn: Turn, step: int) -> None:
 def _say(turn: Turn, task: Task, report: TaskReport) -> None:
     """Note the messages of a task's runtime, each once."""
     kept, said_chars = task.said, turn.run.said_chars
+    if task.id == turn.run.chief and report.progress.rescues and turn.run.no_rescue:
+        turn.set(no_rescue="")
     for kind, message in report.said:
         if message in kept:
             continue
@@ -296,9 +298,8 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
                 turn.note(NoteKind.LIMIT_REACHED, muted, task.id)
             break
         turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)
-        is_of_run = said_by_task(kind) is NoteKind.NO_RESCUE and task.id == turn.run.chief
-        if is_of_run and message not in turn.run.warnings:
-            turn.set(warnings=(*turn.run.warnings, message))
+        if said_by_task(kind) is NoteKind.NO_RESCUE and task.id == turn.run.chief:
+            turn.set(no_rescue=message)
         kept, said_chars = (*kept, message), said_chars + len(message)
     if kept != task.said:
         turn.set_task(turn.run.task(task.id), said=kept)

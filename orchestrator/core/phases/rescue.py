@@ -58,6 +58,8 @@ def wanted(run: Run, stopping: Stopping, at: Instant, patience_s: float, *, is_s
     if run.phase is not Phase.RUNNING:
         return stopping
     if stopping.intent is Intent.RESTART:
+        if run.no_rescue:
+            return stopping  # an ordinary script: nobody is waited for
         if not any(task.phase.is_gone for task in gang(run)):
             return stopping  # all live: it is not known which of them stands still
     elif not is_ready(run) or not (is_saved or stopping.intent is Intent.RESCHEDULE):

@@ -121,6 +121,8 @@ class Run:
     planned_end: PlannedEnd | None = None
     """None of a run that may train for as long as it wants."""
     warnings: tuple[str, ...] = ()
+    no_rescue: str = ""
+    """Why a survivor could hand over nothing, or what it would take, as the chief has said."""
     said_chars: int = 0
     """How much its tasks have said, in all generations."""
     owner: Owner | None = None

@@ -82,6 +82,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         # None if the run has no time limit.
         "time_left_s": round(max(0.0, last.at - now), 1) if last and not run.phase.is_terminal else None,
         "warnings": list(run.warnings),
+        "hints": [run.no_rescue] if run.no_rescue and not run.phase.is_terminal else [],
         "proof": _proof(run),
         "hosts": [_host(run, host, now) for host in run.hosts],
         "tasks": [_task(run, placed, task, now) for task in run.tasks],

@@ -291,8 +291,9 @@ def test_when_it_started_and_what_its_time_went_into() -> None:
 
 
 def test_no_line_is_shown_twice() -> None:
-    shown = render.run(run_document(warnings=["disk is slow", "disk is slow"]), PLAIN)
+    shown = render.run(run_document(warnings=["disk is slow", "disk is slow"], hints=["do that"]), PLAIN)
     assert shown.count("disk is slow") == 1
+    assert shown.endswith("hint: do that")
 
 
 def test_who_was_stopped_by_us_has_no_signal() -> None:

@@ -192,6 +192,17 @@ def test_a_script_is_told_of_how_many_replicas_some_may_be_missing() -> None:
     assert "replicas_planned" not in runtime_options(plan)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("checkpoint", [None, CheckpointPlan("/shared", 3)])
+def test_only_tasks_that_can_survive_and_save_prepare_to_hand_over(
+    strategy: str, checkpoint: CheckpointPlan | None
+) -> None:
+    plan = replace(plan_of(W0, W1), strategy=strategy, checkpoint=checkpoint)
+    plan = replace(plan, restart=replace(plan.restart, rescue_s=30.0))
+    can = strategy == "multi_worker_mirrored" and checkpoint is not None
+    assert json.loads(runtime_options(plan)).get("rescue", False) == can
+
+
 @pytest.mark.parametrize(("keras", "expected"), [(2, "1"), (3, None), (None, None)])
 def test_only_keras_2_is_said_to_tensorflow(keras: int | None, expected: str | None) -> None:
     plan = replace(plan_of(W0, W1), options=Options(keras=keras))

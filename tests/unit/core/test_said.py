@@ -14,6 +14,7 @@ from orchestrator.core.phases.host_reports import RUN_CHARS_MAX, SAID_CHARS_MAX,
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import Progress
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
@@ -40,21 +41,20 @@ def test_a_sentence_is_noted_once(run: Run) -> None:
     assert second == [(NoteKind.SAID, "worker:0: three")]
 
 
-def test_what_cannot_be_rescued_is_a_warning_of_the_run_once(run: Run) -> None:
-    for generation in (0, 1):
-        told = TaskReport(
-            W0, 0, "running", pid=7, said=(("no-rescue", f"a dead worker {generation and 'costs'}"),)
-        )
-        run, _, _ = decide.step(run, HostReported(1.0, "a", (told, told)))
-    assert run.warnings == ("a dead worker 0", "a dead worker costs")
+def test_what_cannot_be_rescued_is_a_hint_until_it_can_be_and_no_warning(run: Run) -> None:
+    told = TaskReport(W0, 0, "running", pid=7, said=(("no-rescue", "a dead worker costs"),))
+    run, _, _ = decide.step(run, HostReported(1.0, "a", (told, told)))
+    assert (run.no_rescue, run.warnings) == ("a dead worker costs", ())
+    run, _, _ = decide.step(run, HostReported(2.0, "a", (replace(told, progress=Progress(rescues=True)),)))
+    assert not run.no_rescue
 
 
-def test_a_task_other_than_the_chief_makes_no_warning_of_the_run() -> None:
+def test_a_task_other_than_the_chief_makes_no_hint_of_the_run() -> None:
     two = in_phase(new_run("t-1", make_plan(["a", "b"], checkpoint=False), epoch=1, at=0.0), Phase.RUNNING)
     told = TaskReport(TaskId("worker", 1), 0, "running", pid=7, said=(("no-rescue", "all is lost"),))
     two, actions, _ = decide.step(two, HostReported(1.0, "b", (told,)))
     assert "worker:1: all is lost" in [one.message for one in actions if isinstance(one, Note)]
-    assert two.warnings == ()
+    assert (two.no_rescue, two.warnings) == ("", ())
 
 
 @pytest.mark.fault(57)

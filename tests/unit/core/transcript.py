@@ -386,6 +386,7 @@ class Transcript:
                 rescues=options.get("rescues") == "yes",
                 holds=Holds(*map(int, options["holds"].split("/"))) if "holds" in options else None,
             ),
+            said=(("no-rescue", options["no_rescue"].replace("_", " ")),) if "no_rescue" in options else (),
             exit=ended,
         )
 

@@ -171,7 +171,7 @@ def test_an_ended_run_says_why() -> None:
         "followers": 0,
     }
     assert shown["seed"] == {"global_step": 90, "source": "ckpt-90"}
-    assert shown["warnings"] == ["careful"]
+    assert (shown["warnings"], shown["hints"]) == (["careful"], [])
 
 
 def test_an_ended_run_says_what_was_proven_of_its_hosts() -> None:

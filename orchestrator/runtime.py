@@ -1,4 +1,4 @@
-"""The API for training scripts. It is cheap to import, and does nothing where the script runs without orch.
+"""The API for training scripts. It is cheap to import, and does nothing if the script runs without orch.
 
 from orchestrator import runtime
 runtime.report(step, loss=loss)        # for custom loops; `model.fit` reports by itself

@@ -19,7 +19,7 @@ JSON_BYTES_MAX = 256 << 20
 
 
 def write(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Write a file atomically. Raises OSError where the disk refuses; then the old file is as it was."""
+    """Write a file atomically. Raises OSError if the disk refuses; then the old file is as it was."""
     fresh = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
     try:
         fill(fresh, data, mode=mode, durable=durable)
@@ -31,7 +31,7 @@ def write(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) ->
 
 
 def write_json(path: str, value: Any, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Write a JSON value atomically. Raises OSError where the disk refuses; then the old file is as it was."""
+    """Write a JSON value atomically. Raises OSError if the disk refuses; then the old file is as it was."""
     import json
 
     write(path, json.dumps(value).encode(), mode=mode, durable=durable)
@@ -63,7 +63,7 @@ def read_object(*path: str) -> dict[str, Any] | None:
 
 
 def fill(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Write a file that nobody reads yet, so not atomically. Raises OSError where the disk refuses."""
+    """Write a file that nobody reads yet, so not atomically. Raises OSError if the disk refuses."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with open(handle, "wb") as file:
         file.write(data)
@@ -73,19 +73,19 @@ def fill(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> 
 
 
 def place(source: str, target: str, *, durable: bool = True) -> None:
-    """Rename a synced file or tree into its place. Raises OSError where the disk refuses."""
+    """Rename a synced file or tree into its place. Raises OSError if the disk refuses."""
     os.rename(source, target)
     if durable:
         sync_directory(os.path.dirname(target))
 
 
 def sync_directory(path: str) -> None:
-    """Sync a directory, which makes the renames in it durable. Raises OSError where the disk refuses."""
+    """Sync a directory, which makes the renames in it durable. Raises OSError if the disk refuses."""
     _sync(path or ".", os.O_DIRECTORY)
 
 
 def sync_tree(directory: str) -> None:
-    """Sync all files and directories below a directory, and itself. Raises OSError where the disk refuses."""
+    """Sync all files and directories below a directory, and itself. Raises OSError if the disk refuses."""
     for folder, _, names in os.walk(directory):
         for name in names:
             path = os.path.join(folder, name)

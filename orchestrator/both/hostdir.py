@@ -180,7 +180,7 @@ def is_run_id(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return `name`. Raises HostFault where it would leave its directory."""
+    """Return `name`. Raises HostFault if it would leave its directory."""
     if not is_run_id(name):
         raise HostFault("bad-order", f"not a run id: {name!r}")
     return name

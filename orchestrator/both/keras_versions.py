@@ -41,7 +41,7 @@ def unsupported(tf_class: str, versions: Mapping[str, str | None], legacy_keras:
     A missing Keras is a reason only if it was asked for, because a custom training loop needs none.
 
     Args:
-        tf_class: the name of TensorFlow's class for the strategy; empty where it has none.
+        tf_class: the name of TensorFlow's class for the strategy; empty if it has none.
         versions: of `tensorflow`, `keras` and `tf_keras`; None or absent where not installed.
         legacy_keras: whether TF_USE_LEGACY_KERAS is set.
     """

@@ -13,7 +13,7 @@ _PLACES = ("etc", "run", "usr/local/lib", "usr/lib")
 
 
 def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) -> str | None:
-    """Return a warning where the end of this login would kill our processes; None where not, or if unknown.
+    """Return a warning where the end of this login would kill our processes; None if not, or if unknown.
 
     Args:
         root: the directory of the machine's files.

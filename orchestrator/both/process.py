@@ -77,7 +77,7 @@ def alive(who: Identity) -> bool:
 
 
 def signal(who: Identity, number: int) -> bool:
-    """Send a signal to exactly that process. Return False where it is gone, or another process has its pid.
+    """Send a signal to exactly that process. Return False if it is gone, or another process has its pid.
 
     Raises:
         PermissionError: we may not signal the process.
@@ -108,7 +108,7 @@ def signal(who: Identity, number: int) -> bool:
 
 
 def state(who: Identity) -> str | None:
-    """Return the kernel's letter for the process's state (R, S, D, T …); None where it is gone.
+    """Return the kernel's letter for the process's state (R, S, D, T …); None if it is gone.
 
     Of a process whose main thread has ended it is that of another thread: D if one of them is in it.
     """
@@ -122,7 +122,7 @@ def state(who: Identity) -> str | None:
 
 
 def wait_channel(pid: int) -> str | None:
-    """Return the kernel's function in which the process waits uninterruptibly; None where that cannot be seen."""
+    """Return the kernel's function in which the process waits uninterruptibly; None if that cannot be seen."""
     for thread in _threads(pid):
         if thread.state == "D":
             try:
@@ -136,7 +136,7 @@ def wait_channel(pid: int) -> str | None:
 
 
 def command(pid: int) -> str:
-    """Return the name of the process's program, as the kernel knows it; empty where it is gone."""
+    """Return the name of the process's program, as the kernel knows it; empty if it is gone."""
     try:
         with open(f"/proc/{pid}/comm", errors="replace") as file:
             return file.read().strip()
@@ -253,7 +253,7 @@ def load_prctl() -> bool:
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this fresh child once the parent's *thread* that forked it ends.
 
-    `load_prctl` must have been called before the fork. Raises ProcessLookupError where the parent is gone already.
+    `load_prctl` must have been called before the fork. Raises ProcessLookupError if the parent is gone already.
     """
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
@@ -262,7 +262,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def become_subreaper() -> bool:
-    """Let orphans below us become our children and not those of process 1. Return False where the host cannot."""
+    """Let orphans below us become our children and not those of process 1. Return False if the host cannot."""
     return load_prctl() and _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
@@ -301,7 +301,7 @@ def _threads(pid: int) -> list[Stat]:
 
 
 def stat_of(pid: int, path: str | None = None) -> Stat | None:
-    """Return /proc's `stat` of a process, or of the thread whose file is `path`. None where it is gone."""
+    """Return /proc's `stat` of a process, or of the thread whose file is `path`. None if it is gone."""
     try:
         with open(path or f"/proc/{pid}/stat", "rb", buffering=0) as file:
             # The process chooses the name in parentheses, which may itself hold spaces and parentheses.
@@ -311,7 +311,7 @@ def stat_of(pid: int, path: str | None = None) -> Stat | None:
 
 
 def _environ(pid: int, uid: int, *, having: bytes) -> dict[bytes, bytes]:
-    """Return the environment that a process was started with; empty where it lacks `having`, or is another user's.
+    """Return the environment that a process was started with; empty if it lacks `having`, or is another user's.
 
     Every process of the host is asked, and few have any of our text, so the others are not parsed.
     """

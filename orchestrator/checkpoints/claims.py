@@ -129,7 +129,7 @@ def stamp(root: str, claim: Claim, host_dir: str) -> None:
 
 
 def stamped(root: str) -> Stamp | None:
-    """Return whose the directory is, and how long ago that was last true; None where no run saves into it."""
+    """Return whose the directory is, and how long ago that was last true; None if no run saves into it."""
     path = stamp_path(root)
     content = durable.read_object(path)
     claimed = claimed_of(content)

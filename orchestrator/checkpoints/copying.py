@@ -73,7 +73,7 @@ def copy_link(path: str, source: str, target: str) -> None:
 
 
 def copy(source: str, target: str) -> dict[str, Any]:
-    """Copy a seeded directory to `target`, a task's own checkpoint directory. Do nothing where that was done before."""
+    """Copy a seeded directory to `target`, a task's own checkpoint directory. Do nothing if that was done before."""
     if os.path.exists(os.path.join(target, MARKER)):
         return {"files": 0, "bytes": 0}
     try:

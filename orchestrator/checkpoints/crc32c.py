@@ -49,7 +49,7 @@ def _extend() -> Callable[[int, bytes, int], int] | None:
 
 
 def library() -> Callable[[int, bytes, int], int] | None:
-    """Load the C library, and return its `crc32c_extend`; None where it is not there or is not for this machine.
+    """Load the C library, and return its `crc32c_extend`; None if it is not there or is not for this machine.
 
     It is loaded from memory, since an archive is no file system and a host's home may be mounted `noexec`.
     """

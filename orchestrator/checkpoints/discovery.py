@@ -182,7 +182,7 @@ def _all_below(directory: str, contents: Contents) -> list[str]:
 
 
 def _of_step_folder(folder: str, contents: Contents, *, is_root: bool) -> Unit | None:
-    """All that lies in it, as one unit; None where it is empty, or where TensorFlow or Keras wrote what is in it."""
+    """All that lies in it, as one unit; None if it is empty, or where TensorFlow or Keras wrote what is in it."""
     inside = Contents(contents.top)
     paths = _all_below(folder, inside)
     arrays: list[str] = []

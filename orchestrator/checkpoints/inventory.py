@@ -231,7 +231,7 @@ def rollback(root: str, what: str) -> dict[str, Any]:
 
 
 def _check_can_be_target(root: str, entry: Entry) -> None:
-    """Raise SeedError where the mark of a rollback could not identify the checkpoint."""
+    """Raise SeedError if the mark of a rollback could not identify the checkpoint."""
     if entry.chapter.generation is None:
         raise SeedError(
             "no-generation",

@@ -71,7 +71,7 @@ def _check_commit(directory: str) -> None:
 
 
 def _folders(directory: str) -> list[tuple[str, list[str]]]:
-    """Every directory with its files. OSError where one cannot be read: `os.walk` alone would pass it over."""
+    """Every directory with its files. Raises OSError if one cannot be read: `os.walk` alone would pass it over."""
 
     def fail(error: OSError) -> None:
         raise error

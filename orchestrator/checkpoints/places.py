@@ -114,7 +114,7 @@ def marker_of(directory: str) -> dict[str, Any] | None:
 
 
 def write_json(path: str, value: dict[str, Any]) -> None:
-    """Write a JSON object into the directory, which other users may share. Raises OSError where the disk refuses."""
+    """Write a JSON object into the directory, which other users may share. Raises OSError if the disk refuses."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     durable.write_json(path, value, mode=0o666)
 

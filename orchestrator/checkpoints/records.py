@@ -28,9 +28,9 @@ class Records:
         self._fresh: dict[str, Any] = {}
 
     def find(self, unit: Unit) -> dict[str, Any] | None:
-        """Return the record `{"at", "global_step", "why"}` of a unit; `why` is None where it read whole.
+        """Return the record `{"at", "global_step", "why"}` of a unit; `why` is None if it read whole.
 
-        Returns None where the unit was never read, or has changed since.
+        Returns None if the unit was never read, or has changed since.
         """
         record = self._known.get(self._name(unit))
         return (

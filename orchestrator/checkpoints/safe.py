@@ -242,7 +242,7 @@ def _paths(directory: str) -> Iterator[str]:
 
 
 def _sum(path: str, offset: int, length: int, rooms: SimpleQueue[memoryview]) -> str:
-    """Return the SHA-256 of a chunk. Raises Torn where the file has become shorter."""
+    """Return the SHA-256 of a chunk. Raises Torn if the file has become shorter."""
     from hashlib import sha256
 
     summed, room = sha256(), rooms.get()

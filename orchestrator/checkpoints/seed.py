@@ -155,7 +155,7 @@ def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any
 def _build(
     root: str, chapters: list[Chapter], building: str, rejected: list[dict[str, str]], need: Need
 ) -> Unit | None:
-    """Fill `building` from the newest generation that reads whole. Return None where there never was a checkpoint.
+    """Fill `building` from the newest generation that reads whole. Return None if there never was a checkpoint.
 
     Raises:
         SeedError: there are checkpoints, and none reads whole.

@@ -9,7 +9,7 @@ _OTHER_NAMES = ("global_step", "global_step:0", "_global_step", "step", "_step",
 
 
 def choose_step(integers: dict[str, int]) -> int | None:
-    """Return the one that counts the optimizer's steps; None where there is none.
+    """Return the one that counts the optimizer's steps; None if there is none.
 
     Args:
         integers: a checkpoint's integer scalars by name; `/` stands between the parts of a name.

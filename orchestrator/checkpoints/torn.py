@@ -34,7 +34,7 @@ class NotUnderstood(Exception):
 
 
 def opened(path: str) -> IO[bytes]:
-    """Open a file of a checkpoint. Torn where that fails."""
+    """Open a file of a checkpoint. Torn if that fails."""
     try:
         return open(path, "rb")
     except OSError as e:

@@ -156,7 +156,7 @@ class Unit:
         return is_fresh
 
     def age_s(self, beside: str) -> float | None:
-        """Return how long ago it was written last, by the clock of `beside` as for `settle`; None where it has none."""
+        """Return how long ago it was written last, by the clock of `beside` as for `settle`; None if it has none."""
         try:
             os.makedirs(beside, exist_ok=True)
             os.utime(beside)
@@ -174,13 +174,13 @@ class Unit:
         return self.rank, not self.name.endswith(".bkp"), self.saved_at, step
 
     def glance(self) -> None:
-        """Look at sizes and structure. Torn where it cannot be whole."""
+        """Look at sizes and structure. Torn if it cannot be whole."""
         if self.problem:
             raise Torn(self.problem)
         self._each(lambda reader: reader.glance)
 
     def read(self) -> None:
-        """Read every tensor, and learn the global step. Torn where one does not read."""
+        """Read every tensor, and learn the global step. Torn if one does not read."""
         self.glance()
         self._know_step(self._each(lambda reader: reader.read))
 

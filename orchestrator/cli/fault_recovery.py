@@ -30,9 +30,9 @@ class Outcome:
     """The run's step when the fault was injected."""
     recovered: bool
     noticed_s: float | None
-    """Until the first event that it caused; None where there was none."""
+    """Until the first event that it caused; None if there was none."""
     again_s: float | None
-    """Until the first step of the restarted tasks; 0 where training never stopped, None where it did not resume."""
+    """Until the first step of the restarted tasks; 0 where training never stopped, None if it did not resume."""
     lost: int | None
     """Steps that had to be trained again."""
     done: str
@@ -117,7 +117,7 @@ def _trains(run: Mapping[str, Any], within_s: float) -> bool:
 
 
 def _measured(seen: Outcome, client: Client, run: Mapping[str, Any], after: int) -> Outcome:
-    """Add the steps that all restarts since then lost (None where one is unknown), and what was rescued.
+    """Add the steps that all restarts since then lost (None if one is unknown), and what was rescued.
 
     They are taken from the run's events: the last status before the fault may be older than the last step.
     """

@@ -142,7 +142,7 @@ def _answers(session: Session) -> bool:
 
 
 def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
-    """Raise Refused where a coordinator of this program cannot replace the running one."""
+    """Raise Refused if a coordinator of this program cannot replace the running one."""
     untouched = f"; the running coordinator (pid {old.get('pid')}) is unchanged" if old else ""
     theirs = (old or {}).get("state_dir")
     if theirs is not None and theirs != session.paths.state_dir:

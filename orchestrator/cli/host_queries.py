@@ -57,7 +57,7 @@ def confirm(session: Session, question: str, *, word: str = "") -> bool:
 
 
 def must_confirm(session: Session, question: str, *, otherwise: str) -> None:
-    """Ask before something is done that --yes does without asking. Raises Refused where nobody says yes."""
+    """Ask before something is done that --yes does without asking. Raises Refused if nobody says yes."""
     if not is_interactive(session):
         raise Refused(f"no terminal to confirm on; {otherwise}", hint="add --yes")
     if not confirm(session, question):

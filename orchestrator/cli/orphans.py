@@ -92,7 +92,7 @@ class Known:
 
 
 def known(session: Session) -> Known:
-    """Read the journal. Raises Refused where it cannot be read: its runs would look like orphans."""
+    """Read the journal. Raises Refused if it cannot be read: its runs would look like orphans."""
     from orchestrator.head.journal.reading import peek
 
     path = session.paths.journal
@@ -195,7 +195,7 @@ def _measure(directory: str) -> tuple[int, float]:
 
 
 def remove_here(session: Session, item: Item) -> str | None:
-    """Remove an item of the state directory. Return why that failed; None where it did not."""
+    """Remove an item of the state directory. Return why that failed; None if it did not."""
     state_dir = session.paths.state_dir
     run = _runs_by_store(state_dir, known(session)).get(item.path)
     if run is not None and not run.phase.is_terminal:

@@ -100,7 +100,7 @@ def complete_host(
     param: click.Parameter,  # noqa: ARG001 (click's signature)
     incomplete: str,
 ) -> list[str]:
-    """Complete the hosts of active runs. None where no coordinator answers at once."""
+    """Complete the hosts of active runs. None if no coordinator answers at once."""
     runs = [run for run in _runs_now(ctx) or [] if is_active(run)]
     return sorted({name for run in runs for name in hosts_of(run) if name.startswith(incomplete)})
 
@@ -110,7 +110,7 @@ def complete_task(
     param: click.Parameter,  # noqa: ARG001 (click's signature)
     incomplete: str,
 ) -> list[str]:
-    """Complete the tasks of active runs. None where no coordinator answers at once."""
+    """Complete the tasks of active runs. None if no coordinator answers at once."""
     tasks = [str(task["task"]) for run in _runs_now(ctx) or [] if is_active(run) for task in run["tasks"]]
     return [name for name in dict.fromkeys(tasks) if name.startswith(incomplete)]
 

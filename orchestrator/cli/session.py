@@ -38,7 +38,7 @@ class Paint:
 class StdoutClosed(Exception):
     """Data cannot be written to stdout. Not an OSError: click would end the process with 1 and no message.
 
-    `reason` is None where the reader has gone (`orch logs | head`), else why the write failed.
+    `reason` is None if the reader has gone (`orch logs | head`), else why the write failed.
     """
 
     def __init__(self, reason: str | None = None) -> None:
@@ -60,12 +60,12 @@ class Session(Environment):
 
     @property
     def width(self) -> int | None:
-        """The columns of the terminal behind stdout; None where it is no terminal."""
+        """The columns of the terminal behind stdout; None if it is no terminal."""
         return _columns(self.out)
 
     @property
     def width_err(self) -> int | None:
-        """The columns of the terminal behind stderr; None where it is no terminal."""
+        """The columns of the terminal behind stderr; None if it is no terminal."""
         return _columns(self.err)
 
     @staticmethod
@@ -74,7 +74,7 @@ class Session(Environment):
         return Session(sys.stdout, sys.stderr, os.environ)
 
     def put(self, text: str) -> None:
-        """Write data to stdout. Raises StdoutClosed where that fails."""
+        """Write data to stdout. Raises StdoutClosed if that fails."""
         try:
             _write(self.out, text)
         except BrokenPipeError:

@@ -76,7 +76,7 @@ def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tupl
 
 
 def _end(ask: Asker, plan: Plan, owner: Owner, driven: Sequence[tuple[HostPlan, Driven]]) -> None:
-    """Fence off these runs and kill them. Raises Refused where that fails."""
+    """Fence off these runs and kill them. Raises Refused if that fails."""
     from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD
     from orchestrator.head.links import requests as orders
 

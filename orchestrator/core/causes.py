@@ -62,7 +62,7 @@ class Row:
     may_want_room: bool = False
     """Where the disk of the checkpoint directory is full, the script died of that, and the run waits for room."""
     reported_as: str = ""
-    """What a shim's exit record calls it; empty where no shim says it."""
+    """What a shim's exit record calls it; empty if no shim says it."""
     how: str = ""
     """How a task ended, after its name. Braces: `said`, `signal`, `code`. Empty: by its exit code or signal."""
     means: str = ""

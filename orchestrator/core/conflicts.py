@@ -32,7 +32,7 @@ WAY_BACK = (
 def refuse_start(
     plan: Plan, runs: Iterable[Run], set_aside: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Raise Refused where a run of this plan would share a name, a checkpoint directory or a GPU with an active one.
+    """Raise Refused if a run of this plan would share a name, a checkpoint directory or a GPU with an active one.
 
     Two of one name would share a checkpoint directory; two on one GPU would fail for want of memory.
 
@@ -80,7 +80,7 @@ def refuse_start(
 
 
 def refuse_scratch(run: Run, *, from_scratch: bool) -> None:
-    """Raise Refused where an active run is to start from scratch.
+    """Raise Refused if an active run is to start from scratch.
 
     A repeated request that is not yet done is accepted.
     """
@@ -105,7 +105,7 @@ def of_others(
 
     Args:
         plan: what is to begin.
-        run_id: its id; None where it has none yet.
+        run_id: its id; None if it has none yet.
         owner: who asks.
         driven: the runs that the hosts report.
         is_known: whether the own journal has the run of this id.
@@ -123,7 +123,7 @@ def of_others(
 
 
 def driven(plan: Plan, others: Sequence[Driven], owner: Owner | None) -> Problem | None:
-    """Return why a run must not begin beside those runs of others; None where there are none."""
+    """Return why a run must not begin beside those runs of others; None if there are none."""
     if not others:
         return None
     first = others[0]
@@ -149,7 +149,7 @@ def driven(plan: Plan, others: Sequence[Driven], owner: Owner | None) -> Problem
 
 
 def refuse_rollback(run: Run, others: Iterable[Run], *, restart: bool) -> None:
-    """Raise Refused where the rollback would change the directory of a gang that the user has not allowed to stop."""
+    """Raise Refused if the rollback would change the directory of a gang that the user has not allowed to stop."""
     if not run.phase.is_terminal and not restart:
         raise Refused(
             f"{run.run_id} is active",
@@ -167,7 +167,7 @@ def refuse_rollback(run: Run, others: Iterable[Run], *, restart: bool) -> None:
 
 
 def _shared_checkpoints(plan: Plan, other: Plan) -> str | None:
-    """Return the directory into which both save; None where they do not."""
+    """Return the directory into which both save; None if they do not."""
     place = saves_where(plan)
     return place[1] if place is not None and place == saves_where(other) else None
 

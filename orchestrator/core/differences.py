@@ -14,7 +14,7 @@ from orchestrator.core.words import duration, listed
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The old and the new value of one key of the spec; None where the key is missing or empty."""
+    """The old and the new value of one key of the spec; None if the key is missing or empty."""
 
     key: str
     old: str | None

@@ -33,7 +33,7 @@ class Downtime:
     """When all its tasks had joined, and the checkpoint was in place."""
 
     def entering(self, phase: Phase, at: Instant) -> Downtime | None:
-        """Return the downtime after the run enters that phase; None where the run ends."""
+        """Return the downtime after the run enters that phase; None if the run ends."""
         match phase:
             case Phase.BACKOFF:
                 return replace(self, ended_at=self.ended_at if self.ended_at is not None else at)
@@ -96,11 +96,11 @@ class Cost:
     started_s: float
     """Until all its tasks had joined, and the checkpoint was in place."""
     restored_s: float | None
-    """Until training began, with what was restored; None where the script does not show that: then in the next one."""
+    """Until training began, with what was restored; None if the script does not show that: then in the next one."""
     first_step_s: float
     """Until the first new step."""
     steps_lost: int | None
-    """How many steps are trained a second time; None where that cannot be told."""
+    """How many steps are trained a second time; None if that cannot be told."""
     lost_s: float | None
     """How long those took, at the pace before the failure."""
 

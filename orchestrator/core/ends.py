@@ -54,7 +54,7 @@ class Follower:
     task: TaskId
     host: str
     after_s: float | None = None
-    """After the first, by the hosts' clocks; None where that is not known."""
+    """After the first, by the hosts' clocks; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class FirstCause:
     followers: int = 0
     host: str | None = None
     exit_code: int | None = None
-    """Of the task's own end; None where it ended by a signal, or by our hand, or has not ended."""
+    """Of the task's own end; None if it ended by a signal, or by our hand, or has not ended."""
     signal: int | None = None
     global_step: int | None = None
     ended_time: float | None = None
@@ -85,7 +85,7 @@ class FirstCause:
     stopped: int = 0
     """How many tasks were stopped because of it."""
     rescued: str = ""
-    """What a survivor has handed over, or why nothing was; empty where none was asked to."""
+    """What a survivor has handed over, or why nothing was; empty if none was asked to."""
     done: str = ""
     """What was done: started again, from where; or given up, and why."""
     cost: str = ""

@@ -159,7 +159,7 @@ class SeedProgressed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointVerified:
-    """The newest checkpoint of the generation was read; `path` is empty where there is none yet."""
+    """The newest checkpoint of the generation was read; `path` is empty if there is none yet."""
 
     at: Instant
     generation: int
@@ -243,7 +243,7 @@ class DrainRequested:
     why: str = ""
     """Why, where it is not the user who wants it."""
     gone: str = ""
-    """When the user said that the host is gone for good, for people; empty where nobody did."""
+    """When the user said that the host is gone for good, for people; empty if nobody did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class RolledBack:
     """The generations that count no more."""
     verified: bool = True
     why: str = ""
-    """What GoBack was for; empty where a person has asked."""
+    """What GoBack was for; empty if a person has asked."""
 
 
 @dataclass(frozen=True, slots=True)

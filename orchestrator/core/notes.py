@@ -303,7 +303,7 @@ _BY_NAME = {kind.value: kind for kind in NoteKind}
 
 
 def kind_of(name: object) -> NoteKind | None:
-    """Return the kind of that name; None where this version of orch does not know it."""
+    """Return the kind of that name; None if this version of orch does not know it."""
     return _BY_NAME.get(name) if isinstance(name, str) else None
 
 

@@ -47,7 +47,7 @@ class TaskId:
 
     @staticmethod
     def parse(text: str) -> TaskId:
-        """`worker:3` to a TaskId. ValueError where it is none."""
+        """`worker:3` to a TaskId. Raises ValueError if it is none."""
         type_, _, index = text.partition(":")
         if type_ not in TASK_TYPES or not index.isdecimal():
             raise ValueError(f"not a task: {text!r}; a task reads like worker:3")
@@ -210,7 +210,7 @@ class Options:
     on_shrink: str = "ignore"
     """With fewer replicas than planned: `hold_batch`, `scale_lr`, or `ignore`."""
     replicas_planned: int | None = None
-    """How many there are while none is left out; None where none may be."""
+    """How many there are while none is left out; None if none may be."""
     prove: Prove | None = None
     """The script's first steps are recorded, and it ends then."""
 
@@ -298,11 +298,11 @@ class Plan:
             )
 
     def host(self, name: str) -> HostPlan:
-        """Return the host of that name; KeyError where there is none."""
+        """Return the host of that name; KeyError if there is none."""
         return cast("Roster[str, HostPlan]", self.hosts).named(name)
 
     def task(self, id: TaskId) -> TaskPlan:
-        """Return the task of that id; KeyError where there is none."""
+        """Return the task of that id; KeyError if there is none."""
         return cast("Roster[TaskId, TaskPlan]", self.tasks).named(id)
 
     @property

@@ -37,7 +37,7 @@ def replace(value: _T, /, **changes: Any) -> _T:
 
 @cache
 def _shape(kind: type[Any]) -> tuple[Callable[[Any], tuple[Any, ...]] | None, dict[str, int]]:
-    """Return what reads all fields of a type in their order, and the place of each; None where places do not do."""
+    """Return what reads all fields of a type in their order, and the place of each; None if places do not do."""
     fields = dataclasses.fields(kind)
     if len(fields) < 2 or any(field.kw_only or not field.init for field in fields):
         return None, {}

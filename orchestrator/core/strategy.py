@@ -50,7 +50,7 @@ class Strategy:
     needs_runtime: bool = False
     """The runtime does for it what nobody else would: it cannot be off."""
     runtime_module: str = ""
-    """The module of `task/` whose PART helps its processes; empty where none does."""
+    """The module of `task/` whose PART helps its processes; empty if none does."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of every task, under the user's own."""
     without_gpus: frozenset[str] = frozenset()

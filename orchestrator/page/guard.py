@@ -107,7 +107,7 @@ class Tickets:
         return ticket
 
     def redeem(self, ticket: str) -> tuple[str, Mapping[str, str]]:
-        """Return the run and the query of this ticket. UsageError where it is not valid any more."""
+        """Return the run and the query of this ticket. Raises UsageError if it is not valid any more."""
         until, run_id, query = self._open.pop(ticket, (0.0, "", {}))
         if self._now() >= until:
             raise UsageError(

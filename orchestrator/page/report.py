@@ -29,7 +29,7 @@ _POLICY = (
 
 
 def report(paths: Paths, name: str | None, other: str | None = None) -> tuple[str, str]:
-    """Return the id of a run (None: the newest) and the text of its file. UsageError where there is no such run.
+    """Return the id of a run (None: the newest) and the text of its file. Raises UsageError if there is no such run.
 
     `other`: a second run, to compare it with; all of it is in the file too.
     """

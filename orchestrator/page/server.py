@@ -191,7 +191,7 @@ def application(
 
 
 def listen(port: int) -> socket.socket:
-    """Bind to loopback. Refused where another program has the port."""
+    """Bind to loopback. Refused if another program has the port."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -76,7 +76,7 @@ class Source:
             return None
 
     def run_id(self, name: str) -> str:
-        """Return the id of a run by its id or its name: the newest. UsageError where there is none."""
+        """Return the id of a run by its id or its name: the newest. Raises UsageError if there is none."""
         matching = [run["run_id"] for run in self.runs()["runs"] if name in (run["run_id"], run["name"])]
         if not matching:
             raise UsageError(f"there is no run {name!r}")

@@ -79,7 +79,7 @@ def path_of(what: str) -> AfterValidator:
 
 
 def some() -> AfterValidator:
-    """Return a check that a list is not empty. It reports nothing where items of the list are wrong already."""
+    """Return a check that a list is not empty. It reports nothing if items of the list are wrong already."""
 
     def check(value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:

@@ -73,6 +73,6 @@ def closest(word: object, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return a question whether the closest known word was meant; empty where no word is close."""
+    """Return a question whether the closest known word was meant; empty if no word is close."""
     meant = closest(word, known)
     return f"; did you mean `{meant}`?" if meant else ""

@@ -54,7 +54,7 @@ class Node:
         return self.value
 
     def child(self, step: str | int) -> Node | None:
-        """Return the value under a key or at a list position; None where there is none."""
+        """Return the value under a key or at a list position; None if there is none."""
         if isinstance(self.value, dict) and isinstance(step, str):
             return self.value.get(step)
         if isinstance(self.value, list) and isinstance(step, int) and step < len(self.value):
@@ -63,7 +63,7 @@ class Node:
         return None
 
     def find(self, loc: Loc) -> Node | None:
-        """Return the value at a place; None where there is none."""
+        """Return the value at a place; None if there is none."""
         node: Node | None = self
         for step in loc:
             node = node.child(step) if node else None

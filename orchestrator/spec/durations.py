@@ -13,7 +13,7 @@ PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,6})? ?(ms|s|m|h|d)?$"
 
 
 def parse_duration(written: object) -> float:
-    """Return a duration in seconds. Raises ValueError where it is no duration.
+    """Return a duration in seconds. Raises ValueError if it is no duration.
 
     >>> parse_duration("1.5m"), parse_duration("250ms"), parse_duration(3)
     (90.0, 0.25, 3.0)

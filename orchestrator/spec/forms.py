@@ -200,7 +200,7 @@ def _argument(value: str) -> str:
 
 
 def env_name_diagnostic(name: str) -> str | None:
-    """Return why a name cannot be set in `env` or `secrets`; None where it can."""
+    """Return why a name cannot be set in `env` or `secrets`; None if it can."""
     if not _ENV_NAME.fullmatch(name):
         return (
             "not a name for an environment variable: letters, digits and _ only, not beginning with a digit"

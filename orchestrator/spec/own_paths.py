@@ -87,7 +87,7 @@ def _name_of(function: ast.expr) -> str | None:
 
 
 def _literal(node: ast.expr | None, names: dict[str, ast.expr], depth: int = 0) -> str | None:
-    """Return the path, with `{…}` for parts that are computed; None where its beginning is not literal."""
+    """Return the path, with `{…}` for parts that are computed; None if its beginning is not literal."""
     if depth > 8:
         return None  # a name that is assigned from itself
     match node:
@@ -109,7 +109,7 @@ def _literal(node: ast.expr | None, names: dict[str, ast.expr], depth: int = 0) 
 
 
 def as_module(path: str, workdir: str) -> tuple[int, str, int] | None:
-    """Return how a script that imports from its own package in any case is run; None where it imports nothing so.
+    """Return how a script that imports from its own package in any case is run; None if it imports nothing so.
 
     The line of its import, the module that it is, and from how many folders above the working directory.
     """
@@ -156,7 +156,7 @@ _RUN_BY_PYTHON = (".pyc", ".pyz", ".zip")
 
 
 def why_not_python(path: str, *, runtime: bool) -> str | None:
-    """Return why the file cannot be the script, and the way out, after its name; None where it may be Python.
+    """Return why the file cannot be the script, and the way out, after its name; None if it may be Python.
 
     A notebook is JSON, and JSON is a Python literal: Python evaluates it, does nothing, and ends with 0. Source
     that this Python cannot parse may be of the hosts' version, and otherwise fails there with its line.

@@ -188,7 +188,7 @@ def wish_of(path: str | Path, plan: Plan) -> Wish:
 
 
 def pod_wishes_of(path: str | Path) -> PodWishes:
-    """Return the request to Kubernetes. Raises SpecError where the file names no image."""
+    """Return the request to Kubernetes. Raises SpecError if the file names no image."""
     asked = load_spec(path).kubernetes or Kubernetes()
     if asked.image is None:
         raise SpecError(

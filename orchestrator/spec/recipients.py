@@ -47,7 +47,7 @@ def services(urls: list[str]) -> tuple[str, ...]:
 
 
 def refusal(url: str) -> str | None:
-    """Return why nothing could be sent there, without the URL; None where it can."""
+    """Return why nothing could be sent there, without the URL; None if it can."""
     if not url.isprintable() or len(url) > URL_MAX or not _SERVICE.match(url):
         return "must be a URL such as ntfy://TOPIC or slack://…; what is there is not shown, for it may be secret"
     try:

@@ -32,7 +32,7 @@ class Wish:
 
 
 def why_not(option: str) -> str | None:
-    """Return why this cannot be an option of sbatch here; None where it can."""
+    """Return why this cannot be an option of sbatch here; None if it can."""
     if not _OPTION.fullmatch(option):
         return "is written as --name or --name=value, without spaces and quotes"
     name = option[2:].partition("=")[0]

@@ -51,7 +51,7 @@ class Environment:
 
 
 def environment(spec: ClusterSpec, base_dir: Path) -> Environment | None:
-    """Return the environment of a spec; None where it names none. Raises ValueError, as `read` does."""
+    """Return the environment of a spec; None if it names none. Raises ValueError, as `read` does."""
     asked = spec.setup
     if asked is None:
         return None

@@ -14,7 +14,7 @@ PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,6})? ?(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)?$"
 
 
 def parse_size(written: object) -> int:
-    """Return a size in bytes. Raises ValueError where it is no size.
+    """Return a size in bytes. Raises ValueError if it is no size.
 
     >>> parse_size("1.5GB"), parse_size("2MiB"), parse_size(3)
     (1500000000, 2097152, 3)

@@ -43,7 +43,7 @@ class Progress:
         self.has_stepped = False
         """Whether a step was made, and not only told from which one the training goes on."""
         self.total: Any = None
-        """The step at which the training ends; None where nobody has said so."""
+        """The step at which the training ends; None if nobody has said so."""
         self.epochs: int | None = None
         self.saving: Saving | None = None
         """How often it saves; sent with each step once it is decided."""

@@ -52,7 +52,7 @@ where it is remembered."""
 
 
 class Stages:
-    """The stage of this process; null where it is unknown, as in a loop of the script's own before its first report,
+    """The stage of this process; null if it is unknown, as in a loop of the script's own before its first report,
     in a task that only serves, or after a fit."""
 
     def __init__(self, link: Link, progress: Progress) -> None:

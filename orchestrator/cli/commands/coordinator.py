@@ -84,7 +84,7 @@ def stop(session: Session) -> int:
 
 
 def stop_coordinator(session: Session) -> None:
-    """Stop the coordinator, and wait for its end. Raises CoordinatorUnreachable where none is running."""
+    """Stop the coordinator, and wait for its end. Raises CoordinatorUnreachable if none is running."""
     from orchestrator.cli.handover import end_coordinator
 
     client = session.client()
@@ -111,7 +111,7 @@ def stop_coordinator(session: Session) -> None:
 def restart(session: Session, timeout: float, as_json: bool) -> int:
     """Replace the coordinator by one of this orch's version. The tasks keep running.
 
-    Refused where this version cannot read the journal; the old coordinator then keeps running. Once the new one waits
+    Refused if this version cannot read the journal; the old coordinator then keeps running. Once the new one waits
     for the journal, the handover no longer needs this command. Exit code 4 where a host has not reported in time; its
     tasks are not restarted for that.
     """

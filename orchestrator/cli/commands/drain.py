@@ -105,7 +105,7 @@ def command(
     no spare has room and replicas_min does not allow fewer workers. `orch undrain HOST` lets it take tasks again.
 
     With --gone, for a host that does not answer: every run that has it, ended ones too, takes your word that nothing of
-    the run lives there. Refused where the host answers. If it does come back, what is left on it is ended.
+    the run lives there. Refused if the host answers. If it does come back, what is left on it is ended.
     """
     if gone:
         documents = give_up(name or old_name, host, session)

@@ -24,7 +24,7 @@ def command() -> None:
 
 
 def recipients(file: str | None, session: Session) -> tuple[str, list[str]]:
-    """Return the file of the recipients, and their URLs. Raises SpecError, and UsageError where there are none."""
+    """Return the file of the recipients, and their URLs. Raises SpecError, and UsageError if there are none."""
     from orchestrator.spec.own_notify import load_own
     from orchestrator.spec.plan import load_recipients
 

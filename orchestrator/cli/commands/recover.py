@@ -55,7 +55,7 @@ class Loss:
     """What of the journal is lost, and what is not."""
 
     trouble: str | None = None
-    """What is wrong with the journal as a whole; None where it can be written."""
+    """What is wrong with the journal as a whole; None if it can be written."""
     known: Mapping[str, str] = field(default_factory=dict)
     """The phases of the runs that it holds: they are not rebuilt."""
     set_aside: tuple[Unreadable, ...] = ()
@@ -63,7 +63,7 @@ class Loss:
 
 
 def check_lost(session: Session) -> Loss:
-    """Return what of the journal is lost. Raises Refused where nothing is."""
+    """Return what of the journal is lost. Raises Refused if nothing is."""
     from orchestrator.head.journal.reading import peek
 
     try:
@@ -164,7 +164,7 @@ def choose(
 
     Args:
         search: The answers of the hosts.
-        take_over: Runs to adopt even where another coordinator drives them. UsageError where one was not found.
+        take_over: Runs to adopt even where another coordinator drives them. Raises UsageError if one was not found.
         known: The phases of the runs that the journal holds. They are shown only where a task of them is alive.
     """
     unknown = [run_id for run_id in take_over if run_id not in search.runs]

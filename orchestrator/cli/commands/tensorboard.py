@@ -85,7 +85,7 @@ def _say_nothing_found(fetched: dict[str, Any], chosen: dict[str, Any], session:
 
 
 def _tensorboard() -> list[str]:
-    """Return TensorBoard's command. Raises OrchestratorError where it is not installed."""
+    """Return TensorBoard's command. Raises OrchestratorError if it is not installed."""
     from importlib.util import find_spec
     from shutil import which
 

@@ -53,7 +53,7 @@ class Scanned:
     error: HostError | None = None
 
     def refusal(self, *, replace: bool) -> HostError | None:
-        """Return why the keys of this host are refused, whatever the user confirms; None where they are not."""
+        """Return why the keys of this host are refused, whatever the user confirms; None if they are not."""
         for key in self.keys:
             if key.error is not None and not (replace and key.replaceable):
                 return key.error
@@ -126,7 +126,7 @@ def scan(
 
 
 class Counter:
-    """The line of a terminal that says how many hosts have answered; nothing where stderr is none, or hosts are few."""
+    """The line of a terminal that says how many hosts have answered; nothing if stderr is none, or hosts are few."""
 
     def __init__(self, session: Session, hosts: int) -> None:
         self._session = session

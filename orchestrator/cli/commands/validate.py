@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of one file; `error` is None where it is valid."""
+    """The result of one file; `error` is None if it is valid."""
 
     file: str
     error: SpecError | None

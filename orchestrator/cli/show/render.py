@@ -103,7 +103,7 @@ def headline(run: Document, paint: Paint) -> str:
 
 
 def bottleneck_line(run: Document) -> str:
-    """Return what limits the run now, for how long, and what to do; empty where nothing is known."""
+    """Return what limits the run now, for how long, and what to do; empty if nothing is known."""
     limit = run.get("bottleneck")
     if not limit or not is_active(run):
         return ""
@@ -129,7 +129,7 @@ def times_line(run: Document) -> str:
 
 
 def gpu_hours(account: Document | None) -> str:
-    """Return how many GPU-hours were trained again; empty where that is none, or not known.
+    """Return how many GPU-hours were trained again; empty if that is none, or not known.
 
     >>> gpu_hours({"lost_gpu_hours": 1.42}), gpu_hours({"lost_gpu_hours": 0.0})
     (', 1.4 GPU-hours lost', '')
@@ -139,7 +139,7 @@ def gpu_hours(account: Document | None) -> str:
 
 
 def goodput(run: Document) -> float | None:
-    """Return which share of its time the run has kept; None where that is not known."""
+    """Return which share of its time the run has kept; None if that is not known."""
     value = run.get("goodput")
     return value if isinstance(value, (int, float)) else None
 
@@ -150,7 +150,7 @@ def title(run: Document) -> str:
 
 
 def standby_line(standby: Document | None) -> str:
-    """Return `standby: generation 3 is ready, 2 tasks, 1.3 GiB`, or nothing where there is none."""
+    """Return `standby: generation 3 is ready, 2 tasks, 1.3 GiB`, or nothing if there is none."""
     if not standby or standby.get("generation") is None:
         return ""
     facts = [f"generation {standby['generation']} is {standby['state']}"]

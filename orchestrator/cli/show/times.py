@@ -22,7 +22,7 @@ def shown(unix: float, *, utc: bool = False, milliseconds: bool = False) -> str:
 
 
 def of_event(time: object, *, utc: bool = False) -> str:
-    """Return the time of an event, which the journal has in UTC, as `shown` does; empty where it is no time."""
+    """Return the time of an event, which the journal has in UTC, as `shown` does; empty if it is no time."""
     try:
         at = datetime.fromisoformat(str(time))
     except ValueError:

@@ -29,7 +29,7 @@ class Seen:
 
     runs: Sequence[Document] = ()
     run: Document | None = None
-    """The one that is shown; None where there is none."""
+    """The one that is shown; None if there is none."""
     events: Sequence[Document] = ()
     lines: Sequence[LogLine] = ()
     pace: Sequence[float] = ()

@@ -96,7 +96,7 @@ def first_of(tasks: Sequence[Task]) -> Task | None:
 
 
 def failed_before_its_chief(run: Run, tasks: Sequence[Task]) -> Task | None:
-    """Return the training task that failed first, before the chief ended with exit code 0; None where none did.
+    """Return the training task that failed first, before the chief ended with exit code 0; None if none did.
 
     The times at which they ended decide (the hosts' clocks, converted), not the order of the reports. A task that had
     reached the chief's last step does not count: it trained to the end, and processes may crash as they end together.
@@ -118,7 +118,7 @@ def failed_before_its_chief(run: Run, tasks: Sequence[Task]) -> Task | None:
 
 
 def first_cause(run: Run) -> FirstCause | None:
-    """Return why this generation ended; None where no task ended badly by itself."""
+    """Return why this generation ended; None if no task ended badly by itself."""
     task = first_of(run.tasks)
     own = of_task(run, task) if task is not None else None
     if task is None or own is None:
@@ -149,7 +149,7 @@ def first_cause(run: Run) -> FirstCause | None:
 
 
 def cut_off_from(run: Run, follower: Task) -> Host | None:
-    """Return the host that was silent when a task lost its peers; None where no host was silent, or most were.
+    """Return the host that was silent when a task lost its peers; None if no host was silent, or most were.
 
     The task that notices the loss first is not the one that failed.
     """
@@ -174,7 +174,7 @@ def silence_of(host: Host) -> str:
 
 
 def lost_by(run: Run, follower: Task) -> Task | None:
-    """Return the frozen task that a follower reports as gone; None where there is none.
+    """Return the frozen task that a follower reports as gone; None if there is none.
 
     TensorFlow ends a process some ten seconds after it last heard from a peer. That is sooner than a run counts as
     stalled.
@@ -284,7 +284,7 @@ def completed(run: Run, cause: FirstCause) -> FirstCause:
 
 
 def _in_pod(run: Run, cause: Cause, host: str | None) -> tuple[str, str] | None:
-    """Return what a cause means in a pod, and what can be done there; None where that is the same as on any host."""
+    """Return what a cause means in a pod, and what can be done there; None if that is the same as on any host."""
     words = cause.row.in_pod
     if words is None or not any(known.is_pod for known in run.plan.hosts if known.name == host):
         return None

@@ -81,7 +81,7 @@ def heard(turn: Turn, host: Host, reported: Sequence[tuple[int, int | None]]) ->
 
 
 def of_task(run: Run, task: Task) -> tuple[str, str] | None:
-    """Return what a fault of a GPU of this task means for its end, and the way out; None where there is none."""
+    """Return what a fault of a GPU of this task means for its end, and the way out; None if there is none."""
     ended = task.exit
     if ended is None or ended.cause.row.blame in (Blame.NOBODY, Blame.PEER):
         return None

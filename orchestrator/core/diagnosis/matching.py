@@ -47,7 +47,7 @@ _OF_SIGNALS: dict[int | None, tuple[str, str]] = {
 
 
 def signature_of(ended: Exit) -> tuple[Signature, dict[str, str]] | None:
-    """Return the row that matches the end of a process, and the values of the row's groups; None where none matches.
+    """Return the row that matches the end of a process, and the values of the row's groups; None if none matches.
 
     An error of orch's own runtime is recognised by its kind, any other by its text. The exception's text is searched
     first. The lines around it are searched only where TensorFlow raised it, which prints the cause further up, or where
@@ -103,7 +103,7 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
 
 
 def why_not_resumed(ended: Exit) -> tuple[str, str] | None:
-    """Return meaning and advice where the framework printed that a checkpoint does not fit; None where it did not."""
+    """Return meaning and advice where the framework printed that a checkpoint does not fit; None if it did not."""
     rows = [*WARNINGS, *(sign for sign in SIGNATURES if sign.cause is Cause.CHECKPOINT)]
     match = _search("\n".join(ended.last_lines), rows)
     return _filled(match[0].means, match[0].advice, match[1]) if match is not None else None

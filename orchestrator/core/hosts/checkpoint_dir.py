@@ -78,7 +78,7 @@ def hangs(run: Run) -> bool:
 
 
 def diagnostic(run: Run) -> str:
-    """Return what is wrong with the directory, to be appended to a sentence; empty where nothing is."""
+    """Return what is wrong with the directory, to be appended to a sentence; empty if nothing is."""
     silent = [host for host in run.hosts if host.dir_silent_s >= SILENT_S]
     sentences = [
         f"the checkpoint directory on {h.name} has not answered for {duration(h.dir_silent_s)}"

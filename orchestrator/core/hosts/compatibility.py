@@ -45,7 +45,7 @@ def _who_has_what(names: Sequence[str], values: Sequence[str]) -> str:
 
 
 def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Problem | None:
-    """Return which hosts see which checkpoint directory; None where all see the same one.
+    """Return which hosts see which checkpoint directory; None if all see the same one.
 
     Each host was asked what the run has written there; the first of them wrote it.
     """
@@ -76,7 +76,7 @@ HELD_BY_OTHERS = (GPU_IN_USE, GPU_LEASED)
 
 
 def leased(holders: Sequence[str]) -> Problem | None:
-    """Return why the run cannot have its GPUs on a host: the leases of other runs; None where there are none."""
+    """Return why the run cannot have its GPUs on a host: the leases of other runs; None if there are none."""
     if not holders:
         return None
     return Problem(
@@ -94,12 +94,12 @@ def gpus(
     in_use: Sequence[Mapping[str, object]],
     why_none: str | None = None,
 ) -> Problem | None:
-    """Return why the run cannot have the GPUs that the spec gives it on this host; None where it can.
+    """Return why the run cannot have the GPUs that the spec gives it on this host; None if it can.
 
     Args:
-        present: What the driver shows; None where there is none.
+        present: What the driver shows; None if there is none.
         in_use: `gpu`, `pid`, `user` and `name` of each process that computes on one, of the probe.
-        why_none: Why there is no GPU; None where that is not known: then no problem is reported.
+        why_none: Why there is no GPU; None if that is not known: then no problem is reported.
     """
     if present is None:
         return _no_gpu(plan, name, why_none) if why_none is not None else None
@@ -145,12 +145,12 @@ def _no_gpu(plan: Plan, name: str, why: str) -> Problem | None:
 
 
 def no_tensorflow(plan: Plan, name: str, version: str | None, *, imported: bool) -> Problem | None:
-    """Return why the tasks of this host would fail at their first import; None where they would not.
+    """Return why the tasks of this host would fail at their first import; None if they would not.
 
     Args:
         plan: The plan.
         name: The host.
-        version: Of TensorFlow in the run's Python there; None where it is missing.
+        version: Of TensorFlow in the run's Python there; None if it is missing.
         imported: Whether the script imports it in any case.
     """
     strategy = STRATEGIES[plan.strategy]
@@ -170,7 +170,7 @@ def no_tensorflow(plan: Plan, name: str, version: str | None, *, imported: bool)
 
 
 def own_name(plan: Plan, own: Mapping[str, str | None]) -> Problem | None:
-    """Return why gloo would fail on this host; None where it would not. It listens where the host's name resolves to.
+    """Return why gloo would fail on this host; None if it would not. It listens where the host's name resolves to.
 
     Horovod 0.28 obeys HOROVOD_GLOO_IFACE only in part (not for its process sets, of which one is that of all ranks), so
     nothing in the environment helps: with 127.0.1.1, as Debian writes it, the other hosts connect to themselves.

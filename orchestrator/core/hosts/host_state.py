@@ -70,7 +70,7 @@ def charge(turn: Turn, *, progressed: bool) -> None:
 
 
 def _at_fault(run: Run) -> str | None:
-    """Return the one host whose fault ended this generation; None where it was no host's, or several had it."""
+    """Return the one host whose fault ended this generation; None if it was no host's, or several had it."""
     if len(run.assignees) < 2:
         return None
     lost = {task.host for task in run.tasks if task.phase is TaskPhase.LOST}

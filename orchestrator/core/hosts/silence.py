@@ -29,7 +29,7 @@ from orchestrator.core.words import duration
 
 
 def lost_at(run: Run) -> list[tuple[str, Deadline | None]]:
-    """Return when each silent host, by name, counts as lost unless it is heard; None where nothing depends on it.
+    """Return when each silent host, by name, counts as lost unless it is heard; None if nothing depends on it.
 
     No host is lost while the coordinator is the one that is cut off.
     """

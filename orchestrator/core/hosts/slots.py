@@ -39,7 +39,7 @@ class Assignment:
 
 
 def assignee(run: Run, slot: str) -> str | None:
-    """Return the host that holds a slot in this generation; None where its tasks are left out."""
+    """Return the host that holds a slot in this generation; None if its tasks are left out."""
     return run.replacements.get(slot, slot)
 
 
@@ -165,7 +165,7 @@ def _goes_on(run: Run, host: Host) -> bool:
 
 
 def why_not_drained(run: Run, name: str) -> str | None:
-    """Return why the run cannot do without a host; None where it can."""
+    """Return why the run cannot do without a host; None if it can."""
     waits_for = next_assignment(run.with_host(replace(run.host(name), state=HostState.DRAINED))).waits_for
     drained = {host.name for host in run.assignees if host.state is HostState.DRAINED}
     # The room may be the one that the tasks of a host move to which was drained before
@@ -196,7 +196,7 @@ def _means(run: Run, share: str) -> str:
 
 
 def fewer(run: Run) -> str:
-    """Return such as `3 of 4 workers: the global batch is 3/4 of what it was`; empty where no task is left out."""
+    """Return such as `3 of 4 workers: the global batch is 3/4 of what it was`; empty if no task is left out."""
     wanted, have = run.plan.tasks, run.placed.tasks
     types = sorted({task.id.type for task in wanted if run.replacements.get(task.host, task.host) is None})
     if not types:

@@ -37,7 +37,7 @@ SPARE_LOSSES_MAX = 2
 
 
 def why_no_memory(run: Run) -> str | None:
-    """Return why the hosts that train have no memory left for a standby; None where they have."""
+    """Return why the hosts that train have no memory left for a standby; None if they have."""
     for host in run.assignees:
         wanted = TASK_BYTES * len(run.tasks_on(host.name))
         if host.memory_available_bytes is None or host.memory_available_bytes < MEMORY_SHARE * wanted:
@@ -104,7 +104,7 @@ def given_up_at(run: Run) -> dict[str, Deadline]:
 
 
 def why_incomplete(run: Run) -> str | None:
-    """Return what a new standby would have and this one lacks; None where it lacks nothing."""
+    """Return what a new standby would have and this one lacks; None if it lacks nothing."""
     taken = [str(task.id) for task in run.tasks if run.standby.find(task.id, task.host) is None]
     if taken:
         return f"{', '.join(taken)} was restarted from it"
@@ -116,7 +116,7 @@ def why_incomplete(run: Run) -> str | None:
 
 
 def unfit(host: Host) -> str | None:
-    """Return why the standby's tasks on a host cannot be released; None where they can."""
+    """Return why the standby's tasks on a host cannot be released; None if they can."""
     if host.state is not HostState.OPEN:
         return f"{host.name} is {host.state.value}"
     return f"{host.name} is prepared anew" if host.facts is None else None

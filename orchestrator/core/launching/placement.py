@@ -194,7 +194,7 @@ def _hand_out(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> tuple[
 
 
 def _split_instead(tasks: Sequence[TaskPlan], wanted: Mapping[str, Ask]) -> str:
-    """Return a change of the spec by which no GPU would be idle; empty where the spec sets the GPUs of a task.
+    """Return a change of the spec by which no GPU would be idle; empty if the spec sets the GPUs of a task.
 
     >>> sizes = {"a": 8, "b": 4}
     >>> tasks = [TaskPlan(TaskId("worker", n), host, tuple(range(sizes[host]))) for n, host in enumerate(sizes)]

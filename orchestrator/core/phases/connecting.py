@@ -61,7 +61,7 @@ _ON_ITS_WAY = (None, "importing", "building")
 
 
 def due_at(run: Run) -> Deadline | None:
-    """Return when tasks have waited for each other for `start_after`; None where none does."""
+    """Return when tasks have waited for each other for `start_after`; None if none does."""
     unreached = _kept_apart(run)
     limit_s = run.plan.timing.start_after_s
     if unreached:
@@ -108,7 +108,7 @@ def advance(turn: Turn) -> None:
 
 
 def sentence(run: Run, now: Instant) -> str:
-    """Return a sentence on who waits for whom before the first step; empty where nobody does."""
+    """Return a sentence on who waits for whom before the first step; empty if nobody does."""
     due, unreached, waiting = due_at(run), _kept_apart(run), waiting_tasks(run)
     if not waiting and not unreached:
         return ""

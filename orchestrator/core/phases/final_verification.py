@@ -51,7 +51,7 @@ def patience_s(run: Run) -> float:
 
 
 def asked_at(run: Run) -> Instant | None:
-    """Return when the unanswered final check was ordered; None where none was ordered, or it has been answered."""
+    """Return when the unanswered final check was ordered; None if none was ordered, or it has been answered."""
     return run.phase_state.final_verification_asked_at if isinstance(run.phase_state, Stopping) else None
 
 

@@ -87,7 +87,7 @@ def may_start_individually(run: Run, task: Task) -> bool:
 
 
 def overdue_at(task: Task) -> Deadline | None:
-    """Return when a task must have joined, or be gone; None where neither is waited for."""
+    """Return when a task must have joined, or be gone; None if neither is waited for."""
     waits = task.phase is TaskPhase.STARTING or (task.ending is not None and task.phase.may_live)
     return task.deadline_at if waits else None
 

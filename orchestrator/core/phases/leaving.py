@@ -119,7 +119,7 @@ def waits_in_vain(run: Run, now: Instant) -> bool:
 
 
 def _in_vain_at(run: Run) -> Deadline | None:
-    """Return from when on the next generation waits in vain; None where it does not.
+    """Return from when on the next generation waits in vain; None if it does not.
 
     A host that is not ready may be back at once, and counts until it has been silent for as long as one that is lost.
     Before the run has begun, the deadline of the start bounds that wait.

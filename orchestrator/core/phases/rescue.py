@@ -124,7 +124,7 @@ def _holds(run: Run) -> dict[TaskId, Holds]:
 
 
 def _diverged(run: Run) -> str:
-    """Return which replicas differ from the others at the same step, as a sentence; empty where none is known to."""
+    """Return which replicas differ from the others at the same step, as a sentence; empty if none is known to."""
     holds = _holds(run)
     for step in {held.step for held in holds.values()}:
         here = {str(task): held.checksum for task, held in holds.items() if held.step == step}
@@ -149,7 +149,7 @@ def grace_s(run: Run, task: Task, at: Instant) -> float | None:
 
 
 def handed_over(run: Run) -> int | None:
-    """Return the step that was handed over in this stop; None where none was."""
+    """Return the step that was handed over in this stop; None if none was."""
     state = run.phase_state
     if not isinstance(state, Stopping) or state.rescuer is None:
         return None
@@ -164,7 +164,7 @@ def kept_step(run: Run) -> int | None:
 
 
 def outcome(run: Run) -> str:
-    """Return the sentence of what was handed over, or why nothing was; empty where nobody was asked."""
+    """Return the sentence of what was handed over, or why nothing was; empty if nobody was asked."""
     state = run.phase_state
     if not isinstance(state, Stopping):
         return ""

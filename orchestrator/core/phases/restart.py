@@ -64,7 +64,7 @@ def verdict(
     Args:
         budget: the counts so far.
         verified_step: of the newest checkpoint that read whole, if there is one.
-        failure: how and at which step it failed (`cause.failure`); None where it need not happen again.
+        failure: how and at which step it failed (`cause.failure`); None if it need not happen again.
         identity: names this restart; the jitter follows from it.
     """
     if cause.row.ends_the_run:

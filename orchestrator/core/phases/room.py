@@ -61,7 +61,7 @@ def lacking(run: Run, blamed: Cause) -> Host | None:
 
 
 def known_at(run: Run) -> Deadline | None:
-    """Return by when it is known whether a full checkpoint directory was the cause; None where that is not awaited."""
+    """Return by when it is known whether a full checkpoint directory was the cause; None if that is not awaited."""
     first_cause = run.first_cause
     if run.intent is not Intent.RESTART or first_cause is None or first_cause.cause is not Cause.DISK:
         return None
@@ -76,7 +76,7 @@ def wait(run: Run, host: Host, at: Instant) -> Backoff:
 
 
 def _needed_bytes(run: Run, host: Host) -> int | None:
-    """Return how much room to wait for; None where that is unknown: more than the known need is free already."""
+    """Return how much room to wait for; None if that is unknown: more than the known need is free already."""
     free, enough = _free_bytes(host), room_bytes(run)
     return enough if free is not None and free < enough else None
 

@@ -58,7 +58,7 @@ def why_none(run: Run) -> str:
 
 
 def why_not(run: Run) -> str | None:
-    """Return why no standby can be started now; None where one can."""
+    """Return why no standby can be started now; None if one can."""
     away = [host.name for host in run.assignees if host.link is not Link.CONNECTED or host.facts is None]
     if away:
         return f"{', '.join(away)} is not connected"
@@ -72,7 +72,7 @@ def why_not(run: Run) -> str | None:
 
 
 def why_useless(run: Run) -> str | None:
-    """Return why the standby cannot become the next generation; None where it may."""
+    """Return why the standby cannot become the next generation; None if it may."""
     if not isinstance(run.phase_state, Running | Backoff) and run.intent not in _GOES_ON:
         return "the run ends"
     if run.standby.generation != run.generation_last:
@@ -202,7 +202,7 @@ def _heard(turn: Turn, task: Task) -> Task:
 
 
 def claim_task(turn: Turn, id: TaskId) -> Task | None:
-    """Remove the standby's task for one that is restarted alone, on its host, and return it; None where there is none.
+    """Remove the standby's task for one that is restarted alone, on its host, and return it; None if there is none.
 
     The others stay at their gates, for other tasks that are restarted alone, until another standby is started.
     """

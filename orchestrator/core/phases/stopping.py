@@ -86,7 +86,7 @@ def _seen(turn: Turn, first_cause: FirstCause | None) -> dict[str, Any]:
 
 
 def _downtime(turn: Turn) -> Downtime | None:
-    """Return the downtime that begins now; None where no step was made yet."""
+    """Return the downtime that begins now; None if no step was made yet."""
     run = turn.run
     if run.best_step is None:
         return None

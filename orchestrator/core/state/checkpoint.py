@@ -17,7 +17,7 @@ class Checkpoint:
     verified_at: Instant
     saved_time: float | None = None
     bytes: int | None = None
-    """Its size, or that of the one before it; None where no look has told one."""
+    """Its size, or that of the one before it; None if no look has told one."""
     verified: bool = True
     """False: its format is not known. It is resumed from, but it is no progress that the budget counts."""
     removed: bool = False
@@ -63,7 +63,7 @@ class Seed:
     rejected: tuple[tuple[str, str], ...] = ()
     """(path, why) of what did not read whole."""
     copy: str = ""
-    """Where hosts share no directory: the same checkpoint, on every host; empty where there is none."""
+    """Where hosts share no directory: the same checkpoint, on every host; empty if there is none."""
     verified: bool = True
     """False: nothing could read it, and it seems complete."""
     from_scratch: bool = False

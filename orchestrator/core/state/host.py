@@ -102,7 +102,7 @@ class Host:
     heard_at: Instant | None = None
     boot_id: str | None = None
     before: str = ""
-    """How what ran under its name before this boot has ended, as its engine says; empty where it says nothing."""
+    """How what ran under its name before this boot has ended, as its engine says; empty if it says nothing."""
     facts: Facts | None = None
     """None until it is prepared; None again after a reboot."""
     problem: str | None = None
@@ -137,8 +137,8 @@ class Host:
     dir_silent_s: float = 0.0
     """How long the checkpoint directory has not answered there."""
     dir_free_bytes: int | None = None
-    """What is free in the checkpoint directory as that host sees it; None where it does not say so."""
+    """What is free in the checkpoint directory as that host sees it; None if it does not say so."""
     dir_low_at: Instant | None = None
-    """Since when its disk has been full; None where it is not."""
+    """Since when its disk has been full; None if it is not."""
     gpu_loads: tuple[GpuLoad, ...] = ()
     gpu_faults: tuple[GpuFault, ...] = ()

@@ -30,7 +30,7 @@ class Driven:
     """Since when this owner has had it, for people."""
     checkpoint_dir: str | None
     evidence: str
-    """What shows that it goes on, for people; empty where nothing does."""
+    """What shows that it goes on, for people; empty if nothing does."""
     where: str
     epoch: int = 0
     """The highest epoch that the host has obeyed for it."""

@@ -78,7 +78,7 @@ class Queued:
     give_up_at: Deadline | None = None
     """When it has waited for too long; None: never."""
     others: str = ""
-    """What somebody else held of what it needs when a host was last asked; empty where nobody did."""
+    """What somebody else held of what it needs when a host was last asked; empty if nobody did."""
     why: str = ""
     """Why it has returned to the queue otherwise: it has made way, or a host that it needs was not ready."""
     in_vain_at: Instant | None = None
@@ -159,7 +159,7 @@ class Stopping:
     deadline_at: Deadline
     """When a task that has not ended counts as lost, or as one that cannot be killed."""
     force_at: Deadline | None = None
-    """When tasks that may end by themselves are killed; None where no task may do so any more."""
+    """When tasks that may end by themselves are killed; None if no task may do so any more."""
     survivors: tuple[TaskId, ...] = ()
     """Those that are asked at which step they are, where there are several."""
     compare_ends_at: Deadline | None = None
@@ -167,7 +167,7 @@ class Stopping:
     rescuer: TaskId | None = None
     """The task that was asked to hand over its state before it ends."""
     rescue_ends_at: Deadline | None = None
-    """When all of them are killed; None where nobody was asked, or that has come."""
+    """When all of them are killed; None if nobody was asked, or that has come."""
     proof: Mapping[str, Swept] | None = None
     """By host. None until the hosts are asked to look that nothing is left."""
     final_verification_asked_at: Instant | None = None
@@ -182,9 +182,9 @@ class Backoff:
     start_at: Deadline | None
     """When the next one starts; None once that has come, and hosts are waited for."""
     full_host: str = ""
-    """Where the checkpoint directory has no room, which is waited for; empty where nobody waits for that."""
+    """Where the checkpoint directory has no room, which is waited for; empty if nobody waits for that."""
     needed_bytes: int | None = None
-    """What must be free there; None where that is not known: then it is tried again at `start_at`."""
+    """What must be free there; None if that is not known: then it is tried again at `start_at`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,12 +70,12 @@ class Roster(tuple[V, ...], Generic[K, V]):
         return self._index is other._index
 
     def find(self, name: K) -> V | None:
-        """Return the value of that name; None where there is none."""
+        """Return the value of that name; None if there is none."""
         position = self._index.positions.get(name)
         return None if position is None else tuple.__getitem__(self, position)
 
     def named(self, name: K) -> V:
-        """Return the value of that name. KeyError where there is none."""
+        """Return the value of that name. KeyError if there is none."""
         if name not in self._index.positions:
             raise KeyError(str(name))
         return tuple.__getitem__(self, self._index.positions[name])
@@ -85,7 +85,7 @@ class Roster(tuple[V, ...], Generic[K, V]):
         return [tuple.__getitem__(self, position) for position in self._index.places.get(place, ())]
 
     def with_(self, changed: V) -> Roster[K, V]:
-        """Return the same with the value of that name replaced. KeyError where there is none."""
+        """Return the same with the value of that name replaced. KeyError if there is none."""
         index = self._index
         position = index.positions[index.name_of(changed)]
         values = list(self)

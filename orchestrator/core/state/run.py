@@ -87,7 +87,7 @@ class Run:
     """Hosts of the plan whose tasks another host holds in this generation, and which; None: they are left out."""
     reason: str = ""
     reason_rest: str | None = None
-    """What `reason` says after the sentence of the first cause; None where it does not begin with that."""
+    """What `reason` says after the sentence of the first cause; None if it does not begin with that."""
     seed: Seed | None = None
     checkpoint: Checkpoint | None = None
     budget: Budget = field(default_factory=Budget)
@@ -199,11 +199,11 @@ class Run:
         return cast("Roster[TaskId, Task]", self.tasks).first
 
     def task(self, id: TaskId) -> Task:
-        """Return the task of that id; KeyError where there is none."""
+        """Return the task of that id; KeyError if there is none."""
         return cast("Roster[TaskId, Task]", self.tasks).named(id)
 
     def find_task(self, id: TaskId) -> Task | None:
-        """Return the task of that id; None where a smaller gang goes on without it."""
+        """Return the task of that id; None if a smaller gang goes on without it."""
         return cast("Roster[TaskId, Task]", self.tasks).find(id)
 
     def tasks_on(self, host: str) -> list[Task]:
@@ -215,7 +215,7 @@ class Run:
         return cast("Roster[TaskId, Task]", self.tasks).stands_as(cast("Roster[TaskId, Task]", other.tasks))
 
     def host(self, name: str) -> Host:
-        """Return the host of that name; KeyError where there is none."""
+        """Return the host of that name; KeyError if there is none."""
         return cast("Roster[str, Host]", self.hosts).named(name)
 
     def with_task(self, changed: Task) -> Run:

@@ -64,9 +64,9 @@ class Progress:
     step_age_s: float = 0.0
     """Since it moved to its step, when the shim spoke."""
     runtime_age_s: float | None = None
-    """Since the last word of the runtime in the task's own process; None where it gives no sign of life."""
+    """Since the last word of the runtime in the task's own process; None if it gives no sign of life."""
     stage: str | None = None
-    """What its process does, in a word (`protocol/reports.py:Stage`); None where nothing tells it."""
+    """What its process does, in a word (`protocol/reports.py:Stage`); None if nothing tells it."""
     stage_age_s: float = 0.0
     """Since it does that, when the shim spoke."""
     unreached: tuple[tuple[TaskId, str], ...] = ()
@@ -79,7 +79,7 @@ class Progress:
     began_stride: int = 0
     """How inexact that is: so many steps lie between two reports of the script; 0 where it is exact."""
     began_age_s: float | None = None
-    """Since it began, when the shim spoke; None where that is not known exactly."""
+    """Since it began, when the shim spoke; None if that is not known exactly."""
     nonfinite: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     """Of each metric that was not finite in this generation: the first such step, and `nan`, `inf` or `-inf`."""
     metric_steps: Mapping[str, int] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Standby:
 
     generation: int = 0
     tasks: tuple[Task, ...] = ()
-    """Empty where none were started, or all are gone."""
+    """Empty if none were started, or all are gone."""
     since_at: Instant = 0.0
     """When they were ordered."""
     start_at: Deadline | None = None
@@ -171,5 +171,5 @@ class Standby:
         return cast("Roster[tuple[TaskId, str], Task]", self.tasks).at_place(host)
 
     def find(self, id: TaskId, host: str) -> Task | None:
-        """Return the task of that id on that host; None where there is none."""
+        """Return the task of that id on that host; None if there is none."""
         return cast("Roster[tuple[TaskId, str], Task]", self.tasks).find((id, host))

@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 
 async def bounded_body(request: Request, bytes_max: int) -> bytes | None:
-    """Return the body; None where it is declared to be larger, or goes on beyond that."""
+    """Return the body; None if it is declared to be larger, or goes on beyond that."""
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or len(declared) > 18 or int(declared) > bytes_max:
         return None

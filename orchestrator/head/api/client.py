@@ -75,7 +75,7 @@ class Client:
                 self._check_alive()
 
     def _check_alive(self) -> None:
-        """Send a request that any coordinator answers at once. TimeoutError where it does not."""
+        """Send a request that any coordinator answers at once. Raises TimeoutError if it does not."""
         connection = self._connection(PROBE_S)
         try:
             connection.request("GET", "/v1/alive")
@@ -187,7 +187,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _state(pid: int) -> str:
-    """Return the state of a process as the kernel calls it; empty where there is none."""
+    """Return the state of a process as the kernel calls it; empty if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0]

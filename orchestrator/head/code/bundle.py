@@ -60,7 +60,7 @@ class Bundle:
     code: Archive
     """Our own code, not compressed."""
     psutil: str | None
-    """The SHA-256 of psutil's files, which names them on hosts; None where the head itself has no psutil."""
+    """The SHA-256 of psutil's files, which names them on hosts; None if the head itself has no psutil."""
     platform: str
     """The platform that psutil was built for."""
 
@@ -106,7 +106,7 @@ def _files(package: Path) -> list[tuple[str, Path]]:
 
 
 def crc32c_library() -> Path | None:
-    """Return the C library in the wheel of google-crc32c; None where that was built without one."""
+    """Return the C library in the wheel of google-crc32c; None if that was built without one."""
     spec = importlib.util.find_spec("google_crc32c")
     if spec is None or spec.origin is None:
         return None

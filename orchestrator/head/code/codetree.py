@@ -61,7 +61,7 @@ class Survey:
         return sum(file.stat.st_size for file in self.files)
 
     def check(self, script: str, limit_bytes: int) -> None:
-        """Raise SpecError where the script is left out, or the files are too many or too large."""
+        """Raise SpecError if the script is left out, or the files are too many or too large."""
         for path, why in self.left_out:
             if script == path or script.startswith(path if path.endswith("/") else f"{path}/"):
                 raise SpecError(

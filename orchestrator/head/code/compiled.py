@@ -33,7 +33,7 @@ _LEVEL = 1
 
 
 def compiled_for(magic: str, ours: Bundle) -> Archive | None:
-    """Return the archive as it will lie on the host, compressed; None where the host's byte code (`magic`) differs.
+    """Return the archive as it will lie on the host, compressed; None if the host's byte code (`magic`) differs.
 
     It is compressed as one stream: that is smaller than a compressed zip archive, and the host need not open one.
     """

@@ -18,8 +18,8 @@ def install(stream: BinaryIO, path: str) -> None:
     """Read `<sha256> <bytes> <kind>\\n<bundle>` from the stream and put the compiled archive to `path`, or nothing.
 
     The bundle is a zip archive, compressed as a whole. If its kind is `source` and not `compiled`, it is compiled here.
-    In a fork: the compiler's memory would else stay with the agent for as long as it lives. ValueError where
-    the content has another sum; OSError where the host cannot hold it.
+    In a fork: the compiler's memory would else stay with the agent for as long as it lives. Raises ValueError if
+    the content has another sum; OSError if the host cannot hold it.
     """
     import json
 

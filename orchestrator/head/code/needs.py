@@ -13,7 +13,7 @@ _CHANGES_PATHS = (b"sys.path", b"addsitedir", b"importlib.reload", b"meta_path")
 
 
 def source(path: str) -> str | None:
-    """Return the text of the script, for a host to compile; None where it is not text, or too large."""
+    """Return the text of the script, for a host to compile; None if it is not text, or too large."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(SOURCE_BYTES_MAX + 1)

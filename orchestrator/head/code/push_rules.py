@@ -62,7 +62,7 @@ class Rules:
         self._within: dict[str, GitIgnoreSpec | None] = {}  # by directory
 
     def why_not(self, path: str, absolute: str, *, is_directory: bool) -> Why | None:
-        """Return why an entry is left out; None where it is pushed.
+        """Return why an entry is left out; None if it is pushed.
 
         Args:
             path: Its name in the tree, with `/`. Nothing above it is left out.
@@ -112,7 +112,7 @@ class Rules:
 
 
 def is_private_key(absolute: str, size: int) -> bool:
-    """Return whether a file begins as a private key does. Raises OSError where it cannot be read."""
+    """Return whether a file begins as a private key does. Raises OSError if it cannot be read."""
     if not 0 < size <= _KEY_BYTES_MAX:
         return False
     with open(absolute, "rb") as file:
@@ -145,7 +145,7 @@ def _is_marked(absolute: str) -> bool:
 
 
 def _matched(patterns: GitIgnoreSpec | None, path: str, is_directory: bool) -> bool | None:
-    """Return True where the last pattern that matches leaves the entry out, False where it includes it again."""
+    """Return True if the last pattern that matches leaves the entry out, False if it includes it again."""
     if patterns is None:
         return None
     return patterns.check_file(f"{path}/" if is_directory else path).include
@@ -171,7 +171,7 @@ def _above(root: str) -> Iterator[tuple[str, GitIgnoreSpec]]:
 
 
 def _read(path: str, shown: str) -> GitIgnoreSpec | None:
-    """Return the patterns of a file; None where there is no file."""
+    """Return the patterns of a file; None if there is no file."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()

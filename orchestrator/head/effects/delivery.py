@@ -22,7 +22,7 @@ _LOGGERS = ("apprise", "urllib3", "requests", "requests_oauthlib")
 
 
 def deliver(url: str, *, title: str, body: str, level: str) -> str | None:
-    """Send a message, within seconds. Return why it did not arrive; None where the service has taken it."""
+    """Send a message, within seconds. Return why it did not arrive; None if the service has taken it."""
     try:
         import apprise
     except ImportError:

@@ -162,7 +162,7 @@ class LeftFiles:
             on_host["problems"].append(f"{host}: and {counted(len(problems) - PROBLEMS_MAX, 'file')} more")
 
     def _directory(self, run: Run) -> str | None:
-        """Return where `run.outputs` goes; None where it names nothing, or a person ended the run."""
+        """Return where `run.outputs` goes; None if it names nothing, or a person ended the run."""
         if not run.plan.outputs or run.phase is Phase.KILLED:
             return None
         return os.path.join(run.plan.outputs_dir, run.run_id)

@@ -99,7 +99,7 @@ class Messenger:
         self._lookout.start()
 
     def save(self, run_id: str, urls: Sequence[str]) -> None:
-        """Keep the URLs of a run's recipients, apart from the plan. Raises OSError where the disk refuses."""
+        """Keep the URLs of a run's recipients, apart from the plan. Raises OSError if the disk refuses."""
         self._secrets.save(run_id, dict(zip(services(list(urls)), urls, strict=True)))
 
     def ended(self, run_id: str) -> None:
@@ -221,7 +221,7 @@ class Messenger:
             return {}
 
     def _url(self, owner_run: str, name: str) -> str | None:
-        """Return the URL as it is now; None where there is no such recipient any more."""
+        """Return the URL as it is now; None if there is no such recipient any more."""
         if owner_run:
             return self._urls(owner_run).get(name)
         own = list(self._own("").to)

@@ -86,7 +86,7 @@ def _order(run: Run, now: float, revision: int) -> Order[Nothing]:
 
 
 def read(record: Any) -> tuple[tuple[int, int], float, Run] | None:
-    """Return ((epoch, revision), written_at, run) of a host's record; None where this orch does not understand it."""
+    """Return ((epoch, revision), written_at, run) of a host's record; None if this orch does not understand it."""
     try:
         # The state is JSON as a text within a JSON text, and `edge` has cleaned only the outer one.
         state = json.dumps(cleaned_json(json.loads(unpacked(record["state"]))))

@@ -11,7 +11,7 @@ from orchestrator.core.state.run import Run
 
 
 def drain(run: Run, host: str, *, at: float, now: bool, why: str) -> DrainRequested:
-    """Give the host no more tasks. Refused where the run cannot do without it, unless an engine takes the host away."""
+    """Give the host no more tasks. Refused if the run cannot do without it, unless an engine takes the host away."""
     _check_active(run, host)
     why_not = slots.why_not_drained(run, host)
     if why_not is not None and not why:
@@ -24,7 +24,7 @@ def drain(run: Run, host: str, *, at: float, now: bool, why: str) -> DrainReques
 
 
 def give_up(run: Run, host: str, *, at: float, gone: str) -> DrainRequested:
-    """Give the host up as gone. `gone`: the time of that request, in words. Refused where the host answers."""
+    """Give the host up as gone. `gone`: the time of that request, in words. Refused if the host answers."""
     if host not in unproven(run):
         _check_active(run, host)
     if run.host(host).link is Link.CONNECTED:
@@ -43,7 +43,7 @@ def undrain(run: Run, host: str, *, at: float) -> UndrainRequested:
 
 
 def _check_active(run: Run, host: str) -> None:
-    """Raise Refused where the run has ended, and UsageError where it has no such host."""
+    """Raise Refused if the run has ended, and UsageError if it has no such host."""
     if run.phase.is_terminal:
         raise Refused(f"{run.run_id} has ended: {run.phase.value}", hint="`orch status` shows what is active")
     known = [other.name for other in run.hosts]

@@ -391,7 +391,7 @@ def of_pairs(
 
 
 def _better(address: str, attempts: Mapping[str, Sequence[Seen]]) -> str | None:
-    """Return the other address by which all hosts reached it; None where there is none."""
+    """Return the other address by which all hosts reached it; None if there is none."""
     fine = [
         {
             result["address"]
@@ -428,7 +428,7 @@ def _of_peer(plan: Plan, peer: str, address: str, attempts: Mapping[str, Sequenc
 
 
 def _what(peer: str, address: str, seen: Seen | None) -> tuple[str, str] | None:
-    """Return the id and the sentence; None where the host was reached."""
+    """Return the id and the sentence; None if the host was reached."""
     if seen is None:
         return "net.blocked", f"did not reach {peer} ({address}) in time"
     outcome, why = seen["outcome"], seen["why"] or "no reason was given"

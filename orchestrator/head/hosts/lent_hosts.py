@@ -33,7 +33,7 @@ class Lender(Protocol):
         """Return the names of the allocations that are not given back."""
 
     def hosts(self, allocation: str) -> Mapping[str, tuple[str, str]]:
-        """Return by name each present host's identity, and why it leaves, if it does. Empty where that is unknown."""
+        """Return by name each present host's identity, and why it leaves, if it does. Empty if that is unknown."""
 
     def give_back(self, allocation: str) -> None:
         """Give the hosts back. Raises OrchestratorError."""

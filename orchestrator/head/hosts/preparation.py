@@ -128,7 +128,7 @@ def prepare(
 
 
 def _refuse_leased(link: Asks, run: Run, name: str) -> None:
-    """Take the leases of the run's GPUs on the host. Raises OrderRefused where somebody else has one."""
+    """Take the leases of the run's GPUs on the host. Raises OrderRefused if somebody else has one."""
     if not conflicts.leased_gpus(run, name):
         return
     leases = link.ask(LEASE(orders.of_run(run)), timeout_s=PROBE_TIMEOUT_S).ok
@@ -270,7 +270,7 @@ def _script(run: Run) -> str:
 
 
 def _source(run: Run) -> str:
-    """Return the source of the script; empty where it was removed after the run began."""
+    """Return the source of the script; empty if it was removed after the run began."""
     script = _script(run)
     try:
         return _SHARED.get((run.run_id, script, "sources"), lambda: "\n".join(sources(script, run.plan.root)))

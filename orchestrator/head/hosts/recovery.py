@@ -54,7 +54,7 @@ class Trusted:
         return (*self.specs, *self.copies.values())
 
     def plan_of(self, run_id: str) -> Plan | None:
-        """Return the plan of a run: the head's own copy, else the spec of its name; None where there is neither."""
+        """Return the plan of a run: the head's own copy, else the spec of its name; None if there is neither."""
         name = run_id.rsplit("-", 2)[0]  # a run id is its name, the day and the time
         return self.copies.get(run_id) or next((plan for plan in self.specs if plan.name == name), None)
 
@@ -89,7 +89,7 @@ class Remembered:
     """What each host reported, by host connection, since the specs may name hosts otherwise than the run does."""
     records: list[Recorded] = field(default_factory=list)
     run: Run | None = None
-    """The rebuilt run; None where it cannot be recovered."""
+    """The rebuilt run; None if it cannot be recovered."""
     why: str | None = None
     """Why it cannot be recovered, or is not adopted unless a person names it."""
     phase: str | None = None

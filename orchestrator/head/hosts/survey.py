@@ -60,7 +60,7 @@ class Survey:
 
     hosts: tuple[Surveyed, ...]
     shared: str | None = None
-    """The directory that all hosts share; None where there is none."""
+    """The directory that all hosts share; None if there is none."""
     tried: tuple[str, ...] = field(default=())
     """The directories that exist on all hosts, and are not shared or not writable."""
 

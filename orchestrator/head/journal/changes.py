@@ -22,7 +22,7 @@ from orchestrator.reporting import describe
 
 
 def changes(old: Run | None, new: Run) -> bytes | None:
-    """Return the changes that make `new` of `old`; None where they are equal. Without `old`, return the whole state."""
+    """Return the changes that make `new` of `old`; None if they are equal. Without `old`, return the whole state."""
     if old is None:
         return _packed({"run": to_jsonable_python(new)})
     parts = _changed(old, new)
@@ -35,7 +35,7 @@ def _packed(content: Mapping[str, Any]) -> bytes:
 
 
 def _unpacked(packed: bytes) -> Any:
-    """Return what `_packed` was given. ValueError where the bytes are damaged."""
+    """Return what `_packed` was given. Raises ValueError if the bytes are damaged."""
     try:
         return json.loads(zlib.decompress(packed))
     except zlib.error as e:
@@ -81,9 +81,9 @@ def _has_parts(value: tuple[Any, ...]) -> bool:
 
 
 def changed(run: Run | None, packed: bytes | None) -> Run | None:
-    """Return the run with the changes of an entry; None where they cannot be applied to it.
+    """Return the run with the changes of an entry; None if they cannot be applied to it.
 
-    Raises ValueError where the result is no state that this program understands.
+    Raises ValueError if the result is no state that this program understands.
     """
     if packed is None:
         return run
@@ -103,7 +103,7 @@ def state_after(state: str, entries: Iterable[tuple[bytes | None, bytes | None]]
         state: the run as JSON.
         entries: for each, the changes of the state before its event, and the changes that its event made.
 
-    Raises ValueError where the result is no run that this program understands.
+    Raises ValueError if the result is no run that this program understands.
     """
     parts = [_unpacked(packed) for entry in entries for packed in entry if packed is not None]
     if not parts:
@@ -119,7 +119,7 @@ def state_after(state: str, entries: Iterable[tuple[bytes | None, bytes | None]]
 
 
 def _whole(run: Run) -> Run:
-    """Return the run. ValueError where its parts do not fit together."""
+    """Return the run. Raises ValueError if its parts do not fit together."""
     why = why_not_whole(run)
     if why is not None:
         raise ValueError(why)
@@ -143,7 +143,7 @@ def _apply(state: Any, parts: Mapping[str, Any]) -> bool:
 
 
 def why_no_run(plan: Plan) -> str | None:
-    """Return why no run can begin with this plan, which a client sent; None where one can."""
+    """Return why no run can begin with this plan, which a client sent; None if one can."""
     try:
         return why_not_whole(new_run("begun-20260101-000000", plan, epoch=1, at=0.0))
     except Exception as e:  # as below

@@ -25,11 +25,11 @@ class Entry:
     time: str
     type: str
     event: Event | None
-    """None where this program does not understand it."""
+    """None if this program does not understand it."""
     changes: bytes | None
     """How the state had changed since the entry before."""
     outcome: Outcome | None
-    """What was decided; None where the core did not decide, or an older orch wrote the entry."""
+    """What was decided; None if the core did not decide, or an older orch wrote the entry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def check_version(path: str, version: str, program: str | None) -> None:
     """Raise JournalError for a journal of another version than ours.
 
     Args:
-        program: the version of orch that wrote it last; None where it does not say.
+        program: the version of orch that wrote it last; None if it does not say.
     """
     if version == str(VERSION):
         return
@@ -74,7 +74,7 @@ def _sum_of_meta(db: sqlite3.Connection) -> int:
 
 
 def check_meta(db: sqlite3.Connection, path: str) -> None:
-    """Raise JournalError where the journal is of another version, or its `meta` table was changed."""
+    """Raise JournalError if the journal is of another version, or its `meta` table was changed."""
     program = db.execute("SELECT value FROM meta WHERE key = 'program'").fetchone()
     check_version(path, meta(db, path, "version"), program[0] if program else None)
     if meta(db, path, "sum") != str(_sum_of_meta(db)):
@@ -82,7 +82,7 @@ def check_meta(db: sqlite3.Connection, path: str) -> None:
 
 
 def meta(db: sqlite3.Connection, path: str, key: str) -> str:
-    """Return a value of the `meta` table. JournalError where there is none."""
+    """Return a value of the `meta` table. Raises JournalError if there is none."""
     row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     if row is None:
         raise damaged(path, f"it has no {key}")

@@ -128,7 +128,7 @@ class Journal:
         self._last: dict[str, _Written] = {}
         """What this process last wrote of each run."""
         self._together: contextlib.ExitStack | None = None
-        """What ends the transaction that several commits share; None where each has its own."""
+        """What ends the transaction that several commits share; None if each has its own."""
         self._has_begun = False
         try:
             seen = witness.read(path)
@@ -396,7 +396,7 @@ class Journal:
 
 
 def put_aside(path: str) -> str | None:
-    """Rename a journal and its other files, and return its new path; None where there is none. Raises OSError."""
+    """Rename a journal and its other files, and return its new path; None if there is none. Raises OSError."""
     target = f"{path}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     moved = None
     # The log is moved last: a journal without its log is whole but old; a log without its journal is refused.

@@ -18,7 +18,7 @@ from orchestrator.head.journal.states import COLUMNS, SINCE, Contents, contents_
 def peek(path: str) -> Contents:
     """Return every run of a journal that a coordinator may be writing; none where there is no journal.
 
-    Changes nothing. JournalError where this program cannot read it, or is too old for it.
+    Changes nothing. Raises JournalError if this program cannot read it, or is too old for it.
     """
     if not os.path.exists(path):
         return Contents()
@@ -40,7 +40,7 @@ def peek(path: str) -> Contents:
 def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
     """Return the id and the entries of the run with that id, or of the newest with that name.
 
-    Changes nothing, as `peek`. UsageError where there is no such run.
+    Changes nothing, as `peek`. Raises UsageError if there is no such run.
     """
     if not os.path.exists(path):
         raise UsageError(f"there is no journal: {path}")

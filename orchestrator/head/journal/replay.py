@@ -23,7 +23,7 @@ class Played:
 
     entry: Entry
     outcome: Outcome | None = None
-    """What today's core decides; None where the entry could not be played, and `why_not` says why."""
+    """What today's core decides; None if the entry could not be played, and `why_not` says why."""
     why_not: str = ""
 
     @property
@@ -69,7 +69,7 @@ def replay(entries: Iterable[Entry]) -> Iterator[Played]:
 
 
 def _play(entry: Entry, before: Run) -> tuple[Played, Run | None]:
-    """Play an entry. Return the result, and the state after it; None where the next entry builds on another state."""
+    """Play an entry. Return the result, and the state after it; None if the next entry builds on another state."""
     assert entry.event is not None
     try:
         after, actions, _ = decide.step(before, entry.event)

@@ -52,7 +52,7 @@ class Contents:
     kept: tuple[Kept, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
     owner_id: str = ""
-    """The id by which hosts know the owner of these runs; empty where an older orch wrote the journal."""
+    """The id by which hosts know the owner of these runs; empty if an older orch wrote the journal."""
 
     @property
     def set_aside(self) -> tuple[Unreadable, ...]:
@@ -90,7 +90,7 @@ def contents_of(rows: Iterable[Sequence[Any]], since: Callable[[str, int | None]
 
 
 def check_sum(row: Sequence[Any]) -> None:
-    """Raise ValueError where a row of the journal is not as it was written: its last value is its checksum."""
+    """Raise ValueError if a row of the journal is not as it was written: its last value is its checksum."""
     if checksum(row[:-1]) != row[-1]:
         raise ValueError("its checksum is wrong: the disk returns other bytes than were written")
 
@@ -139,5 +139,5 @@ def unpacked(state: str) -> str:
 
 
 def read_run(state: str) -> Run:
-    """Read what `dump_run` has written. ValueError where it is no run that this program understands."""
+    """Read what `dump_run` has written. Raises ValueError if it is no run that this program understands."""
     return state_after(state, ())

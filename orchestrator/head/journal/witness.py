@@ -36,9 +36,9 @@ def marks_of(db: sqlite3.Connection) -> Marks:
 
 
 def read(path: str) -> Marks | None:
-    """Return the content of the file beside the journal; None where there is none, or a power cut has emptied it.
+    """Return the content of the file beside the journal; None if there is none, or a power cut has emptied it.
 
-    Raises JournalError where both of its copies are damaged: then it is unknown whether the journal is whole.
+    Raises JournalError if both of its copies are damaged: then it is unknown whether the journal is whole.
     """
     try:
         with open(path + SUFFIX, "rb") as file:
@@ -65,7 +65,7 @@ def _marks_in(line: bytes) -> Marks | None:
 
 
 def why_behind(path: str, db: sqlite3.Connection, seen: Marks | None) -> str | None:
-    """Return what is missing in the journal; None where it is whole. `seen` was read before the journal was opened."""
+    """Return what is missing in the journal; None if it is whole. `seen` was read before the journal was opened."""
     if seen is None:
         return None
     now = marks_of(db)

@@ -173,7 +173,7 @@ def start_agent(
 ) -> Started:
     """Start the agent on a channel that runs COMMAND, with the bundle pushed where it is missing.
 
-    Blocks for at most `timeout_s`. Raises HostUnfit (with the cause and the way out), ConnectFailed where the channel
+    Blocks for at most `timeout_s`. Raises HostUnfit (with the cause and the way out), ConnectFailed if the channel
     broke or the host did not answer in time, WireError for a malformed hello. Then the channel is closed.
     """
     request: BootRequest = {

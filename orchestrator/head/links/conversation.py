@@ -154,7 +154,7 @@ class Conversation:
             self.break_off(too_much)  # then `end` reports it to the callers that wait
 
     def _too_much(self) -> str | None:
-        """Return why no more orders are sent: the host reads none, or answers none. None where it does both."""
+        """Return why no more orders are sent: the host reads none, or answers none. None if it does both."""
         if self._unwritten_bytes > UNWRITTEN_BYTES_MAX:
             return f"it reads no orders: {size(self._unwritten_bytes)} wait to be written"
         if len(self._waiting) > UNANSWERED_MAX:

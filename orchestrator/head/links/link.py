@@ -248,7 +248,7 @@ class HostLink:
 
     @property
     def hello(self) -> Greeting | None:
-        """Return the agent's hello on the present connection; None where there is none."""
+        """Return the agent's hello on the present connection; None if there is none."""
         connection = self._connection
         return connection.hello if connection is not None else None
 

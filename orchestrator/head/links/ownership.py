@@ -53,7 +53,7 @@ def _of_run(host: str, known: KnownRun) -> Driven:
 
 
 def _evidence(known: KnownRun) -> str:
-    """Return the evidence that the run goes on there; empty where there is none."""
+    """Return the evidence that the run goes on there; empty if there is none."""
     evidence = []
     if known["alive"]:
         living = [task for task in known["tasks"] if task["alive"]]

@@ -76,7 +76,7 @@ class ConnectionPool:
     def lease(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
         """Call `use` with a link to that host, the run's own or one for this call, and return what it returns. Blocks.
 
-        Raises LinkDown where the host cannot be reached.
+        Raises LinkDown if the host cannot be reached.
         """
         host = run.plan.host(name)
         link = self._begin_lease(host.connection)

@@ -31,7 +31,7 @@ class Ended:
 
     host: str
     exit_code: int | None = None
-    """None where it is unknown, or the command was not started; `problem` says why."""
+    """None if it is unknown, or the command was not started; `problem` says why."""
     problem: HostError | None = None
 
 

@@ -105,7 +105,7 @@ class Paths:
         yield os.path.join(self.state_dir, "recipients"), _STATE
 
     def check_socket_path(self) -> None:
-        """Raise OrchestratorError where the socket's path is longer than the kernel allows."""
+        """Raise OrchestratorError if the socket's path is longer than the kernel allows."""
         length = len(os.fsencode(self.socket))
         if length > SOCKET_PATH_BYTES_MAX:
             raise OrchestratorError(

@@ -25,14 +25,14 @@ class Secrets:
         self._dir = os.path.join(state_dir, directory)
 
     def save(self, run_id: str, values: Mapping[str, str]) -> None:
-        """Save the secrets of a run durably. Raises OSError where the disk refuses."""
+        """Save the secrets of a run durably. Raises OSError if the disk refuses."""
         if not values:
             return
         os.makedirs(self._dir, mode=0o700, exist_ok=True)
         durable.write_json(self._path(run_id), dict(values))
 
     def load(self, run_id: str) -> dict[str, str]:
-        """Return the secrets of a run, by name. Raises OSError or ValueError where they cannot be read."""
+        """Return the secrets of a run, by name. Raises OSError or ValueError if they cannot be read."""
         try:
             with open(self._path(run_id), encoding="utf-8") as file:
                 return {str(name): str(value) for name, value in json.load(file).items()}

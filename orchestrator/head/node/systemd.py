@@ -139,7 +139,7 @@ class Systemd:
         return os.path.join(self.directory, UNIT)
 
     def check(self) -> None:
-        """Raise Refused where there is no systemd, or we may not change the machine's units."""
+        """Raise Refused if there is no systemd, or we may not change the machine's units."""
         if not os.path.isdir(os.path.join(self._root, "run/systemd/system")):
             raise Refused(
                 "this machine was not booted by systemd",

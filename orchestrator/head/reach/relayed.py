@@ -43,7 +43,7 @@ class Engine(Protocol):
         """Return why the host's allocation is gone, as a sentence's end; None while it is there, or that is unknown."""
 
     def waits(self, host: HostPlan) -> str | None:
-        """Return why the engine has not started the host, as a sentence; None where it has, or that is unknown.
+        """Return why the engine has not started the host, as a sentence; None if it has, or that is unknown.
 
         May raise HostUnfit where it never will, unless a person acts.
         """
@@ -58,7 +58,7 @@ class RelayTransport(Children):
         self._open_s = open_s
 
     def before(self, host: HostPlan, boot_id: str) -> str:  # noqa: ARG002
-        """Return how an earlier boot of the host has ended, for people; empty where nothing is known of it."""
+        """Return how an earlier boot of the host has ended, for people; empty if nothing is known of it."""
         return ""
 
     def open(self, host: HostPlan, command: str) -> Channel:
@@ -135,7 +135,7 @@ class _Said(Tail):
                 self.add(data)
 
     def exit_code(self) -> int | None:
-        """Return the exit code that the relay has reported; None where it reported none."""
+        """Return the exit code that the relay has reported; None if it reported none."""
         word, rest = self._relay_line(self._kept.rfind(self._mark))
         return int(rest) if word == b"exit" and rest.isdigit() else None
 

@@ -41,7 +41,7 @@ class Accounts:
         self._lock = threading.Lock()
 
     def account(self, run_id: str) -> Account | None:
-        """Return the account of a run until now; None where the journal has no events of it."""
+        """Return the account of a run until now; None if the journal has no events of it."""
         return self.of_each([run_id]).get(run_id)
 
     def of_each(self, run_ids: Iterable[str]) -> dict[str, Account]:

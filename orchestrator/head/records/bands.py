@@ -45,7 +45,7 @@ def called(task: str, name: str) -> str:
 
 
 def document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the band of a family. ValueError where the query has no such numbers.
+    """Return the band of a family. Raises ValueError if the query has no such numbers.
 
     Query: `of` (`task`, `host` or `gpu`), `name`, `from` and `to` (Unix time), `buckets`.
     """

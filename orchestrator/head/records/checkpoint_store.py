@@ -187,7 +187,7 @@ class _PartialChunk:
     def __init__(self, file: FileIO) -> None:
         self.file = file
         self.sum: hashlib._Hash | None = None if file.tell() else hashlib.sha256()
-        """The SHA-256 of the data so far; None where a part arrived earlier."""
+        """The SHA-256 of the data so far; None if a part arrived earlier."""
 
     def add(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -217,7 +217,7 @@ class Holding:
 
 
 def holdings(state_dir: str) -> list[Holding]:
-    """Return a summary of each store in the state directory. Raises OSError where one cannot be read."""
+    """Return a summary of each store in the state directory. Raises OSError if one cannot be read."""
     above = os.path.join(state_dir, "checkpoints")
     stores = []
     for name in sorted(names_in(above)):

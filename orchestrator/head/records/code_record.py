@@ -36,7 +36,7 @@ class Code:
     files: Mapping[str, tuple[str, int]]
     """By path, SHA-256 and mode."""
     text: Callable[[str], str | None]
-    """Returns the text of a file; None where it is not kept: the file is long, or not text."""
+    """Returns the text of a file; None if it is not kept: the file is long, or not text."""
 
 
 def keep(directory: str, workdir: str, tree: Sequence[codetree.CodeFile]) -> None:
@@ -64,7 +64,7 @@ def remove(directory: str) -> None:
 
 
 def read(directory: str) -> Code | None:
-    """Return the code that a run began with; None where it is not known."""
+    """Return the code that a run began with; None if it is not known."""
     path = os.path.join(directory, _NAME)
     try:
         with zipfile.ZipFile(path) as archive:

@@ -16,7 +16,7 @@ from orchestrator.both import durable
 
 
 def put(directory: str, newest_cause: Mapping[str, Any] | None, *, now: float) -> None:
-    """Record what ended the newest generation; None: the run succeeded. Raises OSError where the disk refuses.
+    """Record what ended the newest generation; None: the run succeeded. Raises OSError if the disk refuses.
 
     `now` is the Unix time to record where no host's clock says when the generation ended.
     """
@@ -32,7 +32,7 @@ def put(directory: str, newest_cause: Mapping[str, Any] | None, *, now: float) -
 
 
 def newest(directory: str) -> dict[str, Any] | None:
-    """Return what ended the last generation; None where it did not fail."""
+    """Return what ended the last generation; None if it did not fail."""
     return durable.read_object(directory, "first_cause.json")
 
 

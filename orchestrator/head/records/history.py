@@ -215,7 +215,7 @@ class History:
             self._db = None
 
     def _series(self, task: str, name: str) -> int | None:
-        """Return the number of a series; None where there are too many."""
+        """Return the number of a series; None if there are too many."""
         if not self._ids:
             self._ids = _ids(self.path)
         known = self._ids.get((task, name))

@@ -66,7 +66,7 @@ class _Filter:
 
 
 def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return a page of a run's logs. ValueError where the query is not understood.
+    """Return a page of a run's logs. Raises ValueError if the query is not understood.
 
     Query: `task` (several with commas), `generation`, `level` (the lowest), `q` (a part of the text), `differs` (only
     lines that few tasks have), `limit`, and one of `before`, `next` (the first lines after it) and `after` (the newest

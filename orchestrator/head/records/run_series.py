@@ -59,7 +59,7 @@ def _generation(part: Generation, account: Account) -> dict[str, Any]:
 
 
 def series_document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return series of a run, thinned out to `buckets`. ValueError where the query has no such numbers.
+    """Return series of a run, thinned out to `buckets`. Raises ValueError if the query has no such numbers.
 
     Query: `names` (comma-separated; `worker:0/cpu_percent` is one of a task; `%2C` and `%2F` are part of a name), `x`
     (`step` or `time`), `from` and `to` (Unix time), `buckets`.

@@ -68,7 +68,7 @@ class RunLogs:
     def append(self, run_id: str, task: str, generation: int, offset: int, data: bytes) -> int:
         """Write `data`, which is at `offset` in the host's log, and return the new `end`.
 
-        Bytes that were copied before are skipped, so the same data may come twice. Raises OSError where the disk
+        Bytes that were copied before are skipped, so the same data may come twice. Raises OSError if the disk
         refuses.
         """
         path = self._path(run_id, task, generation)
@@ -120,14 +120,14 @@ class RunLogs:
         return [e.name for e in sorted(entries, key=lambda e: (e.stat().st_mtime, e.name), reverse=True)]
 
     def newest(self, name: str | None = None) -> str | None:
-        """Return the id of the newest run, or of the newest with that name or id; None where there is none."""
+        """Return the id of the newest run, or of the newest with that name or id; None if there is none."""
         runs = self.runs()
         if name is None or name in runs:
             return name or (runs[0] if runs else None)
         return max((r for r in runs if run_name(r) == name), key=_age_key, default=None)
 
     def host_of(self, run_id: str, task: str, generation: int) -> str | None:
-        """Return the host on which this log was written; None where that is not known."""
+        """Return the host on which this log was written; None if that is not known."""
         try:
             with open(_host_path(self._path(run_id, task, generation)), encoding="utf-8") as file:
                 return file.read()

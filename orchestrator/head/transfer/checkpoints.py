@@ -133,7 +133,7 @@ class CheckpointTransfer:
     # -- for partwise transfers --------------------------------------------------------------------------------------
 
     def link(self, run: Run, host: str) -> AsksAhead:
-        """Return the link to a host. Raises LinkDown where there is none."""
+        """Return the link to a host. Raises LinkDown if there is none."""
         link = self._link(run, host)
         if link is None:
             raise LinkDown(f"{host} is not connected")

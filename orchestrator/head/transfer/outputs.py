@@ -72,7 +72,7 @@ class Leases(Protocol):
     """Provides a link to a host for the duration of a call, also for a run that has ended."""
 
     def __call__(self, run: Run, name: str, use: Callable[[Asks], Any]) -> Any:
-        """Return what `use` returns. Raises LinkDown where the host cannot be reached."""
+        """Return what `use` returns. Raises LinkDown if the host cannot be reached."""
 
 
 def find(run: Run, lease: Leases, *, task: TaskId | None = None) -> Left:
@@ -119,7 +119,7 @@ def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -
 
 
 def _task_of(run: Run, name: str | None) -> TaskId | None:
-    """Return the task of that name. UsageError where the run has none."""
+    """Return the task of that name. Raises UsageError if the run has none."""
     if name is None:
         return None
     known = {str(task.id): task.id for task in run.tasks}

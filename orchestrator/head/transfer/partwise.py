@@ -51,7 +51,7 @@ class Head(Protocol):
     """The part of CheckpointTransfer that partwise transfers use."""
 
     def link(self, run: Run, host: str) -> AsksAhead:
-        """Return the link to a host. Raises LinkDown where there is none."""
+        """Return the link to a host. Raises LinkDown if there is none."""
 
     def check(self, run: Run, generation: int) -> None:
         """Raise Abandoned where a newer generation is being seeded meanwhile."""
@@ -290,7 +290,7 @@ class _Finisher:
         self._under_way.append((part, self._thread.submit(self._store.finish, part.chunk)))
 
     def check(self, *, wait: bool = False) -> None:
-        """Raise OrderRefused where a chunk is damaged, or OSError. If too many chunks wait, block."""
+        """Raise OrderRefused if a chunk is damaged, or OSError. If too many chunks wait, block."""
         while self._under_way and (wait or len(self._under_way) > AHEAD or self._under_way[0][1].done()):
             part, finished = self._under_way.popleft()
             if not finished.result():

@@ -37,7 +37,7 @@ class Leases(Protocol):
     """Provides a link to a host for the duration of a call, also for a run that has ended."""
 
     def __call__(self, run: Run, name: str, use: Callable[[Asks], _Share]) -> _Share:
-        """Return what `use` returns. Raises LinkDown where the host cannot be reached."""
+        """Return what `use` returns. Raises LinkDown if the host cannot be reached."""
 
 
 def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict[str, Any]:

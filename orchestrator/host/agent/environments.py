@@ -306,9 +306,9 @@ def _minor(version: str) -> str:
 
 
 def _answer(argv: list[str]) -> str | None:
-    """Return what a program prints; None where it is missing or fails.
+    """Return what a program prints; None if it is missing or fails.
 
-    Raises HostFault or OSError where the host had no time or memory to run it, so that its answer is not known.
+    Raises HostFault or OSError if the host had no time or memory to run it, so that its answer is not known.
     """
     import subprocess
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def present() -> tuple[list[str] | None, str | None]:
     """Return the UUIDs of the GPUs in the driver's order, else None and why there is none.
 
-    Both are None where that is not known: nvidia-smi does not answer or is not on the PATH although a driver is there,
+    Both are None if that is not known: nvidia-smi does not answer or is not on the PATH although a driver is there,
     or the GPUs are another vendor's.
     """
     try:
@@ -71,7 +71,7 @@ def ask(query: str) -> list[list[str]]:
 
 
 def _user(pid: int) -> str | None:
-    """Return the user of a process; None where it cannot be seen, as from within a container."""
+    """Return the user of a process; None if it cannot be seen, as from within a container."""
     try:
         return logind.user_name(os.stat(f"/proc/{pid}").st_uid)
     except OSError:
@@ -79,7 +79,7 @@ def _user(pid: int) -> str | None:
 
 
 def run_of(pid: int) -> str | None:
-    """Return the run that a process belongs to, by its marker; None where it has none, or we may not read it."""
+    """Return the run that a process belongs to, by its marker; None if it has none, or we may not read it."""
     for entry in _environ(pid):
         if entry.startswith(b"ORCH_RUN="):
             return entry.partition(b"=")[2].decode("utf-8", "replace")

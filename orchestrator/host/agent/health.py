@@ -166,7 +166,7 @@ def directories(host_dir: str, more: list[str]) -> list[Directory]:
 
 
 def save_bytes(directory: str) -> int | None:
-    """Return the size of the newest checkpoint in a directory; None where none is found."""
+    """Return the size of the newest checkpoint in a directory; None if none is found."""
     from orchestrator.checkpoints import lineage
 
     try:
@@ -178,7 +178,7 @@ def save_bytes(directory: str) -> int | None:
 
 
 def write_speed(directory: str) -> float | None:
-    """Return how many bytes a second can be written and synced; None where that cannot be tried.
+    """Return how many bytes a second can be written and synced; None if that cannot be tried.
 
     If it takes longer than its deadline, the result is an upper bound.
     """

@@ -99,7 +99,7 @@ class Host:
     def unpack_psutil(self, archive: str) -> None:
         """Unpack a pushed archive. Call it in a fork, since it takes memory.
 
-        Raises OSError where the disk refuses.
+        Raises OSError if the disk refuses.
         """
         import shutil
         import zipfile
@@ -164,7 +164,7 @@ def _cpu_ticks() -> tuple[int, int] | None:
 
 
 def memory_now() -> dict[bytes, int]:
-    """Return the first lines of /proc/meminfo in bytes; nothing where they cannot be read."""
+    """Return the first lines of /proc/meminfo in bytes; nothing if they cannot be read."""
     try:
         with open("/proc/meminfo", "rb") as file:
             lines = [file.readline().partition(b":") for _ in range(3)]  # total, free, available

@@ -71,7 +71,7 @@ class Jobs:
         keep: bool = False,
         given: Mapping[int, int] = _NOTHING,
     ) -> None:
-        """Run a program. Its stdout and stderr are its output. Raises OSError where it cannot be started.
+        """Run a program. Its stdout and stderr are its output. Raises OSError if it cannot be started.
 
         With `keep`, it is not killed when the agent ends. `given`: the descriptors that it inherits, by their numbers
         in it.

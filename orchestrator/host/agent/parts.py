@@ -82,7 +82,7 @@ class Parts:
         self._used_at = 0.0
 
     def read(self, where: tuple[Any, ...], done: Done) -> None:
-        """Read a part. Raises OSError where no process can be made.
+        """Read a part. Raises OSError if no process can be made.
 
         `done` gets its bytes, or the fault, and what to call once the bytes are not needed any more.
         """
@@ -91,7 +91,7 @@ class Parts:
     def write(
         self, where: tuple[Any, ...], data: bytes, done: Callable[[int, HostFault | None], None]
     ) -> None:
-        """Write a part. Raises OSError where no process can be made.
+        """Write a part. Raises OSError if no process can be made.
 
         `do_part` gets the length of the data before the other arguments. `done` gets its number, or the fault.
         """

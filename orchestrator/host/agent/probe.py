@@ -187,7 +187,7 @@ def own_name(name: str) -> OwnName:
 
 
 def _version(module: str, names: tuple[str, ...], installed: Mapping[str, str]) -> str | None:
-    """Return the version of a package; None where it is missing, `unknown` where it can be imported all the same."""
+    """Return the version of a package; None if it is missing, `unknown` where it can be imported all the same."""
     for name in names:
         if name in installed:
             return installed[name]

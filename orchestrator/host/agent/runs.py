@@ -77,7 +77,7 @@ class Watched:
 
 
 def keep(host_dir: str, run: str, record: Record) -> None:
-    """Write down the run's record. Raises OSError where the disk refuses."""
+    """Write down the run's record. Raises OSError if the disk refuses."""
     durable.write_json(os.path.join(hostdir.run_dir(host_dir, run), hostdir.RECORD), record)
 
 

@@ -105,7 +105,7 @@ class Output:
     def send(
         self, message: Mapping[str, Any], blob: bytes | memoryview = b"", sent: Sent | None = None
     ) -> None:
-        """Send a frame, in order among themselves. FrameError where it is too long for one.
+        """Send a frame, in order among themselves. FrameError if it is too long for one.
 
         The blob is not copied: it must stay as it is until `sent` is called.
         """

@@ -29,7 +29,7 @@ _SEED_TRIES = 5
 
 
 class Generation:
-    """A generation, and where its chief saves; `path` is None where nothing is saved."""
+    """A generation, and where its chief saves; `path` is None if nothing is saved."""
 
     __slots__ = ("number", "path", "restarts", "roll")
 
@@ -68,7 +68,7 @@ class Generation:
 def begin_or_join(
     settings: Settings, say: Callable[[str], None], stopping: Callable[[], bool]
 ) -> Generation | None:
-    """Begin the next generation, or join it. Return None where the pod was asked to end meanwhile.
+    """Begin the next generation, or join it. Return None if the pod was asked to end meanwhile.
 
     Raises:
         Unfit: the run is given up, or the checkpoint directory cannot be used.

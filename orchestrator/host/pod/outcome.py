@@ -100,7 +100,7 @@ def give_up(
 
     Args:
         before: the entry of the generation before: its `count`, `mark` and `saved_at`.
-        failed: the first end in that generation; None where no failure counts.
+        failed: the first end in that generation; None if no failure counts.
         saved_at: when the checkpoint was saved that the next generation starts from. Not every one tells its step.
         most: how many failures in a row end the run.
     """

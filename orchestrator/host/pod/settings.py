@@ -52,7 +52,7 @@ class Settings:
 
     @property
     def root(self) -> str | None:
-        """The checkpoint directory; None where nothing is saved."""
+        """The checkpoint directory; None if nothing is saved."""
         checkpoint = self.document.get("checkpoint")
         return str(checkpoint["dir"]) if checkpoint else None
 

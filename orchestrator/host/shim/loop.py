@@ -88,7 +88,7 @@ class Shim:
     # ---------------------------------------------------------------- life
 
     def open(self) -> None:
-        """Do everything that may fail before the agent gets its answer. Raises OSError where something fails."""
+        """Do everything that may fail before the agent gets its answer. Raises OSError if something fails."""
         self._write_identity()
         record.keep_room(self._directory)
         if self._start.get("scratch"):

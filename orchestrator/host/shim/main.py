@@ -176,7 +176,7 @@ def _already(directory: str) -> int | None:
 
 
 def _take_port(ports: list[int]) -> socket.socket | None:
-    """Bind the first free port, so that nothing else takes it. Return None where the task asks for no port.
+    """Bind the first free port, so that nothing else takes it. Return None if the task asks for no port.
 
     A task that is restarted alone needs exactly its old port. A process of its old generation, which is being killed,
     most likely still holds it, so this waits up to PORT_WAIT_S.

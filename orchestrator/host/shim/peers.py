@@ -58,7 +58,7 @@ class Peers:
 def _finding(
     host: str, port: int, connected: set[tuple[str, int]], proxied: Callable[[str], bool]
 ) -> Finding | None:
-    """Return why this peer is not reached; None where it is."""
+    """Return why this peer is not reached; None if it is."""
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     except OSError:

@@ -10,7 +10,7 @@ MOVE_WAIT_S = 0.5
 
 
 def bind(port: int) -> socket.socket:
-    """Return a socket that holds the port. Raises OSError where it cannot be had."""
+    """Return a socket that holds the port. Raises OSError if it cannot be had."""
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         # A task that is restarted alone takes its old port, on which connections may still be in TIME_WAIT; so

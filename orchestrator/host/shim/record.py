@@ -50,7 +50,7 @@ def listen(generation_dir: str) -> socket.socket:
 
 
 def connect(generation_dir: str, timeout_s: float = 5.0) -> socket.socket:
-    """Connect to the shim of that generation. The socket keeps `timeout_s`. Raises OSError where none listens."""
+    """Connect to the shim of that generation. The socket keeps `timeout_s`. Raises OSError if none listens."""
     import socket
 
     handle = os.open(generation_dir, os.O_RDONLY | os.O_DIRECTORY)
@@ -68,12 +68,12 @@ def connect(generation_dir: str, timeout_s: float = 5.0) -> socket.socket:
 
 
 def shim_identity(generation_dir: str) -> process.Identity | None:
-    """Return the identity of the shim that the generation has or had; None where none has recorded itself."""
+    """Return the identity of the shim that the generation has or had; None if none has recorded itself."""
     return identity_of(generation_dir, "shim")
 
 
 def identity_of(generation_dir: str, part: str) -> process.Identity | None:
-    """Return the identity of the `task` or the `shim` that the generation has or had; None where there is none yet."""
+    """Return the identity of the `task` or the `shim` that the generation has or had; None if there is none yet."""
     return _identity((durable.read_object(generation_dir, "shim.json") or {}).get(part))
 
 
@@ -118,7 +118,7 @@ def write_exit(generation_dir: str, task: Task, ended_at: float) -> None:
     """Write the exit record with the last TASK.
 
     `ended_at` is the monotonic time of this boot, from which a reader computes how long ago the task ended. Raises
-    OSError where the disk is full and no space was reserved.
+    OSError if the disk is full and no space was reserved.
     """
     value = {"task": task, "boot_id": process.boot_id(), "ended_monotonic_s": ended_at}
     room = os.path.join(generation_dir, "exit.room")
@@ -140,7 +140,7 @@ def write_failed_start(generation_dir: str, start: dict[str, Any], why: str) -> 
 
 
 def _write_into(room: str, value: dict[str, Any]) -> None:
-    """Write the record into the reserved file, which needs no new space. Raises OSError where there is none."""
+    """Write the record into the reserved file, which needs no new space. Raises OSError if there is none."""
     data = json.dumps(value).encode()
     lines = list(value["task"]["exit"]["last_lines"])
     while len(data) > ROOM_BYTES and lines:

@@ -364,14 +364,14 @@ def _age_s(message: dict[str, Any]) -> float:
 
 
 def _began(value: Any) -> Began | None:
-    """Return where training began; None where the runtime's value is malformed."""
+    """Return where training began; None if the runtime's value is malformed."""
     if not isinstance(value, dict) or not _is_step(value.get("step")) or not _is_step(value.get("stride")):
         return None
     return {"step": value["step"], "stride": value["stride"]}
 
 
 def _saving(value: Any) -> Saving | None:
-    """Return how often the task saves; None where the runtime's value is malformed."""
+    """Return how often the task saves; None if the runtime's value is malformed."""
     if (
         not isinstance(value, dict)
         or not _is_step(value.get("every_steps"))

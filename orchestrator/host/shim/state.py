@@ -255,7 +255,7 @@ def decide(state: State, event: Event) -> tuple[State, Actions]:
 
 
 def refusal(state: State, epoch: int, generation: int) -> tuple[str, str, str] | None:
-    """Return why an order is refused, as (code, message, hint); None where it is obeyed. This is the whole fencing."""
+    """Return why an order is refused, as (code, message, hint); None if it is obeyed. This is the whole fencing."""
     if epoch < state.epoch:
         return (
             "superseded",
@@ -339,7 +339,7 @@ def cause_of(
 ) -> ExitCause:
     """Return why the task ended: script, signal, oom, perhaps-oom, start-failed.
 
-    `group_oom_kills` counts the OOM kills in the task's own control group shortly before; None where it has none.
+    `group_oom_kills` counts the OOM kills in the task's own control group shortly before; None if it has none.
     `shared_oom_kills` counts the recent ones among all processes that share its memory. A task that got SIGKILL then
     may be one of them; with `is_one`, it is.
     """

@@ -55,7 +55,7 @@ class TaskProcess:
 
     @property
     def group_path(self) -> str | None:
-        """The path of its control group; None where it has none."""
+        """The path of its control group; None if it has none."""
         return None if self._group is None else self._group.path
 
     @property
@@ -68,7 +68,7 @@ class TaskProcess:
     ) -> tuple[socket.socket, dict[int, str]]:
         """Start it. Return the socket to its runtime, and its output descriptors with the letter of their stream.
 
-        Raises StartFailed or OSError where it cannot be started.
+        Raises StartFailed or OSError if it cannot be started.
         """
         env = task_env(self._start, dict(os.environ), secrets, release_env, generation_dir)
         ours, theirs = socket.socketpair()

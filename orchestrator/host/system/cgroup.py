@@ -22,12 +22,12 @@ class Cgroup:
         self.path = path
 
     def open_for_child(self) -> int:
-        """Open the descriptor that `join` needs; call it before the fork. Raises OSError where it cannot be opened."""
+        """Open the descriptor that `join` needs; call it before the fork. Raises OSError if it cannot be opened."""
         return os.open(os.path.join(self.path, "cgroup.procs"), os.O_WRONLY | os.O_CLOEXEC)
 
     @staticmethod
     def join(descriptor: int) -> None:
-        """Move the calling process, a fresh child, into the group. Raises OSError where the kernel refuses."""
+        """Move the calling process, a fresh child, into the group. Raises OSError if the kernel refuses."""
         os.write(descriptor, b"0")
 
     def pids(self) -> list[int]:
@@ -62,7 +62,7 @@ class Cgroup:
         return events.get("populated", 0) == 0
 
     def peak_bytes(self) -> int | None:
-        """Return the most memory that the group used at once; None where the memory controller is off."""
+        """Return the most memory that the group used at once; None if the memory controller is off."""
         return number(os.path.join(self.path, "memory.peak"))
 
     def oom_kills(self) -> int | None:
@@ -70,7 +70,7 @@ class Cgroup:
         return keyed(os.path.join(self.path, "memory.events")).get("oom_kill")
 
     def remove(self) -> bool:
-        """Remove the group and the groups below it. Return False where a process still lives in it."""
+        """Remove the group and the groups below it. Return False if a process still lives in it."""
         for directory, _, _ in os.walk(self.path, topdown=False):
             try:
                 os.rmdir(directory)
@@ -113,7 +113,7 @@ def create(name: str) -> Cgroup | None:
 
 
 def find(name: str, recorded: object = None) -> Cgroup | None:
-    """Return the group of that name, or None where it does not exist. `recorded` is the path that its shim wrote."""
+    """Return the group of that name, or None if it does not exist. `recorded` is the path that its shim wrote."""
     base = _base()
     path = None if base is None else os.path.join(base, name)
     if isinstance(recorded, str) and os.path.basename(recorded) == name:
@@ -147,13 +147,13 @@ def usable() -> bool:
 
 
 def number(path: str) -> int | None:
-    """Parse a file that holds one number; None where it cannot be read, or holds another word."""
+    """Parse a file that holds one number; None if it cannot be read, or holds another word."""
     text = (_read(path) or "").strip()
     return int(text) if text.isdigit() else None
 
 
 def keyed(path: str, unit: str = "") -> dict[str, int]:
-    """Parse a file of lines that read `name number`, with the unit after it; empty where it cannot be read."""
+    """Parse a file of lines that read `name number`, with the unit after it; empty if it cannot be read."""
     values = {}
     for line in (_read(path) or "").splitlines():
         name, _, value = line.removesuffix(unit).partition(" ")
@@ -164,7 +164,7 @@ def keyed(path: str, unit: str = "") -> dict[str, int]:
 
 
 def _root() -> str | None:
-    """Return where the unified hierarchy is mounted; None where it is not."""
+    """Return where the unified hierarchy is mounted; None if it is not."""
     return next((root for root in _ROOTS if os.path.exists(os.path.join(root, "cgroup.procs"))), None)
 
 

@@ -125,7 +125,7 @@ def repair(host_dir: str, tree: str, files: list[File] | None = None) -> list[st
 
 
 def _put(host_dir: str, tree: str, entry: File) -> bool:
-    """Copy a blob into a tree. Return False where there is no such blob, or a damaged one, which is removed."""
+    """Copy a blob into a tree. Return False if there is no such blob, or a damaged one, which is removed."""
     from hashlib import sha256
 
     path, content, mode, _ = entry
@@ -225,7 +225,7 @@ class Receiver:
     def receive(self, sha256: str, offset: int, data: bytes, last: bool) -> bool:
         """Receive one chunk.
 
-        Return False where the complete blob does not match its SHA-256: the file has changed on the head meanwhile.
+        Return False if the complete blob does not match its SHA-256: the file has changed on the head meanwhile.
         The blob is dropped, and the answer of the next `code` order lists it as missing.
 
         Raises:

@@ -32,7 +32,7 @@ def _name(gpu: int) -> str:
 
 
 def acquire(gpu: int) -> socket.socket | None:
-    """Return the lease of a GPU; None where somebody else holds it."""
+    """Return the lease of a GPU; None if somebody else holds it."""
     lease = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         lease.bind(_name(gpu))
@@ -63,7 +63,7 @@ def answer(lease: socket.socket, about: Mapping[str, Any]) -> None:
 def ask(gpu: int) -> socket.socket | None:
     """Connect to the holder of a GPU's lease, without waiting.
 
-    None where nobody holds it any more, or its holder accepts no connection: then the kernel does not name its user.
+    None if nobody holds it any more, or its holder accepts no connection: then the kernel does not name its user.
     """
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
@@ -125,7 +125,7 @@ def read_answer(asking: socket.socket, gpu: int) -> Holder:
 
 
 def _lease(fd: int, gpu: int) -> socket.socket | None:
-    """Return the descriptor as the lease of that GPU; close it and return None where it is something else."""
+    """Return the descriptor as the lease of that GPU; close it and return None if it is something else."""
     try:
         lease = socket.socket(fileno=fd)
     except OSError:

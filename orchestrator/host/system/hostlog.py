@@ -160,7 +160,7 @@ class LogWriter:
         return True
 
     def _rotate(self) -> bool:
-        """Open the next segment. Return False where the disk refuses; the next write tries again."""
+        """Open the next segment. Return False if the disk refuses; the next write tries again."""
         path = os.path.join(self._directory, NAME)
         fresh = path + ".new"
         _remove(f"{path}.{SEGMENTS - 1}")  # first, because on a full disk this makes room for the new one
@@ -297,7 +297,7 @@ def _open_segments(directory: str) -> list[tuple[int, int]]:
 
 
 def _read_range(segments: list[tuple[int, int]], start: int, bytes_max: int) -> bytes | None:
-    """Read from open segments. Return None where one is missing: they were rotated while they were opened."""
+    """Read from open segments. Return None if one is missing: they were rotated while they were opened."""
     data = b""
     for (base, file), after in zip(segments, [*segments[1:], None], strict=True):
         size = os.fstat(file).st_size

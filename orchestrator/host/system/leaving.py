@@ -32,7 +32,7 @@ def write(path: str, why: str, in_s: float) -> None:
 
 
 def read() -> Leaving | None:
-    """Return the notice; None where the host stays, as far as is known."""
+    """Return the notice; None if the host stays, as far as is known."""
     path = os.environ.get(VARIABLE)
     if not path:
         return None

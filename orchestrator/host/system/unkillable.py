@@ -23,7 +23,7 @@ DIRECTORY = "unkillable"
 
 
 def why(who: process.Identity) -> str | None:
-    """Return why a process lives although SIGKILL was sent to it; None where it is gone."""
+    """Return why a process lives although SIGKILL was sent to it; None if it is gone."""
     letter = process.state(who)
     if letter is None:
         return None
@@ -37,7 +37,7 @@ def why(who: process.Identity) -> str | None:
 
 
 def _foreign_owner(pid: int) -> str | None:
-    """Return the user of a process that we may not signal; None where we may."""
+    """Return the user of a process that we may not signal; None if we may."""
     try:
         os.kill(pid, 0)
     except PermissionError:

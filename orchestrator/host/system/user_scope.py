@@ -39,7 +39,7 @@ def enter(name: str, root: str) -> str | None:
         name: A name that no other scope of the user has.
         root: Where the control groups are mounted.
 
-    None where the user's systemd cannot do it. The process itself is moved to a group below: the kernel counts memory
+    None if the user's systemd cannot do it. The process itself is moved to a group below: the kernel counts memory
     only for groups whose parent has no process.
     """
     if not is_there() or not _ask(f"orch-{name}.scope"):
@@ -88,7 +88,7 @@ def _ask(unit: str) -> bool:
 
 
 def _own_group() -> str:
-    """Return our group in the unified hierarchy, from its root; empty where there is none."""
+    """Return our group in the unified hierarchy, from its root; empty if there is none."""
     try:
         with open("/proc/self/cgroup") as file:
             lines = file.read().splitlines()

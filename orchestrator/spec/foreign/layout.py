@@ -55,11 +55,11 @@ class Layout:
     """Replicas by task type."""
     training: Training | None = None
     gpus_each: int | None = None
-    """GPUs of each task; None where what was read does not say."""
+    """GPUs of each task; None if what was read does not say."""
     remarks: tuple[str, ...] = ()
     """What could not be carried over, or must be looked at: sentences."""
     checkpoint: str | None = None
-    """The checkpoint directory; None where it is to be filled in."""
+    """The checkpoint directory; None if it is to be filled in."""
     shared: bool = True
     """Whether all hosts see the checkpoint directory."""
     command: str = "orch import"
@@ -74,7 +74,7 @@ _PYTHON = re.compile(r"(?:.*/)?python(?:\d(?:\.\d+)?)?")
 def training_of(words: Sequence[str]) -> Training | None:
     """Return the script, its arguments, Python and environment in a command line; None for an empty one.
 
-    Raises UsageError where it starts no Python script.
+    Raises UsageError if it starts no Python script.
     """
     rest = list(words)
     env: dict[str, str] = {}
@@ -173,7 +173,7 @@ def yaml_mapping(text: str, what: str) -> dict[str, Any]:
 
 
 def mapping(value: object, what: str) -> dict[Any, Any]:
-    """Return a mapping, empty where nothing is given. Raises UsageError where it is something else."""
+    """Return a mapping, empty if nothing is given. Raises UsageError if it is something else."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -14,7 +14,7 @@ _TYPES = ("chief", "worker", "ps", "evaluator")
 def tf_config(text: str, words: Sequence[str]) -> Layout:
     """Return the layout of TF_CONFIG's JSON and a command.
 
-    Raises UsageError where it is no JSON object with a cluster.
+    Raises UsageError if it is no JSON object with a cluster.
     """
     try:
         document = json.loads(text)

@@ -98,7 +98,7 @@ def manifests(plan: Plan, wishes: Wishes, bundle: bytes, code: bytes | None) -> 
         plan: a plan for which `refusals` yields nothing.
         wishes: the options.
         bundle: orch's own code, as hosts get it.
-        code: the user's code as a zip archive; None where the image has it.
+        code: the user's code as a zip archive; None if the image has it.
     """
     files = {"pod.json": json.dumps(settings(plan, wishes), indent=1)}
     maps = {"bundle": _config_map(plan, wishes, "orch", {"orch.pyz": bundle}, files)}

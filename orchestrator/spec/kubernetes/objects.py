@@ -72,7 +72,7 @@ def claim(plan: Plan, asked: Asked, pods: int) -> Manifest:
 
 
 def resources(asked: Asked, gpus: int) -> Manifest:
-    """Return a container's `resources`, as its field; nothing where nothing is asked for."""
+    """Return a container's `resources`, as its field; nothing if nothing is asked for."""
     wanted = {key: text for key, text in (("cpu", asked.cpu), ("memory", asked.memory)) if text}
     limits = {
         **wanted,

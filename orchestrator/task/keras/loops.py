@@ -74,7 +74,7 @@ class Loop:
 def find_agreement() -> Agree | None:
     """Return a function that broadcasts the number of rank 0, through the library that the script uses.
 
-    None where there are several processes and none of the libraries. Under a parameter server only the chief runs a
+    None if there are several processes and none of the libraries. Under a parameter server only the chief runs a
     loop.
     """
     if processes() == 1:

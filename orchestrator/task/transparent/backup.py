@@ -105,7 +105,7 @@ def collect(groups: dict[str, list[Any]], steps: int) -> dict[str, Any]:
 
 
 def write(directory: str, values: dict[str, Any], position: Position) -> None:
-    """Replace the backup in `directory`. Raises OSError where the disk refuses."""
+    """Replace the backup in `directory`. Raises OSError if the disk refuses."""
     import h5py
     import numpy as np
 
@@ -167,7 +167,7 @@ def _steps(directory: str) -> int:
 
 
 def position(directory: str) -> Position | None:
-    """Return the position of the backup; None where there is no backup."""
+    """Return the position of the backup; None if there is no backup."""
     import h5py
 
     generation = _newest(directory)
@@ -178,7 +178,7 @@ def position(directory: str) -> Position | None:
 
 
 def read(directory: str) -> tuple[dict[str, Any], Position] | None:
-    """Return what `write` wrote; None where there is no backup."""
+    """Return what `write` wrote; None if there is no backup."""
     import h5py
 
     generation = _newest(directory)

@@ -150,7 +150,7 @@ def _names_in(source: Any) -> list[str]:
 
 
 def rebatched(dataset: Any, up: int, down: int = 1) -> Any:
-    """Return the dataset with batches `up / down` times as large; None where its batch size is unknown."""
+    """Return the dataset with batches `up / down` times as large; None if its batch size is unknown."""
     from tensorflow.python.data.experimental.ops import distribute
 
     size = int(distribute.compute_batch_size(dataset))

@@ -65,7 +65,7 @@ def install(library: str, strategy: Any, chief: bool, report: Reporter) -> Files
 
 
 def own_directory() -> str | None:
-    """Return the working directory where no other task writes into it; None where that is not known."""
+    """Return the working directory where no other task writes into it; None if that is not known."""
     names = ("ORCH_HOST_DIR", "ORCH_RUN", "ORCH_TASK")
     if not all(os.environ.get(name) for name in names):
         return None

@@ -48,7 +48,7 @@ class Course:
             self._handler = handler
 
     def example(self) -> Any:
-        """Return zeros in the shape of a batch of Keras 3; None where the shape is unknown."""
+        """Return zeros in the shape of a batch of Keras 3; None if the shape is unknown."""
         return _example(self._handler) if self._handler is not None else None
 
     def leap(self, epoch: int, batch: int) -> None:
@@ -114,7 +114,7 @@ def install_keras3(epoch_iterator: Any) -> None:
 
 
 def _example(epoch_iterator: Any) -> Any:
-    """Return zeros in the shape of a batch; None where the shape is unknown before the data is read."""
+    """Return zeros in the shape of a batch; None if the shape is unknown before the data is read."""
     import tensorflow as tf
 
     unknown = False

@@ -88,7 +88,7 @@ class Shrink:
         owner._backend_update_step = _backend_update_step
 
     def begin(self, rate: float | None) -> None:
-        """Begin a fit: go on from the rate of its backup; None where it has none."""
+        """Begin a fit: go on from the rate of its backup; None if it has none."""
         if self.way != "scale_lr" or (rate is None and self._is_begun):
             return
         target = self.replicas / self.planned

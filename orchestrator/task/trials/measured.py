@@ -198,7 +198,7 @@ def _are_arrays(x: Any) -> bool:
 
 
 def batch_of(given: Mapping[str, Any]) -> int | None:
-    """Return how many examples a step of this `fit` takes, of all replicas together; None where it cannot be told."""
+    """Return how many examples a step of this `fit` takes, of all replicas together; None if it cannot be told."""
     x = given.get("x")
     if _is_dataset(x):
         from tensorflow.python.data.experimental.ops import distribute
@@ -209,7 +209,7 @@ def batch_of(given: Mapping[str, Any]) -> int | None:
 
 
 def one_batch(given: Mapping[str, Any]) -> Any:
-    """Return a tf.data that repeats the first batch from memory; None where the data cannot be repeated."""
+    """Return a tf.data that repeats the first batch from memory; None if the data cannot be repeated."""
     x: Any = given.get("x")
     y = given.get("y")
     if _is_dataset(x):

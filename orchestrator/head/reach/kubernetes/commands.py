@@ -50,7 +50,7 @@ class Cluster:
     """The name of the context. Empty: the cluster of the pod in which kubectl runs."""
     namespace: str
     kubeconfig: str = ""
-    """The value of $KUBECONFIG; empty where it was not set."""
+    """The value of $KUBECONFIG; empty if it was not set."""
 
     def words(self, *words: str) -> list[str]:
         """Return the command line of kubectl with these arguments."""

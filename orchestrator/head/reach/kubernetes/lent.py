@@ -47,7 +47,7 @@ class Lent:
     hosts: tuple[str, ...] = ()
     """The pods that ran when the run was submitted. These got its tasks."""
     claim: str = ""
-    """The PersistentVolumeClaim for checkpoints that its pods mount; empty where there is none."""
+    """The PersistentVolumeClaim for checkpoints that its pods mount; empty if there is none."""
     is_unused: bool = False
     """Whether no run can have written to the claim. A claim that was made for this allocation is deleted then."""
     first: int = 0
@@ -133,7 +133,7 @@ def forget(state_dir: str, lent: Lent) -> None:
 
 
 def read(state_dir: str, allocation: str) -> Lent | None:
-    """Return the allocation with that id; None where it was given back. Raises OrchestratorError for a bad file."""
+    """Return the allocation with that id; None if it was given back. Raises OrchestratorError for a bad file."""
     if not allocation.isalnum():
         return None
     path = _path(state_dir, allocation)

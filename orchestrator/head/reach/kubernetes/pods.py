@@ -77,7 +77,7 @@ def is_leaving(pod: Document) -> bool:
 
 
 def leaves(pod: Document) -> str:
-    """Say that a pod is being deleted, and why; empty where it is not."""
+    """Say that a pod is being deleted, and why; empty if it is not."""
     return f"it is being deleted{why_it_leaves(pod)}" if is_leaving(pod) else ""
 
 
@@ -92,7 +92,7 @@ def why_it_leaves(pod: Document) -> str:
 
 
 def waiting(pod: Document) -> Waiting | None:
-    """Return why the pod does not run; None where it runs."""
+    """Return why the pod does not run; None if it runs."""
     if is_leaving(pod):
         return Waiting(leaves(pod))
     status = _status(pod)

@@ -39,7 +39,7 @@ class Kubernetes:
             return None
 
     def waits(self, host: HostPlan) -> str | None:
-        """Return why the host's pod does not run; None where it does or that is not known.
+        """Return why the host's pod does not run; None if it does or that is not known.
 
         Raises:
             HostUnfit: it never will, unless a person acts.

@@ -48,7 +48,7 @@ class Certificate:
 
     @staticmethod
     def read(blob: bytes) -> Certificate:
-        """Parse a certificate in the wire format. ValueError where it is none."""
+        """Parse a certificate in the wire format. Raises ValueError if it is none."""
         message = paramiko.Message(blob)
         type_ = message.get_text().removesuffix(CERTIFICATE)
         if type_ not in _PUBLIC_FIELDS:
@@ -83,7 +83,7 @@ class Certificate:
         )
 
     def why_not(self, name: str, settings: Mapping[str, str], now: float) -> str | None:
-        """Return why it does not vouch for the host called `name` at `now`; None where it does."""
+        """Return why it does not vouch for the host called `name` at `now`; None if it does."""
         if not self.is_signed:
             return f"its signature is not by {self.authority.fingerprint}"
         if not permits(settings, "casignaturealgorithms", self.algorithm):
@@ -114,7 +114,7 @@ def judge(
     """Return the judgement of a key that a host shows, and why a certificate that came with it does not help.
 
     Args:
-        certificate: In the wire format; None where the host showed only its key.
+        certificate: In the wire format; None if the host showed only its key.
         key_name: The name of the host in known_hosts.
         principal: The name of the host in a certificate, which has no port.
         settings: The settings of ssh_config about algorithms.

@@ -77,7 +77,7 @@ class Hop:
 
     @property
     def alias(self) -> str | None:
-        """The HostKeyAlias of ssh_config; None where there is none."""
+        """The HostKeyAlias of ssh_config; None if there is none."""
         return None if self.key_name == known_name(self.address, self.port) else self.key_name
 
 

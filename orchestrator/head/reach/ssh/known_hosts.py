@@ -44,7 +44,7 @@ class HostKey:
 
     @staticmethod
     def parse(type: str, text: str) -> HostKey:
-        """Parse the two words of a line. ValueError where they are not a key."""
+        """Parse the two words of a line. Raises ValueError if they are not a key."""
         try:
             blob = base64.b64decode(text, validate=True)
             (length,) = struct.unpack_from(">I", blob)
@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def plain_names(self) -> list[str] | None:
-        """Return the names in the line; None where it has hashes or patterns, which only `matches` can compare."""
+        """Return the names in the line; None if it has hashes or patterns, which only `matches` can compare."""
         if any(special in self.names for special in "|*?!"):
             return None
         return self.names.lower().split(",")
@@ -272,10 +272,10 @@ def known_name(address: str, port: int) -> str:
 
 
 def append(path: Path, host: str, port: int, key: HostKey) -> bool:
-    """Add a key to the project's own file, whole or not at all. Return False where the file has it already.
+    """Add a key to the project's own file, whole or not at all. Return False if the file has it already.
 
-    The file is 0600 in a 0700 directory, and safe from concurrent writers. OSError where it cannot be written,
-    ValueError where `host` is not a plain name.
+    The file is 0600 in a 0700 directory, and safe from concurrent writers. Raises OSError if it cannot be written,
+    ValueError if `host` is not a plain name.
     """
     name = _plain_name(host, port)
     with _locked(path):
@@ -289,7 +289,7 @@ def append(path: Path, host: str, port: int, key: HostKey) -> bool:
 def replace(path: Path, host: str, port: int, keys: Sequence[HostKey]) -> int:
     """Make `keys` the only ones of this host in the project's own file. Return how many of them are new there.
 
-    Lines about other hosts stay, and so do those with a marker. OSError as `append`; ValueError where a pattern matches
+    Lines about other hosts stay, and so do those with a marker. OSError as `append`; ValueError if a pattern matches
     the host, since that line may be about others too.
     """
     name = _plain_name(host, port)

@@ -194,7 +194,7 @@ class SshTransport:
         """Add all keys that hosts showed to the project's own known_hosts. Return how many are new there.
 
         Where a key has changed, the new keys replace those of the host in the file, or the key's own error is raised.
-        OSError where the file cannot be written.
+        OSError if the file cannot be written.
         """
         by_hop: dict[tuple[str, int], list[ScannedKey]] = {}
         for scanned in keys:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.host.pod import outcome
+from orchestrator.host.pod import generation, outcome
 from orchestrator.host.pod.generation import Roll
 from orchestrator.host.pod.main import Leaving
 from orchestrator.host.pod.outcome import PEERS, STALL, TERM, Pace
@@ -125,17 +125,32 @@ def test_a_pod_that_is_asked_to_end_waits_for_a_checkpoint_newer_than_the_first_
     assert Leaving(None, wait_s=60.0, at=0.0).is_over(0.0), "it saves nothing"
 
 
+DOCUMENT: dict[str, Any] = {
+    "name": "m",
+    "chief": "chief:0",
+    "tasks": {name: {"wiring": {"P": "a:@PORT@"}} for name in ("chief:0", "worker:0", "worker:1")},
+    "python": "python3",
+    "script": "t.py",
+    "ports": [20000, 20009],
+    "timing": {},
+}
+
+
+def test_a_pod_joins_the_generation_of_its_own_set_and_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "POLL_S", 0.0)
+    document = {**DOCUMENT, "checkpoint": {"dir": str(tmp_path)}}
+    mine = Settings(document, {pod.TYPE: "worker", pod.INDEX: "0", pod.SET: "new", pod.ATTEMPT: "1"})
+    roll = Roll(str(tmp_path))
+    for number, (set_, attempt) in enumerate((("old", 1), ("new", 0), ("new", 1)), 1):
+        roll.announce({"set": set_, "attempt": attempt, "generation": number, "path": f"/c/{number}"})
+        joined = generation.begin_or_join(mine, lambda _: None, iter([False, True]).__next__)
+        assert (joined and joined.path) == ("/c/3" if number == 3 else None)
+
+
 def test_a_pod_finds_its_task_by_type_and_index() -> None:
-    tasks = {name: {"wiring": {"P": "a:@PORT@"}} for name in ("chief:0", "worker:0", "worker:1")}
-    document = {
-        "name": "m",
-        "chief": "chief:0",
-        "tasks": tasks,
-        "python": "python3",
-        "script": "t.py",
-        "ports": [20000, 20009],
-        "timing": {},
-    }
+    document = DOCUMENT
     typed = Settings(document, {pod.TYPE: "worker", pod.INDEX: "1", pod.SET: "abcdefghij", pod.ATTEMPT: "3"})
     assert (typed.task, typed.is_chief, typed.attempt, typed.run) == ("worker:1", False, 3, "m-abcdefgh")
     assert Settings(document, {pod.TYPE: "chief", pod.INDEX: "0"}).is_chief

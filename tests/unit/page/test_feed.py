@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,24 +96,32 @@ def test_a_list_of_runs_is_told_without_their_tasks() -> None:
     assert set(viewer_document(known, "t")["runs"]["t"]["tasks"]) == {"worker:0", "worker:1"}
 
 
-class Told:
-    """A source of one run that moves, with two events."""
+def test_the_hosts_of_a_run_that_is_over_are_not_shown_beside_those_that_train() -> None:
+    runs = {
+        name: {"phase": phase, "hosts": {name: {}}} for name, phase in (("a", "RUNNING"), ("b", "FAILED"))
+    }
+    assert list(viewer_document({"runs": runs}, None)["hosts"]) == ["a"]
 
-    def __init__(self) -> None:
-        self.asked = 0
+
+class Told:
+    """A source of one run that moves, with events since a viewer came."""
+
+    def __init__(self, newest: int) -> None:
+        self.asked, self.newest = 0, newest
 
     def runs(self) -> dict[str, Any]:
         self.asked += 1
         return status(100.0 + self.asked, tasks=1, step=self.asked)
 
     def events(self, run_id: str | None, after: int) -> dict[str, Any]:
-        newest = 1 if self.asked < 3 else 3
+        newest = 1 if self.asked < 3 else self.newest
         return {"events": [{"seq": n, "run": run_id} for n in range(after + 1, newest + 1)]}
 
 
-def test_a_viewer_is_told_each_event_once() -> None:
+@pytest.mark.parametrize("newest", [3, 300])
+def test_a_viewer_is_told_each_event_once_and_of_many_the_newest(newest: int) -> None:
     async def look() -> list[dict[str, str]]:
-        feed = Feed(cast("Source", Told()), poll_s=0.01)
+        feed = Feed(cast("Source", Told(newest)), poll_s=0.01)
         heard: list[dict[str, str]] = []
         async for message in feed.view("t", None):
             heard.append(message)
@@ -122,4 +131,5 @@ def test_a_viewer_is_told_each_event_once() -> None:
 
     heard = asyncio.run(look())
     assert heard[0]["event"] == "snapshot"
-    assert [m["id"] for m in heard if m["event"] == "event"] == ["2", "3"], "those since it began to look"
+    told = [int(m["id"]) for m in heard if m["event"] == "event"]
+    assert told == list(range(max(2, newest - 255), newest + 1)), "of those since it began to look"

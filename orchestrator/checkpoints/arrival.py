@@ -40,15 +40,15 @@ Place = tuple[str, str, int, int]
 
 
 class Arrival:
-    """What an agent knows of the snapshot that comes for a run. The manifest has been checked."""
+    """The state of a snapshot that is being received for a run. The manifest has been checked."""
 
     def __init__(self, manifest: Manifest, building: str) -> None:
         self.manifest = manifest
         self.building = building
         self._token = os.urandom(8).hex()
-        """We write it into the directory that we make. A directory without it is another one in its place."""
+        """Written into the directory that we make. A directory without it has replaced ours."""
         self._places: dict[str, Place] = {}
-        """Where each chunk belongs; of one that occurs more than once, the first place."""
+        """The place of each chunk; the first one if it occurs more than once."""
         for chunk, place in self._all_places():
             self._places.setdefault(chunk, place)
         self._whole: set[str] = set()
@@ -58,15 +58,15 @@ class Arrival:
         return self._places.get(chunk)
 
     def note_missing(self, chunks: Sequence[str]) -> None:
-        """Take note that these chunks are missing, and no others."""
+        """Record that exactly these chunks are missing."""
         self._whole = self._places.keys() - set(chunks)
 
     def note_written(self, chunk: str) -> None:
-        """Take note that a chunk has been written."""
+        """Record that a chunk has been written."""
         self._whole.add(chunk)
 
     def missing(self) -> list[str]:
-        """Return the chunks that are not in their places. A chunk of which that is not known is read and compared."""
+        """Return the chunks that are not in place. Chunks of unknown state are read and compared."""
         known = self._whole if self._is_ours() else set()
         return [
             chunk for chunk, place in self._places.items() if chunk not in known and not _is_at(place, chunk)
@@ -100,7 +100,7 @@ class Arrival:
 
 
 class Writer:
-    """Takes the parts of chunks, and writes a chunk once it is whole."""
+    """Receives parts of chunks, and writes a chunk once it is complete."""
 
     def __init__(self) -> None:
         self._under_way: dict[tuple[str, str, int], _Chunk] = {}
@@ -174,7 +174,7 @@ class _Chunk:
 
         self.memory = memory
         self.bytes = 0
-        """How many were received. If they are more than there is memory for, the chunk is damaged."""
+        """The number of received bytes. If they exceed the memory, the chunk is damaged."""
         self.sha256 = sha256()
 
     def add(self, data: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""Who drives what: the claim that a coordinator has on a run of this host, and on a checkpoint directory.
+"""Claims: which coordinator drives a run on this host, and which run saves into a checkpoint directory.
 
     runs/<run_id>/owner.json          on a host, in the directory of each run
     <checkpoint dir>/.orch/owner.json   in a checkpoint directory, of the run that saves into it
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 FILE = "owner.json"
 
 DRIVEN_S = 900.0
-"""A coordinator that watched a run this recently still owns it: it may be restarting, or cut off."""
+"""A coordinator that watched a run this recently still owns it, since it may be restarting or cut off."""
 
 RENEW_EVERY_S = 60.0
-"""How often the mark is renewed at most: a shared directory is not written at every heartbeat."""
+"""The minimum interval between renewals, so that a shared directory is not written at every heartbeat."""
 
 _TEXTS = ("id", "head", "user", "run", "name")
 
@@ -54,7 +54,7 @@ def claimed_of(content: Mapping[str, Any] | None) -> Claimed | None:
 
 
 def _entry(path: str, claim: Claim) -> dict[str, Any]:
-    """Return the claim as it is written, with the time since when this owner has had it."""
+    """Return the claim as stored, with the time since which this owner has had it."""
     known = claimed_of(durable.read_object(path))
     is_same = known is not None and (known["id"], known["run"]) == (claim["id"], claim["run"])
     return {**claim, "since": known["since"] if known is not None and is_same else time.time()}
@@ -78,7 +78,7 @@ def renew(run_dir: str) -> None:
 
 
 def release(run_dir: str) -> None:
-    """Write that nobody drives the run any more. Whose it was stays readable. Raises OSError."""
+    """Record that nobody drives the run any more. Its last owner stays readable. Raises OSError."""
     path = os.path.join(run_dir, FILE)
     content = durable.read_object(path)
     if content is not None:
@@ -121,7 +121,7 @@ def stamp_path(root: str) -> str:
 
 
 def stamp(root: str, claim: Claim, host_dir: str) -> None:
-    """Write down which run saves into the directory, and from which host. Raises OSError."""
+    """Record which run saves into the directory, and from which host. Raises OSError."""
     path = stamp_path(root)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     place = {"host": os.uname().nodename, "place": _place(host_dir)}
@@ -129,7 +129,7 @@ def stamp(root: str, claim: Claim, host_dir: str) -> None:
 
 
 def stamped(root: str) -> Stamp | None:
-    """Return whose the directory is, and how long ago that was last true; None if no run saves into it."""
+    """Return the directory's owner, and the time since its last sign of life; None if no run saves into it."""
     path = stamp_path(root)
     content = durable.read_object(path)
     claimed = claimed_of(content)

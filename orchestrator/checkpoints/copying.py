@@ -1,4 +1,4 @@
-"""Copy checkpoints, file by file: with their times, as second names where that is as good, and never through a link."""
+"""Copies checkpoints file by file: with their times, as hard links where that is safe, and never through a symlink."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def copied(unit: Unit, source: str, building: str, *, link: bool = False) -> Uni
 
     Args:
         unit: what to copy.
-        source: the directory below which it lies.
-        building: the one below which the copy will lie.
-        link: give its files second names where that is possible: nobody writes them again.
+        source: the directory that contains it.
+        building: the directory that will contain the copy.
+        link: make hard links where possible, since nobody writes the files again.
 
     Raises:
         Torn: the unit was removed meanwhile; or written, where reading the copy would not show it.
@@ -42,7 +42,7 @@ def copied(unit: Unit, source: str, building: str, *, link: bool = False) -> Uni
 
 
 def drop(unit: Unit, source: str, building: str) -> None:
-    """Remove what was copied of it, and the directories that are empty then: a script may go by their names."""
+    """Remove a partial copy, and directories that are then empty, since a script may interpret their names."""
     for path in unit.paths:
         copy = within(path, source, building)
         if os.path.lexists(copy):
@@ -64,7 +64,7 @@ def copy_others(source: str, others: list[str], building: str, rejected: list[di
 
 
 def copy_link(path: str, source: str, target: str) -> None:
-    """Make the same symbolic link in a copy, where it leads to something in it."""
+    """Make the same symbolic link in a copy if its target is in the copy."""
     copy = within(path, source, target)
     leads_to = os.path.realpath(os.path.join(os.path.dirname(copy), os.readlink(path)))
     inside = os.path.join(os.path.realpath(target), "")
@@ -134,7 +134,7 @@ def place(source: str, target: str, *, link: bool = False) -> None:
 
 
 def is_linked(path: str, kind: str) -> bool:
-    """Whether a second name is as good as a copy.
+    """Return whether a hard link is as good as a copy.
 
     TensorFlow replaces data shards by rename, and Orbax writes a data file once, under a random name. TensorFlow's
     index and HDF5 files are rewritten in place, so through a link a left-over process would write into the new

@@ -51,7 +51,7 @@ class Chapter:
         return self.is_pin or self.is_snapshot
 
     def contents(self) -> Contents:
-        """Return what lies in it."""
+        """Return its contents."""
         return discovery.find(self.source, is_root=self.source == self.root)
 
     def counts(self, unit: Unit) -> bool:

@@ -1,4 +1,4 @@
-"""What the name of a file or directory says: whether its save was finished, its step, and what it is a part of."""
+"""Interprets names of files and directories: whether the save was finished, its step, and its set of files."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ HEARD_AFTER_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One row of the table. Seconds count from just before the fault was ordered, by this machine's clock."""
+    """A row of the table. Seconds count from just before the fault was ordered, by this machine's clock."""
 
     kind: str
     target: str
@@ -89,7 +89,7 @@ def _notice(seen: Outcome, client: Client, run: Mapping[str, Any], after: int, e
 def _conclusion(
     seen: Outcome, before: Mapping[str, Any], run: Mapping[str, Any], elapsed: float, *, over: bool
 ) -> Outcome | None:
-    """Return the outcome; None while it is open. `over`: the fault has ended, and may have restarted nothing."""
+    """Return the outcome; None while it is undecided. `over`: the fault has ended, and may have restarted nothing."""
     if not is_active(run):
         succeeded = run["phase"] == "SUCCEEDED"
         return replace(

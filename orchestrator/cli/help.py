@@ -10,11 +10,11 @@ import click
 from orchestrator.cli.session import Session
 
 Example = tuple[str, str]
-"""A command line, and what it does. A test parses each one."""
+"""A command line, and its effect. A test parses each one."""
 
 
 class Command(click.Command):
-    """A command with what orch must know about it: `@click.command(cls=Command, examples=[(line, meaning)])`.
+    """A command with properties for orch: `@click.command(cls=Command, examples=[(line, meaning)])`.
 
     `acts`: it changes something, so a person must know if it was cut short. `about_runs`: it is about a run, which may
     be one on Slurm.
@@ -34,14 +34,14 @@ class Command(click.Command):
         self.about_runs = about_runs
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write each example below a comment that says what it does, ready to be copied."""
+        """Write each example below a comment with its effect, ready to be copied."""
         with formatter.section("Examples"):
             indent = " " * formatter.current_indent
             for line, meaning in self.examples:
                 formatter.write(f"{indent}# {meaning}\n{indent}{line}\n")
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """Return click's own option, which then prints through the session like every other output."""
+        """Return click's option, which prints through the session like all other output."""
         option = super().get_help_option(ctx)
         if option is not None:
             option.callback = _show_help

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.head.links.query import Answer, Asker
 
 TIMEOUT_S = 90.0
-"""For one host and all its queries. Measuring a large run's directory takes time."""
+"""For all queries to a host. Measuring a large run's directory takes time."""
 
 
 def plans_of(files: Sequence[str]) -> list[tuple[Plan, Mapping[str, str]]]:
@@ -34,7 +34,7 @@ def asker(session: Session) -> Asker:
 
 
 def say_problems(session: Session, answers: Sequence[Answer[Any]]) -> list[str]:
-    """Print why it is not known what hosts have, and return their names."""
+    """Print why hosts could not be queried, and return their names."""
     failed = []
     for answer in answers:
         if answer.unheard is not None:
@@ -50,14 +50,14 @@ def is_interactive(session: Session) -> bool:
 
 
 def confirm(session: Session, question: str, *, word: str = "") -> bool:
-    """Ask on the terminal. Everything but yes, or but that word, is a no."""
+    """Ask on the terminal. Any answer except yes, or except the given word, is a no."""
     session.prompt(f"{question} [{f'type {word}' if word else 'y/N'}] ")
     answer = sys.stdin.readline().strip()
     return answer == word if word else answer.lower() in ("y", "yes")
 
 
 def must_confirm(session: Session, question: str, *, otherwise: str) -> None:
-    """Ask before something is done that --yes does without asking. Raises Refused if nobody says yes."""
+    """Ask for a confirmation that --yes replaces. Raises Refused if it is not given."""
     if not is_interactive(session):
         raise Refused(f"no terminal to confirm on; {otherwise}", hint="add --yes")
     if not confirm(session, question):

@@ -99,11 +99,11 @@ _SYNONYMS = {
     "version": "--version",
     "help": "--help",
 }
-"""Words of other tools, and the command here that does the same. A command of that very name comes first."""
+"""Commands of other tools, and the equivalent here. A command of the same name has precedence."""
 
 INTERRUPTED = 130
 STDOUT_CLOSED = 141
-"""What a shell shows for a process that SIGPIPE ended."""
+"""The exit code that a shell shows for a process ended by SIGPIPE."""
 BUG = 70
 
 
@@ -230,14 +230,14 @@ def run(argv: Sequence[str], session: Session) -> int:
 
 
 def acting_command(argv: Sequence[str]) -> str | None:
-    """Return the command that was to change something; None if it only shows."""
+    """Return the called command if it changes something; None if it only shows."""
     if {"-h", "--help"} & set(argv):
         return None
     return next((words for words, command in called(argv) if command.acts), None)
 
 
 def called(argv: Sequence[str]) -> Iterator[tuple[str, Command]]:
-    """Yield the command that a command line calls by its first word, and that of the second, with these words."""
+    """Yield the command of a command line's first word, and the subcommand of its second, with these words."""
     command: click.Command | None = cli
     for n, word in enumerate(argv[:2], 1):
         if not isinstance(command, click.Group) or (command := command.get_command(_NOWHERE, word)) is None:
@@ -264,7 +264,7 @@ _RANGES = (
     (r"is not in the range x<=(\S+)$", r"is more than \1"),
     (r"is not in the range (\S+)<=x<=(\S+)$", r"is not between \1 and \2"),
 )
-"""How click says that a number is out of range, and how people do."""
+"""Click's wording for a number out of range, and ours."""
 
 
 def _in_lower_case(message: str) -> str:

@@ -45,7 +45,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def exposure(address: str, *, with_token: bool) -> str | None:
-    """Return what people who reach that address can do; None if they can do nothing."""
+    """Return a warning about who can reach that address, and what they can do; None if nobody can."""
     if not with_token:
         return f"whoever reaches {address} may read the names of runs and hosts, and how they do, and change nothing"
     if ipaddress.ip_address(address).is_loopback:

@@ -1,4 +1,4 @@
-"""Orphans: what runs that the journal does not know have left on hosts and in the state directory. For `orch gc`."""
+"""Orphans: leftovers of unknown runs on hosts and in the state directory. For `orch gc`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from orchestrator.head.journal.states import Contents
 
 HERE = "(this machine)"
-"""Shown as the host of what is in our own state directory."""
+"""Shown as the host of items in our own state directory."""
 
 KEPT = "kept"
-"""The state of what is removed only if the user names it."""
+"""The state of items that are removed only if the user names them."""
 
 _GOING = ".removed"
 """The suffix of a directory whose removal has begun. No store has such a name."""
@@ -32,7 +32,7 @@ _GOING = ".removed"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What one run has left in one place."""
+    """What a run left in one place."""
 
     run: str
     host: str
@@ -48,7 +48,7 @@ class Item:
     """Who began or took over the run; None if unknown."""
     plan: HostPlan | None = None
     path: str = ""
-    """The path, where the orphan is in our own state directory."""
+    """The path, if the orphan is in our own state directory."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document for `--json`."""
@@ -72,7 +72,7 @@ class Known:
     there: bool
 
     def owns(self, item: Item) -> bool:
-        """Return whether this head node's coordinator began the run, though it does not know it any more."""
+        """Return whether this head node's coordinator began the run, although it no longer knows it."""
         return self.there and item.owner is not None and item.owner.id == self.contents.owner_id
 
     @property
@@ -87,7 +87,7 @@ class Known:
         return [host for entry in self.contents.kept for host in entry.run.plan.hosts]
 
     def may_be_of(self, root: str) -> bool:
-        """Return whether a checkpoint store is perhaps that of an active run which cannot be read."""
+        """Return whether a checkpoint store may belong to an active run that cannot be read."""
         return os.path.basename(root).rpartition("-")[0] in {entry.name for entry in self.contents.set_aside}
 
 
@@ -103,7 +103,7 @@ def known(session: Session) -> Known:
 
 
 def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
-    """Return what the state directory holds of runs that the journal does not know, and checkpoints of ended runs.
+    """Return the state directory's leftovers of unknown runs, and the checkpoints of ended runs.
 
     The journal is read last: a run that started while the hosts were queried is no orphan.
 
@@ -148,7 +148,7 @@ def look_in_jobs(session: Session) -> list[Item]:
 
 
 def _runs_by_store(state_dir: str, ours: Known) -> dict[str, Run]:
-    """Return for each checkpoint store its run: the active one, else the newest."""
+    """Return the run of each checkpoint store: the active one, or else the newest."""
     runs: dict[str, Run] = {}
     for entry in sorted(ours.contents.kept, key=lambda entry: not entry.run.phase.is_terminal):
         root = _root(state_dir, entry.run.plan)

@@ -64,7 +64,7 @@ def _at_most_one(ctx: click.Context, _param: click.Parameter, words: tuple[str, 
 
 
 def name_and_task(name: str | None, task: str | None) -> tuple[str | None, str | None]:
-    """Tell NAME and TASK apart where one word is given: a task has a colon (worker:0), a run's name has none."""
+    """Tell NAME and TASK apart if there is only one word: a task has a colon (worker:0), a run's name has none."""
     from orchestrator.core.plan import TaskId
 
     if name is not None and task is None and ":" in name:
@@ -121,21 +121,21 @@ def complete_place(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def complete_logged_task(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the tasks that have a log, of the named run or the newest; else those of active runs."""
+    """Complete the tasks that have a log, of the named or the newest run; or else the tasks of active runs."""
     logs, run_id = _logged(ctx)
     tasks = logs.tasks(run_id) if run_id else []
     return [name for name in tasks if name.startswith(incomplete)] or complete_task(ctx, param, incomplete)
 
 
 def complete_logged_host(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the hosts on which a log was written, of the named run or the newest; else those of active runs."""
+    """Complete the hosts that have a log, of the named or the newest run; or else the hosts of active runs."""
     logs, run_id = _logged(ctx)
     hosts = logs.hosts(run_id) if run_id else []
     return [name for name in hosts if name.startswith(incomplete)] or complete_host(ctx, param, incomplete)
 
 
 def _logged(ctx: click.Context) -> tuple[RunLogs, str | None]:
-    """Return the logs on this machine, and the run whose they are."""
+    """Return the logs on this machine, and their run."""
     from orchestrator.cli.session import Session
     from orchestrator.head.records.runlogs import RunLogs
 

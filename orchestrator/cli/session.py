@@ -1,4 +1,4 @@
-"""What a command uses: its streams, its paths, a client. Tests pass their own."""
+"""The session of a command: its streams, its paths, a client. Tests pass their own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33",
 _COLOURS |= {"magenta": "35", "cyan": "36", "bright_blue": "94", "bright_magenta": "95", "bright_cyan": "96"}
 
 _UNESCAPED = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What JSON may hold as it is, and a terminal may obey."""
+"""Characters that JSON allows unescaped, but that may control a terminal."""
 
 
 class Paint:
-    """Add colours where they are wanted. The text is the same without them."""
+    """Adds colours if they are wanted. The text is the same without them."""
 
     def __init__(self, *, on: bool) -> None:
         self.on = on
@@ -97,7 +97,7 @@ class Session(Environment):
             discard(self.err)
 
     def prompt(self, text: str) -> None:
-        """Write a question to stderr, and leave the line open for the answer."""
+        """Write a question to stderr, without a line end."""
         self.err.write(inert(text))
         self.err.flush()
 
@@ -106,7 +106,7 @@ class Session(Environment):
         self.say(f"{self.paint_err('warning:', 'yellow', 'bold')} {text}")
 
     def hint(self, text: str | None) -> None:
-        """Write what the user can do to stderr; nothing for None."""
+        """Write a hint to stderr; None writes nothing."""
         if text:
             self.say(f"{self.paint_err('hint:', 'cyan', 'bold')} {text}")
 
@@ -124,7 +124,7 @@ def discard(stream: TextIO) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write lines, without any control sequence but colours: texts of hosts and specs are in them."""
+    """Write lines without control sequences except colours, since they contain texts of hosts and specs."""
     text = inert(text)
     try:
         stream.write(text + "\n")

@@ -1,4 +1,4 @@
-"""Ends a run that another head node drives, so that this one can take its place: `orch up --take-over`.
+"""Ends a run that another head node drives, so that this one can replace it: `orch up --take-over`.
 
 On each host the order that kills the old run's processes first raises its epoch: from then on the host refuses whatever
 the old coordinator orders. So the old gang has ended before the new one begins, and cannot come back.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
-    """Show which runs of other owners conflict with this plan, and end them once that is confirmed.
+    """Show which runs of other owners conflict with this plan, and end them after a confirmation.
 
     Raises:
         Refused: it was not confirmed, a process cannot be killed, or a run goes on where this plan cannot reach it.
@@ -45,7 +45,7 @@ def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
 
 
 def _refuse_elsewhere(left: Sequence[Driven]) -> None:
-    """Raise Refused for a run that goes on where this plan does not reach it."""
+    """Raise Refused for a run that continues on hosts that this plan does not have."""
     if left:
         raise Refused(
             f"not ended: {left[0].sentence}",

@@ -1,4 +1,4 @@
-"""Runs that a command starts to learn from them: it waits for their end, and ends them where it is ended itself."""
+"""Trial runs: a command starts them, waits for their end, and ends them if it is interrupted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
 
 _NAME_KEPT = 47
-"""So many characters of a run's name are left in that of a trial, which may have 63."""
+"""How many characters of a run's name a trial's name keeps. A name has at most 63."""
 
 
 def trial_of(own: Plan, plan: Plan, kind: str, which: str) -> Plan:
-    """Return a plan as a trial of `plan`: with its hosts, and with a name and a checkpoint directory of its own."""
+    """Return a plan as a trial of `plan`: with its hosts, but with its own name and checkpoint directory."""
     checkpoint = own.checkpoint
     if checkpoint is not None:
         checkpoint = replace(checkpoint, dir=f"{checkpoint.dir}/{kind}/{which}", keep=1)

@@ -57,7 +57,7 @@ class Watch(Wait):
         self._mute = False
 
     def _is_repeated(self, event: Mapping[str, Any]) -> bool:
-        """Return whether its sentence was shown with the first cause, or just before as what the event is due to."""
+        """Return whether its sentence was already shown: with the first cause, or as the cause of the last event."""
         kind, before = kind_of(event.get("kind")), kind_of(self._event_said.get("kind"))
         if kind is None:
             return False

@@ -44,7 +44,7 @@ def run(
     for_s: float,
     timeout_s: float,
 ) -> list[Outcome]:
-    """Inject `faults` (kind and target), or `draw` of them, each once the run has recovered from the one before."""
+    """Inject `faults` (kind and target), or `draw` random ones, each after the run has recovered from the last one."""
     if bool(faults) == bool(draw):
         raise UsageError(
             "give either faults or --random N",
@@ -99,7 +99,7 @@ def _wait(
     at_step: int | None,
     timeout_s: float,
 ) -> dict[str, Any]:
-    """Wait until the run trains, has come to `at_step`, and the fault is due."""
+    """Wait until the run trains, has reached `at_step`, and the fault is due."""
     deadline = session.now() + timeout_s
     announced = due_at > session.now()  # a pause between two faults is not worth a line
     while True:

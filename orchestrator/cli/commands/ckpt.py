@@ -24,7 +24,7 @@ Document = Mapping[str, Any]
 def ask(
     session: Session, verb: str, name: str | None, what: str | None = None, *, restart: bool = False
 ) -> dict[str, Any]:
-    """Return the coordinator's answer. `name` None: the active run, else the newest. `what`: which checkpoint."""
+    """Return the coordinator's answer. `name` None: the active run, or else the newest. `what`: which checkpoint."""
     client = session.client()
     path = f"/v1/runs/{find_or_newest(runs_of(client), name)['run_id']}/checkpoints"
     if verb == "list":
@@ -33,7 +33,7 @@ def ask(
 
 
 def listing(answer: Document, session: Session) -> str:
-    """Return the table, newest generation first. `newest` marks the one that the next generation is to start from."""
+    """Return the table, newest generation first. `newest` marks the checkpoint from which the run would resume."""
     rows = [list(_COLUMNS)]
     styles: dict[tuple[int, int], tuple[str, ...]] = {(0, x): ("bold",) for x in range(len(_COLUMNS))}
     for y, checkpoint in enumerate(answer["checkpoints"], start=1):

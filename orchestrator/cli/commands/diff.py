@@ -1,4 +1,4 @@
-"""`orch diff`: show how a run differs from its present file and code, or from another run."""
+"""`orch diff`: show how a run differs from its current spec and code, or from another run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def lines(comparison: Comparison, session: Session, *, full: bool) -> Iterator[str]:
-    """Yield what differs, under a title for each kind."""
+    """Yield the differences, with a title for each kind."""
     title = session.paint
     if comparison.spec:
         yield title("spec", "bold")

@@ -1,4 +1,4 @@
-"""`orch doctor`: find what would keep a cluster spec from training on its hosts, and say the way out."""
+"""`orch doctor`: find what would keep a cluster spec from training on its hosts, and name the remedies."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from orchestrator.reporting.findings import Finding, Level
 
 SLOW_S = 30.0
-"""The deadline of each step for `orch validate --hosts`, as that of a start: an sshd that is slow is not wrong."""
+"""The deadline of each step for `orch validate --hosts`, as long as that of a start: a slow sshd is no error."""
 
 FIX_S = 10.0
-"""How long what --fix does on a host may take."""
+"""How long a command of --fix may take on a host."""
 
 _COLOURS: Mapping[Level, str] = {"error": "red", "warning": "yellow", "fine": "green"}
 
@@ -42,7 +42,7 @@ def examined(
     imports: bool = False,
     bandwidth: bool = False,
 ) -> Examined:
-    """Examine the hosts of a plan, and say on stderr how far it has come."""
+    """Examine the hosts of a plan, and report progress on stderr."""
     from orchestrator.head.code import bundle
     from orchestrator.head.coordinator.main import transports
     from orchestrator.head.hosts.examination import CHECK_S, examine
@@ -60,7 +60,7 @@ def examined(
 
 
 def _show(session: Session, findings: Sequence[Finding]) -> None:
-    """Print the findings. What is said of several hosts has its reason and its way out once."""
+    """Print the findings. If several hosts have the same one, its reason and remedy are printed once."""
     from orchestrator.reporting.findings import BY_ID
 
     width = max((len(item.id) for item in findings), default=0)
@@ -73,7 +73,7 @@ def _show(session: Session, findings: Sequence[Finding]) -> None:
 
 
 def _agents(session: Session, plan: Plan) -> list[Finding]:
-    """Return whether you have an SSH agent and the coordinator has none: this command has looked with yours."""
+    """Return whether this command used your SSH agent while the coordinator has none."""
     from orchestrator.reporting.findings import finding
 
     yours = session.environ.get("SSH_AUTH_SOCK", "")
@@ -102,7 +102,7 @@ def _answers(path: str) -> bool:
 
 
 def _orphans(session: Session, plan: Plan, runs: Mapping[str, Sequence[KnownRun]]) -> list[Item]:
-    """Return what runs have left that this head node began, that its journal does not know, and that nobody drives."""
+    """Return the orphans of runs that this head node began, that its journal lacks, and that nobody drives."""
     from orchestrator.cli.commands.gc import item_of
     from orchestrator.cli.orphans import known
 
@@ -126,18 +126,18 @@ def _of_orphan(item: Item) -> Finding:
 
 _LINGER = "loginctl enable-linger"
 _MAKE_DIRECTORY = "exec /bin/sh -c 'IFS= read -r d && exec mkdir -p -m 700 -- \"$d\"'"
-"""The path comes on stdin: no text of a user's is in a command."""
+"""The path comes on stdin, so that no text of a user is in a command."""
 
 
 class _Fixes:
-    """What --fix does. Each method returns how much it has done."""
+    """The actions of --fix. Each method returns how many things it has fixed."""
 
     def __init__(self, session: Session, plan: Plan, findings: Sequence[Finding], *, asks: bool) -> None:
         self._session, self._plan, self._findings = session, plan, findings
         self._asks = asks and is_interactive(session)
 
     def all(self, orphans: Sequence[Item]) -> int:
-        """Do all of it, the keys first."""
+        """Fix everything, the keys first."""
         lingers = "what runs there stays when the last session closes (loginctl enable-linger)"
         done = self._keys() + self._on_hosts("host.ends-at-logout", _LINGER, "", lingers)
         directory = self._plan.env.get("TMPDIR", "")
@@ -147,7 +147,7 @@ class _Fixes:
         )
 
     def _keys(self) -> int:
-        """Trust keys that are new, once a person says yes. One that has changed is for `orch trust --replace`."""
+        """Trust new keys after a confirmation. Changed keys need `orch trust --replace`."""
         unknown = [
             self._plan.host(item.host)
             for item in self._findings
@@ -173,7 +173,7 @@ class _Fixes:
         return added
 
     def _on_hosts(self, id: str, command: str, stdin: str, did: str) -> int:
-        """Run a command of ours on the hosts of a finding."""
+        """Run a fixed command on the hosts of a finding."""
         from orchestrator.head.coordinator.main import transports
         from orchestrator.head.reach.alarm import ALARMS
 
@@ -201,7 +201,7 @@ class _Fixes:
         return done
 
     def _remove(self, orphans: Sequence[Item]) -> int:
-        """Remove what runs have left, once a person says yes."""
+        """Remove orphans after a confirmation."""
         from orchestrator.cli.commands.gc import remove
         from orchestrator.cli.host_queries import asker, confirm
         from orchestrator.cli.orphans import known

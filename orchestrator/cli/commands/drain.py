@@ -35,7 +35,7 @@ def run(
 
 
 def give_up(name: str | None, host: str, session: Session) -> list[dict[str, Any]]:
-    """Tell every run that waits for this host, or only that run, that it is gone. Return its state for each."""
+    """Declare the host gone for all runs that wait for it, or for a single run. Return the host's state for each."""
     client: Client = session.client()
     runs = runs_of(client)
     chosen = [find(runs, name)] if name else [run for run in runs if awaits(run, host)]
@@ -46,7 +46,7 @@ def give_up(name: str | None, host: str, session: Session) -> list[dict[str, Any
 
 
 def awaits(run: Mapping[str, Any], host: str) -> bool:
-    """Return whether an active run has the host, or an ended one still has no proof from it."""
+    """Return whether an active run has the host, or an ended run lacks its proof."""
     if is_active(run):
         return host in hosts_of(run)
     return host in ((run.get("proof") or {}).get("unreachable") or [])

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from orchestrator.protocol.hello import Command as Asked
 
 _END_WAIT_S = 8.0
-"""How long the hosts may take to end what was started there: SIGTERM, 2 s, SIGKILL."""
+"""How long the hosts may take to end the started processes: SIGTERM, 2 s, SIGKILL."""
 
 _KEPT_BYTES_MAX = 8 << 20
-"""How much of each stream of a host the document of `--json` holds."""
+"""How much of each stream of a host the `--json` document contains."""
 
 _LINE_BYTES_MAX = 1 << 16
 
@@ -37,7 +37,7 @@ _LINE_BYTES_MAX = 1 << 16
 def orders(
     run: Run, argv: Sequence[str], host: str | None, task: str | None, *, spares: bool
 ) -> list[tuple[HostPlan, Asked]]:
-    """Return the hosts with the order for each: this host, or the task's host, else all that have tasks."""
+    """Return the hosts with an order for each: the named host, the task's host, or else all hosts with tasks."""
     asked: Asked = {"argv": list(argv), "run": run.run_id, "task": None, "generation": 0, "env": {}}
     if task is not None:
         id_, place = task_of(run, task)
@@ -50,7 +50,7 @@ def orders(
 
 
 def _released(run: Run, id_: TaskId) -> dict[str, str]:
-    """Return the variables that the task got with its release; none before all have joined."""
+    """Return the variables that the task got with its release; empty before all tasks have joined."""
     from orchestrator.core.phases.starting import addresses, release
     from orchestrator.head.links import requests
 
@@ -63,18 +63,18 @@ def _released(run: Run, id_: TaskId) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Output:
-    """Shows lines as they come, each behind its host's name if there are several; or keeps them for a document."""
+    """Prints lines as they arrive, with the host's name if there are several hosts, or keeps them for a document."""
 
     session: Session
     width: int
-    """Of the longest name; 0: no prefixes."""
+    """The width of the longest host name; 0: no prefixes."""
     keeps: bool
     kept: dict[tuple[str, int], bytearray] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def receive(self, host: str, stream: int, data: bytes) -> None:
-        """Receive output of a host. The threads of the connections call this."""
+        """Receive output of a host. Called by the connections' threads."""
         with self._lock:
             held = self.kept.setdefault((host, stream), bytearray())
             held += data
@@ -91,13 +91,13 @@ class Output:
                 self._show(host, stream, line)
 
     def end(self) -> None:
-        """Show the output that has no end of line yet."""
+        """Print the output that has no line end yet."""
         for (host, stream), held in self.kept.items():
             if held and not self.keeps:
                 self._show(host, stream, bytes(held))
 
     def text(self, host: str, stream: int) -> str:
-        """Return all that a host wrote to a stream."""
+        """Return everything that a host wrote to a stream."""
         return self.kept.get((host, stream), b"").decode("utf-8", "replace")
 
     def _show(self, host: str, stream: int, line: bytes) -> None:
@@ -113,7 +113,7 @@ class Output:
 def run(
     asked: Sequence[tuple[HostPlan, Asked]], session: Session, *, keeps: bool
 ) -> tuple[list[Ended], Output]:
-    """Run the command everywhere, and return how it ended on each host. An interruption ends it everywhere first."""
+    """Run the command on all hosts, and return how it ended on each. An interruption first ends it everywhere."""
     from orchestrator.head.code import bundle
     from orchestrator.head.coordinator.main import transports
     from orchestrator.head.links.remote import Remote
@@ -138,14 +138,14 @@ def run(
 
 
 def _results(futures: Sequence[Future[Ended]], timeout_s: float | None) -> list[Ended]:
-    """Wait in pieces: a wait without an end would hold up Ctrl-C until it is over."""
+    """Wait in short steps, since an unlimited wait would delay Ctrl-C."""
     while wait(futures, timeout_s or 0.2).not_done:
         pass
     return [future.result() for future in futures]
 
 
 def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
-    """Return the command's exit code, where it is the same on all hosts; else the error that says what failed where."""
+    """Return the command's exit code if it is the same on all hosts; else the error that says what failed where."""
     problems = [ending.problem for ending in ended if ending.problem is not None]
     codes = {ending.exit_code for ending in ended}
     if not problems and len(codes) == 1:

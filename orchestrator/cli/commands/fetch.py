@@ -1,4 +1,4 @@
-"""`orch fetch`: bring what a run's tasks have left in their working directories to this machine."""
+"""`orch fetch`: copy the files that a run's tasks left in their working directories to this machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from orchestrator.core.words import counted, listed, size
 from orchestrator.head.api.client import Client
 
 _TIMEOUT_S = 700.0
-"""Above what a host may take to read a large file on a slow disk."""
+"""Longer than a host may take to read a large file from a slow disk."""
 
 _TELL_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which files of which run (None: the active one, else the newest), and where to."""
+    """The run (None: the active one, or else the newest), the files, and the destination."""
 
     name: str | None
     patterns: Sequence[str] = ()
@@ -37,7 +37,7 @@ class Request:
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:
-    """Fetch the files, one after another. Return a document that says of each whether it came."""
+    """Fetch the files, one after another. Return a document with the result for each."""
     client = session.client()
     chosen = find_or_newest(runs_of(client), request.name)
     listing = list_outputs(client, chosen, request)
@@ -67,13 +67,13 @@ def run(request: Request, session: Session) -> dict[str, Any]:
 
 
 def list_outputs(client: Client, chosen: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    """Return the coordinator's list of the requested files that the tasks have left."""
+    """Return the coordinator's list of the requested files."""
     body = {"patterns": list(request.patterns), "task": request.task}
     return client.post(f"/v1/runs/{chosen['run_id']}/outputs", body, timeout_s=_TIMEOUT_S)
 
 
 def _tell_missing(listing: Mapping[str, Any], session: Session) -> None:
-    """Print which hosts and files the list lacks."""
+    """Print which hosts and files are missing from the list."""
     for host, why in listing["unreached"].items():
         session.warn(f"{host}: not reached, so what its tasks left is missing: {why}")
     for host, count in listing["left_out"].items():
@@ -86,7 +86,7 @@ def _tell_missing(listing: Mapping[str, Any], session: Session) -> None:
 
 
 class _Bringer:
-    """Fetches files, and prints its progress."""
+    """Fetches files, and prints the progress."""
 
     def __init__(
         self, client: Client, chosen: Mapping[str, Any], directory: str, session: Session, total: int
@@ -98,7 +98,7 @@ class _Bringer:
         self._told_at = session.now()
 
     def bring(self, file: Mapping[str, Any], *, replace: bool) -> dict[str, Any]:
-        """Bring one file. Return its entry with `state`, `sha256` and, of one that did not come, `why`."""
+        """Fetch a file. Return its entry with `state`, `sha256` and, after a failure, `why`."""
         body: dict[str, Any] = {"file": file, "directory": self._directory, "replace": replace}
         entry = {**file, "state": "failed", "sha256": None}
         if file.get("why"):
@@ -126,7 +126,7 @@ class _Bringer:
 
 
 def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
-    """Raise the error that the command ends with, if it did not bring all that was asked for."""
+    """Raise the command's error if it did not fetch everything that was requested."""
     by_state: dict[str, list[str]] = {}
     for file in document["files"]:
         by_state.setdefault(file["state"], []).append(one_line(file["to"]))

@@ -40,7 +40,7 @@ def find_orphans(
 
 
 def item_of(host: HostPlan, run: KnownRun) -> Item:
-    """Return what is left of a run on a host."""
+    """Return the orphan for what a run left on a host."""
     from orchestrator.head.links.ownership import owner_of
 
     pids, alive, claim = tuple(run["processes"]), run["alive"], run["claim"]
@@ -64,7 +64,7 @@ def item_of(host: HostPlan, run: KnownRun) -> Item:
 def may_go(
     items: Sequence[Item], even_alive: Sequence[str], even_checkpoints: Sequence[str], ours: Known
 ) -> list[Item]:
-    """Return the items that a yes removes. Those that are alive need their owner, or must be named."""
+    """Return the items that a confirmation removes. Live items must be ours, or be named."""
     run_ids = {item.run for item in items}
     unknown = [run for run in (*even_alive, *even_checkpoints) if run not in run_ids]
     if unknown:

@@ -1,4 +1,4 @@
-"""`orch hosts`: show what the hosts have, who uses it, and why one cannot be reached."""
+"""`orch hosts`: show the hosts' hardware, who uses it, and why a host cannot be reached."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _gpu_row(host: Host, gpu: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _by(gpu: Mapping[str, Any]) -> str:
-    """Return who uses a GPU: the run, or the user and the process; `free` where nobody does."""
+    """Return who uses a GPU: the run, or the user and the process; `free` if nobody does."""
     users = [
         str(process["run"] or f"{process['user'] or 'unknown user'} (pid {process['pid']})")
         for process in gpu["processes"]
@@ -139,7 +139,7 @@ def _of(free: int | None, total: int | None) -> str:
 
 
 def _why(host: Host, paint: Paint, width: int | None) -> list[str]:
-    """Return why a host cannot be reached, or gets no tasks, and the way out."""
+    """Return why a host cannot be reached or gets no tasks, and the remedy."""
     text = host["problem"] if not host["reachable"] else f"{host['host']} {_state(host)}: {host['reason']}"
     reason = fold(printable(str(text)), width, indent="  ")
     hint = host["hint"] if not host["reachable"] else None

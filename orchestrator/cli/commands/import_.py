@@ -42,7 +42,7 @@ def command() -> None:
 
 
 def _output(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that all sources share."""
+    """Add the options that all sources have."""
     name = click.option("--name", default="imported", help="The run's name.", metavar="NAME")
     output = click.option(
         "--output", type=click.Path(), help="Write this file, which must not exist, instead of stdout."

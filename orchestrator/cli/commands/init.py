@@ -203,7 +203,7 @@ def _run_name() -> str:
 
 
 def _script(given: str | None) -> str:
-    """Return the script; else the only one here that calls fit, else train.py. One in a package is its module."""
+    """Return the given script, or the only one here that calls fit, or train.py. In a package, return its module."""
     from orchestrator.spec.own_paths import as_module
 
     files = [*Path().glob("*.py"), *Path().glob("*/*.py")]

@@ -27,20 +27,20 @@ from orchestrator.head.api.client import Client
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which runs to kill; without a name, the only active one."""
+    """The runs to kill; without a name, the only active one."""
 
     names: tuple[str, ...]
     all: bool
     force: bool
     timeout_s: float
     yes: bool = False
-    """Do not ask where no name is given."""
+    """Whether not to ask if no name is given."""
     at_checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The ended runs; `already`: those that had ended before; `problem`: why pods are not given back."""
+    """The ended runs; `already`: those that had ended earlier; `problem`: why pods are not given back."""
 
     runs: tuple[dict[str, Any], ...]
     already: tuple[dict[str, Any], ...]
@@ -89,7 +89,7 @@ def _kept_claims(session: Session, runs: list[dict[str, Any]]) -> list[str]:
 
 
 def _give_back_waiting(session: Session, request: Request) -> tuple[list[str], OrchestratorError | None]:
-    """Give back the pods that wait without a run. Return their names, and why some are not given back."""
+    """Give back pods that have no run yet. Return their names, and the error if some could not be given back."""
     if not ((request.names or request.all) and _has_lent(session)):
         return [], None
     from orchestrator.client.on_kubernetes import give_back_waiting
@@ -98,7 +98,7 @@ def _give_back_waiting(session: Session, request: Request) -> tuple[list[str], O
 
 
 def _cancelled_before_it_began(session: Session) -> bool:
-    """Cancel a Slurm job that still waits for its nodes, and say so. Return whether there was one."""
+    """Cancel a Slurm job that still waits for nodes, and report it. Return whether there was one."""
     if not os.path.exists(session.paths.job):
         return False
     from orchestrator.client.on_slurm import cancel_waiting
@@ -130,7 +130,7 @@ def _runs(session: Session, client: Client, request: Request, waiting: list[str]
 def _chosen(
     request: Request, runs: list[dict[str, Any]], waiting: list[str], session: Session
 ) -> list[dict[str, Any]]:
-    """Return the runs that are meant. A name of waiting pods means the run of that name too, where it is active."""
+    """Return the named runs. The name of waiting pods also means an active run of that name."""
     active = [run for run in runs if is_active(run)]
     if request.all:
         return active
@@ -219,7 +219,7 @@ Document = Mapping[str, Any]
 
 
 def proof(run: Document, paint: Paint) -> str:
-    """Return what a kill found on each host, and what is left."""
+    """Return the result of a kill on each host, and what is left."""
     document = run.get("proof") or {}
     lines = [f"{title(run)}: {phase(run.get('phase'), paint)}"]
     for host, swept in (document.get("hosts") or {}).items():

@@ -1,4 +1,4 @@
-"""`orch logs`: show the output of the tasks. It is read from the head node's disk, so no coordinator is needed."""
+"""`orch logs`: show the output of the tasks, from the head node's disk, without a coordinator."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _put(
     fold: bool,
     whole: bool,
 ) -> int:
-    """Print the lines, or why there are none. `whole`: also lines that gRPC repeats, as in a pipe."""
+    """Print the lines, or why there are none. `whole`: also repeated lines of gRPC, as in a pipe."""
     count = 0
 
     def put(line: LogLine, tasks: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""`orch metrics`: serve the numbers of the runs to Prometheus."""
+"""`orch metrics`: serve the metrics of the runs to Prometheus."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def recipients(file: str | None, session: Session) -> tuple[str, list[str]]:
 
 
 def run(where: str, urls: list[str], now: str) -> dict[str, Any]:
-    """Send the message to each, one after the other. The document names them by their services."""
+    """Send the message to each recipient in turn. The document names them by their services."""
     from orchestrator.head.effects.delivery import deliver
     from orchestrator.spec.recipients import services
 

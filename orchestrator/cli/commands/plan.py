@@ -1,4 +1,4 @@
-"""`orch plan`: show what a cluster spec resolves to. No host is contacted."""
+"""`orch plan`: show the resolved plan of a cluster spec. No host is contacted."""
 
 from __future__ import annotations
 

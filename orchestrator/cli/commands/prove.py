@@ -1,4 +1,4 @@
-"""`orch prove`: train a spec's script as one process and as the spec has it, and compare step by step."""
+"""`orch prove`: train a spec's script in one process and as in the spec, and compare step by step."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _SHOWN_MAX = 12
 
 
 class NotProven(OrchestratorError):
-    """A training ended without a record that can be compared."""
+    """A training ended without a record to compare."""
 
     exit_code = 1
 
 
 def plans(file: str, steps: int, replicas: int | None) -> tuple[Plan, Plan, dict[str, str]]:
-    """Return the plan with one process, the plan of the spec, and the values of the secrets.
+    """Return the plan for one process, the plan of the spec, and the values of the secrets.
 
     `replicas` replaces the number of replicas of the spec.
 
@@ -130,7 +130,7 @@ def _record(
 
 
 def shown(alone: Record, together: Record, verdict: Verdict, session: Session) -> str:
-    """Return the table of the steps, and the largest differences."""
+    """Return a table of the steps, and the largest differences."""
     head = ["step", "loss of 1", f"loss of {together.replicas}", "weights differ by"]
     every = list(rows(alone, together))
     near = every if len(every) <= _SHOWN_MAX else _some(every, verdict)
@@ -155,7 +155,7 @@ def shown(alone: Record, together: Record, verdict: Verdict, session: Session) -
 
 
 def _some(every: list[Any], verdict: Verdict) -> list[Any]:
-    """Return the first steps, those around the one where they part, and the last."""
+    """Return the first steps, those around the step at which they diverge, and the last ones."""
     around = verdict.parted_at or 1
     kept = {*range(1, 4), *range(around - 2, around + 3), *range(len(every) - 2, len(every) + 1)}
     return [row for row in every if row[0] in kept]

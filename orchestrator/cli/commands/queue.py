@@ -1,4 +1,4 @@
-"""`orch queue`: show which runs wait for GPUs, for which, and when they are expected to begin."""
+"""`orch queue`: show the runs that wait for GPUs, for which ones, and when they are expected to begin."""
 
 from __future__ import annotations
 

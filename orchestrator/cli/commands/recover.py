@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.head.journal.states import Unreadable
 
 _FAREWELL_S = 10.0
-"""How long the agents of a killed coordinator may take to end. Until then its runs look driven."""
+"""How long the agents of a killed coordinator may take to end. Until then its runs seem to be driven."""
 
 _POLL_AGAIN_S = 1.0
 
@@ -33,7 +33,7 @@ ENDED = frozenset(phase.value for phase in Phase if phase.is_terminal)
 def query_hosts(
     files: Sequence[str], session: Session
 ) -> tuple[Search, list[tuple[Plan, Mapping[str, str]]]]:
-    """Query the hosts of these cluster specs; repeat that for a while if another coordinator seems to drive a run."""
+    """Query the hosts of these cluster specs. Repeat for a while if another coordinator seems to drive a run."""
     from orchestrator.head.hosts.recovery import Trusted, search
     from orchestrator.head.records import plan_copies
 
@@ -52,18 +52,18 @@ def query_hosts(
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What of the journal is lost, and what is not."""
+    """What is lost of the journal, and what can be read."""
 
     trouble: str | None = None
     """What is wrong with the journal as a whole; None if it can be written."""
     known: Mapping[str, str] = field(default_factory=dict)
-    """The phases of the runs that it holds: they are not rebuilt."""
+    """The phases of the readable runs, which are not rebuilt."""
     set_aside: tuple[Unreadable, ...] = ()
-    """Runs of it that cannot be read."""
+    """The runs that cannot be read."""
 
 
 def check_lost(session: Session) -> Loss:
-    """Return what of the journal is lost. Raises Refused if nothing is."""
+    """Return what is lost of the journal. Raises Refused if nothing is."""
     from orchestrator.head.journal.reading import peek
 
     try:
@@ -91,7 +91,7 @@ def check_lost(session: Session) -> Loss:
 
 
 def check_give_up(give_up: Sequence[str], loss: Loss, search: Search) -> None:
-    """Raise where a run cannot be given up: it can be read, or it lives."""
+    """Raise if a run cannot be given up, since it can be read or is alive."""
     unreadable = [entry.run_id for entry in loss.set_aside]
     for run_id in give_up:
         if run_id not in unreadable:
@@ -141,7 +141,7 @@ def rebuild(
 def keep_secrets(
     session: Session, chosen: Sequence[Remembered], plans: Sequence[tuple[Plan, Mapping[str, str]]]
 ) -> dict[str, list[str]]:
-    """Save the values of secrets from the specs. Return by run the names of those that no spec has."""
+    """Save the values of secrets from the specs. Return the names of secrets without a value, by run."""
     from orchestrator.head.node.secrets import Secrets
 
     missing: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""`orch setup`: make the environment of a cluster spec on its hosts."""
+"""`orch setup`: make the virtual environment of a cluster spec on its hosts."""
 
 from __future__ import annotations
 

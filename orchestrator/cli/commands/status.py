@@ -47,7 +47,7 @@ class Keys:
             termios.tcsetattr(self._stream, termios.TCSADRAIN, self._before)
 
     def wait(self, seconds: float) -> str:
-        """Return the next key, or "" after this time."""
+        """Return the next key, or "" after a timeout."""
         if self._before is None:
             time.sleep(seconds)
             return ""
@@ -112,7 +112,7 @@ def _watch(name: str | None, session: Session) -> int:
     client = Client(environment=session)
 
     def shown() -> Text:
-        """Return the screen. A coordinator that is away may come back; training continues without it."""
+        """Return the screen. An absent coordinator may return; training continues without it."""
         try:
             document, notes = client.status(name), []
         except CoordinatorUnreachable as e:

@@ -29,7 +29,7 @@ INSTALL_HINT = "`pip install tensorboard` for the Python that runs orch, or anyw
 
 
 def serve(client: Client, chosen: dict[str, Any], argv: list[str], session: Session) -> None:
-    """Serve the files until TensorBoard ends or Ctrl-C, and fetch what is new while the run is active."""
+    """Serve the files until TensorBoard ends or Ctrl-C, and fetch new data while the run is active."""
     with contextlib.suppress(KeyboardInterrupt), _serving(argv) as server:
         warned: dict[str, str] = {}
         training, next_at = True, session.now() + FETCH_EVERY_S
@@ -69,7 +69,7 @@ def _fetch(
 
 
 def _say_nothing_found(fetched: dict[str, Any], chosen: dict[str, Any], session: Session) -> None:
-    """Say where it was searched, and the likely reason, if the hosts that answered have no TensorBoard file."""
+    """If the hosts that answered have no TensorBoard file, print where they searched and the likely reason."""
     if fetched.get("files", 1):  # an older coordinator does not say it
         return
     session.warn(
@@ -99,7 +99,7 @@ def _tensorboard() -> list[str]:
 
 @contextlib.contextmanager
 def _serving(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run TensorBoard, which prints its own address. It ends with this process, however that ends."""
+    """Run TensorBoard, which prints its address. It ends with this process, however that ends."""
     process.load_prctl()
     server = subprocess.Popen(argv, preexec_fn=partial(process.die_with_parent, os.getpid()))
     try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 8
-"""How many hosts are asked at a time: of more than ten that have not logged in yet, a bastion's sshd drops some."""
+"""How many hosts are asked at a time. A bastion's sshd drops some of more than ten connections without a login."""
 
 
 class Scanner(Protocol):
@@ -38,7 +38,7 @@ class Scanner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user allows. `yes`: do not ask. `replace`: accept changed keys too."""
+    """The user's options. `yes`: do not ask. `replace`: accept changed keys too."""
 
     yes: bool = False
     replace: bool = False
@@ -46,14 +46,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The keys of one host, or why there are none."""
+    """The keys of a host, or why there are none."""
 
     host: HostPlan
     keys: tuple[ScannedKey, ...]
     error: HostError | None = None
 
     def refusal(self, *, replace: bool) -> HostError | None:
-        """Return why the keys of this host are refused, whatever the user confirms; None if they are not."""
+        """Return why the keys of this host are refused without asking the user; None if they are not."""
         for key in self.keys:
             if key.error is not None and not (replace and key.replaceable):
                 return key.error
@@ -66,7 +66,7 @@ class Scanned:
 
 
 def hosts_of(targets: Sequence[str]) -> list[HostPlan]:
-    """Return the SSH hosts of a file, or the hosts that are named: `[user@]address[:port]`."""
+    """Return the SSH hosts of a file, or the named hosts: `[user@]address[:port]`."""
     files = [target for target in targets if target.endswith((".yaml", ".yml")) or os.path.isfile(target)]
     if files:
         if len(targets) > 1:
@@ -126,7 +126,7 @@ def scan(
 
 
 class Counter:
-    """The line of a terminal that says how many hosts have answered; nothing if stderr is none, or hosts are few."""
+    """A line on a terminal with the number of hosts that have answered. Silent without a terminal or with few hosts."""
 
     def __init__(self, session: Session, hosts: int) -> None:
         self._session = session
@@ -135,11 +135,11 @@ class Counter:
         self._text = ""
 
     def count(self, answered: int) -> None:
-        """Write the line anew."""
+        """Rewrite the line."""
         self._write(f"{answered} of {self._hosts} hosts have answered")
 
     def clear(self) -> None:
-        """Make room for what is to stay on the screen."""
+        """Clear the line for output that stays on the screen."""
         self._write("")
 
     def _write(self, text: str) -> None:

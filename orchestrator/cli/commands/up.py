@@ -1,4 +1,4 @@
-"""`orch up`: start a run, or attach to it where it is already running."""
+"""`orch up`: start a run, or attach to it if it is already running."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Until = Literal["running", "end", "follow", "accepted"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which file, and how long to wait."""
+    """The file, and the options of the command."""
 
     file: str
     until: Until
@@ -44,13 +44,13 @@ class Request:
     queue: bool = False
     engine: str | None = None
     check: bool = True
-    """Whether the hosts must reach each other."""
+    """Whether to check that the hosts reach each other."""
     level: str | None = None
-    """With `follow`: only log lines that are at least so serious."""
+    """With `follow`: only log lines of this level or above."""
 
 
 def submit(request: Request, session: Session, client: Client) -> Submitted:
-    """Submit the plan of the file; with --take-over end first what another head node drives."""
+    """Submit the plan of the file. --take-over first ends conflicting runs of other head nodes."""
     if request.engine is not None:
         from orchestrator.spec.plan import load_environment
 
@@ -107,7 +107,7 @@ def _submit_here(request: Request, session: Session, client: Client, place: Plac
 
 
 def _submit_to_pods(request: Request, session: Session, client: Client) -> Submitted:
-    """Ask for the pods, wait for them, and submit the run with these as its hosts."""
+    """Create the pods, wait for them, and submit the run with them as its hosts."""
     from orchestrator.client import on_kubernetes
     from orchestrator.spec.kubernetes.hosts import in_pods
     from orchestrator.spec.plan import load_plan
@@ -357,7 +357,7 @@ def command(
 
 
 def _say_place(document: Mapping[str, Any], session: Session, file: str) -> None:
-    """Print the line of the file that the hosts cannot satisfy."""
+    """Print the line of the file that the hosts do not satisfy."""
     problem = document.get("problem") or {}
     if document.get("phase") == "FAILED" and problem.get("key"):
         from orchestrator.spec.load import located

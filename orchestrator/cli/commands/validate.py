@@ -26,7 +26,7 @@ class Checked:
     exit_code: int = 0
     spares: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    """What does not keep the run from starting, and will be missed after a failure."""
+    """Problems that do not prevent a start, but will matter after a failure."""
 
 
 def run(session: Session, files: Sequence[str], *, hosts: bool) -> list[Checked]:
@@ -66,7 +66,7 @@ def _ask_hosts(file: str, plan: Plan, session: Session) -> Checked:
 
 
 def _line(file: str, plan: Plan, finding: Finding) -> str:
-    """Return the diagnostic at the key that it is about, else at the host."""
+    """Return the diagnostic at the key that it is about, or else at the host."""
     from orchestrator.spec.load import located
 
     if finding.problem is not None and finding.problem.key is not None:

@@ -23,7 +23,7 @@ _NAMED_MAX = 4
 _LABEL_WIDTH = 9
 
 _NUMBER = re.compile(r"(?<![\w-])(?<![A-Za-z]:)(?:0x[0-9a-f]+|\d+)")
-"""One that is no part of a name, as in `worker:1` and `gpu-2`."""
+"""A number that is not a part of a name such as `worker:1` or `gpu-2`."""
 
 
 def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
@@ -52,7 +52,7 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
 
 
 def goodput(account: Document | None) -> str:
-    """Return which part of the run's time counts, and what the rest was spent on, the most first.
+    """Return which part of the run's time counts, and where the rest went, the largest part first.
 
     >>> goodput({"value": 0.91, "badput": {"start": 3.0, "lost": 12.0}})
     '91% of the time counts; lost 12 s, start 3 s'
@@ -70,7 +70,7 @@ def goodput(account: Document | None) -> str:
 
 
 def _now(document: Document, causes: list[Any], paint: Paint, width: int | None) -> list[str]:
-    """Return the run's present state, where the newest cause does not show it already."""
+    """Return the run's current state, unless the newest cause shows it already."""
     phase, reason = document.get("phase"), str(document.get("reason") or "")
     if phase is None:
         return [] if causes else ["No failure is recorded"]
@@ -95,7 +95,7 @@ def _likeness(cause: Document) -> tuple[object, ...]:
 def block(
     cause: Document, paint: Paint, width: int | None = None, *, again: Sequence[Document] = ()
 ) -> list[str]:
-    """Return one first cause: the sentence, when, what it means, the followers, what orch did, the advice, the log.
+    """Return a first cause: the sentence, the time, its meaning, the followers, orch's reaction, the advice, the log.
 
     `again`: the causes before it that are alike, which are only counted.
     """

@@ -22,7 +22,7 @@ class _Group:
 
 
 class Folder:
-    """Holds lines for as long as another task may still print the same, and passes them on in their order.
+    """Holds lines while another task may still print the same, and passes them on in order.
 
     Lines are equal where they differ in numbers alone. A task that repeats itself is not folded.
     """
@@ -32,7 +32,7 @@ class Folder:
         self._put = put
         self._groups: list[_Group] = []
         self._open: dict[tuple[int, str], list[_Group]] = {}
-        """The groups that are held, by what makes lines equal; oldest first."""
+        """The held groups of equal lines, oldest first."""
 
     def add(self, line: LogLine) -> None:
         """Add the next line, in the order of time."""
@@ -66,7 +66,7 @@ def _likeness(line: LogLine) -> tuple[int, str]:
 
 
 QUIET_S = 10.0
-"""A burst ends when its task has printed nothing of the kind for so long."""
+"""A burst ends when its task has printed no such line for this long."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _Burst:
 
 
 class GrpcFolder:
-    """Passes lines on in their order; of a burst of repeated lines, the first of each kind, and how many followed."""
+    """Passes lines on in order. From a burst of repeated lines it passes the first of each kind, and the count."""
 
     def __init__(self, put: Callable[[LogLine], None]) -> None:
         self._put = put
@@ -100,7 +100,7 @@ class GrpcFolder:
         self._put(line)
 
     def flush(self, now: float = float("inf")) -> None:
-        """Say how many lines were left out of each burst that has ended by now."""
+        """Report how many lines were left out of each burst that has ended."""
         for key, burst in list(self._bursts.items()):
             if now - burst.last_at <= QUIET_S:
                 continue

@@ -90,7 +90,7 @@ def sentences(run: Document, paint: Paint, width: int | None = None) -> list[str
 
 
 def rest_of_reason(run: Document) -> str:
-    """Return the reason of the phase without what is shown beside it: the first cause, or the position."""
+    """Return the phase's reason without the part that is shown beside it: the first cause, or the position."""
     return str(run.get("reason_rest", run.get("reason")) or "")
 
 
@@ -139,7 +139,7 @@ def gpu_hours(account: Document | None) -> str:
 
 
 def goodput(run: Document) -> float | None:
-    """Return which share of its time the run has kept; None if that is not known."""
+    """Return the share of its time that the run has kept; None if unknown."""
     value = run.get("goodput")
     return value if isinstance(value, (int, float)) else None
 

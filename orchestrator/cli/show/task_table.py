@@ -17,7 +17,7 @@ _COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "CPU", "MEM", "GP
 _RIGHT = frozenset({"PID", "STEP", "STEPS/S", "CPU", "MEM", "GPU", "HEARTBEAT"})
 _ALWAYS = frozenset({"TASK", "HOST", "PHASE", "PID", "STEP"})
 _DROP = ("PID", "MEM", "CPU", "HEARTBEAT", "STEPS/S", "GPU", "HOST", "STEP")
-"""What a narrow terminal does without: the first one first."""
+"""The columns that a narrow terminal leaves out, in this order."""
 
 
 def task_table(run: Document, paint: Paint, width: int | None = None) -> list[str]:
@@ -49,7 +49,7 @@ def task_row(task: Document, host: Document) -> dict[str, str]:
 
 
 def phase_text(task: Document) -> str:
-    """Return the phase of a task; of one that runs and does not train, what it does.
+    """Return the phase of a task, or what it does if it runs without training.
 
     >>> phase_text({"phase": "RUNNING", "stage": "connecting"}), phase_text({"phase": "RUNNING", "stage": "training"})
     ('RUNNING: connecting', 'RUNNING')
@@ -63,7 +63,7 @@ def or_dash(value: object) -> str:
 
 
 def gpus_of(task: Document, host: Document) -> list[Document]:
-    """Return those GPUs of the host that the task has."""
+    """Return the task's GPUs from those of the host."""
     return [gpu for gpu in host.get("gpus") or [] if gpu.get("index") in (task.get("gpus") or [])]
 
 

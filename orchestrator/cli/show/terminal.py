@@ -21,7 +21,7 @@ _ACTING = re.compile(
     "|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     "|[\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # they reorder what is shown around them
 )
-"""What does something to a terminal; of it, colours that hide nothing."""
+"""Control sequences of a terminal, and those of them that are harmless colours."""
 
 
 def inert(text: str) -> str:

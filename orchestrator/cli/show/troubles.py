@@ -69,7 +69,7 @@ def _dropped(run: Document) -> list[str]:
 
 
 def host_line(host: Document, paint: Paint) -> str:
-    """Return the line of a host that is not simply connected and at work; nothing for one that is."""
+    """Return a line about a host with a problem; empty if it is connected and at work."""
     link, state = host.get("link"), str(host.get("state"))
     style = _HOST_STYLE.get(state)
     if style is None and link not in ("UNREACHABLE", "CONNECTING"):

@@ -18,6 +18,13 @@ def plain(text: str) -> str:
 
 
 _FIGURES = (
+    (
+        re.compile(
+            r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2}(?= +\d)"
+            r"|\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"
+        ),
+        "#",
+    ),
     (re.compile(r"(?<=/tmp/)[^\s/'\"]+"), "#"),
     (re.compile(r"0[xX][0-9a-fA-F]+|\b(?=[a-f]*\d)[0-9a-f]{8,}\b"), "#"),
     (re.compile(r"\b(?=[a-fA-F:-]*\d)[0-9a-fA-F]{2,}(?:[:-]+[0-9a-fA-F]+)+\b|\[\s*\]"), "#"),
@@ -40,6 +47,8 @@ def without_figures(text: str) -> str:
     'loss is # at # of <Batch object at # >'
     >>> without_figures("[fd00::1]:80 of trial 3f2a-77b1 has []")
     '# of trial # has #'
+    >>> without_figures("10.0.0.1:2222"), without_figures("10.0.0.22:3333"), without_figures("Fri Nov 27 10:00:01 2026")
+    ('#', '#', '#')
     >>> without_figures("x = - 3 + 4j"), without_figures("x = 5.5j")
     ('x = # j', 'x = # j')
     """

@@ -47,7 +47,7 @@ PURPOSES = {
         "report": "Write everything about a run into one HTML file.",
         "scale": "Train with several numbers of replicas, and compare.",
         "prove": "Compare several workers with one process, step by step.",
-        "diff": "Compare a run with its present file and code, or another run.",
+        "diff": "Compare a run with its current spec and code, or another run.",
         "exec": "Run a command on the hosts of a run, or as a task.",
         "ssh": "Open a terminal on a host of a run.",
         "fetch": "Fetch what a run's tasks left: models, tables, plots.",

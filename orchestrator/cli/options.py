@@ -47,7 +47,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 def exposure(address: str, *, with_token: bool) -> str | None:
     """Return a warning about who can reach that address, and what they can do; None if nobody can."""
     if not with_token:
-        return f"whoever reaches {address} may read the names of runs and hosts, and how they do, and change nothing"
+        return f"everyone who reaches {address} can read the names and states of runs and hosts, but change nothing"
     if ipaddress.ip_address(address).is_loopback:
         return None
     return f"the bearer token and the numbers go to {address} unencrypted: whoever listens on that network reads both"

@@ -63,7 +63,7 @@ def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tupl
     answers = ask.ask([(host, [orders.drivers(directory)]) for host in hosts], timeout_s=TIMEOUT_S)
     unheard = say_problems(session, answers)
     if unheard:
-        session.warn(f"what is driven on {', '.join(unheard)} is not known")
+        session.warn(f"it is not known which runs are driven on {', '.join(unheard)}")
     return [
         (answer.host, run)
         for answer in answers

@@ -76,7 +76,7 @@ class HostPrepared:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """All that a host knows of one task: its present state (a level), not what has changed (an edge)."""
+    """All that a host knows about a task: its current state (a level), not a change (an edge)."""
 
     task: TaskId
     generation: int

@@ -231,7 +231,7 @@ class _Fixes:
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
 @click.option(
-    "--fix", is_flag=True, help="Do what is safe and ours; a person is asked about keys and orphans."
+    "--fix", is_flag=True, help="Fix what is safe to fix; ask before trusting keys or removing orphans."
 )
 @click.option(
     "--bandwidth",
@@ -241,18 +241,18 @@ class _Fixes:
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bool) -> int:
-    """Find what would keep the spec of FILE from training on its hosts, and say why it matters and the way out.
+    """Find what would keep the spec of FILE from training on its hosts, why it matters, and what to do about it.
 
-    All hosts are asked at once: SSH, the names and ports between each two of them, Python and its packages, GPUs,
-    clocks, limits and disks. No task is started; a checkpoint directory that does not exist is made. No step waits
-    longer than 10 s for a host, but for the import of TensorFlow: 30 s. The bandwidth is not measured while a run
-    uses one of the hosts.
+    All hosts are checked at once: SSH, names and ports between all pairs of hosts, Python and its packages, GPUs,
+    clocks, limits and disks. No task is started; a missing checkpoint directory is created. Each step waits for a host
+    for 10 s at most, and for the import of TensorFlow for 30 s. The bandwidth is not measured while a run uses one of
+    the hosts.
 
-    --fix trusts keys that are new, has the SSH user's processes stay at logout (`loginctl enable-linger`), makes the
-    TMPDIR of `env:`, and removes what runs of this head node have left that it does not know any more. It never touches
-    a driver, a firewall or another's process.
+    --fix trusts new keys, lets the SSH user's processes survive a logout (`loginctl enable-linger`), creates the TMPDIR
+    of `env:`, and removes what unknown runs of this head node have left. It never touches a driver, a firewall or
+    other people's processes.
 
-    The ids of the findings are stable: docs/findings.md describes each. Exit code 1 where one is an error.
+    The ids of the findings are stable: docs/findings.md describes each. Exit code 1 if one is an error.
     """
     from orchestrator.reporting.findings import worst_first
     from orchestrator.spec.plan import load_plan

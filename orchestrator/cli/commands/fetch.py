@@ -138,7 +138,7 @@ def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
         )
     if differ:
         raise Refused(
-            f"not replaced, since they have another content here: {listed(differ)}",
+            f"not replaced, since their content here differs: {listed(differ)}",
             hint="--force replaces them; --to names another directory",
         )
     if document["unreached"]:

@@ -177,11 +177,11 @@ def command(
 ) -> int:
     """Find orphans, which are left by runs that this head node does not know, and remove them after you confirm.
 
-    Orphans are processes, directories, logs, checkpoints that were copied to this machine, and secrets of Slurm jobs
-    that were killed. What is alive, or was driven by a coordinator less than 15 minutes ago, is listed and left alone:
-    only its owner removes it, unless --even-alive names it. The checkpoints of an ended run are left alone too, since
+    Orphans are processes, directories, logs, checkpoints that were copied to this machine, and secrets of killed Slurm
+    jobs. Runs that are alive, or were driven by a coordinator less than 15 minutes ago, are listed and left alone: only
+    their owner removes them, unless --even-alive names them. The checkpoints of an ended run are left alone too, since
     the next `orch up` resumes from them. Processes are killed by orch's marker and their recorded identity only. Exit
-    code 4 where a host did not answer, or answered with an error.
+    code 4 if a host did not answer, or answered with an error.
     """
     ours = known(session)
     plans = [plan for plan, _ in plans_of(files)]

@@ -47,7 +47,7 @@ def registry(environment: Environment) -> CollectorRegistry:
 )
 @click.option("--listen", default=DEFAULT, show_default=True, metavar="ADDRESS:PORT", help="Where to listen.")
 @click.option(
-    "--no-token", is_flag=True, help="Serve without a bearer token, to whoever reaches the address."
+    "--no-token", is_flag=True, help="Serve without a bearer token, to everyone who reaches the address."
 )
 @click.option("--once", is_flag=True, help="Print the metrics once, and serve nothing.")
 @click.pass_obj

@@ -49,8 +49,7 @@ def plans(file: str, steps: int, replicas: int | None) -> tuple[Plan, Plan, dict
     plan, secrets = load_plan(file)
     if not plan.options.transparent:
         raise SpecError(
-            f"{plan.script} cannot be proven: it is written for its strategy, so nothing says what one process would "
-            "train",
+            f"{plan.script} cannot be proven: it is written for its strategy, so one process would not train the same",
             hint="`orch prove` compares an ordinary Keras script, under `transparent: true`, with itself",
         )
     spec, base = load_spec(file), Path(file).absolute().parent
@@ -196,11 +195,11 @@ def command(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Train the script of FILE as one process and as the spec says, from equal weights, and compare each step.
+    """Train the script of FILE in one process and as in the spec, from equal weights, and compare each step.
 
-    Prints the largest differences of the loss and of the weights; or the step at which the two part, and why: the
+    Prints the largest differences of the loss and of the weights; or the step at which the two diverge, and why: the
     batch, other examples, BatchNormalization, Dropout, the gradient. The script must be an ordinary one, under
-    `transparent: true`. Exit code 0 where both train the same, up to the order of sums; 1 where they part.
+    `transparent: true`. Exit code 0 if both train the same, up to the order of sums; 1 if they diverge.
     """
     alone, together, verdict = run(session, file, steps, replicas, tolerance=tolerance, timeout_s=timeout_s)
     if as_json:

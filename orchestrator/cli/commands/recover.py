@@ -264,9 +264,7 @@ def document(chosen: Sequence[Remembered], others: Sequence[Remembered]) -> list
 @click.option(
     "--take-over", multiple=True, metavar="RUN", help="Adopt this run even if another coordinator drives it."
 )
-@click.option(
-    "--give-up", multiple=True, metavar="RUN", help="Count this run, which cannot be read, as ended."
-)
+@click.option("--give-up", multiple=True, metavar="RUN", help="Count this unreadable run as ended.")
 @click.option("--timeout", type=float, default=60.0, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
@@ -281,13 +279,13 @@ def command(
 ) -> int:
     """Rebuild a lost or damaged journal from the records on the hosts, and adopt the runs that are alive.
 
-    Which hosts are contacted, and what is pushed and started, comes from the specs that you name and from this
-    machine's own copies of plans. The hosts' records only say what runs there. A run whose record does not fit its spec
-    is shown, and not adopted.
+    The specs that you name, and this machine's own copies of plans, decide which hosts are contacted, and what is
+    pushed and started. The hosts' records only say what runs there. A run whose record does not fit its spec is shown,
+    but not adopted.
 
-    No task is restarted, unless a task of its group is missing; that is shown before you confirm. Runs without a living
-    task are listed with how they ended. A journal that cannot be read is renamed, not removed. The values of secrets
-    come from the specs. If only some runs of the journal cannot be read, only those are rebuilt.
+    No task is restarted, unless a task of its group is missing; that is shown before you confirm. Runs without a live
+    task are listed with their ends. An unreadable journal is renamed, not removed. The values of secrets come from the
+    specs. If only some runs of the journal cannot be read, only those are rebuilt.
     """
     from orchestrator.cli.handover import wait_until_adopted
     from orchestrator.client.starting import ensure_coordinator

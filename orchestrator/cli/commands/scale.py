@@ -168,9 +168,9 @@ def command(
 ) -> int:
     """Train the script of FILE with each number of replicas in turn, and print the speed-up.
 
-    Each size starts from scratch, saves below a directory `scale` of its own in that of the checkpoints, and ends after
-    its steps. Two times are compared to find the wait for input (the same steps with a batch from memory), and two
-    sizes to find communication. The efficiency is that of the smallest size's work.
+    Each size starts from scratch, saves in its own directory below `scale` in the checkpoint directory, and ends after
+    its steps. The wait for input is found by repeating the steps with a batch from memory, and the communication by
+    comparing two sizes. The efficiency is relative to the smallest size.
     """
     from orchestrator.core.plan import Measure
     from orchestrator.reporting.scaling import table, verdict

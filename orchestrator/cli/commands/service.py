@@ -120,7 +120,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as a document.")
 @click.pass_obj
 def install_command(session: Session, system: bool, print_only: bool, as_json: bool) -> int:
-    """Write, enable and start the unit. It runs this orch with its present directories.
+    """Write, enable and start the unit. It runs this orch with its current directories.
 
     It replaces a running coordinator; the tasks keep running. Repeat it after an upgrade of orch.
     """

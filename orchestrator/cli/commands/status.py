@@ -75,7 +75,7 @@ _REFRESH_S = 1.0
 def command(session: Session, name: str | None, as_json: bool, watch: bool) -> int:
     """Show runs, their progress, and what they wait for. Without NAME: all runs.
 
-    Where no coordinator answers: the last recorded state, and exit code 3. Training continues without a coordinator.
+    If no coordinator answers, shows the last recorded state; exit code 3. Training continues without a coordinator.
     """
     if watch and not as_json and session.out_is_terminal:
         return _watch(name, session)

@@ -305,23 +305,21 @@ def command(
     timeout: float | None,
     as_json: bool,
 ) -> int:
-    """Start the run of FILE, and wait until its first step. Prints the run's id.
+    """Start the run of FILE, wait until its first step, and print the run's id.
 
-    Meanwhile it says what the run waits for. Ctrl-C ends this command, and the run goes on. If a script reports no
+    Meanwhile it shows what the run waits for. Ctrl-C ends only this command; the run continues. If a script reports no
     step, and is neither connecting nor building a Keras model, the command waits for 30 s after the release.
 
-    A run that is already running with this plan is left as it is. Changes of its code are shown, and --restart applies
-    them. A run that has ended resumes from its last verified checkpoint. `orch kill` stops a run; the end of this
-    command does not.
+    A run that is already running with this plan is left alone. Changes of its code are shown, and --restart applies
+    them. A run that has ended resumes from its last verified checkpoint. `orch kill` stops a run.
 
     If the file has `setup:`, its environment is first made on all hosts, as `orch setup` does.
 
     Before anything is started, orch checks that the hosts reach each other by their names and on the run's ports; exit
-    code 6 where they do not (`orch doctor` checks more).
+    code 6 if they do not (`orch doctor` checks more).
 
-    Each host is also asked which head nodes drive runs there. Exit code 6 where another head node, or a coordinator
-    whose journal is lost, drives a run of this name or in this checkpoint directory, or did so less than 15 minutes
-    ago.
+    Each host is also asked which head nodes drive runs there. Exit code 6 if another head node, or a coordinator whose
+    journal is lost, drives a run of this name or in this checkpoint directory, or did so less than 15 minutes ago.
     """
     if wait + follow + detach + dry_run > 1:
         raise UsageError("use only one of --wait, --follow, --detach and --dry-run")

@@ -26,7 +26,7 @@ from orchestrator.client.asking import why
 def command(session: Session, name: str | None, of_all: bool, as_json: bool) -> int:
     """Show why a run failed or restarted: which task failed first, what that means, what orch did, what you can do.
 
-    Without NAME: the active run, else the newest. Works without a coordinator.
+    Without NAME: the active run, or else the newest. Works without a coordinator.
     """
     document = why(session, name)
     if not of_all:

@@ -58,7 +58,7 @@ def test_what_differs_is_named_and_the_way_out(orch: Desk, api: FakeApi) -> None
     api.outputs = listed(file("a.csv"), file("b.csv"))
     api.parts = [part("differs", 0), part("fetched")]
     assert orch("fetch", "mnist", "--to", "/somewhere") == 6
-    assert "not replaced, since they have another content here: a.csv" in orch.said
+    assert "not replaced, since their content here differs: a.csv" in orch.said
     assert "--force replaces them" in orch.said
     assert orch.put_out == "/somewhere\n"
 

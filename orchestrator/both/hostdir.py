@@ -132,7 +132,7 @@ def _epoch_in(content: bytes) -> int | None:
 
 
 def _epoch_of_files(host_dir: str, run: str) -> int:
-    """Return the highest epoch in the run's other files; 0 where nothing was started or recorded."""
+    """Return the highest epoch in the run's other files; 0 if nothing was started or recorded."""
     directories = [directory for _, _, directory in generations(host_dir, run)]
     files = [durable.read_object(run_dir(host_dir, run), RECORD)]
     files += [durable.read_object(directory, "start.json") for directory in directories]

@@ -203,7 +203,7 @@ def no_space(error: OSError, directory: str, needed_bytes: int | None = None) ->
 
 
 def free_bytes(path: str) -> int:
-    """Return what the user may still write where `path` is, or would be; 0 where that is not known."""
+    """Return what the user may still write where `path` is, or would be; 0 if unknown."""
     while not os.path.exists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     try:

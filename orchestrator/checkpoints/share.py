@@ -20,7 +20,7 @@ _KEPT_S = 24 * 3600.0
 
 
 def token(root: str, run: str) -> str:
-    """Return the run's token in this directory; make it where there is none.
+    """Return the run's token in this directory; make it if there is none.
 
     Raises:
         OSError: the directory cannot be written or read.

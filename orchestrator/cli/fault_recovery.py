@@ -32,7 +32,7 @@ class Outcome:
     noticed_s: float | None
     """Until the first event that it caused; None if there was none."""
     again_s: float | None
-    """Until the first step of the restarted tasks; 0 where training never stopped, None if it did not resume."""
+    """Until the first step of the restarted tasks; 0 if training never stopped, None if it did not resume."""
     lost: int | None
     """Steps that had to be trained again."""
     done: str

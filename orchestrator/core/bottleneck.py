@@ -1,4 +1,4 @@
-"""What limits a run now, from what its tasks and hosts measure. Pure, and silent where nothing is known.
+"""What limits a run now, from what its tasks and hosts measure. Pure, and silent if nothing is known.
 
 What the processors of hosts do is read beside the training. How long a step waits for its next batch or for its peers
 is known within TensorFlow's graph only, and is not measured: a clock in it changes what is trained (TensorFlow refuses

@@ -100,7 +100,7 @@ class Cost:
     first_step_s: float
     """Until the first new step."""
     steps_lost: int | None
-    """How many steps are trained a second time; None if that cannot be told."""
+    """How many steps are trained a second time; None if unknown."""
     lost_s: float | None
     """How long those took, at the pace before the failure."""
 

@@ -54,7 +54,7 @@ class Follower:
     task: TaskId
     host: str
     after_s: float | None = None
-    """After the first, by the hosts' clocks; None if that is not known."""
+    """After the first, by the hosts' clocks; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

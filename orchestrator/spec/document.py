@@ -304,6 +304,6 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Diagnostic:
 
 
 def _tab_in_indentation(line: str) -> int:
-    """Return the column of a tab before the first character of a line; 0 where there is none."""
+    """Return the column of a tab before the first character of a line; 0 if there is none."""
     indentation = line[: len(line) - len(line.lstrip())]
     return indentation.find("\t") + 1 if line.strip() else 0

@@ -205,7 +205,7 @@ def check_own(path: str | Path, base_dir: Path) -> tuple[Notify | None, list[Dia
 def _validated(
     model: type[M], parsed: tuple[Node | None, list[Diagnostic]], *, within: Loc = ()
 ) -> tuple[Node | None, M | None, list[Diagnostic]]:
-    """Return the document, the model where nothing is wrong with it, and what is wrong with either."""
+    """Return the document, the model if nothing is wrong with it, and what is wrong with either."""
     root, diagnostics = parsed
     if root is None:
         return None, None, diagnostics

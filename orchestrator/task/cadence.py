@@ -164,7 +164,7 @@ LONGEST_S = 1800.0
 """The most training that a failure may cost, whatever the formula says: the rate of failures in it is a guess."""
 
 FAILURE_S = 84 * 3600.0
-"""The mean time between failures that is assumed where none is told: that of two hosts by the prior of
+"""The mean time between failures that is assumed if none is told: that of two hosts by the prior of
 `core/saving.py`."""
 
 

@@ -69,7 +69,7 @@ class Progress:
             self.flush()
 
     def began(self, step: Any) -> None:
-        """Record at which step training begins, if that is not known yet. Raises what reading the step raises."""
+        """Record at which step training begins, if it is not known yet. Raises what reading the step raises."""
         if self._began is None:
             self._began = (int(step), 0)
 

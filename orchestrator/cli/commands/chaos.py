@@ -197,7 +197,7 @@ def _fault_options(command: Any) -> Any:
 def command(session: Session, /, name: str | None, as_json: bool, **options: Any) -> int:
     """Inject real faults into a run, one after the other, and measure its recovery from each.
 
-    The run's spec must have `chaos: allowed`. Without NAME: the only active run. Exit code 1 where the run did not
+    The run's spec must have `chaos: allowed`. Without NAME: the only active run. Exit code 1 if the run did not
     recover from a fault.
     """
     planned = [(kind, target) for kind in KINDS for target in options[kind.replace("-", "_")]]

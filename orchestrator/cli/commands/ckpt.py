@@ -123,7 +123,7 @@ def ls(session: Session, name: str | None, as_json: bool) -> int:
 def verify(session: Session, name: str | None, as_json: bool) -> int:
     """Read every checkpoint in full now.
 
-    Exit code 1 where the newest one is broken. A checkpoint that a task is writing at this moment is listed, but
+    Exit code 1 if the newest one is broken. A checkpoint that a task is writing at this moment is listed, but
     neither verified nor called broken; the exit code is then that of the newest one before it.
     """
     session.say("Reading every checkpoint …")
@@ -170,7 +170,7 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
     """Go back to a checkpoint.
 
     The next generation starts from it, and newer checkpoints are set aside. Nothing is removed: a rollback to a
-    checkpoint that was set aside brings it back. Exit code 6 where the run is active and --restart is not given.
+    checkpoint that was set aside brings it back. Exit code 6 if the run is active and --restart is not given.
     """
     answer = ask(session, "rollback", name, checkpoint, restart=restart)
     if as_json:

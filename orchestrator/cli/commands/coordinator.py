@@ -112,7 +112,7 @@ def restart(session: Session, timeout: float, as_json: bool) -> int:
     """Replace the coordinator by one of this orch's version. The tasks keep running.
 
     Refused if this version cannot read the journal; the old coordinator then keeps running. Once the new one waits
-    for the journal, the handover no longer needs this command. Exit code 4 where a host has not reported in time; its
+    for the journal, the handover no longer needs this command. Exit code 4 if a host has not reported in time; its
     tasks are not restarted for that.
     """
     from orchestrator.cli.handover import hand_over
@@ -139,7 +139,7 @@ def restart(session: Session, timeout: float, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print its document, for scripts.")
 @click.pass_obj
 def status(session: Session, as_json: bool) -> int:
-    """Show the running coordinator. Exit code 3 where none is running."""
+    """Show the running coordinator. Exit code 3 if none is running."""
     document = session.client().get("/v1/coordinator")
     if as_json:
         session.put_json(document)

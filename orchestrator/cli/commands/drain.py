@@ -101,7 +101,7 @@ def command(
 ) -> int:
     """Move a run off HOST: a spare takes its tasks, or the run continues with fewer workers.
 
-    The tasks move at the next verified checkpoint. Without NAME: the only active run that has HOST. Exit code 6 where
+    The tasks move at the next verified checkpoint. Without NAME: the only active run that has HOST. Exit code 6 if
     no spare has room and replicas_min does not allow fewer workers. `orch undrain HOST` lets it take tasks again.
 
     With --gone, for a host that does not answer: every run that has it, ended ones too, takes your word that nothing of

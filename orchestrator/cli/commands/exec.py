@@ -201,7 +201,7 @@ def command(
 ) -> int:
     """Run COMMAND on the hosts of the run NAME, over orch's own connection. It has no stdin and no terminal.
 
-    The exit code is the command's, and 4 where it failed on some hosts only. `python` is the run's Python. Ctrl-C ends
+    The exit code is the command's, and 4 if it failed on some hosts only. `python` is the run's Python. Ctrl-C ends
     COMMAND on every host. When COMMAND ends, what it left in the background is ended too. With --task, the values of
     the spec's secrets are left out. `orch ssh` opens a terminal.
     """

@@ -205,7 +205,7 @@ def command(
 
     PATTERN is read as in .gitignore: `model.keras`, `*.csv`, `plots/`. The chief's files come to the directory itself,
     those of another task below the task's name. Each file is compared by its SHA-256. A fetch that broke off goes on
-    where it was. Exit code 4 where a host was not reached, 6 where a file here has another content.
+    where it was. Exit code 4 if a host was not reached, 6 if a file here has another content.
     """
     name, task = name_and_task(name, task)
     request = Request(name, patterns, task, directory, force)

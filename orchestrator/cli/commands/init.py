@@ -63,7 +63,7 @@ def command(
     """Examine HOSTs over SSH, and write a commented cluster.yaml for them. Nothing is started.
 
     It finds the GPUs of each host and a Python with TensorFlow, and a directory that all hosts share: one host writes
-    there, and the others read it. Without HOSTs, those of ~/.ssh/config are offered. Exit code 4 where a host could not
+    there, and the others read it. Without HOSTs, those of ~/.ssh/config are offered. Exit code 4 if a host could not
     be examined: the file lists it, with remarks on what to fill in.
     """
     if os.path.exists(output):

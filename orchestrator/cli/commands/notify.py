@@ -69,8 +69,8 @@ def run(where: str, urls: list[str], now: str) -> dict[str, Any]:
 def test_command(session: Session, file: str | None, as_json: bool) -> int:
     """Send a test message to each recipient.
 
-    Without FILE those of your own ~/.config/orch/notify.yaml. No coordinator is needed. Exit code 1 where nobody was
-    reached, 4 where only some were.
+    Without FILE those of your own ~/.config/orch/notify.yaml. No coordinator is needed. Exit code 1 if nobody was
+    reached, 4 if only some were.
     """
     from datetime import UTC, datetime
 

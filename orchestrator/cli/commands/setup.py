@@ -30,7 +30,7 @@ def command(session: Session, file: str, as_json: bool) -> None:
     as it is. A setup that was interrupted leaves nothing that is used; do it again. With `offline: true`, the head
     collects the wheels and pushes them.
 
-    Exit code 4 where some hosts have it and others not, else 1 where it failed.
+    Exit code 4 if some hosts have it and others not, else 1 if it failed.
     """
     from orchestrator.client.setting_up import document, refuse, sentence, set_up
     from orchestrator.spec.load import located

@@ -235,7 +235,7 @@ def trust(
     """Scan, ask and add.
 
     Where a host's key is refused, its error is raised after the keys of the others have been added. Raises
-    SomeHostsOnly where a host gave no key; where the only host gave none, its error.
+    SomeHostsOnly if a host gave no key; where the only host gave none, its error.
     """
     # Warn about lines of ssh_config and known_hosts that orch does not apply
     skipped: dict[str, None] = {}

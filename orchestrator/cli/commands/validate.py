@@ -92,11 +92,11 @@ def _line(file: str, plan: Plan, finding: Finding) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool) -> int:
-    """Check cluster specs, and report every error with its line and column. Exit code 2 where there is one.
+    """Check cluster specs, and report every error with its line and column. Exit code 2 if there is one.
 
     With --hosts the hosts are checked too, as `orch doctor` does: that they answer, reach each other, and that their
-    Python, TensorFlow, Keras and checkpoint directory fit. Nothing is started. Exit code 4 where a host does not
-    answer, 5 for keys, 6 where the hosts do not fit together.
+    Python, TensorFlow, Keras and checkpoint directory fit. Nothing is started. Exit code 4 if a host does not
+    answer, 5 for keys, 6 if the hosts do not fit together.
     """
     checked = run(session, files, hosts=hosts)
     if as_json:

@@ -112,7 +112,7 @@ def bottleneck_line(run: Document) -> str:
 
 
 def times_line(run: Document) -> str:
-    """Return `started 2026-11-20 12:00:00 CET, 2 h 5 min; 41 min left; goodput 91%`, as far as that is known."""
+    """Return `started 2026-11-20 12:00:00 CET, 2 h 5 min; 41 min left; goodput 91%`, as far as known."""
     started, elapsed = run.get("started_at"), run.get("elapsed_s")
     parts = []
     if isinstance(started, (int, float)):

@@ -89,7 +89,7 @@ _NO_EXIT = {"WAITING": "not started", "LOST": "lost"}
 
 
 def exit_text(task: Document) -> str:
-    """Return how a task of an ended run ended, as far as that is known."""
+    """Return how a task of an ended run ended, as far as known."""
     cause = task.get("cause")
     if cause == "ordered":
         return "stopped by orch"

@@ -99,7 +99,7 @@ def gpus(
     Args:
         present: What the driver shows; None if there is none.
         in_use: `gpu`, `pid`, `user` and `name` of each process that computes on one, of the probe.
-        why_none: Why there is no GPU; None if that is not known: then no problem is reported.
+        why_none: Why there is no GPU; None if unknown: then no problem is reported.
     """
     if present is None:
         return _no_gpu(plan, name, why_none) if why_none is not None else None

@@ -54,7 +54,7 @@ def _go_back(turn: Turn, step: int, sentence: str) -> None:
 
 
 def orders(run: Run) -> list[GoBack]:
-    """Return the order to go back, if it is not known to be carried out. It may be repeated without harm."""
+    """Return the order to roll back, unless it is known to be carried out. It may be repeated without harm."""
     running = run.phase_state
     if not isinstance(running, Running) or running.going_back is None:
         return []

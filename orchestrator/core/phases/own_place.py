@@ -78,7 +78,7 @@ def why_refused(run: Run) -> str | None:
 
 
 def _own_step(run: Run, chief: Task) -> int | None:
-    """Return the step that the script resumed from, if above what it was given; None if that is not known."""
+    """Return the step that the script resumed from, if above what it was given; None if unknown."""
     began, given = chief.progress.began_step, _given(run)
     if began is None or given is None or began <= given + max(1, _STRIDES * chief.progress.began_stride):
         return None
@@ -86,7 +86,7 @@ def _own_step(run: Run, chief: Task) -> int | None:
 
 
 def _given(run: Run) -> int | None:
-    """Return the step of the generation's checkpoint; 0 where it was given none, None if its step is not known."""
+    """Return the step of the generation's checkpoint; 0 if it was given none, None if its step is not known."""
     if run.seed is None or run.seed.source is None:
         return 0
     return run.seed.global_step

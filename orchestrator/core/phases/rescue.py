@@ -43,7 +43,7 @@ def next_save(run: Run) -> str:
 
 
 def wanted(run: Run, stopping: Stopping, at: Instant, patience_s: float, *, is_saved: bool) -> Stopping:
-    """Return a phase in which survivors are asked to hand over their state; the same phase where nobody is.
+    """Return a phase in which survivors are asked to hand over their state; the same phase if nobody is.
 
     Args:
         is_saved: whether the run is to end saved. If nothing has failed, all tasks are asked, where all said they can.

@@ -69,7 +69,7 @@ def limit_s(run: Run) -> float:
 
 
 def stalled_at(run: Run) -> Deadline | None:
-    """Return when the run counts as stalled; None if that is not known.
+    """Return when the run counts as stalled; None if unknown.
 
     It cannot be judged before the first step, when no pace is known, nor while the chief is not heard, when its
     position is not known. Where the checkpoint directory hangs, a task that saves hangs too, and a restart would not

@@ -89,7 +89,7 @@ class Leaving:
 
     why: str
     in_s: float
-    """When, counted from the report; 0 where that is not known."""
+    """When, counted from the report; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ class Backoff:
     full_host: str = ""
     """Where the checkpoint directory has no room, which is waited for; empty if nobody waits for that."""
     needed_bytes: int | None = None
-    """What must be free there; None if that is not known: then it is tried again at `start_at`."""
+    """What must be free there; None if unknown: then it is tried again at `start_at`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

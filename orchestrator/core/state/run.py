@@ -211,7 +211,7 @@ class Run:
         return cast("Roster[TaskId, Task]", self.tasks).at_place(host)
 
     def is_placed_as(self, other: Run) -> bool:
-        """Return whether both have the same tasks in the same places, as far as that is known at once."""
+        """Return whether both have the same tasks in the same places, as far as known at once."""
         return cast("Roster[TaskId, Task]", self.tasks).stands_as(cast("Roster[TaskId, Task]", other.tasks))
 
     def host(self, name: str) -> Host:

@@ -77,9 +77,9 @@ class Progress:
     began_step: int | None = None
     """Where the script's training began in this generation; None until that can be told."""
     began_stride: int = 0
-    """How inexact that is: so many steps lie between two reports of the script; 0 where it is exact."""
+    """How inexact that is: so many steps lie between two reports of the script; 0 if it is exact."""
     began_age_s: float | None = None
-    """Since it began, when the shim spoke; None if that is not known exactly."""
+    """Since it began, when the shim spoke; None if not known exactly."""
     nonfinite: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     """Of each metric that was not finite in this generation: the first such step, and `nan`, `inf` or `-inf`."""
     metric_steps: Mapping[str, int] = field(default_factory=dict)

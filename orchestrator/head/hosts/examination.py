@@ -355,7 +355,7 @@ class _Doctor:
         return {**answers, **late}
 
     def _import_all(self, names: Sequence[str]) -> dict[str, Imported | None]:
-        """Have TensorFlow imported on all of these at once, and return how that went; None if it is not known."""
+        """Have TensorFlow imported on all of these at once, and return how that went; None if unknown."""
 
         def import_there(name: str) -> Imported | None:
             host = self._plan.host(name)

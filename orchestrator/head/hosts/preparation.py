@@ -138,7 +138,7 @@ def _refuse_leased(link: Asks, run: Run, name: str) -> None:
 
 
 def _holder(lease: Leased) -> str:
-    """Say who has the lease of a GPU, as far as that is known."""
+    """Say who has the lease of a GPU, as far as known."""
     user = f" of user {lease['user']}" if lease["user"] else ""
     head = f", begun on {lease['head']}" if lease["head"] else ""
     since = (

@@ -30,7 +30,7 @@ class News(NamedTuple):
 
 
 def newest_seq(path: str) -> int:
-    """Return the number of the newest event; 0 where there is none."""
+    """Return the number of the newest event; 0 if there is none."""
     return int(_ask(path, "SELECT coalesce(max(seq), 0) FROM events", ())[0][0])
 
 

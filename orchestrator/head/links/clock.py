@@ -26,7 +26,7 @@ class HostClock:
 
     @property
     def ahead_s(self) -> float:
-        """How far it is ahead at the middle of the bounds; negative where it is behind, and 0 where both may agree."""
+        """How far it is ahead at the middle of the bounds; negative where it is behind, and 0 if both may agree."""
         return 0.0 if self._low <= 0.0 <= self._high else (self._low + self._high) / 2
 
     @property

@@ -64,7 +64,7 @@ def remove(directory: str) -> None:
 
 
 def read(directory: str) -> Code | None:
-    """Return the code that a run began with; None if it is not known."""
+    """Return the code that a run began with; None if unknown."""
     path = os.path.join(directory, _NAME)
     try:
         with zipfile.ZipFile(path) as archive:

@@ -123,7 +123,7 @@ def parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLine
 
 
 def time_of(data: bytes) -> float:
-    """Return the time of the first whole line in a piece of a log; 0 where it has none."""
+    """Return the time of the first whole line in a piece of a log; 0 if it has none."""
     for raw in data.split(b"\n", 2)[:2]:
         time = parse(raw, "", 0, 0.0).time
         if time:

@@ -256,7 +256,7 @@ def _utc(time: float) -> str:
 
 
 def _time_of(files: Mapping[tuple[str, int], str], line: str) -> float:
-    """Return the time of a line by its id; 0 where its log is not there."""
+    """Return the time of a line by its id; 0 if its log is not there."""
     ((key, offset),) = _place(line).items()
     if key not in files:
         return 0.0

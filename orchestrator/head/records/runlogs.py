@@ -127,7 +127,7 @@ class RunLogs:
         return max((r for r in runs if run_name(r) == name), key=_age_key, default=None)
 
     def host_of(self, run_id: str, task: str, generation: int) -> str | None:
-        """Return the host on which this log was written; None if that is not known."""
+        """Return the host on which this log was written; None if unknown."""
         try:
             with open(_host_path(self._path(run_id, task, generation)), encoding="utf-8") as file:
                 return file.read()
@@ -135,7 +135,7 @@ class RunLogs:
             return None
 
     def hosts(self, run_id: str) -> list[str]:
-        """Return the hosts on which the run's logs were written, as far as that is known."""
+        """Return the hosts on which the run's logs were written, as far as known."""
         hosts = {self.host_of(run_id, task, generation) for task, generation, _ in self.files(run_id)}
         return sorted(host for host in hosts if host is not None)
 

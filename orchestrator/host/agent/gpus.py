@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def present() -> tuple[list[str] | None, str | None]:
     """Return the UUIDs of the GPUs in the driver's order, else None and why there is none.
 
-    Both are None if that is not known: nvidia-smi does not answer or is not on the PATH although a driver is there,
+    Both are None if unknown: nvidia-smi does not answer or is not on the PATH although a driver is there,
     or the GPUs are another vendor's.
     """
     try:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Warned = tuple[float, str]
-    """How many seconds before the end a signal comes, and what it says; 0 where that is not known."""
+    """How many seconds before the end a signal comes, and what it says; 0 if unknown."""
 
 REQUEST_BYTES_MAX = 64 << 10
 _DESCRIPTORS = 3

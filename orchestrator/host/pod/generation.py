@@ -185,7 +185,7 @@ class Roll:
         os.makedirs(self.home, exist_ok=True)
 
     def newest(self) -> dict[str, Any]:
-        """Return the newest generation's entry; an empty one where there is none."""
+        """Return the newest generation's entry; an empty one if there is none."""
         return durable.read_object(self.home, "roll.json") or {}
 
     def announce(self, entry: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Which peers a task does not reach before its first step, as its shim sees it.
 
 TensorFlow waits in the strategy's constructor for up to an hour, without a word, and holds Python's lock while it does.
-So the shim checks the sockets of the process, and where there is none to a peer, it tries a connection of its own. A
+So the shim checks the sockets of the process, and if there is none to a peer, it tries a connection of its own. A
 peer that was reached once is not checked again.
 """
 

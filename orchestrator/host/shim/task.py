@@ -122,7 +122,7 @@ class TaskProcess:
         unkillable.remember(self._host_dir, self._run, self._living())
 
     def _living(self) -> set[process.Identity]:
-        """Find its processes by descent, since we adopt orphans; and by group, or by marker where there is none."""
+        """Find its processes by descent, since we adopt orphans; and by group, or by marker if there is none."""
         living = set(process.descendants(os.getpid()))
         if self._group is not None:
             living.update(who for who in map(process.identity, self._group.pids()) if who is not None)

@@ -21,7 +21,7 @@ _WHY_CHARS_MAX = 200
 
 
 def write(path: str, why: str, in_s: float) -> None:
-    """Write that the host is taken away in `in_s` seconds; 0 where that is not known. Raises OSError.
+    """Write that the host is taken away in `in_s` seconds; 0 if unknown. Raises OSError.
 
     An earlier notice with a sooner time stays.
     """

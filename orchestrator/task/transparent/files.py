@@ -65,7 +65,7 @@ def install(library: str, strategy: Any, chief: bool, report: Reporter) -> Files
 
 
 def own_directory() -> str | None:
-    """Return the working directory where no other task writes into it; None if that is not known."""
+    """Return the working directory where no other task writes into it; None if unknown."""
     names = ("ORCH_HOST_DIR", "ORCH_RUN", "ORCH_TASK")
     if not all(os.environ.get(name) for name in names):
         return None
@@ -154,7 +154,7 @@ class Files:
                     shutil.copyfile(each, place)
 
     def _kept(self) -> str | None:
-        """Return where the files of this fit are kept: beside the working directory, where nothing is fetched from."""
+        """Return where the files of this fit are kept: beside the working directory, if nothing is fetched from."""
         if self._own is None or self.fit is None:
             return None
         return os.path.join(os.path.dirname(self._own), "kept", f"fit-{self.fit:03d}")
@@ -233,7 +233,7 @@ def _of_generations_before(scratch: str) -> list[str]:
 
 
 def _newest(paths: list[str]) -> float:
-    """Return when the newest of these files was written; 0 where there is none."""
+    """Return when the newest of these files was written; 0 if there is none."""
     return max((os.path.getmtime(each) for each in paths if os.path.exists(each)), default=0.0)
 
 

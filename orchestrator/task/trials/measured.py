@@ -198,7 +198,7 @@ def _are_arrays(x: Any) -> bool:
 
 
 def batch_of(given: Mapping[str, Any]) -> int | None:
-    """Return how many examples a step of this `fit` takes, of all replicas together; None if it cannot be told."""
+    """Return how many examples a step of this `fit` takes, of all replicas together; None if unknown."""
     x = given.get("x")
     if _is_dataset(x):
         from tensorflow.python.data.experimental.ops import distribute

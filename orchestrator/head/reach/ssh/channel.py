@@ -161,7 +161,7 @@ class SshChannel:
                     self._closed.wait(pause_s)
 
     def _feed_some(self) -> float:
-        """Return how long to wait before more is fed; 0 where all is. The lock of feeding is held."""
+        """Return how long to wait before more is fed; 0 if all is. The lock of feeding is held."""
         receive, session = self._receive, self._session
         if receive is None or self._end_delivered:
             return 0.0

@@ -277,8 +277,11 @@ def _read(path: str | Path) -> tuple[str | None, list[Diagnostic]]:
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         return no("is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file")
-    with open(fd, "rb") as file:
-        content = b"" if status.st_size > SPEC_BYTES_MAX else file.read(SPEC_BYTES_MAX + 1)
+    try:
+        with open(fd, "rb") as file:
+            content = b"" if status.st_size > SPEC_BYTES_MAX else file.read(SPEC_BYTES_MAX + 1)
+    except OSError as error:  # of the disk, or of a mount that broke
+        return no(f"cannot be read: {error.strerror}")
     if status.st_size > SPEC_BYTES_MAX or len(content) > SPEC_BYTES_MAX:
         return no(f"has {status.st_size} bytes; a cluster spec has at most {SPEC_BYTES_MAX}")
     try:

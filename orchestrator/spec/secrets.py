@@ -182,7 +182,10 @@ def read_secret(written: str, base_dir: Path) -> str:
         os.close(fd)
         raise
     with open(fd, "rb") as file:
-        content = file.read(SECRET_BYTES_MAX + 1)
+        try:
+            content = file.read(SECRET_BYTES_MAX + 1)
+        except OSError as error:  # of the disk, or of a mount that broke
+            raise ValueError(f"the file cannot be read: {error.strerror}") from None
         if len(content) > SECRET_BYTES_MAX:
             raise ValueError(f"the file has more than {SECRET_BYTES_MAX} bytes")
         try:

@@ -326,6 +326,7 @@ def test_what_is_no_file_is_not_read(folder: Path) -> None:
         ("none.yaml", "cannot be read: No such file or directory"),
         (".", "is a directory"),
         ("pipe.yaml", "is not a regular file"),
+        ("/proc/self/mem", "cannot be read: Input/output error"),  # as of a disk that fails
     ):
         with pytest.raises(SpecError) as caught:
             load_spec(folder / name)

@@ -378,6 +378,9 @@ def test_a_drained_host_is_let_in_again_by_its_button(browser: Any, tmp_path: Pa
         dialog.get_by_role("button", name="Yes, undrain").click()
         dialog.wait_for(state="hidden")
         assert served.api.posted == [("/v1/runs/t-20260101-000000/undrain", {"host": "gpu-a"})]
+        served.api.runs = [{**run, "phase": "KILLED"}]
+        page.get_by_role("columnheader", name="action").wait_for(state="hidden")
+        assert page.get_by_role("button", name="undrain…").count() == 0, "an ended run has no actions"
         context.close()
 
 

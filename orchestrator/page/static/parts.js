@@ -131,7 +131,7 @@ export class Table {
     this.heads = columns.map((column) =>
       h(
         "th",
-        { class: column.num ? "num" : null, scope: "col" },
+        { class: column.num ? "num" : column.class === "action" ? "action" : null, scope: "col" },
         column.by
           ? h(
               "button",

@@ -216,6 +216,7 @@ export class RunView {
     const tasks = Object.values(run.tasks || {});
     this.slow = slowTasks(tasks);
     this.strip.show(tasks, this.slow);
+    this.hosts.element.classList.toggle("ended", ENDED.includes(run.phase));
     this.tasks.show(this.shownOf(tasks), (task) => task.task);
     this.hosts.show(this.shownHosts(Object.values(run.hosts || {})), (host) => host.host);
     this.plots.add(run);
@@ -398,11 +399,12 @@ export class RunView {
         value: (host) => host.problem || host.reason || host.warning || "",
       },
     ];
-    if (page.actions && !ENDED.includes(this.run?.phase))
+    if (page.actions)
       columns.push({
         name: "action",
-        value: (host) => (ENDED.includes(this.run?.phase) ? [] : drainButton(this, host)),
-        key: (host) => [host.state, this.run?.phase, isStale()],
+        class: "action",
+        value: (host) => drainButton(this, host),
+        key: (host) => [host.state, isStale()],
       });
     return new Table(
       columns,

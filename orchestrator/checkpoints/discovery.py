@@ -35,7 +35,7 @@ class Contents:
         self.links: list[str] = []
         """Symbolic links that lead from somewhere below the directory to somewhere below it: `latest.pth`."""
         self.unfinished: list[tuple[str, str]] = []
-        """The same of what has a temporary name: normal while a training saves, and all that is left where it died."""
+        """(path, why) of files with temporary names: normal during a save, or left by a training that died."""
 
     def take_over(self, other: Contents) -> None:
         """Add what was skipped elsewhere."""

@@ -44,7 +44,7 @@ class HostUp:
     slow: str | None = None
     """What took longer than it should on the way, for people."""
     before: str = ""
-    """What the engine says of the end of what ran under the host's name before, for people; empty: nothing."""
+    """What the engine says about the end of the host's predecessor, for people; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class TaskReport:
     task: TaskId
     generation: int
     phase: str
-    """`starting`, `ready`, `running`, `exited`; or `unknown`, of what was started and has not spoken yet."""
+    """`starting`, `ready`, `running`, `exited`; or `unknown` for a task that was started and has not reported yet."""
     pid: int | None = None
     port: int | None = None
     progress: Progress = field(default_factory=Progress)

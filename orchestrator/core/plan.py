@@ -56,7 +56,7 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """One machine: how to reach it, and what of it the run may use."""
+    """A machine: how to reach it, and which of its resources the run may use."""
 
     name: str
     transport: str = "ssh"
@@ -259,9 +259,9 @@ class Plan:
     log_bytes_max: int = LOG_BYTES_MAX
     """How much of one task's logs is copied to the head node."""
     summary_bytes_max: int = SUMMARY_BYTES_MAX
-    """The same of what one task writes for TensorBoard."""
+    """The same for a task's TensorBoard files."""
     output_bytes_max: int = OUTPUT_BYTES_MAX
-    """The same of what one task leaves in its working directory."""
+    """The same for the files that a task leaves in its working directory."""
     outputs: tuple[str, ...] = ()
     """Patterns of the files that are fetched when the run has ended."""
     outputs_dir: str = ""
@@ -278,11 +278,11 @@ class Plan:
     replicas_min: Mapping[str, int] = field(default_factory=dict)
     """By task type: how many must be left when a host is lost and no spare is there. Others are never left out."""
     time_limit_s: float | None = None
-    """After which the run ends, at a checkpoint where one comes in time. None: it may train for as long as it wants."""
+    """After this time the run ends, at a checkpoint if one comes in time. None: no limit."""
     queue: QueuePlan | None = field(default=None, compare=False)
-    """None: it does not wait. It says nothing of what the run does once it has begun."""
+    """None: it does not wait. It has no effect once the run has begun."""
     chaos: bool = False
-    """Whether `orch chaos` may hurt it."""
+    """Whether `orch chaos` may inject faults."""
     notify: NotifyPlan | None = None
     runtime: bool = True
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""

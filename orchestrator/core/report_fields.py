@@ -28,11 +28,11 @@ class Field(NamedTuple):
     belief: Callable[[Any], object] | None = None
     """Of the host or task in the state: what the field changes there."""
     wakes: bool | Callable[[Any], object] = False
-    """A decision may follow from a change of the belief; or of what this returns, where that is less."""
+    """A decision may follow from a change of the belief, or, if set, only from a change of this function's result."""
     kept: bool = False
     """The next coordinator must find the belief in the journal."""
     standby: bool = False
-    """So it is of a standby's tasks too."""
+    """Whether this holds for a standby's tasks too."""
 
 
 def _news_of_progress(report: TaskReport) -> object:

@@ -36,7 +36,7 @@ class Strategy:
     equal_gpus: bool = False
     """Mirrored replicas: with unequal GPU counts "the behavior is undefined" (TensorFlow's own words)."""
     shrinks: frozenset[str] = frozenset()
-    """Types of which a generation may have fewer than the spec asks for."""
+    """Task types that a generation may have fewer of than the spec asks for."""
     when_fewer: str = ""
     """What that means for the training; `{share}` is what is left, as a fraction."""
     one_task: bool = False

@@ -109,7 +109,7 @@ def _place(host_dir: str, asked: Command) -> tuple[dict[str, str], str]:
 
 
 def _end_all() -> list[int]:
-    """End what the command has started, and return the pids of what cannot be ended."""
+    """End the processes that the command started, and return the pids of those that survive."""
     kill_at = time.monotonic() + END_S
     asked: set[int] = set()
     while left := process.descendants(os.getpid()):

@@ -155,7 +155,7 @@ SHARE_MAX = 0.01
 """The largest share of the time for which saving may hold the training up."""
 
 WRITING_SHARE_MAX = 0.1
-"""The same of what is written beside the training, which takes of the disk and of a core."""
+"""The same for saves that are written in the background, which use the disk and a core."""
 
 SHORTEST_S = 1.0
 """A shorter interval gains nothing, since a restart takes longer than that."""

@@ -59,7 +59,7 @@ def _nonfinite(run: Document) -> list[str]:
 
 
 def _dropped(run: Document) -> list[str]:
-    """Return a warning for each log of which a host's full disk lost a part."""
+    """Return a warning for each log that lost a part because a host's disk was full."""
     return [
         f"{size(task['log_dropped_bytes'])} of the log of {task.get('task')} were lost: "
         f"the disk of {task.get('host')} could not take them"

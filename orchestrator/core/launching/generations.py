@@ -7,7 +7,7 @@ from orchestrator.core.state.run import Run
 
 
 def highest_reported(run: Run) -> int:
-    """Return the highest credible generation of which a host reports a directory; 0 if there is none."""
+    """Return the highest credible generation whose directory a host reports; 0 if there is none."""
     generations = (host.facts.highest_generation for host in run.hosts if host.facts)
     return max((generation for generation in generations if generation <= GENERATION_REPORTED_MAX), default=0)
 

@@ -78,7 +78,7 @@ def why_refused(run: Run) -> str | None:
 
 
 def _own_step(run: Run, chief: Task) -> int | None:
-    """Return the step that the script resumed from, if above what it was given; None if unknown."""
+    """Return the step from which the script resumed, if above its generation's checkpoint; None if unknown."""
     began, given = chief.progress.began_step, _given(run)
     if began is None or given is None or began <= given + max(1, _STRIDES * chief.progress.began_stride):
         return None

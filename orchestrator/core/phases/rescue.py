@@ -164,7 +164,7 @@ def kept_step(run: Run) -> int | None:
 
 
 def outcome(run: Run) -> str:
-    """Return the sentence of what was handed over, or why nothing was; empty if nobody was asked."""
+    """Return a sentence about the state that was handed over, or why none was; empty if nobody was asked."""
     state = run.phase_state
     if not isinstance(state, Stopping):
         return ""

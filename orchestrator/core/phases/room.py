@@ -23,7 +23,7 @@ NO_SPACE = "no-space"
 """The code of an order that failed because a disk is full."""
 
 REPORT_WAIT_S = 15.0
-"""Hosts look at the directory every 10 s. A report that comes this long after an end has seen the directory since."""
+"""Hosts check the directory every 10 s, so a report this long after an end is based on a newer check."""
 
 RETRY_S = 300.0
 """It is tried again this often, unless reports say that the disk is still full: a host may not say what is free."""

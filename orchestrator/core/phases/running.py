@@ -30,10 +30,10 @@ VERIFY_COST_FACTOR = 50.0
 """Reading a checkpoint costs CPU on the chief's host: it may take a fiftieth of the time, no more."""
 
 VERIFY_SOON_S = 2.0
-"""Where tasks wait for a checkpoint, to move off a host or to end, a look may take half of the time."""
+"""While tasks wait for a checkpoint, to move off a host or to end, verifying may take half of the time."""
 
 VERIFY_FAILED_WAIT_S = 60.0
-"""After a look that failed: what it failed of seldom goes away in seconds, and each failure is an event."""
+"""The pause after a failed verification. Its cause seldom goes away in seconds, and each failure is an event."""
 
 
 def advance_running(turn: Turn) -> None:

@@ -61,7 +61,7 @@ class Seed:
     source: str | None = None
     path: str = ""
     rejected: tuple[tuple[str, str], ...] = ()
-    """(path, why) of what did not read whole."""
+    """(path, why) of damaged checkpoints."""
     copy: str = ""
     """Where hosts share no directory: the same checkpoint, on every host; empty if there is none."""
     verified: bool = True

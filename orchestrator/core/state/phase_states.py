@@ -78,7 +78,7 @@ class Queued:
     give_up_at: Deadline | None = None
     """When it has waited for too long; None: never."""
     others: str = ""
-    """What somebody else held of what it needs when a host was last asked; empty if nobody did."""
+    """The resources it needs that others held when a host was last asked; empty if none."""
     why: str = ""
     """Why it has returned to the queue otherwise: it has made way, or a host that it needs was not ready."""
     in_vain_at: Instant | None = None
@@ -171,7 +171,7 @@ class Stopping:
     proof: Mapping[str, Swept] | None = None
     """By host. None until the hosts are asked to look that nothing is left."""
     final_verification_asked_at: Instant | None = None
-    """Beside the proof: since when the last look at the newest checkpoint has no answer."""
+    """Besides the proof: since when the final verification of the newest checkpoint has been unanswered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

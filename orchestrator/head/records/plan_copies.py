@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.both import durable
 from orchestrator.core.plan import Plan
+from orchestrator.core.words import counted, listed
 from orchestrator.head.node.paths import Paths
 
 _NAME = "plan.json"
@@ -66,12 +67,21 @@ def marked(paths: Paths) -> set[str]:
 
 
 def missing(paths: Paths, known: Collection[str]) -> list[str]:
-    """Return a sentence for each run that began here and is not among the known runs of the journal."""
-    return [
+    """Return a sentence for each run that began here and is not among the known runs of the journal.
+
+    An ended run may have been forgotten for its age, but the newest stay: a journal without any was removed.
+    """
+    begun = marked(paths)
+    left = [] if known else sorted(set(_runs(paths)) - begun)
+    gone = (
+        f"the journal has no run, and {counted(len(left), 'run')} left files in {paths.runs} ({listed(left)}): it was "
+        "removed or replaced"
+    )
+    return [gone] * bool(left) + [
         f"{run_id} was begun on this head node, and its journal does not have it: the journal was damaged, or came "
         "back from an old copy. Its tasks may be training; `orch coordinator stop` and `orch recover --hosts FILE` "
         "take it up"
-        for run_id in sorted(marked(paths) - set(known))
+        for run_id in sorted(begun - set(known))
     ]
 
 

@@ -44,7 +44,7 @@ def test_an_api_server_that_is_away_for_a_moment_is_asked_again(orch: Desk, pods
             pods.run("t-0", made)
 
     orch.on_pause = on_pause
-    wait_for_pods(made, 1, orch, file="cluster.yaml")
+    wait_for_pods(made, 1, orch, file="cluster.yaml", timeout_s=60.0)
     assert orch.said.count("Unable to connect to the server") == 1
     assert "; it is asked again" in orch.said
     assert pods.lent == ["t"]

@@ -81,12 +81,14 @@ def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
         ({"time": 1007.0}, "host.clock"),
         ({"time": 993.0}, "host.clock"),
         ({"ports_free": 1, "ports_busy": [20001]}, "net.ports-busy"),
-        ({"outgoing": (20005, 60999)}, "net.ports-outgoing"),
+        *(({"outgoing": range_}, "net.ports-outgoing") for range_ in ((20009, 60999), (1024, 20000))),
+        *(({"outgoing": range_}, None) for range_ in ((20010, 60999), (1024, 19999))),
         ({"proxies": {"http_proxy": "proxy:3128"}}, "net.proxy"),
         ({"open_files": 1024}, "host.open-files"),
         ({"processes": 1024}, "host.processes"),
         ({"processes": None, "startups": None}, None),
-        ({"startups": 1}, "ssh.limits"),
+        ({"startups": 2}, "ssh.limits"),
+        ({"startups": 3}, None),
         ({"hello": {"printed": "welcome"}}, "ssh.rc-files"),
         ({"hello": {"slow": {"shell_s": 3.0}}}, "ssh.rc-files"),
         ({"directories": [SHARE]}, None),
@@ -125,6 +127,13 @@ def test_the_memory_of_hosts_and_how_tasks_are_ended_there_is_one_sentence() -> 
         "a has 64 GiB of memory (8.0 GiB free), and ends tasks by control groups; "
         "b has 64 GiB of memory (8.0 GiB free), and ends tasks by their processes: no control group can be made"
     )
+
+
+def test_the_slowest_of_the_hosts_that_write_is_named() -> None:
+    plan = replace(plan_of("10.0.0.1", "10.0.0.2"), checkpoint=CheckpointPlan("/shared"))
+    hosts = {name: met(name, write_bytes_per_s=rate) for name, rate in (("a", 5e8), ("b", 5e6))}
+    (found,) = of_hosts(plan, hosts, whole=True)
+    assert (found.id, found.host) == ("storage.slow", "b")
 
 
 def test_what_is_said_of_a_checkpoint_directory() -> None:

@@ -151,6 +151,19 @@ def test_an_environment_that_was_made_is_ready_though_nothing_could_be_removed(
     assert (Path(environments.root()) / "old").is_dir()
 
 
+def test_a_setup_that_fails_leaves_nothing_of_its_environment(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_wish: object, _by: str, place: str, *_: str) -> None:
+        os.makedirs(f"{place}/bin")
+        raise HostFault("setup-failed", "pip: no such wheel")
+
+    monkeypatch.setattr(environments, "_install", fails)
+    with pytest.raises(HostFault):
+        environments._make(a_wish(home))
+    assert [name for name in os.listdir(environments.root()) if not name.endswith(".lock")] == []
+
+
 def test_nothing_is_installed_while_wheels_are_missing(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import threading
 import time
 from functools import partial
@@ -50,6 +51,7 @@ def test_directories_that_are_there_that_would_be_made_and_that_hang(
     found = {one["path"]: one for one in health.directories(str(tmp_path), [missing, "/proc"])}
     assert found[str(tmp_path)]["exists"]
     assert not found[missing]["exists"]
+    assert found[str(tmp_path)]["free_bytes"] == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
     assert found[missing]["free_bytes"] == pytest.approx(found[str(tmp_path)]["free_bytes"], rel=0.2)
     assert not found[missing]["read_only"]
     monkeypatch.setattr(health, "_DIRECTORY_S", 0.0)
@@ -70,10 +72,15 @@ def test_several_directories_that_hang_take_no_longer_than_one(monkeypatch: pyte
     hangs.set()
 
 
-def test_how_fast_a_directory_is_written_and_nothing_is_left(tmp_path: Path) -> None:
+def test_how_fast_a_directory_is_written_and_synced_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
     speed = health.write_speed(str(tmp_path))
     assert speed is not None
     assert speed > 0
+    assert synced == [16 << 20]
     assert list(tmp_path.iterdir()) == []
     assert health.write_speed(str(tmp_path / "none")) is None
 

@@ -71,7 +71,9 @@ def test_of_two_agents_one_has_the_gpu_and_the_other_is_told_who(
     with pytest.raises(HostFault) as refused:
         second.leases.of_start("b-1")
     assert refused.value.code == LEASED
+    lease = first.leases._held[gpu]
     first.leases.want("a-1", [gpu], "lab-1", 2)
+    assert first.leases._held[gpu] is lease, "it is not free for a moment in between"
     assert asked(second, "b-1", loop)[0]["since"] == other["since"], "it has held it all the time"
     first.leases.release("a-1")
     assert asked(second, "b-1", loop) == []
@@ -181,6 +183,45 @@ def test_a_stranger_gives_nobody_his_lease_whatever_run_he_names(
     assert [one["user"] for one in asked(agent, "a-1", loop)] == ["4000000"]
     assert not agent.leases._held
     held.close()
+
+
+def test_another_socket_of_ones_own_user_is_no_lease(tmp_path: Path, loop: Loop, gpu: int) -> None:
+    held, other = gpu_lease.acquire(gpu), gpu_lease.acquire(next(_numbers))
+    assert held is not None
+    assert other is not None
+
+    def answer(_events: int) -> None:
+        asker, _ = held.accept()
+        with asker:
+            socket.send_fds(asker, [b'{"run": "a-1"}'], [other.fileno()])
+
+    agent = Agent(tmp_path, loop)
+    with held, other:
+        agent.leases.want("a-1", [gpu], "lab-1", 1)
+        loop.watch(held.fileno(), 1, answer)
+        assert [one["run"] for one in asked(agent, "a-1", loop)] == ["a-1"]
+        assert not agent.leases._held
+
+
+def test_a_run_that_is_let_go_while_its_gpu_is_asked_for_does_not_get_it(
+    tmp_path: Path, loop: Loop, gpu: int
+) -> None:
+    held = gpu_lease.acquire(gpu)
+    assert held is not None
+    agent = Agent(tmp_path, loop)
+    told: list[Any] = []
+
+    def ends(_events: int) -> None:
+        agent.leases.release("a-1")
+        loop.forget(held.fileno())
+        held.close()
+
+    agent.leases.want("a-1", [gpu], "lab-1", 1)
+    agent.leases.acquire("a-1", told.append)
+    loop.watch(held.fileno(), 1, ends)
+    while not told:
+        loop.turn()
+    assert (told, agent.leases._held) == ([[]], {})
 
 
 def test_a_stranger_who_asks_is_answered_and_given_no_lease(

@@ -193,10 +193,7 @@ class _Doctor:
     def _meet(self, name: str) -> Met | Finding:
         """Connect, and have the host listen on the run's ports."""
         began_at = time.monotonic()
-        host, watch = (
-            self._plan.host(name),
-            Watch(self._run.epoch, self._plan.timing.heartbeat_s, 60.0),
-        )
+        host, watch = (self._plan.host(name), Watch(self._run.epoch, self._plan.timing.heartbeat_s, 60.0))
         lease = contextlib.ExitStack()
         pace = Pace(start_s=_SHELL_PART * self._within_s)
         try:

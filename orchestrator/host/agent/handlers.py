@@ -439,7 +439,5 @@ class Orders:
 def no_python(python: str, error: OSError) -> HostFault:
     """Return the fault of a run's interpreter that cannot be started."""
     return HostFault(
-        "no-python",
-        f"the Python of the run cannot be started: {python}: {error.strerror}",
-        NO_PYTHON_HINT,
+        "no-python", f"the Python of the run cannot be started: {python}: {error.strerror}", NO_PYTHON_HINT
     )

@@ -92,7 +92,7 @@ def _marks(paths: Paths) -> str:
 def _runs(paths: Paths) -> list[str]:
     try:
         return sorted(os.listdir(paths.runs))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

@@ -55,7 +55,7 @@ PURPOSES = {
     },
     "Repair": {
         "ckpt": "List, verify, pin and roll back checkpoints.",
-        "drain": "Move a run off a host at its next checkpoint.",
+        "drain": "Move a run off a host at its next step or checkpoint.",
         "undrain": "Let a drained or quarantined host take tasks again.",
         "recover": "Rebuild a lost journal from the hosts.",
         "gc": "Find and remove orphans: what unknown runs left behind.",

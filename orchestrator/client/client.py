@@ -235,7 +235,8 @@ class Run:
     def kill(self, *, force: bool = False, at_checkpoint: bool = False, timeout_s: float = 600.0) -> Document:
         """Stop the run, and return its last status. Its `proof` says which processes are left on each host.
 
-        `at_checkpoint` stops it once its next checkpoint is verified, or after 10 minutes without one.
+        `at_checkpoint` stops it at its next step if all tasks can hand over their state; else once its next
+        checkpoint is verified, or after 10 minutes without one.
 
         Raises:
             SomeHostsOnly: A host did not answer. The coordinator kills the processes there once it does.

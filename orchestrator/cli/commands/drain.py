@@ -75,7 +75,10 @@ old_name_option = click.option("--name", "old_name", hidden=True, shell_complete
     acts=True,
     about_runs=True,
     examples=[
-        ("orch drain gpu-b", "Move the only run that uses gpu-b off that host, at its next checkpoint"),
+        (
+            "orch drain gpu-b",
+            "Move the only run that uses gpu-b off that host, at its next step or checkpoint",
+        ),
         ("orch drain mnist gpu-b --now", "Move the run mnist off it at once"),
         ("orch drain gpu-b --gone", "Say that gpu-b does not come back: no run waits for it any more"),
     ],

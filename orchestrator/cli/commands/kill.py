@@ -158,7 +158,10 @@ def _chosen(
     examples=[
         ("orch kill mnist", "Stop the run mnist"),
         ("orch kill --all --timeout 2m", "Stop all active runs, and wait at most two minutes"),
-        ("orch kill mnist --at-checkpoint", "Stop it once its next checkpoint is verified"),
+        (
+            "orch kill mnist --at-checkpoint",
+            "Stop it saved: at its next step, or once its next checkpoint is verified",
+        ),
         ("orch kill mnist --force", "Kill its tasks at once, without a last checkpoint"),
     ],
 )
@@ -173,7 +176,8 @@ def _chosen(
 @click.option(
     "--at-checkpoint",
     is_flag=True,
-    help="Stop it once the next checkpoint is verified, so that hardly a step is lost; after 10 minutes without one.",
+    help="Stop it at its next step if all tasks can hand over their state; else once its next checkpoint is verified, "
+    "or after 10 minutes without one.",
 )
 @click.option(
     "--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the end."

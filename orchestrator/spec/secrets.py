@@ -16,48 +16,15 @@ SECRET_BYTES_MAX = 64 * 1024
 
 _WORDS = frozenset(
     (
-        *(
-            "SECRET",
-            "SECRETS",
-            "PASS",
-            "PASSWORD",
-            "PASSWD",
-            "PASSPHRASE",
-            "PW",
-            "PWD",
-            "PAT",
-            "JWT",
-            "OTP",
-            "SAS",
-        ),
-        *(
-            "TOKEN",
-            "TOKENS",
-            "APIKEY",
-            "CREDENTIAL",
-            "CREDENTIALS",
-            "CRED",
-            "CREDS",
-            "BEARER",
-            "AUTH",
-            "NETRC",
-        ),
-        *("AUTHORIZATION", "COOKIE", "COOKIES", "DSN", "WEBHOOK", "WEBHOOKS", "HOOK"),
+        *("SECRET", "SECRETS", "PASS", "PASSWORD", "PASSWD", "PASSPHRASE", "PW", "PWD", "PAT", "JWT"),
+        *("TOKEN", "TOKENS", "APIKEY", "CREDENTIAL", "CREDENTIALS", "CRED", "CREDS", "BEARER", "AUTH"),
+        *("AUTHORIZATION", "COOKIE", "COOKIES", "NETRC", "DSN", "HOOK", "WEBHOOK", "WEBHOOKS", "OTP", "SAS"),
     )
 )
 _ENDINGS = (
     *("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "CREDENTIALS", "PWD", "ROOTPW", "AUTH", "TOKEN"),
-    *(
-        "APIKEY",
-        "ACCESSKEY",
-        "SECRETKEY",
-        "PRIVATEKEY",
-        "ENCRYPTIONKEY",
-        "SSHPASS",
-        "DBPASS",
-        "USERPASS",
-        "ASKPASS",
-    ),
+    *("APIKEY", "ACCESSKEY", "SECRETKEY", "PRIVATEKEY", "ENCRYPTIONKEY"),
+    *("SSHPASS", "DBPASS", "USERPASS", "ASKPASS"),
 )
 _BEGINNINGS = ("PGPASS", "APIKEY", "WEBHOOK")
 _PAIRS = frozenset({("CONNECTION", "STRING"), ("KEY", "API")})

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 ERROR_WAIT_S = 1.0
+"""How long to wait for the shim to take the error of a failing script."""
 
 WITHOUT_A_LINE = (
     "a dead worker would cost no step with `orchestrator.keras.Checkpoint()` in its `fit`, or "
     "`runtime.rescue(manager, step)` in a loop of its own"
 )
-"""How long to wait for the shim to take the error of a failing script."""
 
 
 def main(argv: list[str]) -> int:

@@ -224,9 +224,16 @@ class SlurmLab:
         self._daemon(
             "unshare", "--uts", "sh", "-c", 'hostname "$1"; exec slurmctld -D -c', "sh", f"{self.tag}head"
         )
+        # A node that registers while nobody listens stays unknown until the controller asks, which may be a minute.
+        assert comes(self._is_controlled, READY_S, 0.05), "slurmctld does not answer"
         for index in range(1, self.count + 1):
             self._node(index)
         self.wait_idle()
+
+    def _is_controlled(self) -> bool:
+        with contextlib.suppress(AssertionError):
+            return " is UP" in self.run("scontrol", "ping")
+        return False
 
     def _configuration(self) -> str:
         track = "cgroup" if Path("/sys/fs/cgroup/freezer").is_dir() else "linuxproc"

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.both import durable
 from orchestrator.core.plan import Plan
-from orchestrator.core.words import counted, listed
+from orchestrator.core.words import counted
 from orchestrator.head.node.paths import Paths
 
 _NAME = "plan.json"
@@ -72,17 +72,20 @@ def missing(paths: Paths, known: Collection[str]) -> list[str]:
     An ended run may have been forgotten for its age, but the newest stay: a journal without any was removed.
     """
     begun = marked(paths)
-    left = [] if known else sorted(set(_runs(paths)) - begun)
-    gone = (
-        f"the journal has no run, and {counted(len(left), 'run')} left files in {paths.runs} ({listed(left)}): it was "
-        "removed or replaced"
-    )
-    return [gone] * bool(left) + [
+    lost = [
         f"{run_id} was begun on this head node, and its journal does not have it: the journal was damaged, or came "
         "back from an old copy. Its tasks may be training; `orch coordinator stop` and `orch recover --hosts FILE` "
         "take it up"
         for run_id in sorted(begun - set(known))
     ]
+    left = [] if known else sorted(set(_runs(paths)) - begun)
+    if left:
+        lost.append(
+            f"the journal has no run, and {counted(len(left), 'run')} left files in {paths.runs}, {left[-1]} among "
+            "them: the journal was removed or replaced. Put it back from a copy, or remove those files if nobody "
+            "needs their logs"
+        )
+    return lost
 
 
 def _marks(paths: Paths) -> str:

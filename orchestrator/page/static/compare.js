@@ -124,7 +124,7 @@ export class CompareView {
     for (const plot of this.plots) {
       Object.assign(plot, { log: isSet("log") && plot.name !== "steps_per_s", clip: isSet("clip") });
       const lines = this.series.flatMap(({ series: of }, run) => {
-        const its = of.filter((line) => line.name.replace("val_", "") === plot.name);
+        const its = of.filter((line) => [plot.name, `val_${plot.name}`].includes(line.name));
         return its.map((line) => ({ ...line, task: this.runs[run], hue: run }));
       });
       plot.show(lines, {}, this.range);

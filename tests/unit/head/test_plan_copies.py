@@ -18,4 +18,5 @@ def test_a_journal_without_any_run_beside_files_of_runs_was_removed(tmp_path: Pa
     (said,) = plan_copies.missing(paths, ())
     assert "the journal has no run, and 1 run left files" in said
     assert "t-20261126-235924" in said
+    assert "Put it back from a copy" in said, "the way out"
     assert plan_copies.missing(paths, {"u-20261127-000000"}) == []

@@ -254,7 +254,7 @@ def test_tensorboard_writes_below_the_tasks_log_directory(
 
 def test_a_position_survives_its_file() -> None:
     position = Position(3, 7)
-    position.first_epoch = 2
+    position.first_epoch, position.scale, position.rate = 2, 0.5, 0.25
     position.callbacks = {"0 EarlyStopping": {"wait": 2, "best": 0.5}}
     assert vars(Position.from_json(position.as_json())) == vars(position)
 
@@ -356,6 +356,24 @@ def test_tf_keras_traces_an_epoch_of_which_no_batch_is_left_and_is_given_its_fig
         assert (next(epochs)[0], len(traced)) == (2, 1)
 
 
+def test_a_backup_holds_the_range_of_bfloat16_and_metrics_are_added_to_what_was_counted_since(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("h5py")
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    import numpy as np
+
+    values = {transparent_backup.STEPS: 1, "metrics/00000": np.array(1e30, bfloat16)}
+    transparent_backup.write(str(tmp_path), values, Position(0, 1))
+    found = transparent_backup.read(str(tmp_path))
+    assert found is not None
+    assert found[0]["metrics/00000"] == pytest.approx(1e30, rel=0.01)
+    assigned: list[Any] = []
+    counted = SimpleNamespace(shape=(), numpy=lambda: 2e30, assign=assigned.append)
+    transparent_backup.add({"metrics": [counted]}, found[0], "metrics")
+    assert assigned == [pytest.approx(3e30, rel=0.01)]
+
+
 def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_newer(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     import numpy as np
@@ -377,7 +395,7 @@ def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_
     assert found[1].batch == 57
     begun = Path(transparent_backup.rescued(next_own, "worker:0"), "saving_temp")
     begun.mkdir(parents=True)
-    for steps, there in ((50, True), (60, False)):
+    for steps, there in ((50, True), (57, False), (60, False)):
         transparent_backup.write(next_own, {transparent_backup.STEPS: steps}, Position(2, steps))
         assert os.path.exists(transparent_backup.rescued(next_own, "worker:1")) is there
         assert begun.exists(), "a rescue may be written while a save ends"

@@ -1,0 +1,183 @@
+"""A step that fails half-way, with real TensorFlow in one process: it counts for nothing, or is not handed over.
+
+The all-reduce is that of a group of one. `fails` stands for a peer's death or a full memory: it fails the operation of
+which it is the input, after all others that wait for nothing have had time to run.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.task.transparent import atomic as atomics
+from orchestrator.task.transparent import rescue
+from orchestrator.task.transparent.atomic import Atomic, NotAtomic
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
+
+_group = itertools.count(1)
+
+
+class Model:
+    """Two weights, and what a step writes before and after its all-reduce."""
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self.failing = ""
+        self.first, self.second, self.speed = (tf.Variable([0.0, 0.0]) for _ in range(3))
+        self.moving, self.counter = tf.Variable(0.0), tf.Variable(0)
+        self.trainable_variables = [self.first, self.second]
+
+    def reduced(self, value: Any) -> Any:
+        """Return the sum over the group of one."""
+        import tensorflow as tf
+
+        key = next(_group)
+        return tf.raw_ops.CollectiveReduceV2(
+            input=value, group_size=1, group_key=key, instance_key=key, merge_op="Add", final_op="Id",
+            ordering_token=[],
+        )  # fmt: skip
+
+    def fails(self, value: Any, where: str) -> Any:
+        """Return the value, or fail if it is to fail there."""
+        import tensorflow as tf
+
+        def fail(value: Any) -> Any:
+            if self.failing == where:
+                time.sleep(0.1)
+                raise ConnectionError(where)
+            return value
+
+        failed = tf.numpy_function(fail, [value], value.dtype)
+        failed.set_shape(value.shape)
+        return failed
+
+    def step(self, x: Any) -> Any:
+        """Train."""
+        self.moving.assign_add(1.0)
+        gradient = self.reduced(self.fails(x, "the all-reduce"))
+        self.first.assign_add(gradient)
+        self.second.assign_add(self.fails(gradient, "an update"))
+        self.counter.assign_add(1)
+        return gradient
+
+
+def traced(model: Any, step: Callable[[Any], Any], counter: Any = None) -> tuple[Atomic, Callable[[], Any]]:
+    """Return the atomic steps, and a function that makes one."""
+    import tensorflow as tf
+
+    atomic = Atomic(model, counter)
+    whole = tf.function(rescue._whole(atomic, step))
+    return atomic, lambda: whole(tf.constant([1.0, 1.0]))
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Model, Atomic, Callable[[], Any]]:
+    model = Model()
+    atomic, train = traced(model, model.step, model.counter)
+    assert train().numpy().tolist() == [1.0, 1.0]
+    return model, atomic, train
+
+
+def test_a_step_whose_all_reduce_fails_has_done_nothing(
+    trained: tuple[Model, Atomic, Callable[[], Any]],
+) -> None:
+    model, atomic, train = trained
+    train()
+    done, checksum = atomic.steps(), atomic.checksum()
+    before = [atomic.value(each) for each in (model.moving, model.first, model.counter)]
+    model.failing = "the all-reduce"
+    with pytest.raises(Exception, match="the all-reduce"):
+        train()
+    assert model.moving.numpy() == before[0] + 1.0, "it was written early: else this shows nothing"
+    assert model.counter.numpy() == before[2]
+    assert atomic.value(model.moving) == before[0]
+    assert (atomic.steps(), atomic.counted(), atomic.checksum()) == (done, done, checksum)
+    atomic.put_back()
+    assert model.moving.numpy() == before[0]
+    model.failing = ""
+    train()
+    assert (atomic.steps(), atomic.value(model.moving)) == (done + 1, before[0] + 1.0)
+    assert atomic.checksum() != checksum
+
+
+def test_the_weights_of_a_step_that_failed_between_its_updates_are_those_of_no_step(
+    trained: tuple[Model, Atomic, Callable[[], Any]],
+) -> None:
+    model, _, _ = trained
+    atomic, train = traced(model, model.step, model.counter)
+    train()
+    assert atomic.steps() == 1
+    model.failing = "an update"
+    with pytest.raises(Exception, match="an update"):
+        train()
+    model.failing = ""
+    with pytest.raises(NotAtomic, match="between its updates"):
+        atomic.steps()
+
+
+def test_the_checksum_is_of_all_weights(trained: tuple[Model, Atomic, Callable[[], Any]]) -> None:
+    model, atomic, _ = trained
+    seen = {atomic.checksum()}
+    for weight in model.trainable_variables:
+        weight.assign_add([0.0, 1.0])
+        seen.add(atomic.checksum())
+    assert len(seen) == 3
+
+
+def within_a_condition(model: Model, x: Any) -> Any:
+    """Train where there is something to learn."""
+    import tensorflow as tf
+
+    gradient = tf.cond(tf.reduce_sum(x) > 0.0, lambda: model.reduced(x), lambda: x)
+    model.first.assign_add(gradient)
+    model.counter.assign_add(1)
+    return model.reduced(gradient)
+
+
+def with_two_optimizers(model: Model, x: Any) -> Any:
+    """Train the second weight with what became of the first."""
+    model.first.assign_add(model.reduced(x))
+    model.second.assign_add(model.reduced(model.first * x))
+    model.counter.assign_add(1)
+    return x
+
+
+def alone(model: Model, x: Any) -> Any:
+    """Train without the others, and reduce the loss only."""
+    model.first.assign_add(x)
+    model.counter.assign_add(1)
+    return model.reduced(x)
+
+
+def uncounted(model: Model, x: Any) -> Any:
+    """Train, and have the script count."""
+    model.first.assign_add(model.reduced(x))
+    return x
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (within_a_condition, "an all-reduce within a condition or a loop"),
+        (with_two_optimizers, "8 bytes are written before the last all-reduce"),
+        (alone, "no weight is updated after an all-reduce"),
+        (uncounted, "the step does not count itself"),
+    ],
+)
+def test_a_step_that_cannot_be_made_atomic_trains_as_it_was_and_it_is_known_why(
+    monkeypatch: pytest.MonkeyPatch, step: Callable[[Model, Any], Any], why: str
+) -> None:
+    monkeypatch.setattr(atomics, "COPIES_MAX_BYTES", 4)
+    model = Model()
+    atomic, train = traced(model, functools.partial(step, model), model.counter)
+    train()
+    assert model.first.numpy().tolist() == [1.0, 1.0]
+    with pytest.raises(NotAtomic, match=why):
+        atomic.steps()

@@ -1,0 +1,413 @@
+"""What a survivor hands over, when, and to where. Fakes stand for TensorFlow, the model and its atomic steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.task import shim_orders, this_task
+from orchestrator.task.shim_orders import Orders
+from orchestrator.task.transparent import backup, rescue
+from orchestrator.task.transparent.atomic import own
+from orchestrator.task.transparent.backup import Position
+from orchestrator.task.transparent.rescue import Rescue
+
+pytest.importorskip("h5py")
+
+
+class UnavailableError(Exception):
+    """TensorFlow's, where a peer is gone."""
+
+
+GONE = UnavailableError("Connection refused")
+
+
+class Ended(BaseException):
+    """The process has ended."""
+
+
+class Variable:
+    """A variable that has one value in each process."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def numpy(self) -> float:
+        return self.value
+
+
+class Summed:
+    """A part of a variable that is summed over the replicas of three workers when it is read."""
+
+    synchronization, aggregation = "ON_READ", "SUM"
+    distribute_strategy = SimpleNamespace(num_replicas_in_sync=3)
+
+    def __init__(self, value: float) -> None:
+        self.values = (Variable(value),)
+
+    @property
+    def values(self) -> tuple[Variable]:
+        return self._values
+
+    @values.setter
+    def values(self, values: tuple[Variable]) -> None:
+        self._values = values
+
+
+class Atomic:
+    """Steps that are atomic."""
+
+    def __init__(self, *_: Any) -> None:
+        self.done = 0
+        self.refusal: str | None = None
+        self.is_put_back = False
+
+    def counted(self) -> int:
+        return self.done
+
+    def steps(self) -> int:
+        return self.done
+
+    def put_back(self) -> None:
+        self.is_put_back = True
+
+    def checksum(self) -> int:
+        return 77
+
+    def value(self, variable: Any) -> float:
+        return float(own(variable).numpy())
+
+
+class Model:
+    """A model whose first epoch has ended."""
+
+    jit_compile, steps_per_execution = False, 1
+
+    def __init__(self) -> None:
+        self.history = SimpleNamespace(epoch=[0])
+
+    def train_step(self) -> None:
+        """Train."""
+
+    def test_step(self) -> None:
+        """Evaluate."""
+
+
+class World:
+    """A task, and what it has said and done."""
+
+    def __init__(self, root: Path, task: str) -> None:
+        self.shared, self.own = root / "shared", root / "own"
+        self.said: list[dict[str, Any]] = []
+        self.rescue = Rescue(SimpleNamespace(send=lambda line, **_: self.said.append(line)), task)  # type: ignore[arg-type]
+        self.model, self.atomic = Model(), Atomic()
+        self.groups: dict[str, list[Any]] = {}
+        self.setting = SimpleNamespace(
+            checkpoint_dir=str(self.own), chief=task == "worker:0", fits=0, groups_of=lambda _: self.groups
+        )
+        self.rescue._atomics[self.model] = self.atomic  # type: ignore[assignment]
+
+    def begin_epoch(self, epoch: int = 1, steps: int = 120, arrays: Any = None) -> None:
+        self.rescue.mark(self.model, Position(epoch, 0, steps), lambda: ({}, arrays or {}))
+
+    def fit(
+        self,
+        *,
+        error: Exception | None = None,
+        compare: bool | None = None,
+        meanwhile: Callable[[World], object] = lambda _: None,
+    ) -> str:
+        """Run a fit that fails 7 steps after the beginning of an epoch. Return whether the task goes on."""
+
+        def fails() -> None:
+            self.atomic.done = 20
+            self.begin_epoch()
+            self.atomic.done = 27
+            if compare is not None:
+                assert self.rescue.order(compare=compare)
+            meanwhile(self)
+            raise error or UnavailableError
+
+        try:
+            with pytest.raises(type(error or GONE)):
+                self.rescue.during(fails, self.model, self.setting)
+        except Ended:
+            return "ended"
+        return "goes on"
+
+    def written(self, root: Path) -> Position | None:
+        return backup.position(backup.folder(str(root), 0))
+
+    @property
+    def told(self) -> dict[str, Any]:
+        (told,) = (line["rescued"] for line in self.said if "rescued" in line)
+        return told  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def _no_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: dict[str, Any] = {
+        "VariableSynchronization": SimpleNamespace(ON_READ="ON_READ"),
+        "VariableAggregation": SimpleNamespace(SUM="SUM"),
+    }
+    context: Any = SimpleNamespace(context=lambda: SimpleNamespace(abort_collective_ops=lambda *_: None))
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(**kinds))
+    monkeypatch.setitem(sys.modules, "tensorflow.python", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "tensorflow.python.eager", SimpleNamespace(context=context))
+    monkeypatch.setattr(rescue, "ORDER_WAIT_S", 0.0)
+    monkeypatch.delenv("ORCH_RESCUE_DIR", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def ended_with(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    codes: list[int] = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        raise Ended
+
+    monkeypatch.setattr(rescue, "end", end)
+    monkeypatch.setattr(shim_orders, "end", end)
+    return codes
+
+
+def test_what_is_handed_over_is_where_the_last_step_was_and_lies_where_the_next_generation_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_with: list[int]
+) -> None:
+    task = World(tmp_path, "worker:1")
+    monkeypatch.setenv("ORCH_RESCUE_DIR", str(task.shared))
+    assert (task.fit(compare=False), ended_with) == ("ended", [143])
+    found = task.written(task.shared)
+    assert found is not None
+    assert (found.epoch, found.batch, found.steps) == (1, 7, 127)
+    assert (task.told["step"], task.own.exists()) == (127, False)
+
+
+@pytest.mark.parametrize(("name", "is_written"), [("worker:0", True), ("worker:1", False)])
+def test_without_a_shared_directory_only_the_chief_hands_over(
+    tmp_path: Path, name: str, is_written: bool
+) -> None:
+    task = World(tmp_path, name)
+    assert task.fit(compare=False) == "ended"
+    assert (task.written(task.own) is not None) is is_written
+    assert task.told.get("why") == (
+        None if is_written else "only the chief can reach the checkpoint directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "writes"),
+    [
+        ("chief:0", GONE, True),
+        ("worker:0", GONE, True),
+        ("worker:1", GONE, True),
+        ("worker:2", GONE, False),
+        ("worker:1", RuntimeError("Collective ops is aborted by: x"), True),
+        ("worker:0", ValueError("a mistake in the script"), False),
+    ],
+)
+def test_without_an_order_the_first_two_workers_write_where_a_peer_is_gone_and_the_script_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception, writes: bool
+) -> None:
+    task = World(tmp_path, name)
+    monkeypatch.setenv("ORCH_RESCUE_DIR", str(task.shared))
+    assert task.fit(error=error) == "goes on"
+    assert (task.written(task.shared) is not None) is writes
+    assert len(task.said) is int(writes)
+    task.said.clear()
+    assert not task.rescue.order(), "the state after a failure is that of no step"
+    assert task.told["why"] == "no fit is going on"
+
+
+def test_of_several_survivors_each_says_what_it_holds_and_writes_only_when_it_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = World(tmp_path, "worker:2")
+    monkeypatch.setenv("ORCH_RESCUE_DIR", str(task.shared))
+    seen: list[Any] = []
+
+    def wait() -> bool:
+        seen.append((list(task.said), task.shared.exists()))
+        return True
+
+    monkeypatch.setattr(task.rescue.chosen, "wait", wait)
+    assert task.fit(compare=True) == "ended"
+    assert seen == [([{"holds": {"step": 127, "checksum": 77}}], False)]
+    assert task.told["step"] == 127
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            lambda task: setattr(task.atomic, "refusal", "it has two optimizers"),
+            "it has two optimizers",
+        ),
+        (
+            lambda task: task.model.history.epoch.append(1),
+            "an epoch was ending, and some of its callbacks had run",
+        ),
+        (lambda task: setattr(task.setting, "groups_of", lambda _: 1 / 0), "ZeroDivisionError: division by"),
+    ],
+)
+def test_what_is_of_no_step_or_cannot_be_written_is_not_handed_over_and_it_is_said_why(
+    tmp_path: Path, ended_with: list[int], change: Any, why: str
+) -> None:
+    task = World(tmp_path, "worker:0")
+    assert (task.fit(compare=False, meanwhile=change), ended_with) == ("ended", [143])
+    assert task.told["why"].startswith(why)
+    assert task.written(task.own) is None
+
+
+def test_before_the_first_step_there_is_nothing_but_a_later_fit_begins_with_what_was_trained(
+    tmp_path: Path,
+) -> None:
+    task = World(tmp_path, "worker:0")
+    task.rescue._of_fit = lambda: (120, lambda: None)
+    task.begin_epoch()
+    assert not task.rescue.order()
+    assert task.told["why"] == "no step has been made since the start"
+    task.begin_epoch(epoch=0)  # of the next fit, whose model is a new one
+    assert task.rescue.order()
+
+
+def test_a_planned_stop_asks_only_whom_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = World(tmp_path, "worker:0")
+    assert not task.rescue.is_ready()
+    task.rescue._of_fit = lambda: (120, lambda: None)
+    task.begin_epoch()
+    assert task.rescue.is_ready()
+    monkeypatch.setattr(this_task, "has_own_hooks", True)
+    assert not task.rescue.is_ready(), "the script does something of its own at a stop"
+    monkeypatch.setattr(this_task, "has_own_hooks", False)
+    task.atomic.refusal = "it has two optimizers"
+    assert not task.rescue.is_ready()
+
+
+OF_SEVERAL = "steps of jit_compile or steps_per_execution are not made atomic"
+
+
+@pytest.mark.parametrize(
+    ("change", "replicas", "why"),
+    [
+        ({}, 2, "no step has been traced"),
+        ({"jit_compile": True}, 2, OF_SEVERAL),
+        ({"steps_per_execution": 4}, 2, OF_SEVERAL),
+        ({"_steps_per_execution": Variable(4)}, 2, OF_SEVERAL),
+        ({}, 4, "a worker with several replicas has no atomic steps yet"),
+    ],
+)
+def test_which_steps_are_made_atomic(change: dict[str, Any], replicas: int, why: str) -> None:
+    made, model = Rescue(None, "worker:0"), Model()
+    vars(model).update(change)
+    extended = SimpleNamespace(_in_multi_worker_mode=lambda: True, _num_workers=2)
+    strategy = SimpleNamespace(extended=extended, num_replicas_in_sync=replicas)
+    assert made.atomic(strategy, model, model.test_step) is None
+    assert (made.atomic(strategy, model, model.train_step) is not None) is (not change and replicas == 2)
+    made.mark(model, Position(0, 0), lambda: ({}, {}))
+    assert made.refusal() == why
+    alone = SimpleNamespace(extended=SimpleNamespace(), num_replicas_in_sync=2)
+    assert Rescue(None, "worker:0").atomic(alone, model, model.train_step) is None
+
+
+def test_the_metrics_are_those_of_all_workers_and_of_the_training_although_an_evaluation_has_begun(
+    tmp_path: Path,
+) -> None:
+    task = World(tmp_path, "worker:0")
+    trained, weight = Summed(5.0), Variable(0.5)
+    task.groups = {"model": [weight], "metrics": [trained]}
+    task.rescue.keep_metrics(task.model, [Summed(99.0)])  # of the epoch before, which ends with the mark
+    values = []
+    for evaluated in (False, True):
+
+        def evaluate(task: World, begins: bool = evaluated) -> None:
+            if begins:
+                task.rescue.keep_metrics(task.model, [trained])
+                task.rescue.keep_metrics(Model(), [Summed(70.0)])  # a callback evaluates another model
+                trained.values = (Variable(8.0),)
+
+        task.fit(meanwhile=evaluate)
+        found = backup.read(backup.folder(str(task.own), 0))
+        assert found is not None
+        values.append((found[0]["model/00000"], found[0]["metrics/00000"]))
+    assert values == [(0.5, 15.0), (0.5, 15.0)], "the sum of one replica of three is a third of it"
+
+
+class Checkpoint:
+    """Writes what a `tf.train.Checkpoint` writes."""
+
+    def write(self, path: str) -> None:
+        for suffix in (".index", ".data-00000-of-00001"):
+            Path(path + suffix).write_text("x")
+
+
+@pytest.mark.parametrize("place", ["own/inner", "elsewhere"])
+def test_a_loop_hands_over_a_checkpoint_whose_index_comes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    task, moved, replace = World(tmp_path, "worker:1"), list[str](), os.replace
+    monkeypatch.setattr(rescue, "Atomic", Atomic)
+    monkeypatch.setenv("ORCH_RESCUE_DIR", str(task.shared))
+    monkeypatch.setenv("ORCH_CHECKPOINT_DIR", str(task.own))
+
+    def moves(one: str, other: str) -> None:
+        moved.append(other)
+        replace(one, other)
+
+    monkeypatch.setattr(os, "replace", moves)
+    manager = SimpleNamespace(directory=str(tmp_path / place), checkpoint=Checkpoint())
+    task.rescue.loop(manager, Variable(57), chief=False)
+    atomic: Any = task.rescue._newest
+    atomic.done = 57
+    task.rescue.failed(GONE)
+    assert atomic.is_put_back
+    if place == "elsewhere":
+        assert task.told["why"].startswith("the manager saves where nobody looks")
+        assert moved == []
+        return
+    there = str(task.shared / "inner" / "rescued-by-worker-1-57")
+    assert moved == [f"{there}.data-00000-of-00001", f"{there}.index"]
+    assert task.told["step"] == 57
+
+
+def test_an_order_gives_a_rescue_its_whole_grace_and_the_next_one_chooses_it(
+    monkeypatch: pytest.MonkeyPatch, ended_with: list[int]
+) -> None:
+    graces: list[float] = []
+    heard: list[str] = []
+
+    class Timer:
+        def __init__(self, grace_s: float, *_: Any, **__: Any) -> None:
+            graces.append(grace_s)
+
+        def start(self) -> None:
+            """Wait for nothing."""
+
+    class Ready:
+        chosen = SimpleNamespace(set=lambda: heard.append("chosen"))
+
+        def order(self, *, compare: bool) -> bool:
+            heard.append("compare" if compare else "write")
+            return compare
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    monkeypatch.setattr(this_task, "rescue", Ready())
+    monkeypatch.setattr(this_task, "stop_hooks", [lambda: heard.append("a hook")])
+    link: Any = SimpleNamespace(send=lambda *_, **__: None)
+    orders = Orders(link)
+    orders._stop({"grace_s": 50.0, "rescue": True, "compare": True})
+    orders._stop({"grace_s": 40.0, "rescue": True, "compare": False})
+    assert (graces, heard, ended_with) == ([50.0], ["compare", "chosen"], [])
+    with pytest.raises(Ended):
+        Orders(link)._stop({"grace_s": 50.0, "rescue": True})
+    assert heard[2:] == ["write"], "it has nothing to hand over"
+    monkeypatch.setattr(this_task, "rescue", None)
+    with pytest.raises(Ended):
+        Orders(link)._stop({"grace_s": 50.0, "rescue": True})

@@ -114,6 +114,23 @@ def test_secrets_are_nowhere_but_in_the_process(host: Host) -> None:
             assert secret not in path.read_text(), path
 
 
+def test_a_task_that_is_asked_says_what_it_holds_before_it_is_chosen_and_no_secret_of_it_is_told(
+    host: Host,
+) -> None:
+    script = UNDER_RUNTIME + (
+        "import os\nsay(step=7)\nasked = hear()['stop']\nsay(holds={'step': 7, 'checksum': 9})\n"
+        "chosen = hear()['stop']\nprint(asked['compare'], chosen['compare'])\n"
+        "say(rescued={'why': 'no ' + os.environ['TOKEN']})\nraise SystemExit(143)\n"
+    )
+    agent = host.run(script, hold=True, secrets={"TOKEN": "hunter2-hunter2"})
+    agent.until(lambda report: report["global_step"] == 7)
+    agent.order("stop", grace_s=60.0, rescue=True, compare=True)
+    agent.until(lambda report: report["holds"] == {"step": 7, "checksum": 9})
+    agent.order("stop", grace_s=60.0, rescue=True)
+    assert agent.until_closed()["rescued"] == {"step": None, "took_s": 0.0, "why": "no ***"}
+    assert host.log() == ["o True False"]
+
+
 def test_the_runtime_says_ready_hears_go_and_its_steps_are_reported(host: Host) -> None:
     script = UNDER_RUNTIME + (
         "print(sorted(go['go']['env'].items()), flush=True)\n"

@@ -8,12 +8,13 @@ import pytest
 
 from orchestrator.core.phases import rescue
 from orchestrator.core.plan import CheckpointPlan, TaskId
-from orchestrator.core.saving import Rescued
+from orchestrator.core.saving import Holds, Rescued
 from orchestrator.core.state.checkpoint import Checkpoint
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.phase_states import Intent, Phase, Stopping
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import TaskPhase
+from orchestrator.core.turn import Turn
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
@@ -100,3 +101,61 @@ def test_the_next_generation_has_the_newer_of_what_was_verified_and_what_was_han
     rescued = Rescued(handed_over, 0.3) if handed_over is not None else None
     run = run.with_task(replace(task, progress=replace(task.progress, rescued=rescued)))
     assert rescue.kept_step(in_phase(run, Phase.STOPPING, rescuer=W0)) == kept
+
+
+@pytest.mark.parametrize(
+    ("held", "shared", "waits", "chosen"),
+    [
+        ({}, True, True, W0),
+        ({W1: 241}, True, True, W1),
+        ({W0: 241, W1: 241}, True, False, W0),
+        ({W0: 240, W1: 241}, True, False, W1),
+        ({W0: 240, W1: 241}, False, False, W0),
+        ({W0: None, W1: 240}, True, False, W1),
+        ({W0: None}, True, True, None),
+        ({W0: None, W1: 241}, False, False, None),
+    ],
+)
+def test_of_several_the_furthest_that_can_write_is_chosen_once_all_have_said_what_they_hold_or_that_it_is_nothing(
+    held: dict[TaskId, int | None], shared: bool, waits: bool, chosen: TaskId | None
+) -> None:
+    run = training(shared=shared)
+    for name, step in held.items():
+        task = run.task(name)
+        progress = (
+            replace(task.progress, rescued=Rescued(None, 0.0, "it is of no step"))
+            if step is None
+            else replace(task.progress, holds=Holds(step, 7))
+        )
+        run = run.with_task(replace(task, progress=progress))
+    phase = {"survivors": (W0, W1), "compare_ends_at": 52.5, "rescue_ends_at": 55.0, "deadline_at": 64.0}
+    run = in_phase(run, Phase.STOPPING, **phase)
+    assert rescue.is_compared(run, 52.4) is not waits
+    assert rescue.is_compared(run, 52.5)
+    assert rescue.grace_s(run, run.task(W1), 51.0) == 4.0
+    turn = Turn(run, 52.5)
+    rescue.choose(turn)
+    asked = [task.id for task in turn.run.tasks if rescue.grace_s(turn.run, task, 52.5) is not None]
+    assert asked == [chosen] * (chosen is not None)
+    gone = run.with_host(replace(run.host("b"), link=Link.UNREACHABLE))
+    turn = Turn(gone, 52.5)
+    rescue.choose(turn)
+    assert turn.run.within(Stopping).rescuer != W1, "its host was cut off after it had said its step"
+
+
+def test_nobody_hands_over_for_longer_than_the_spec_says_although_a_clock_was_set_back() -> None:
+    run = in_phase(training(), Phase.STOPPING, rescuer=W0, rescue_ends_at=80.0)
+    assert rescue.grace_s(run, run.task(W0), 20.0) == 30.0
+    assert rescue.grace_s(run, run.task(W0), 81.0) == 0.0
+
+
+def test_of_three_the_one_that_differs_is_named() -> None:
+    run = training(gone=None)
+    for name, checksum in ((W0, 7), (W1, 8), (W2, 7)):
+        task = run.task(name)
+        run = run.with_task(replace(task, progress=replace(task.progress, holds=Holds(241, checksum))))
+    run = in_phase(run, Phase.STOPPING, survivors=(W0, W1, W2))
+    assert rescue.outcome(run) == (
+        "nothing was rescued: replicas have diverged: at step 241 the weights of worker:1 are not those of the other "
+        "workers"
+    )

@@ -297,6 +297,19 @@ def test_how_often_it_saves_is_taken_only_as_it_should_be() -> None:
     assert said(progress, 3.0)["saving"] == {"every_steps": 7, "failure_s": 60.0, "why": "x" * 64}
 
 
+def test_what_a_task_hands_over_is_told_as_it_is_now_and_once_it_is_done_as_it_was_said_first() -> None:
+    progress = Progress()
+    for rescues in (True, False, "yes"):
+        progress.heard({"step": 7, "rescues": rescues}, 1.0)
+        assert said(progress, 1.0)["rescues"] is (rescues is True)
+    for holds in ({"step": 7, "checksum": 2**32 + 9}, {"step": "x", "checksum": 9}, {"step": 8}, None):
+        progress.heard({"holds": holds}, 1.0)
+        assert said(progress, 1.0)["holds"] == {"step": 7, "checksum": 9}
+    for rescued in ({"step": "x", "took_s": float("nan"), "why": "a full disk"}, {"step": 7, "took_s": 0.5}):
+        progress.heard({"rescued": rescued}, 1.0)
+        assert said(progress, 1.0)["rescued"] == {"step": None, "took_s": 0.0, "why": "a full disk"}
+
+
 def test_when_training_began_is_known_only_where_it_is_exact() -> None:
     exact = Progress()
     exact.heard({"step": 40, "began": {"step": 40, "stride": 0}}, 10.0)

@@ -68,11 +68,13 @@ class Model:
         return gradient
 
 
-def traced(model: Any, step: Callable[[Any], Any], counter: Any = None) -> tuple[Atomic, Callable[[], Any]]:
+def traced(
+    model: Model, step: Callable[[Any], Any], atomic: Atomic | None = None
+) -> tuple[Atomic, Callable[[], Any]]:
     """Return the atomic steps, and a function that makes one."""
     import tensorflow as tf
 
-    atomic = Atomic(model, counter)
+    atomic = atomic or Atomic(model, model.counter)
     whole = tf.function(rescue._whole(atomic, step))
     return atomic, lambda: whole(tf.constant([1.0, 1.0]))
 
@@ -80,7 +82,7 @@ def traced(model: Any, step: Callable[[Any], Any], counter: Any = None) -> tuple
 @pytest.fixture(scope="module")
 def trained() -> tuple[Model, Atomic, Callable[[], Any]]:
     model = Model()
-    atomic, train = traced(model, model.step, model.counter)
+    atomic, train = traced(model, model.step)
     assert train().numpy().tolist() == [1.0, 1.0]
     return model, atomic, train
 
@@ -111,7 +113,7 @@ def test_the_weights_of_a_step_that_failed_between_its_updates_are_those_of_no_s
     trained: tuple[Model, Atomic, Callable[[], Any]],
 ) -> None:
     model, _, _ = trained
-    atomic, train = traced(model, model.step, model.counter)
+    atomic, train = traced(model, model.step)
     train()
     assert atomic.steps() == 1
     model.failing = "an update"
@@ -176,8 +178,19 @@ def test_a_step_that_cannot_be_made_atomic_trains_as_it_was_and_it_is_known_why(
 ) -> None:
     monkeypatch.setattr(atomics, "COPIES_MAX_BYTES", 4)
     model = Model()
-    atomic, train = traced(model, functools.partial(step, model), model.counter)
+    atomic, train = traced(model, functools.partial(step, model))
     train()
     assert model.first.numpy().tolist() == [1.0, 1.0]
     with pytest.raises(NotAtomic, match=why):
         atomic.steps()
+
+
+def test_steps_of_which_one_trace_is_refused_stay_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomics, "COPIES_MAX_BYTES", 4)
+    model = Model()
+    atomic, train = traced(model, model.step)
+    train()
+    assert atomic.steps() == 1
+    for step in (functools.partial(with_two_optimizers, model), model.step):
+        traced(model, step, atomic)[1]()
+        assert "8 bytes" in (atomic.refusal or "")

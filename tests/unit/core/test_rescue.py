@@ -72,6 +72,9 @@ def test_who_is_not_connected_is_not_asked_and_one_alone_need_not_compare() -> N
     found = asked(run.with_host(replace(run.host("b"), link=Link.UNREACHABLE)))
     assert found is not None
     assert (found.rescuer, found.survivors, found.compare_ends_at) == (W0, (), None)
+    found = asked(run.with_task(replace(run.task(W1), first_step=None)))
+    assert found is not None
+    assert found.rescuer == W0, "it has trained nothing"
 
 
 def test_without_a_shared_directory_only_the_chief_can_write() -> None:
@@ -86,6 +89,7 @@ def test_where_nothing_has_failed_all_must_be_able_to() -> None:
     ready = [asked(run, Intent.RESCHEDULE), asked(run, Intent.KILL, is_saved=True)]
     assert [one and one.rescue_ends_at for one in ready] == [80.0, 80.0]
     assert asked(run, Intent.KILL) is None
+    assert not rescue.is_ready(replace(run, plan=replace(run.plan, checkpoint=None)))
     task = run.task(W1)
     run = run.with_task(replace(task, progress=replace(task.progress, rescues=False)))
     assert asked(run, Intent.RESCHEDULE) is None
@@ -137,10 +141,10 @@ def test_of_several_the_furthest_that_can_write_is_chosen_once_all_have_said_wha
     rescue.choose(turn)
     asked = [task.id for task in turn.run.tasks if rescue.grace_s(turn.run, task, 52.5) is not None]
     assert asked == [chosen] * (chosen is not None)
-    gone = run.with_host(replace(run.host("b"), link=Link.UNREACHABLE))
-    turn = Turn(gone, 52.5)
-    rescue.choose(turn)
-    assert turn.run.within(Stopping).rescuer != W1, "its host was cut off after it had said its step"
+    for host, task_there in (("a", W0), ("b", W1)):
+        turn = Turn(run.with_host(replace(run.host(host), link=Link.UNREACHABLE)), 52.5)
+        rescue.choose(turn)
+        assert turn.run.within(Stopping).rescuer != task_there, "its host was cut off meanwhile"
 
 
 def test_nobody_hands_over_for_longer_than_the_spec_says_although_a_clock_was_set_back() -> None:

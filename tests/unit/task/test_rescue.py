@@ -396,9 +396,11 @@ def test_an_order_gives_a_rescue_its_whole_grace_and_the_next_one_chooses_it(
     class Ready:
         chosen = SimpleNamespace(set=lambda: heard.append("chosen"))
 
+        has_steps = True
+
         def order(self, *, compare: bool) -> bool:
             heard.append("compare" if compare else "write")
-            return compare
+            return self.has_steps
 
     monkeypatch.setattr(threading, "Timer", Timer)
     monkeypatch.setattr(this_task, "rescue", Ready())
@@ -408,6 +410,7 @@ def test_an_order_gives_a_rescue_its_whole_grace_and_the_next_one_chooses_it(
     orders._stop({"grace_s": 50.0, "rescue": True, "compare": True})
     orders._stop({"grace_s": 40.0, "rescue": True, "compare": False})
     assert (graces, heard, ended_with) == ([50.0], ["compare", "chosen"], [])
+    monkeypatch.setattr(Ready, "has_steps", False)
     with pytest.raises(Ended):
         Orders(link)._stop({"grace_s": 50.0, "rescue": True})
     assert heard[2:] == ["write"], "it has nothing to hand over"

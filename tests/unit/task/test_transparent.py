@@ -367,9 +367,11 @@ def test_a_backup_holds_the_range_of_bfloat16_and_metrics_are_added_to_what_was_
     transparent_backup.write(str(tmp_path), values, Position(0, 1))
     found = transparent_backup.read(str(tmp_path))
     assert found is not None
-    assert found[0]["metrics/00000"] == pytest.approx(1e30, rel=0.01)
-    assigned: list[Any] = []
-    counted = SimpleNamespace(shape=(), numpy=lambda: 2e30, assign=assigned.append)
+    assert float(found[0]["metrics/00000"]) == pytest.approx(1e30, rel=0.01)
+    assigned: list[float] = []
+    counted = SimpleNamespace(
+        shape=(), numpy=lambda: 2e30, assign=lambda value: assigned.append(float(value))
+    )
     transparent_backup.add({"metrics": [counted]}, found[0], "metrics")
     assert assigned == [pytest.approx(3e30, rel=0.01)]
 

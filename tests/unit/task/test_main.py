@@ -259,7 +259,7 @@ def test_what_has_nothing_to_hand_over_ends_at_once_when_a_rescue_is_wanted(task
     run.release()
     assert run.process.stdout is not None
     run.process.stdout.readline()
-    run.order(stop={"grace_s": 50.0, "rescue": True})
+    run.order(stop={"grace_s": 5000.0, "rescue": True})
     assert run.until("rescued")["rescued"]["why"] == "the script has nothing to hand over"
     assert run.ended(timeout_s=20.0) == 143
 

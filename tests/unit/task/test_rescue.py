@@ -17,7 +17,9 @@ from orchestrator.task.shim_orders import Orders
 from orchestrator.task.transparent import backup, rescue
 from orchestrator.task.transparent.atomic import own
 from orchestrator.task.transparent.backup import Position
+from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.rescue import Rescue
+from orchestrator.task.transparent.saver import Saver
 
 pytest.importorskip("h5py")
 
@@ -99,6 +101,9 @@ class Model:
     def test_step(self) -> None:
         """Evaluate."""
 
+    def get_metrics_result(self) -> None:
+        """Return nothing: it has no metrics."""
+
 
 class World:
     """A task, and what it has said and done."""
@@ -157,17 +162,21 @@ class World:
 
 
 @pytest.fixture(autouse=True)
-def _no_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def aborted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return why collectives were aborted; there is no TensorFlow."""
+    whys: list[str] = []
     kinds: dict[str, Any] = {
         "VariableSynchronization": SimpleNamespace(ON_READ="ON_READ"),
         "VariableAggregation": SimpleNamespace(SUM="SUM"),
     }
-    context: Any = SimpleNamespace(context=lambda: SimpleNamespace(abort_collective_ops=lambda *_: None))
+    context: Any = SimpleNamespace(abort_collective_ops=lambda _code, why: whys.append(why))
+    eager: Any = SimpleNamespace(context=SimpleNamespace(context=lambda: context))
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(**kinds))
     monkeypatch.setitem(sys.modules, "tensorflow.python", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "tensorflow.python.eager", SimpleNamespace(context=context))
+    monkeypatch.setitem(sys.modules, "tensorflow.python.eager", eager)
     monkeypatch.setattr(rescue, "ORDER_WAIT_S", 0.0)
     monkeypatch.delenv("ORCH_RESCUE_DIR", raising=False)
+    return whys
 
 
 @pytest.fixture(autouse=True)
@@ -184,11 +193,12 @@ def ended_with(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_is_handed_over_is_where_the_last_step_was_and_lies_where_the_next_generation_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_with: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_with: list[int], aborted: list[str]
 ) -> None:
     task = World(tmp_path, "worker:1")
     monkeypatch.setenv("ORCH_RESCUE_DIR", str(task.shared))
     assert (task.fit(compare=False), ended_with) == ("ended", [143])
+    assert aborted == ["orch: a peer is gone"], "else the step waits for its peer"
     found = task.written(task.shared)
     assert found is not None
     assert (found.epoch, found.batch, found.steps) == (1, 7, 127)
@@ -281,6 +291,17 @@ def test_before_the_first_step_there_is_nothing_but_a_later_fit_begins_with_what
     assert task.rescue.order()
 
 
+def test_after_a_fit_its_end_can_be_handed_over_until_the_next_one_begins(tmp_path: Path) -> None:
+    task = World(tmp_path, "worker:0")
+    task.rescue.during(task.begin_epoch, task.model, task.setting)
+    task.atomic.done = 20
+    assert task.rescue.is_ready()
+    task.setting.fits = 1
+    assert task.fit(compare=False) == "ended"
+    root = str(task.own)
+    assert [backup.position(backup.folder(root, fit)) is not None for fit in range(2)] == [False, True]
+
+
 def test_a_planned_stop_asks_only_whom_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = World(tmp_path, "worker:0")
     assert not task.rescue.is_ready()
@@ -341,6 +362,41 @@ def test_the_metrics_are_those_of_all_workers_and_of_the_training_although_an_ev
         assert found is not None
         values.append((found[0]["model/00000"], found[0]["metrics/00000"]))
     assert values == [(0.5, 15.0), (0.5, 15.0)], "the sum of one replica of three is a third of it"
+
+
+def test_a_fit_that_goes_on_within_an_epoch_can_be_handed_over_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    base = type("Callback", (), {})
+    monkeypatch.setitem(sys.modules, "keras.src.callbacks", SimpleNamespace(Callback=base))
+    marks: list[tuple[int, int, int]] = []
+    kept: list[Any] = []
+    metrics: list[Any] = []
+
+    def mark(_: Any, position: Position, _keep: Any) -> None:
+        marks.append((position.epoch, position.batch, position.steps))
+
+    setting: Any = SimpleNamespace(
+        library="keras",
+        report=lambda *_: None,
+        rescue=SimpleNamespace(mark=mark, keep_metrics=lambda _, values: kept.append(values)),
+        shrink=SimpleNamespace(scale=1.0, rate=1.0, advance=lambda _: None),
+        groups_of=lambda _: {"metrics": metrics},
+        steps=27,
+        steps_of=lambda _: setting.steps,
+    )
+    saver = Saver(setting, None, Course(0), 3)
+    saver._restored = ({}, Position(1, 7))
+    callback = saver.callback()
+    callback.model = Model()
+    callback.on_epoch_begin(1)
+    for batch in range(7, 20):
+        callback.on_train_batch_end(batch)
+    callback.on_test_begin()
+    callback.on_epoch_end(1)
+    assert marks == [(1, 7, 27), (2, 0, 40)]
+    assert len(kept) == 1
+    assert kept[0] is metrics
 
 
 class Checkpoint:

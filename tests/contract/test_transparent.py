@@ -335,22 +335,27 @@ def test_what_cannot_be_done_is_said(script: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("keras", "replicas"),
     [
-        ("keras", 2),
+        ("keras", 3),
+        ("tf_keras", 2),
         pytest.param("keras", 1, marks=pytest.mark.long),
-        pytest.param("keras", 3, marks=pytest.mark.long),
-        pytest.param("tf_keras", 2, marks=pytest.mark.long),
+        pytest.param("keras", 2, marks=pytest.mark.long),
     ],
 )
 def test_make_parallel_has_the_weights_of_its_model(keras: str, replicas: int) -> None:
     """Whichever of the two is trained, evaluated, asked and saved: the numbers are those of a single device.
 
-    Three replicas cannot share the last batch evenly, and Keras then counts their losses alike.
+    Three replicas cannot share the last batch evenly, and Keras then counts their losses alike: the numbers are those
+    of a model that was made under MirroredStrategy.
     """
     run = Alone(SCRIPTS / "parallel.py", keras, str(replicas), replicas_on_cpu=3)
     assert run.code == 0, run.err
     result = last_line(run.out)
     assert result["replicas"] == replicas
     for way, found in result["ways"].items():
-        for mine, expected in zip(found, result["expected"], strict=True):
-            assert mine == pytest.approx(expected, rel=0.02 if replicas == 3 else 1e-3), way
+        is_single_first = (
+            way == "base first"
+        )  # the strategy comes to a model that has been trained without it
+        expected = result["expected" if replicas < 3 or is_single_first else "native"]
+        for place in range(2 if replicas == 3 and is_single_first else 3):
+            assert found[place] == pytest.approx(expected[place], rel=1e-3), (way, place)
     assert "4 replicas need as many devices" in result["refused"]

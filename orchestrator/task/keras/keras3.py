@@ -1,8 +1,9 @@
-"""Fixes `model.fit` of Keras 3 under MultiWorkerMirroredStrategy (keras-team/keras#20585).
+"""Fixes `model.fit` of Keras 3 under MultiWorkerMirroredStrategy (keras-team/keras#20585) and MirroredStrategy.
 
-Two functions of Keras's TensorFlow trainer are wrong. `_maybe_symbolic_build` reduces a batch that is spread over
-several workers, only to learn its shape. `reduce_per_replica` averages the metrics over an axis that scalars do not
-have. Both are replaced for several workers only.
+Two functions of Keras's TensorFlow trainer are wrong. `_maybe_symbolic_build` adds up the replicas' parts of a batch,
+only to learn its shape: over several workers that fails, and over three replicas of one process too, if the batch
+cannot be split evenly. `reduce_per_replica` averages the metrics over an axis that scalars do not have; it is replaced
+for several workers only.
 
 With steps_per_execution, Keras makes the step a tf.function that is called in a TensorFlow loop. A collective in it
 never gets its key, because the key is captured when the function is called, and a loop's body cannot pass that on.
@@ -64,10 +65,11 @@ def _patch_build(trainer: Any, say: Callable[[], None]) -> None:
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         strategy = self._distribute_strategy
-        if strategy is None or not multi_worker(strategy):
+        if strategy is None or not (multi_worker(strategy) or _mirrored(strategy)):
             original(self, iterator=iterator, data_batch=data_batch)
             return
-        say()
+        if multi_worker(strategy):
+            say()
         if iterator is not None:
             for _, _, batches in iterator:
                 data_batch = trainer.tree.map_structure(

@@ -179,8 +179,8 @@ class _Mirror2:
         """Mirror the variables of a model and of its optimizer."""
         for layer in model._flatten_layers():
             self._replace_in(layer)
-            if hasattr(layer, "_distribute_strategy"):
-                layer.__dict__["_distribute_strategy"] = self.strategy
+            if hasattr(layer, "_distribution_strategy"):
+                layer.__dict__["_distribution_strategy"] = self.strategy
                 for name in ("train_function", "test_function", "predict_function", "train_tf_function"):
                     layer.__dict__[name] = None
         if getattr(model, "optimizer", None) is not None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 import numpy as np
+import tensorflow as tf
 
 from orchestrator.keras import make_parallel, multi_gpu_model
 
@@ -56,6 +57,10 @@ def state(model):
 plain = compiled(network())
 expected = [trained(plain), state(plain), trained(plain)]
 
+with tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)]).scope():
+    mirrored = compiled(network())
+native = [trained(mirrored), state(mirrored), trained(mirrored)]
+
 base = network()
 parallel = compiled(multi_gpu_model(base, gpus=replicas))
 ways = {"parallel first": [trained(parallel), state(base), trained(parallel)]}
@@ -75,4 +80,5 @@ try:
 except ValueError as e:
     refused = str(e)
 used = parallel.distribute_strategy.num_replicas_in_sync
-print(json.dumps({"expected": expected, "ways": ways, "replicas": used, "refused": refused}))
+result = {"expected": expected, "native": native, "ways": ways, "replicas": used, "refused": refused}
+print(json.dumps(result))

@@ -6,9 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
+from orchestrator.page.server import joined, read
 from tests.cluster.cluster import Cluster
 
 NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
@@ -93,3 +96,46 @@ class Ui:
         self.context.close()
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(timeout=10)
+
+
+_SERVER = """
+Object.assign(globalThis, {answers: {}, asked: [], streams: []});
+globalThis.fetch = async (url, options = {}) => {
+  const [path, query = ""] = String(url).split("?");
+  const [run, what] = path.split("/").slice(-2);
+  asked.push({what, run, query: Object.fromEntries(new URLSearchParams(query)), body: options.body ?? null});
+  if (what === "stream" && answers.stream === undefined) {
+    const body = new ReadableStream({start: (controller) => { streams.push(controller); }});
+    return new Response(body, {status: 200});
+  }
+  const answer = answers[`${run}/${what}`] ?? answers[what] ?? {status: 404};
+  return new Response(JSON.stringify(answer.body ?? answer), {status: answer.status ?? 200});
+};
+globalThis.send = (text) => streams.at(-1).enqueue(new TextEncoder().encode(text));
+"""
+
+
+@contextmanager
+def bare_page(browser: Any) -> Iterator[Any]:
+    """Open the page without `orch ui`: all that stands at the top level of its script can be called.
+
+    A server within the tab answers with `answers[WHAT]` or `answers["RUN/WHAT"]`, remembers in `asked` what was
+    asked, and streams what `send` is given.
+    """
+    page = browser.new_page(timezone_id="UTC", locale="en-US", viewport={"width": 1280, "height": 900})
+    page.add_init_script(_SERVER)
+    files = {
+        "/index.html": ("text/html", read("index.html")),
+        "/static/page.css": ("text/css", joined(".css")),
+        "/static/page.js": ("text/javascript", joined(".js")),
+    }
+
+    def serve(route: Any) -> None:
+        kind, text = files.get(urlsplit(route.request.url).path, ("text/plain", ""))
+        route.fulfill(body=text, content_type=kind)
+
+    page.route("**/*", serve)
+    page.goto("http://page.test/index.html")
+    page.wait_for_function("streams.length === 1")
+    yield page
+    page.close()

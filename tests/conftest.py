@@ -25,6 +25,8 @@ settings.load_profile("orch")
 
 LACKS_A_PROGRAM = re.compile(r"not found|\binstall\b|there is no \w+$")
 """In the reason of a skip: what `.ci/run` has to install. A kernel without something is no fault of CI."""
+LACKS_A_LIBRARY = "could not import"
+"""In that of `pytest.importorskip`: what the extra `dev` has to name."""
 
 REPORT = pytest.StashKey[dict[str, dict[str, Any]]]()
 
@@ -76,11 +78,11 @@ def pytest_runtest_makereport(
     """Remember how each test of a row ended; the worst of set-up, call and tear-down counts."""
     report = yield
     rows = _rows_of(item)
+    why = _ended(report)[1] if report.skipped else ""
+    if os.environ.get("CI") and is_gap(why, of_row=bool(rows)):
+        report.outcome = "failed"
+        report.longrepr = f"what CI skips is tested nowhere: {why}"
     if rows:
-        why = _ended(report)[1] if report.skipped else ""
-        if os.environ.get("CI") and LACKS_A_PROGRAM.search(why):
-            report.outcome = "failed"
-            report.longrepr = f"row {', '.join(map(str, rows))} is proven nowhere if CI skips it: {why}"
         entry = item.config.stash[REPORT].setdefault(
             item.nodeid, {"rows": rows, "outcome": "passed", "took_s": 0.0}
         )
@@ -92,6 +94,11 @@ def pytest_runtest_makereport(
         if isinstance(times, FaultTimes):
             entry["measured"] = times.measured
     return report
+
+
+def is_gap(why: str, *, of_row: bool) -> bool:
+    """Return whether a test that is skipped for this reason must not be skipped in CI."""
+    return LACKS_A_LIBRARY in why or (of_row and LACKS_A_PROGRAM.search(why) is not None)
 
 
 def _ended(report: pytest.TestReport) -> tuple[str, str]:

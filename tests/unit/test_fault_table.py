@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LACKS_A_PROGRAM
+from tests.conftest import is_gap
 from tests.faults import freshness, page, results
 from tests.faults.__main__ import PAGE
 from tests.faults.results import Results, TestResult, outcome_of, slowest
@@ -98,12 +98,14 @@ def test_a_skip_is_never_a_pass(outcomes: list[str], together: str) -> None:
         ("NO SYSTEMD HERE: systemctl not found; install systemd and dbus", True),
         ("no Chromium on this machine: apt install chromium", True),
         ("there is no kubectl", True),
+        ("could not import 'pandas': No module named 'pandas'", True),
         ("NO FREEZER OF CONTROL GROUPS v1 HERE: no process can be made unkillable", False),
         ("THIS MACHINE HAS A GPU: no host without one can be played", False),
     ],
 )
 def test_a_row_that_ci_skips_for_a_missing_program_fails_there(why: str, fails: bool) -> None:
-    assert bool(LACKS_A_PROGRAM.search(why)) is fails
+    assert is_gap(why, of_row=True) is fails
+    assert is_gap(why, of_row=False) is why.startswith("could not import")
 
 
 def test_a_skip_a_gap_and_an_expected_failure_are_shown_as_what_they_are() -> None:

@@ -39,6 +39,8 @@ class Mutant:
     kind: str = "chaos"
     """The kind of scenario to try."""
     seeds: int = 60
+    first: int = 0
+    """The first seed to try: few before the one that is known to find it, which may take minutes to come to."""
     tests: str = ""
     """A file of tests, or one of them by `FILE::NAME`, which must find it, in the place of the simulator."""
 
@@ -85,7 +87,8 @@ def hunt(mutant: Mutant) -> Verdict:
 
 
 def _played(copy: str, mutant: Mutant) -> tuple[str, str]:
-    ran = _run(copy, "tests.sim", str(mutant.seeds), "--kind", mutant.kind, "--until-broken")
+    seeds = (str(mutant.seeds), "--first", str(mutant.first))
+    ran = _run(copy, "tests.sim", *seeds, "--kind", mutant.kind, "--until-broken")
     return found_by_seed(ran) if ran is not None else ("", TOO_SLOW)
 
 

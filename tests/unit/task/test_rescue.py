@@ -98,8 +98,10 @@ class Model:
     def train_step(self) -> None:
         """Train."""
 
-    def test_step(self) -> None:
+    def evaluate_batch(self) -> None:
         """Evaluate."""
+
+    test_step = evaluate_batch  # no test of pytest's
 
     def get_metrics_result(self) -> None:
         """Return nothing: it has no metrics."""

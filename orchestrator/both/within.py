@@ -90,6 +90,13 @@ class Tree:
         except FileNotFoundError:
             return []
 
+    def folders(self, path: str = "") -> list[str]:
+        """Return the names of the directories in a directory; none if it is missing."""
+        try:
+            return [name for name, is_folder in self.listing(path) if is_folder]
+        except FileNotFoundError:
+            return []
+
     def listing(self, path: str = "") -> list[tuple[str, bool]]:
         """Return (name, whether it is a directory, and no link to one) of all in a directory."""
         with self._folder(self._parts(path), path) as folder:

@@ -113,12 +113,8 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
         return
     if first is None or first.exit is None:
         return  # a worker ended well before the chief: nothing to do
-    lost, away = cause.lost_by(run, first), cause.cut_off_from(run, first)
     why = cause.end_of(run, first, first.exit)
-    if away is not None:
-        why = f"{away.name} is cut off: {cause.silence_of(away)}; {why}"
-    elif lost is not None:
-        why = f"{cause.frozen(lost)}; {why}"
+    found = cause.behind(run, first, why)
     row, intent = first.exit.cause.row, intent_after(first.exit.cause)
     may_be_alike = row.repeats and row.blame is Blame.TASK
     early = may_be_alike and all(t.first_step is None for t in run.tasks)
@@ -127,7 +123,7 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
         force_at = turn.at + run.plan.timing.kill_grace_s
     elif early:
         force_at = turn.at + EARLY_FAILURE_WAIT_S
-    stop_all(turn, intent, why, force_at, ended=None if lost or away else first.id)
+    stop_all(turn, intent, found.sentence if found else why, force_at, ended=None if found else first.id)
 
 
 def _reap(turn: Turn, chief: Task) -> None:

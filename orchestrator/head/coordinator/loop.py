@@ -267,8 +267,8 @@ class Loop:
     def _excuse_absence(self) -> None:
         """Read the instant of this turn, and excuse the time in which this process did not run.
 
-        It was stopped or swapped out, or a disk hung. Reports that arrived meanwhile are not read yet, so no host counts
-        as silent for that time.
+        It was stopped or swapped out, or a disk hung. Reports that arrived meanwhile are not read yet, so no host
+        counts as silent for that time.
         """
         now = self._now()
         away_s, self._at = now - self._at - AWAKE_S, now

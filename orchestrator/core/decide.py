@@ -259,13 +259,13 @@ def _advance(turn: Turn) -> None:
                 leaving.advance(turn)
         case Running():
             for advance in (
+                advance_nonfinite,  # before an end: with such weights, an exit with 0 is no success
                 advance_running,
                 leaving.advance,
                 at_step,
                 connecting.advance,
                 advance_individual,
                 advance_stall,
-                advance_nonfinite,
             ):
                 if turn.run.phase is Phase.RUNNING:
                     advance(turn)

@@ -117,6 +117,13 @@ def failed_before_its_chief(run: Run, tasks: Sequence[Task]) -> Task | None:
     return first_of(failed)
 
 
+def nonfinite(run: Run) -> str:
+    """Return which metrics of the chief are no numbers, and since when; empty if all are."""
+    odd = run.task(run.chief).progress.nonfinite
+    first = sorted((step, name, value) for name, (step, value) in odd.items())
+    return ", ".join(f"{name} is {value} since step {step}" for step, name, value in first[:3])
+
+
 def first_cause(run: Run) -> FirstCause | None:
     """Return why this generation ended; None if no task ended badly by itself."""
     task = first_of(run.tasks)

@@ -52,9 +52,10 @@ def _lost_at(run: Run, host: Host) -> Deadline | None:
 def _lost_while_training(run: Run, running: Running, host: Host) -> Deadline | None:
     """Return when silent hosts of a generation that trains count as lost.
 
-    A host on which no task may live any more does not matter, unless a task waits to be restarted there.
+    A host on which no task may live any more does not matter, unless the run waits for it to go back to a checkpoint.
     """
-    if not living(run, host):
+    goes_back = running.going_back is not None and host.name == run.task(run.chief).host
+    if not living(run, host) and not goes_back:
         return None
     words = [last_word_at(host)]
     # After the coordinator was cut off, the hosts do not all come back at the same instant.

@@ -12,7 +12,7 @@ from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.hosts import checkpoint_dir, silence, slots
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, own_place
+from orchestrator.core.phases import final_verification, nonfinite, own_place
 from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
 from orchestrator.core.restart_scope import gang, is_served
 from orchestrator.core.state.host import Host, HostState, Link
@@ -45,7 +45,12 @@ def advance_running(turn: Turn) -> None:
         react_to_end(turn, gang(run))
         if turn.run.phase is not Phase.RUNNING:
             return
-    if silence.judge(turn):
+    lost = silence.judge(turn)
+    chief = turn.run.task(run.chief)
+    if chief.host in lost and chief.phase.is_gone and turn.run.within(Running).going_back is not None:
+        nonfinite.not_gone_back(turn, f"{chief.host} is lost")
+        return
+    if lost:
         react_to_end(turn, gang(turn.run))
         return
     judge_pace(turn)
@@ -109,7 +114,8 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
     first = cause.first_of(sharing)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
     if is_done and cause.failed_before_its_chief(run, gang(run)) is None:
-        _reap(turn, chief)
+        if run.within(Running).going_back is None:
+            _reap(turn, chief)
         return
     if first is None or first.exit is None:
         return  # a worker ended well before the chief: nothing to do

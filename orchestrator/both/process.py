@@ -72,8 +72,35 @@ def identity(pid: int) -> Identity | None:
 
 
 def alive(who: Identity) -> bool:
-    """Return whether exactly that process still runs."""
-    return identity(who.pid) == who
+    """Return whether exactly that process still runs.
+
+    A host without a free descriptor or memory cannot look, and then it is not known to be gone.
+    """
+    try:
+        return boot_id() == who.boot_id and _is_there(who)
+    except (FileNotFoundError, ProcessLookupError, PermissionError, IndexError, ValueError):
+        return False
+    except OSError:
+        return True
+
+
+def _is_there(who: Identity) -> bool:
+    with open(f"/proc/{who.pid}/stat", "rb", buffering=0) as file:
+        stat = Stat.parse(who.pid, file.read())
+    return not stat.is_gone and stat.start_time == who.start_time
+
+
+def started_with(*arguments: str) -> bool:
+    """Return whether a process of our user was started with these arguments, one after the other."""
+    wanted, my_uid = b"\0".join((b"", *map(os.fsencode, arguments), b"")), os.getuid()
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+                if wanted in file.read() and os.stat(f"/proc/{pid}").st_uid == my_uid:
+                    return True
+        except OSError:
+            continue  # it has ended
+    return False
 
 
 def signal(who: Identity, number: int) -> bool:
@@ -88,7 +115,7 @@ def signal(who: Identity, number: int) -> bool:
         return False
     except (OSError, AttributeError):
         # kernels before 5.3 have no pidfd_open
-        if not alive(who):
+        if identity(who.pid) != who:
             return False
         try:
             os.kill(who.pid, number)
@@ -97,7 +124,7 @@ def signal(who: Identity, number: int) -> bool:
         return True
     try:
         # The handle stays with one process. If that is the one we mean, no race is left.
-        if not alive(who):
+        if identity(who.pid) != who:
             return False
         _signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
@@ -280,6 +307,12 @@ class Stat:
         self.start_time = int(fields[19])
         self.rss_pages = int(fields[21])
 
+    @staticmethod
+    def parse(pid: int, text: bytes) -> Stat:
+        """Parse a file. Raises IndexError or ValueError for anything else."""
+        # The process chooses the name in parentheses, which may itself hold spaces and parentheses.
+        return Stat(pid, text.rpartition(b")")[2].split())
+
     @property
     def is_zombie(self) -> bool:
         """Whether the main thread has ended."""
@@ -304,8 +337,7 @@ def stat_of(pid: int, path: str | None = None) -> Stat | None:
     """Return /proc's `stat` of a process, or of the thread whose file is `path`. None if it is gone."""
     try:
         with open(path or f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            # The process chooses the name in parentheses, which may itself hold spaces and parentheses.
-            return Stat(pid, file.read().rpartition(b")")[2].split())
+            return Stat.parse(pid, file.read())
     except (OSError, IndexError, ValueError):
         return None
 

@@ -179,9 +179,9 @@ class Cause(Enum):
         blame=Blame.HOST,
         is_free=True,
         reported_as="shim-died",
-        how="died with its shim, which was killed",
-        means="the shim, which watches the task, was killed",
-        advice="nothing; check {host} for who killed it",
+        how="ended with its shim, whose process is gone",
+        means="the shim, which watches the task, ended without a word; what ended it is not known",
+        advice="nothing; if it comes again, `dmesg` on {host} shows whether the kernel ended it for want of memory",
     )
     REBOOTED = Row(
         "host rebooted",

@@ -53,7 +53,7 @@ from orchestrator.core.events import (
     WayAsked,
 )
 from orchestrator.core.faults import KINDS, Fault
-from orchestrator.core.hosts import lifecycle
+from orchestrator.core.hosts import lifecycle, moderation
 from orchestrator.core.hosts.compatibility import GPU_LEASED
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import (
@@ -131,6 +131,8 @@ def step(run: Run, event: Event) -> Decision:
         before = turn.run
         _advance(turn)
         if turn.run == before:
+            if (host := getattr(event, "host", None)) is not None:
+                moderation.moderate(turn, host)
             invariants.check(turn.run, run)
             return Decision(turn.run, turn.actions, weigh(run, turn.run, event, turn.actions))
     raise InvariantViolated(f"{run.run_id} does not settle after {event}")
@@ -259,13 +261,13 @@ def _advance(turn: Turn) -> None:
                 leaving.advance(turn)
         case Running():
             for advance in (
+                advance_nonfinite,  # before an end: with such weights, an exit with 0 is no success
                 advance_running,
                 leaving.advance,
                 at_step,
                 connecting.advance,
                 advance_individual,
                 advance_stall,
-                advance_nonfinite,
             ):
                 if turn.run.phase is Phase.RUNNING:
                     advance(turn)

@@ -95,7 +95,7 @@ def read(name: str) -> str:
             ]
             for of, table in tables.items()
         }
-        return f"export const MEASURES = {json.dumps(rows)};\n"
+        return f"export const MEASURES = {json.dumps(rows, indent=0)};\n"
     with open(os.path.join(STATIC, name), encoding="utf-8") as file:
         return file.read()
 

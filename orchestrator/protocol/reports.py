@@ -145,7 +145,7 @@ class Rescued(TypedDict):
     step: Step | None
     """null if it handed over nothing."""
     took_s: Seconds
-    why: Text
+    why: Sentence
     """Why it handed over nothing."""
 
 
@@ -239,13 +239,13 @@ class Unkillable(TypedDict):
     command: Name
     since: UnixTime
     """When orch gave up killing it."""
-    why: Text
+    why: Sentence
 
 
 class Leaving(TypedDict):
     """A warning from the host's provider, such as Slurm or a cloud, that the host will be taken away."""
 
-    why: Text
+    why: Sentence
     in_s: Seconds
     """The time that is left; 0 if unknown."""
 

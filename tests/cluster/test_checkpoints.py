@@ -59,3 +59,18 @@ def test_a_loss_that_is_nan_takes_the_run_back_to_the_checkpoint_before_it(local
     (went,) = local_cluster.events(kind="rollback")
     assert went["message"].startswith("the run went back to step 10, generation 1: loss is nan since step 11")
     assert (resumed_at(local_cluster), local_cluster.run()["phase"]) == (10, "SUCCEEDED")
+
+
+@pytest.mark.parametrize("policy", ["rollback", "stop"])
+def test_an_exit_with_0_right_after_a_loss_that_is_nan_is_no_success(
+    local_cluster: Cluster, policy: str
+) -> None:
+    """The chief is gone before the run can act on what its last step told."""
+    options = ["--steps", "25", "--save-every", "10", "--pace", "0.05", "--nan-at", "25", "--nan-once"]
+    local_cluster.orch("up", local_cluster.spec(*options, on_nonfinite=policy), "--wait")
+    run = local_cluster.run()
+    if policy == "stop":
+        assert (run["phase"], run["first_cause"]["cause"]) == ("FAILED", "nonfinite")
+    else:
+        assert len(local_cluster.events(kind="rollback")) == 1, local_cluster.ok("events", "t")
+        assert (resumed_at(local_cluster), run["phase"]) == (20, "SUCCEEDED")

@@ -50,6 +50,8 @@ def _output(function: Callable[..., Any]) -> Callable[..., Any]:
     return name(output(function))
 
 
+_BYTES_MAX = 512 << 10
+
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -210,7 +212,11 @@ def ssh_config(session: Session, hosts: tuple[str, ...], file: str, name: str, o
 
 def _read(file: str) -> str:
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        with Path(file).expanduser().open("rb") as source:
+            data = source.read(_BYTES_MAX + 1)
+        if len(data) > _BYTES_MAX:
+            raise UsageError(f"cannot read {file}: it has more than {_BYTES_MAX >> 10} kB")
+        return data.decode()
     except (OSError, UnicodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is no text"
         raise UsageError(f"cannot read {file}: {reason}") from e

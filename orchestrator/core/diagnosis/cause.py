@@ -117,47 +117,93 @@ def failed_before_its_chief(run: Run, tasks: Sequence[Task]) -> Task | None:
     return first_of(failed)
 
 
+def nonfinite(run: Run) -> str:
+    """Return which metrics of the chief are no numbers, and since when; empty if all are."""
+    odd = run.task(run.chief).progress.nonfinite
+    first = sorted((step, name, value) for name, (step, value) in odd.items())
+    return ", ".join(f"{name} is {value} since step {step}" for step, name, value in first[:3])
+
+
 def first_cause(run: Run) -> FirstCause | None:
     """Return why this generation ended; None if no task ended badly by itself."""
     task = first_of(run.tasks)
     own = of_task(run, task) if task is not None else None
     if task is None or own is None:
         return own
-    away = cut_off_from(run, task)
-    if away is not None:
-        sentence = f"{away.name} was cut off: {silence_of(away)}; {own.sentence}"
-        means, advice = matching.of_class(Cause.NETWORK, host=away.name)
-        cut = FirstCause(
-            None, task.generation, Cause.NETWORK, sentence, host=away.name, means=means, advice=advice
-        )
-        return completed(run, cut)
-    lost = lost_by(run, task)
-    if lost is None:
-        return own
-    return completed(
-        run,
-        FirstCause(
-            task=lost.id,
-            generation=lost.generation,
-            cause=Cause.STALLED,
-            sentence=f"{frozen(lost)}; {own.sentence}",
-            last_lines=own.last_lines,
-            means="its process is alive but does nothing, not even send heartbeats; its peers gave it up",
-            advice=f"check {lost.host} for what stopped it: SIGSTOP, a debugger, swapped-out memory",
-        ),
-    )
+    found = behind(run, task, own.sentence)
+    return own if found is None else completed(run, replace(found, last_lines=own.last_lines))
 
 
-def cut_off_from(run: Run, follower: Task) -> Host | None:
-    """Return the host that was silent when a task lost its peers; None if no host was silent, or most were.
+def behind(run: Run, follower: Task, ending: str) -> FirstCause | None:
+    """Return what is behind the end of a follower, as far as it is known; None if nothing points to another task.
 
-    The task that notices the loss first is not the one that failed.
+    The task that notices the loss first is not the one that failed. Whom it names is the suspect: its host is silent,
+    or it is frozen, or it is not known yet, and then nobody is blamed.
     """
     if follower.exit is None or follower.exit.cause.row.blame is not Blame.PEER:
         return None
-    at = follower.exit.at
+    suspects = _suspects(run)
+    away = cut_off_from(run, follower.exit.at, suspects)
+    if away is not None:
+        sentence = f"{away.name} was cut off: {_silence_of(away)}; {ending}"
+        means, advice = matching.of_class(Cause.NETWORK, host=away.name)
+        return FirstCause(
+            None, run.generation, Cause.NETWORK, sentence, host=away.name, means=means, advice=advice
+        )
+    lost = _frozen_peer(run, suspects)
+    if lost is not None:
+        return FirstCause(
+            task=lost.id,
+            generation=lost.generation,
+            cause=Cause.STALLED,
+            sentence=f"{frozen(lost)}; {ending}",
+            means="its process is alive but does nothing, not even send heartbeats; its peers gave it up",
+            advice=f"check {lost.host} for what stopped it: SIGSTOP, a debugger, swapped-out memory",
+        )
+    if not suspects:
+        return None
+    named = " and ".join(f"{task.id} on {task.host}" for task in suspects)
+    places = " and ".join(dict.fromkeys((follower.host, *(task.host for task in suspects))))
+    return FirstCause(
+        None,
+        run.generation,
+        Cause.NETWORK,
+        f"its peers say that {named} had gone, which is not confirmed; {ending}",
+        means=f"either {named} hung for a while, or the network failed: what is known fits both",
+        advice=f"compare the ends of the logs of both sides, and look at the network between {places}",
+    )
+
+
+_TF_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
+
+
+def names(run: Run, gone: Task, follower: Task) -> bool:
+    """Return whether a follower's last lines name the task, by TensorFlow's name for it or by its address."""
+    ended = follower.exit
+    text = "\n".join((*ended.last_lines, ended.error or "")) if ended is not None else ""
+    named = {
+        TaskId(job, int(index)) for job, index in _TF_TASK.findall(text) if job in ("chief", "worker", "ps")
+    }
+    address = f"{run.plan.host(gone.host).peer_address}:{gone.port}"
+    return gone.id in named or (gone.port is not None and address in text)
+
+
+def _suspects(run: Run) -> list[Task]:
+    """Return the tasks that followers say are gone, and that had not ended by themselves."""
+    followers = [task for task in run.tasks if task.exit and task.exit.cause.row.blame is Blame.PEER]
+    return [
+        task
+        for task in run.tasks
+        if (task.exit is None or task.exit.cause is Cause.ORDERED)
+        and any(names(run, task, follower) for follower in followers)
+    ]
+
+
+def cut_off_from(run: Run, at: Instant, suspects: Sequence[Task]) -> Host | None:
+    """Return the host that was silent at that instant, a suspect's before others; None if none was, or most were."""
     silent = [host for host in run.assignees if _was_silent(host, at)]
-    return silent[0] if silent and 2 * len(silent) <= len(run.assignees) else None
+    accused = [host for host in silent if any(task.host == host.name for task in suspects)]
+    return (accused or silent)[0] if silent and 2 * len(silent) <= len(run.assignees) else None
 
 
 def _was_silent(host: Host, at: Instant) -> bool:
@@ -166,30 +212,28 @@ def _was_silent(host: Host, at: Instant) -> bool:
     return host.silent_at is not None and host.back_at is not None and host.silent_at < at <= host.back_at
 
 
-def silence_of(host: Host) -> str:
+def _silence_of(host: Host) -> str:
     """Return a sentence that says how long a host was not heard."""
     if host.link is Link.UNREACHABLE or host.silent_at is None or host.back_at is None:
         return "nothing is heard of it"
     return f"nothing was heard of it for {duration(host.back_at - host.silent_at)}"
 
 
-def lost_by(run: Run, follower: Task) -> Task | None:
-    """Return the frozen task that a follower reports as gone; None if there is none.
+def _frozen_peer(run: Run, suspects: Sequence[Task]) -> Task | None:
+    """Return the task that gives or gave no sign of life, a suspect before others; None if there is none.
 
     TensorFlow ends a process some ten seconds after it last heard from a peer. That is sooner than a run counts as
-    stalled.
+    stalled. A suspect's last report counts too, which is made when it was stopped.
     """
-    if follower.exit is None or follower.exit.cause.row.blame is not Blame.PEER:
-        return None
     silent = [
         task
         for task in run.tasks
-        if task.phase is TaskPhase.RUNNING
+        if (task.phase is TaskPhase.RUNNING or (task.exit is not None and task in suspects))
         and run.host(task.host).link is Link.CONNECTED
         and (task.progress.runtime_age_s or 0.0) >= FROZEN_AFTER_S
         and task.progress.stage != "connecting"  # it holds Python's lock, so that no thread of it beats
     ]
-    return max(silent, key=lambda task: task.progress.runtime_age_s or 0.0, default=None)
+    return max(silent, key=lambda task: (task in suspects, task.progress.runtime_age_s or 0.0), default=None)
 
 
 def frozen(task: Task) -> str:

@@ -10,19 +10,17 @@ use. While more than half of the hosts are silent it is the coordinator that is 
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from orchestrator.core.causes import Cause
+from orchestrator.core.diagnosis import cause
 from orchestrator.core.hosts import slots
 from orchestrator.core.hosts.host_state import is_cut_off, living, lose, set_lost
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.plan import TaskId
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Backoff, Pending, Running, Stopping
 from orchestrator.core.state.run import Run
-from orchestrator.core.state.task import Task
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
@@ -54,9 +52,10 @@ def _lost_at(run: Run, host: Host) -> Deadline | None:
 def _lost_while_training(run: Run, running: Running, host: Host) -> Deadline | None:
     """Return when silent hosts of a generation that trains count as lost.
 
-    A host on which no task may live any more does not matter, unless a task waits to be restarted there.
+    A host on which no task may live any more does not matter, unless the run waits for it to go back to a checkpoint.
     """
-    if not living(run, host):
+    goes_back = running.going_back is not None and host.name == run.task(run.chief).host
+    if not living(run, host) and not goes_back:
         return None
     words = [last_word_at(host)]
     # After the coordinator was cut off, the hosts do not all come back at the same instant.
@@ -84,7 +83,7 @@ def _lost_afterwards(run: Run, host: Host) -> Deadline | None:
         if task.host != host.name and task.exit is not None and task.exit.cause is Cause.FOLLOWER
     ]
     if any(
-        _names(run, task_here, follower) for follower in followers for task_here in here
+        cause.names(run, task_here, follower) for follower in followers for task_here in here
     ) and _has_somewhere_to_go(run, host):
         return host.since_at
     return last_word_at(host) + run.plan.timing.lost_after_s
@@ -93,20 +92,6 @@ def _lost_afterwards(run: Run, host: Host) -> Deadline | None:
 def last_word_at(host: Host) -> Instant:
     """Return when a host was last heard; where this coordinator has not heard it yet, since when it listens."""
     return host.heard_at if host.heard_at is not None else host.since_at
-
-
-_TF_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
-
-
-def _names(run: Run, gone: Task, follower: Task) -> bool:
-    """Return whether a follower's last lines name the task, by TensorFlow's name for it or by its address."""
-    ended = follower.exit
-    text = "\n".join((*ended.last_lines, ended.error or "")) if ended is not None else ""
-    named = {
-        TaskId(job, int(index)) for job, index in _TF_TASK.findall(text) if job in ("chief", "worker", "ps")
-    }
-    address = f"{run.plan.host(gone.host).peer_address}:{gone.port}"
-    return gone.id in named or (gone.port is not None and address in text)
 
 
 def _has_somewhere_to_go(run: Run, host: Host) -> bool:

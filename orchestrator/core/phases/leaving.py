@@ -29,7 +29,7 @@ END_S = 10.0
 """What the end of the tasks takes beside their own grace: orders, reports, and the proof."""
 
 _SOONER_S = 1.0
-"""A deadline that is told again differs by the time that reports take."""
+"""A deadline that is told again differs by the time that reports take. One that is far off must differ by a tenth."""
 
 _WARNED = (HostState.OPEN, HostState.QUARANTINED)
 """States that it replaces. Who is drained or stuck gets no tasks anyway, and stays so if it stays."""
@@ -45,14 +45,16 @@ def absorb(turn: Turn, name: str, leaving: Leaving | None) -> None:
             _stays(turn, host)
         return
     leave_at = turn.at + leaving.in_s - turn.run.plan.timing.kill_grace_s - END_S
-    if host.leave_at is not None and leave_at > host.leave_at - _SOONER_S:
+    left_s = host.leave_at - turn.at if host.leave_at is not None else None
+    if left_s is not None and leave_at - turn.at > left_s - max(_SOONER_S, left_s / 10):
         return
     state = HostState.LEAVING if host.state in _WARNED else host.state
     why = leaving.why if state is HostState.LEAVING else host.state_why
     turn.set_host(host, leave_at=leave_at, leave_why=leaving.why, state=state, state_why=why)
     when = f"in {duration(leaving.in_s)}" if leaving.in_s else "now"
     turn.note(NoteKind.HOST_LEAVES, f"{name} leaves {when}: {leaving.why}{_then(turn, name)}")
-    verify_soon(turn)
+    if left_s is None:
+        verify_soon(turn)
 
 
 def _then(turn: Turn, name: str) -> str:

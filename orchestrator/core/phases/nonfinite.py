@@ -3,12 +3,15 @@
 A restart alone does not help: the last checkpoints may hold the same weights, and the same data comes again. So
 `rollback` takes a checkpoint from before that step, and where it happens again by that step, an older one. Chance and
 a broken GPU are passed that way; a fault in the data or the model is not, and ends the run.
+
+A chief that ends with 0 meanwhile has not succeeded: the run waits for the order to go back, or fails as non-finite.
 """
 
 from __future__ import annotations
 
 from orchestrator.core.actions import GoBack
 from orchestrator.core.causes import Cause
+from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import stop_for
@@ -29,14 +32,13 @@ def advance_nonfinite(turn: Turn) -> None:
     if not odd or run.within(Running).nonfinite_said:
         return
     turn.set_phase(nonfinite_said=True)
-    first = sorted((step, name, value) for name, (step, value) in odd.items())
-    sentence = ", ".join(f"{name} is {value} since step {step}" for step, name, value in first[:3])
+    sentence = cause.nonfinite(run)
     turn.note(NoteKind.NONFINITE, sentence, run.chief)
     match run.plan.restart.on_nonfinite:
         case "stop":
             _stop(turn, sentence)
         case "rollback":
-            _go_back(turn, first[0][0], sentence)
+            _go_back(turn, min(step for step, _ in odd.values()), sentence)
 
 
 def _go_back(turn: Turn, step: int, sentence: str) -> None:

@@ -12,7 +12,7 @@ from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.hosts import checkpoint_dir, silence, slots
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, own_place
+from orchestrator.core.phases import final_verification, nonfinite, own_place
 from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
 from orchestrator.core.restart_scope import gang, is_served
 from orchestrator.core.state.host import Host, HostState, Link
@@ -45,7 +45,12 @@ def advance_running(turn: Turn) -> None:
         react_to_end(turn, gang(run))
         if turn.run.phase is not Phase.RUNNING:
             return
-    if silence.judge(turn):
+    lost = silence.judge(turn)
+    chief = turn.run.task(run.chief)
+    if chief.host in lost and chief.phase.is_gone and turn.run.within(Running).going_back is not None:
+        nonfinite.not_gone_back(turn, f"{chief.host} is lost")
+        return
+    if lost:
         react_to_end(turn, gang(turn.run))
         return
     judge_pace(turn)
@@ -109,16 +114,13 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
     first = cause.first_of(sharing)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
     if is_done and cause.failed_before_its_chief(run, gang(run)) is None:
-        _reap(turn, chief)
+        if run.within(Running).going_back is None:
+            _reap(turn, chief)
         return
     if first is None or first.exit is None:
         return  # a worker ended well before the chief: nothing to do
-    lost, away = cause.lost_by(run, first), cause.cut_off_from(run, first)
     why = cause.end_of(run, first, first.exit)
-    if away is not None:
-        why = f"{away.name} is cut off: {cause.silence_of(away)}; {why}"
-    elif lost is not None:
-        why = f"{cause.frozen(lost)}; {why}"
+    found = cause.behind(run, first, why)
     row, intent = first.exit.cause.row, intent_after(first.exit.cause)
     may_be_alike = row.repeats and row.blame is Blame.TASK
     early = may_be_alike and all(t.first_step is None for t in run.tasks)
@@ -127,7 +129,7 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
         force_at = turn.at + run.plan.timing.kill_grace_s
     elif early:
         force_at = turn.at + EARLY_FAILURE_WAIT_S
-    stop_all(turn, intent, why, force_at, ended=None if lost or away else first.id)
+    stop_all(turn, intent, found.sentence if found else why, force_at, ended=None if found else first.id)
 
 
 def _reap(turn: Turn, chief: Task) -> None:

@@ -201,7 +201,16 @@ def _settle_intent(turn: Turn) -> None:
     is_gentle = run.intent is Intent.RESCHEDULE or ends_saved(run)
     if is_gentle and chief.exit is not None and chief.exit.ordered:
         is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
+    known = run.first_cause
+    if known is not None and known.generation == run.generation and known.cause is Cause.ROLLED_BACK:
+        is_done = False  # it goes back, whatever its chief has finished with
     failed = cause.failed_before_its_chief(run, gang(run)) if is_done else None
+    odd = cause.nonfinite(run) if run.plan.restart.on_nonfinite != "notify" else ""
+    if is_done and odd and (run.intent in (Intent.RESTART, Intent.SUCCEED) or is_gentle):
+        found = FirstCause(run.chief, run.generation, Cause.NONFINITE, odd)
+        turn.set(first_cause=found, reason=odd, reason_rest="")
+        turn.set_phase(intent=Intent.FAIL)
+        return
     if failed is not None and failed.exit is not None and run.intent is Intent.SUCCEED:
         turn.set(reason=cause.end_of(run, failed, failed.exit), reason_rest=None)
         turn.set_phase(intent=intent_after(failed.exit.cause))
@@ -214,7 +223,7 @@ def _settle_intent(turn: Turn) -> None:
         elif run.first_cause is not None:
             turn.set(first_cause=cause.completed(run, run.first_cause))
         return
-    first_cause, known = cause.first_cause(turn.run), run.first_cause
+    first_cause = cause.first_cause(turn.run)
     if known is not None and (first_cause is None or known.cause.row.is_found_first):
         turn.set(first_cause=cause.completed(turn.run, known))
     elif first_cause is not None:

@@ -138,3 +138,6 @@ class Host:
     """Since when its disk has been full; None if it is not."""
     gpu_loads: tuple[GpuLoad, ...] = ()
     gpu_faults: tuple[GpuFault, ...] = ()
+    noted_since_at: Instant | None = None
+    noted: int = 0
+    """How many notes that may repeat it has caused since then."""

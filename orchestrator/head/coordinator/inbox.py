@@ -10,7 +10,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Generic, TypeVar
 
 from orchestrator.core.events import Event, HostReported
@@ -112,8 +111,6 @@ class Backlog:
     def end(self, now: float) -> float:
         """Try the journal again. Return the seconds in which nothing could be decided."""
         self.retry_at = None
-        # Deadlines that follow from held events begin now, since the events are decided only now.
-        self._events = deque((run_id, replace(event, at=now)) for run_id, event in self._events)
         return now - self._stood_at
 
     def add(self, run_id: str, event: Event) -> None:
@@ -123,12 +120,12 @@ class Backlog:
         else:
             self._events.append((run_id, event))
 
-    def oldest(self, now: float) -> tuple[str, Event] | None:
+    def oldest(self) -> tuple[str, Event] | None:
         """Return the oldest event, then each host's last report; None if nothing is held."""
         if self._events:
             return self._events[0]
         for (run_id, _), report in self._reports.items():
-            return run_id, replace(report, at=now)
+            return run_id, report
         return None
 
     def decided(self, happened: Sequence[tuple[str, Event]]) -> None:

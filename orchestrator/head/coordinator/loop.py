@@ -8,6 +8,9 @@ that only read are answered, and requests to change something are refused at onc
 If the core raises, or reaches a state that breaks an invariant, orch has a fault that concerns one run. Nothing is
 decided about that run any more: its state stays as it was, its tasks train on, and the status says so, with the events
 that led to it. All other runs go on.
+
+A turn has one instant, which is read once, after its wait. All that it decides, it decides by that instant: a pause of
+this process within a turn shows in the next one, which excuses it before it judges anybody.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import queue
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -57,11 +61,13 @@ from orchestrator.head.journal.states import Kept
 
 log = logging.getLogger(__name__)
 
-AWAKE_S = 2.0
+AWAKE_S = 1.0
 """While a run is active, the loop wakes at least this often."""
 
-ABSENT_S = 3.0
-"""If the loop wakes this late, the process was not running: it was stopped or swapped out, or a disk hung."""
+ABSENT_S = 1.0
+"""If the loop wakes this late, the process was not running: it was stopped or swapped out, or a disk hung.
+
+What is shorter than both together counts as silence of the hosts; `lost_after` is longer."""
 
 EVENTS_OF_A_TURN_MAX = 100
 """It bounds the time of a turn, for which a person's command may have to wait."""
@@ -126,8 +132,10 @@ class Loop:
         self.complaint: str | None = None
         """Why the journal cannot be written; None while it is writable."""
         self._complained_at = 0.0
-        self._awake_at = now()
-        """When the loop last ran."""
+        self._at = now()
+        """The instant of this turn."""
+        self._returned_at = self._at
+        """Until when nothing could be decided, the last time. What was posted before counts as posted then."""
         self.ending = False
         """Whether the loop was told to stop."""
         self.news = News()
@@ -175,7 +183,7 @@ class Loop:
 
     def take_up(self, kept: Sequence[Kept], epoch: int, owner: Owner | None = None) -> None:
         """Continue the runs of the journal in a new epoch."""
-        now = self._awake_at = self._now()
+        now = self._at = self._returned_at = self._now()
         self.runs = {k.run.run_id: rebased(k.run, now - k.written_at) for k in kept}
         self._due.clear()
         for run in list(self.runs.values()):
@@ -186,7 +194,7 @@ class Loop:
     def submit(self, run: Run) -> None:
         """Add a run and begin it. If that fails, nothing is added. Deciding thread only."""
         with self._together():
-            self._decide(run, Submitted(at=self._now()))
+            self._decide(run, Submitted(at=self._at))
 
     def forget(self, run_ids: Collection[str]) -> None:
         """Drop runs that were removed from the journal. Deciding thread only."""
@@ -200,7 +208,7 @@ class Loop:
 
     def abandon(self, run_id: str) -> None:
         """End a halted run: its hosts are swept. Deciding thread only."""
-        before, event = self.runs[run_id], KillRequested(at=self._now(), force=True)
+        before, event = self.runs[run_id], KillRequested(at=self._at, force=True)
         after, actions = abandoned(before, event.at)
         with self._journal.together():
             notes = [action for action in actions if isinstance(action, Note)]
@@ -244,7 +252,7 @@ class Loop:
         """Begin the queued runs whose turn has come. In the deciding thread, nothing changes in between."""
         if not self._waits or self._backlog.retry_at is not None:
             return
-        now = self._now()
+        now = self._at
         stuck = self.halted.keys() & self._waits
         runs = [run for run in self.runs.values() if run.run_id not in stuck]
         places = turns(runs, now)
@@ -257,17 +265,23 @@ class Loop:
             self._try([(run_id, WayAsked(at=now, by=by))])
 
     def _excuse_absence(self) -> None:
-        """Postpone all deadlines by the time in which this process did not run: stopped, swapped out, or a disk hung.
+        """Read the instant of this turn, and excuse the time in which this process did not run.
 
-        Reports that arrived meanwhile are not read yet, so no host counts as silent for that time.
+        It was stopped or swapped out, or a disk hung. Reports that arrived meanwhile are not read yet, so no host
+        counts as silent for that time.
         """
         now = self._now()
-        away_s, self._awake_at = now - self._awake_at - AWAKE_S, now
+        away_s, self._at = now - self._at - AWAKE_S, now
         going_on = self._going_on()
         if away_s <= ABSENT_S or not going_on:
             return
         log.warning("this coordinator did not run for %.0f s; no host is judged for that time", away_s)
-        self.runs = {**self.runs, **{run.run_id: stood_still(run, away_s, now) for run in going_on}}
+        self._excuse(away_s, going_on)
+
+    def _excuse(self, s: float, runs: Collection[Run]) -> None:
+        """Let no time have passed for these runs in the seconds up to now, in which nothing could be decided."""
+        self.runs = {**self.runs, **{run.run_id: stood_still(run, s, self._at) for run in runs}}
+        self._returned_at = self._at
         self._due.clear()
 
     def _going_on(self) -> list[Run]:
@@ -292,6 +306,8 @@ class Loop:
             raise self.halted[run_id].refusal(run)
 
     def _decide(self, before: Run, event: Event) -> None:
+        at = min(max(event.at, self._returned_at), self._at)
+        event = event if event.at == at else replace(event, at=at)
         try:
             decision = decide.step(before, event)
             if decision.weight is Weight.NOTHING:
@@ -345,7 +361,7 @@ class Loop:
                 log.info("the journal can be written again")
                 self.complaint = None
             if isinstance(event, HostReported):
-                self._unread.journaled(after.run_id, event, self._now())
+                self._unread.journaled(after.run_id, event, self._at)
         for note in actions:
             if isinstance(note, Note):
                 task = f" {note.task}" if note.task else ""
@@ -388,7 +404,7 @@ class Loop:
         for item in posted:
             if not isinstance(item, Waiting):
                 happened.append(item)
-            elif (report := self._unread.admit(item, self._now())) is not None:
+            elif (report := self._unread.admit(item, self._at)) is not None:
                 happened.append((item.key[0], report))
         if self._backlog.retry_at is not None:
             for run_id, event in happened:
@@ -400,7 +416,7 @@ class Loop:
 
     def _catch_up(self) -> None:
         """Decide the held events in order, and then the last reports, while the journal is writable."""
-        while (oldest := self._backlog.oldest(self._now())) is not None:
+        while (oldest := self._backlog.oldest()) is not None:
             if not self._try([oldest]):
                 return
 
@@ -415,9 +431,9 @@ class Loop:
         except JournalError as e:
             if not self.complaint:
                 log.error("%s; what happens is held until it can be", e)
-                self._complained_at = self._now()
+                self._complained_at = self._at
             self.complaint = e.message
-            self._backlog.begin(self._now())
+            self._backlog.begin(self._at)
             return False
         self._backlog.decided(happened)
         return True
@@ -437,13 +453,14 @@ class Loop:
 
         While a run is active it is at most AWAKE_S, so that the loop notices when the process did not run.
         """
+        now = self._now()
         if self._backlog.retry_at is not None:
-            return max(0.0, self._backlog.retry_at - self._now())
+            return max(0.0, self._backlog.retry_at - now)
         due: list[float] = [at for run in self.runs.values() if (at := self._due_at(run)) is not None]
         due += [at] if (at := self._unread.due_at()) is not None else []
         if self._going_on():
-            due.append(self._now() + AWAKE_S)
-        return max(0.0, min(due) - self._now()) if due else None
+            due.append(now + AWAKE_S)
+        return max(0.0, min(due) - now) if due else None
 
     def _due_at(self, run: Run) -> Deadline | None:
         """Return the next deadline, or an earlier instant; None if there is none, or if the run is halted."""
@@ -457,27 +474,25 @@ class Loop:
         try:
             return next_deadline(run)
         except Exception as e:
-            self._halt(run, Ticked(at=self._now()), e)
+            self._halt(run, Ticked(at=self._at), e)
             return None
 
     def _tick(self) -> None:
-        now = self._now()
+        now = self._at
         if self._backlog.retry_at is not None:
             if now < self._backlog.retry_at:
                 return
             # Hosts may have reported meanwhile without being heard, so none may be given up for silence.
-            waited_s = self._backlog.end(now)
-            self.runs = {run_id: stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
-            self._due.clear()
+            self._excuse(self._backlog.end(now), self.runs.values())
             self._catch_up()
         self._decide_posted(self._unread.due(now))
         for run_id, run in list(self.runs.items()):
-            if self._is_due(run, now) and self._backlog.retry_at is None:
+            if self._is_due(run) and self._backlog.retry_at is None:
                 self._try([(run_id, Ticked(at=now))])
 
-    def _is_due(self, run: Run, now: float) -> bool:
+    def _is_due(self, run: Run) -> bool:
         due = self._due_at(run)
-        if due is None or due > now:
+        if due is None or due > self._at:
             return False
         self._due[run.run_id] = due = self._next_deadline(run)
-        return due is not None and due <= now
+        return due is not None and due <= self._at

@@ -16,7 +16,7 @@ from orchestrator.core.events import HostReported
 from orchestrator.head.links.allowance import Allowance
 
 JOURNALED_PER_S = 0.5
-JOURNALED_BURST = 1000.0
+JOURNALED_BURST = 300.0
 """The allowance of a run's host. Starting or ending all tasks of a host uses a few dozen."""
 
 CHARS_OF_ONE = 4096

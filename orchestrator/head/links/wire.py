@@ -18,6 +18,7 @@ from orchestrator.core.state.task import Progress
 from orchestrator.core.words import duration
 from orchestrator.protocol import measures, orders, reports
 from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.limits import SAID_CHARS_MAX
 from orchestrator.protocol.measures import measured
 from orchestrator.protocol.replies import Error
 
@@ -209,7 +210,10 @@ def _left(left: list[reports.Left]) -> tuple[str, ...]:
 
 def problem(error: Error) -> Problem:
     """Return the error of a reply as a problem."""
-    return Problem(code=error["code"], message=error["message"], hint=error["hint"])
+    hint = error["hint"]
+    return Problem(
+        code=error["code"], message=error["message"][:SAID_CHARS_MAX], hint=hint and hint[:SAID_CHARS_MAX]
+    )
 
 
 def swept(ok: orders.Swept) -> Swept:

@@ -32,6 +32,8 @@ RELEASED = "released"
 SWEPT = "swept"
 """Names of empty files in the generation's directory: one is made at the task's release, one when a sweep kills it."""
 
+_ERROR_CHARS_MAX = 64 << 10
+
 ROOM_BYTES = 16 << 10
 """The space reserved for an exit record, in case the disk is full by then. Last lines that do not fit are dropped."""
 
@@ -206,9 +208,10 @@ def read_exit(generation_dir: str) -> Task | None:
 def recover(generation_dir: str) -> Task | None:
     """Return the TASK of a generation whose shim is gone; None while the shim lives or is starting.
 
-    Where the shim left no exit record, the processes left of its task are killed, and a record is written with the
-    cause `rebooted` or `shim-died`. This waits a few seconds at most, for processes that do not die. Raises OSError
-    where the disk refuses the record; the caller may try again.
+    A shim is gone once its recorded process is; one that has recorded nothing, once no process is on the way to be it.
+    Where it left no exit record, the processes left of its task are killed, and a record is written with the cause
+    `rebooted` or `shim-died`. This waits a few seconds at most, for processes that do not die. Raises OSError where the
+    disk refuses the record; the caller may try again.
     """
     task = read_exit(generation_dir)
     if task is not None or shim_alive(generation_dir):
@@ -218,6 +221,8 @@ def recover(generation_dir: str) -> Task | None:
     except BlockingIOError:
         return None
     try:
+        if shim_identity(generation_dir) is None and process.started_with("shim", generation_dir):
+            return None
         task = read_exit(generation_dir)  # it may have ended or started before the lock was taken
         if task is not None or shim_alive(generation_dir):
             return task
@@ -242,11 +247,21 @@ def _bury(generation_dir: str) -> Task:
         ended_at=time.time(),
         ordered=is_swept(generation_dir),
         released=os.path.exists(os.path.join(generation_dir, RELEASED)),
-        last_lines=hostlog.tail(generation_dir),
+        last_lines=[*hostlog.tail(generation_dir), *_own_error(generation_dir)],
         ago_s=None if cause == "rebooted" else 0.0,
     )
     write_exit(generation_dir, task, time.monotonic())
     return task
+
+
+def _own_error(generation_dir: str) -> list[str]:
+    """Return the last line of what the shim printed of a fault of its own; none where it printed nothing."""
+    try:
+        with open(os.path.join(generation_dir, "shim.err"), errors="replace") as file:
+            lines = file.read(_ERROR_CHARS_MAX).split("\n")
+    except OSError:
+        return []
+    return [f"its shim: {line.strip()}" for line in lines if line.strip()][-1:]
 
 
 def _sweep_task(start: dict[str, Any], shim: dict[str, Any]) -> tuple[SweptBy, list[Left]]:

@@ -8,13 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import UsageError
-from orchestrator.spec.foreign.layout import Layout, Machine, mapping, name_of, one_task_each, yaml_mapping
+from orchestrator.spec.foreign.layout import (
+    DEPTH_MAX,
+    VALUES_MAX,
+    Layout,
+    Machine,
+    mapping,
+    name_of,
+    one_task_each,
+    yaml_mapping,
+)
 
 _ADDRESS = ("ansible_host", "ansible_ssh_host")
 _USER = ("ansible_user", "ansible_ssh_user")
 _PORT = ("ansible_port", "ansible_ssh_port")
 _LEFT_OUT = ("ansible_ssh_private_key_file", "ansible_private_key_file", "ansible_ssh_common_args")
 """What decides how Ansible connects, and has its place in `ssh:` of the spec or in ~/.ssh/config."""
+_USED = (*_ADDRESS, *_USER, *_PORT, *_LEFT_OUT, "ansible_connection")
 _RANGE_MAX = 10_000
 
 Facts = dict[str, object]
@@ -26,26 +36,48 @@ class _Inventory:
     """The hosts by group, each with its own variables."""
     vars: dict[str, Facts] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
+    _found: dict[str, dict[str, Facts]] = field(default_factory=dict)
+    _merged: int = 0
+    _added: int = 0
+
+    def set_vars(self, group: str, facts: Mapping[str, object]) -> None:
+        """Set variables of a group: those that are used here."""
+        self.vars.setdefault(group, {}).update({key: facts[key] for key in _USED if key in facts})
+
+    def add(self, group: str, name: str, facts: Mapping[str, object], where: str) -> None:
+        """Add a host, or a range of hosts, to a group. `where`: the place, for errors."""
+        used = {key: facts[key] for key in _USED if key in facts}
+        for host in _expanded(name, where):
+            self.hosts.setdefault(group, {})[host] = used
+            self._added += 1
+            if self._added > VALUES_MAX:
+                raise UsageError(f"{where}: more than {VALUES_MAX} hosts")
 
     def groups(self) -> list[str]:
         """Return all groups in the order in which they were first named."""
         named = [*self.hosts, *self.children, *(name for names in self.children.values() for name in names)]
         return [name for name in dict.fromkeys(named) if name != "all"]
 
-    def hosts_of(
-        self, group: str, inherited: Mapping[str, object], above: tuple[str, ...] = ()
-    ) -> dict[str, Facts]:
+    def hosts_of(self, group: str, above: tuple[str, ...] = ()) -> dict[str, Facts]:
         """Return the hosts of a group and of its children, with all variables; the nearest definition wins."""
-        if group in above:
-            raise UsageError(f"the inventory's group {group!r} is a child of itself")
-        known = {**inherited, **self.vars.get(group, {})}
+        if group in above or len(above) > DEPTH_MAX:
+            what = "is a child of itself" if group in above else f"is nested more than {DEPTH_MAX} deep"
+            raise UsageError(f"the inventory's group {group!r} {what}")
+        if group in self._found:
+            return self._found[group]  # two groups may share a child
         hosts: dict[str, Facts] = {}
-        for child in self._children_of(group):
-            for host, facts in self.hosts_of(child, known, (*above, group)).items():
+        inner = [self.hosts_of(child, (*above, group)) for child in dict.fromkeys(self._children_of(group))]
+        for found in [*inner, self.hosts.get(group, {})]:
+            self._merged += len(found)
+            if self._merged > VALUES_MAX:
+                raise UsageError(
+                    f"the inventory's group {group!r}: more than {VALUES_MAX} hosts in all groups together"
+                )
+            for host, facts in found.items():
                 hosts[host] = {**hosts.get(host, {}), **facts}
-        for host, own in self.hosts.get(group, {}).items():
-            hosts[host] = {**known, **hosts.get(host, {}), **own}
-        return hosts
+        own = self.vars.get(group, {})
+        self._found[group] = {host: {**own, **facts} for host, facts in hosts.items()}
+        return self._found[group]
 
     def _children_of(self, group: str) -> list[str]:
         if group != "all":
@@ -61,8 +93,8 @@ def ansible(text: str, group: str | None, words: Sequence[str]) -> Layout:
         raise UsageError(
             f"the inventory has no group {group!r}; it has {', '.join(inventory.groups()) or 'none'}"
         )
-    every = inventory.hosts_of("all", {})
-    chosen = every if group is None else inventory.hosts_of(group, {})
+    every = inventory.hosts_of("all")
+    chosen = every if group is None else inventory.hosts_of(group)
     machines = [_machine(name, every[name]) for name in chosen]
     left_out = [key for key in _LEFT_OUT if any(key in every[name] for name in chosen)]
     remarks = [f"{key} is left out: write it under `ssh:`, or into ~/.ssh/config" for key in left_out]
@@ -75,8 +107,8 @@ def _machine(name: str, facts: Facts) -> Machine:
 
     is_here = facts.get("ansible_connection") == "local"
     address, port = "localhost" if is_here else first(_ADDRESS) or name, first(_PORT)
-    if port is not None and not (port.isdecimal() and 0 < int(port) < 65536):
-        raise UsageError(f"the inventory's host {name}: {port!r} is no port")
+    if port is not None and not (port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536):
+        raise UsageError(f"the inventory's host {name}: {port[:20]!r} is no port")
     return Machine(
         name_of(name),
         address if address != name_of(name) else None,
@@ -110,7 +142,7 @@ def _of_ini(text: str) -> _Inventory:
                 )
         elif kind == "vars":
             key, _, value = " ".join(words).partition("=")
-            inventory.vars.setdefault(section, {})[key.strip()] = value.strip()
+            inventory.set_vars(section, {key.strip(): value.strip()})
         elif kind == "children":
             inventory.children.setdefault(section, []).append(words[0])
         else:
@@ -119,18 +151,15 @@ def _of_ini(text: str) -> _Inventory:
             }
             has_port = words[0].count(":") == 1 and "[" not in words[0]
             name, _, port = words[0].partition(":") if has_port else (words[0], "", "")
-            for host in _expanded(name):
-                inventory.hosts.setdefault(section, {})[host] = {
-                    **({"ansible_port": port} if port else {}),
-                    **facts,
-                }
+            facts |= {"ansible_port": port} if port and "ansible_port" not in facts else {}
+            inventory.add(section, name, facts, f"line {number} of the inventory")
     return inventory
 
 
-def _expanded(name: str) -> Iterator[str]:
+def _expanded(name: str, where: str) -> Iterator[str]:
     """Yield the names of a range.
 
-    >>> list(_expanded("gpu-[01:03].lab"))
+    >>> list(_expanded("gpu-[01:03].lab", "line 1"))
     ['gpu-01.lab', 'gpu-02.lab', 'gpu-03.lab']
     """
     begin, bracket, rest = name.partition("[")
@@ -139,8 +168,8 @@ def _expanded(name: str) -> Iterator[str]:
     if not (bracket and closed and first.isdecimal() and last.isdecimal()):
         yield name
         return
-    if not 0 <= int(last) - int(first) < _RANGE_MAX:
-        raise UsageError(f"the inventory's {name!r} is no range of hosts")
+    if max(len(first), len(last)) > 9 or not 0 <= int(last) - int(first) < _RANGE_MAX:
+        raise UsageError(f"{where}: {name[:80]!r} is no range of hosts")
     for number in range(int(first), int(last) + 1):
         yield f"{begin}{number:0{len(first)}}{end}"
 
@@ -151,12 +180,10 @@ def _of_yaml(text: str) -> _Inventory:
     def walk(name: str, content: object) -> None:
         group = mapping(content, f"the inventory's group {name!r}")
         inventory.hosts.setdefault(name, {})
-        inventory.vars.setdefault(name, {}).update(
-            mapping(group.get("vars"), f"the inventory's vars of {name!r}")
-        )
+        inventory.set_vars(name, mapping(group.get("vars"), f"the inventory's vars of {name!r}"))
         for host, facts in mapping(group.get("hosts"), f"the inventory's hosts of {name!r}").items():
-            for each in _expanded(str(host)):
-                inventory.hosts[name][each] = dict(mapping(facts, f"the inventory's host {host!r}"))
+            given = mapping(facts, f"the inventory's host {host!r}")
+            inventory.add(name, str(host), given, f"the inventory's group {name!r}")
         for child, inner in mapping(group.get("children"), f"the inventory's children of {name!r}").items():
             inventory.children.setdefault(name, []).append(str(child))
             walk(str(child), inner)

@@ -13,6 +13,12 @@ import yaml
 
 from orchestrator.core.errors import UsageError
 
+DEPTH_MAX = 64
+VALUES_MAX = 50_000
+HOSTS_MAX = 2_000
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -120,6 +126,10 @@ def _plain(text: str) -> str:
 
 def distinct(machines: Sequence[Machine]) -> tuple[Machine, ...]:
     """Merge lines of the same host: their slots add up. Different hosts get different names."""
+    if len(machines) > HOSTS_MAX:
+        raise UsageError(
+            f"{len(machines)} hosts, and at most {HOSTS_MAX} may be", hint="name a group, or some hosts"
+        )
     by_place: dict[str, Machine] = {}
     for machine in machines:
         known = by_place.get(machine.address or machine.name)
@@ -164,12 +174,45 @@ def one_task_each(
 def yaml_mapping(text: str, what: str) -> dict[str, Any]:
     """Return the mapping that a file of YAML is. Raises UsageError."""
     try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as e:
+        _bound(text, what)
+        document = yaml.load(text, _LOADER)
+    except (yaml.YAMLError, ValueError) as e:
         raise UsageError(f"{what} is no YAML: {' '.join(str(e).split())}") from e
     if not isinstance(document, dict):
         raise UsageError(f"{what} is no mapping")
     return document
+
+
+def _bound(text: str, what: str) -> None:
+    """Bound depth and size of a document before it is built, with all that its aliases stand for.
+
+    Raises UsageError with the line.
+    """
+    values = 0
+    open_: list[tuple[str | None, int]] = []
+    sizes: dict[str | None, int] = {}
+    for event in yaml.parse(text, _LOADER):
+        line = f"line {event.start_mark.line + 1} of {what}" if event.start_mark else what
+        anchor = getattr(event, "anchor", None)
+        if isinstance(event, yaml.AliasEvent):
+            if anchor in [name for name, _ in open_]:
+                raise UsageError(
+                    f"{line}: *{anchor} is a part of itself", hint="write out what it stands for"
+                )
+            values += sizes.get(anchor, 0)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_.append((anchor, values))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            name, before = open_.pop()
+            sizes[name] = values - before + 1
+        values += 1
+        if len(open_) > DEPTH_MAX or values > VALUES_MAX:
+            much = (
+                f"nested more than {DEPTH_MAX} deep"
+                if len(open_) > DEPTH_MAX
+                else f"more than {VALUES_MAX} values"
+            )
+            raise UsageError(f"{line}: {much}", hint="import a file with only the hosts that are wanted")
 
 
 def mapping(value: object, what: str) -> dict[Any, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from orchestrator.core.errors import UsageError
-from orchestrator.spec.foreign.layout import Layout, Machine, distinct, machine_of, training_of
+from orchestrator.spec.foreign.layout import DEPTH_MAX, Layout, Machine, distinct, machine_of, training_of
 
 _TYPES = ("chief", "worker", "ps", "evaluator")
 
@@ -16,6 +17,15 @@ def tf_config(text: str, words: Sequence[str]) -> Layout:
 
     Raises UsageError if it is no JSON object with a cluster.
     """
+    depth = 0
+    for bracket in re.finditer(r"[][{}]", text):
+        depth += 1 if bracket[0] in "[{" else -1
+        if depth > DEPTH_MAX:
+            line, at = (
+                text.count("\n", 0, bracket.start()) + 1,
+                bracket.start() - text.rfind("\n", 0, bracket.start()),
+            )
+            raise UsageError(f"TF_CONFIG, line {line}, column {at}: nested more than {DEPTH_MAX} deep")
     try:
         document = json.loads(text)
     except ValueError as e:

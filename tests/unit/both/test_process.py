@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -180,3 +181,21 @@ def test_a_group_kills_all_that_is_in_it() -> None:
     until(group.empty, "the other is gone too")
     until(group.remove, "it can be removed")
     assert cgroup.find(name) is None
+
+
+@pytest.mark.fault(108)
+def test_what_cannot_be_looked_at_is_not_gone_and_gets_no_signal() -> None:
+    """A host that is short of descriptors says nothing of the processes on it."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        who = process.identity(child.pid)
+        assert who is not None
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            lives, found = process.alive(who), process.identity(child.pid)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            child.kill()
+    assert found is None, "it could not be looked at"
+    assert lives
+    assert not process.alive(who), "now it is gone"

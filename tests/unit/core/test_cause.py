@@ -62,7 +62,7 @@ def test_classify(ended: Exit, expected: Cause) -> None:
         (Exit(cause=Cause.SIGNAL, signal=62), "was killed by signal 62"),
         (Exit(cause=Cause.SIGNAL), "was killed by signal None"),
         (Exit(cause=Cause.PREEMPTED, code=42), "saved and asked to be started again (exit 42)"),
-        (Exit(cause=Cause.SHIM), "died with its shim, which was killed"),
+        (Exit(cause=Cause.SHIM), "ended with its shim, whose process is gone"),
         (Exit(cause=Cause.REBOOTED), "is gone: its host was rebooted"),
         (Exit(cause=Cause.HOST_LOST), "is lost with its host"),
         (Exit(cause=Cause.PORT, code=1), "found its port taken"),

@@ -26,8 +26,8 @@ from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
 
 UNITS = ("_s", "_bytes", "_percent", "_time", "_c", "_w", "share")
-NOT_OURS = {"metrics"}
-"""Numbers of the user's script."""
+NOT_OURS = {"metrics", "measured"}
+"""Numbers by name: of the user's script, and those of `protocol/measures.py`."""
 
 
 def dataclasses_in(hint: Any) -> Iterator[type[Any]]:

@@ -281,9 +281,58 @@ def test_nobody_is_given_up_for_the_time_in_which_this_process_did_not_run(
     rig.tick()
     rig.wait(rig.run.plan.timing.unreachable_after_s - 2 * AWAKE_S)
     assert rig.run.hosts[0].link.value == "CONNECTED"
-    assert "this coordinator did not run for 598 s; no host is judged for that time" in caplog.text
+    assert "this coordinator did not run for 599 s; no host is judged for that time" in caplog.text
     rig.wait(2 * rig.run.plan.timing.lost_after_s)
     assert rig.run.hosts[0].link.value == "UNREACHABLE", "its own silence counts"
+
+
+class Jumping:
+    """A clock that goes far ahead after each reading: the process is stopped there, within a turn too."""
+
+    def __init__(self, rig: Rig, jump_s: float) -> None:
+        self.rig = rig
+        self.jump_s = jump_s
+
+    def __call__(self) -> float:
+        now = self.rig.now
+        self.rig.now += self.jump_s
+        return now
+
+
+@pytest.mark.fault(108)
+@pytest.mark.parametrize("is_reported", [True, False], ids=["reports wait", "nothing waits"])
+def test_a_pause_within_a_turn_blames_nobody(rig: Rig, is_reported: bool) -> None:
+    """What was posted before the pause is decided after it, and counts as said after it."""
+    rig.come_to_rendezvous()
+    rig.play(rig.report(phase="ready"))
+    timing = rig.run.plan.timing
+    rig.loop._now = Jumping(rig, 3 * timing.lost_after_s)
+    for _ in range(4):
+        if is_reported:
+            rig.loop.post(rig.run_id, rig.report(phase="running"))
+        else:
+            rig.loop.post("nobody", HostUp(rig.now, "a", "boot"))
+        rig.now += 3 * timing.lost_after_s
+        rig.loop.turn(0.0)
+    assert rig.run.hosts[0].link.value == "CONNECTED"
+    assert rig.is_in(Phase.RUNNING)
+
+
+@pytest.mark.fault(108)
+def test_a_pause_before_a_persons_command_blames_nobody(rig: Rig) -> None:
+    """The command is decided in the turn, by the turn's instant, whatever the clock says meanwhile."""
+    rig.come_to_rendezvous()
+    rig.play(rig.report(phase="ready"))
+    rig.now += 0.5
+
+    def command() -> None:
+        rig.now += 3 * rig.run.plan.timing.lost_after_s
+        rig.loop.decide(rig.run_id, DrainRequested(rig.now, "a"))
+
+    rig.loop._inbox.put(_Asked(command, _ignored()))
+    rig.loop.turn(0.0)
+    rig.tick()
+    assert rig.run.hosts[0].link.value == "CONNECTED"
 
 
 def test_what_fails_after_a_decision_does_not_end_the_thread_that_decides(

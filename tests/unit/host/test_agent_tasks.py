@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -120,6 +122,34 @@ def test_a_shim_that_never_came_counts_as_dead_after_a_while_also_where_the_cloc
     assert rig.buried == is_dead
     assert rig.link.recovering == is_dead
     assert rig.buried == is_dead, "it is buried once"
+
+
+@pytest.mark.fault(108)
+@pytest.mark.parametrize("age_s", [11.0, 3600.0, -3600.0])
+def test_a_shim_that_takes_long_to_start_is_not_dead_before_its_process_is(rig: Rig, age_s: float) -> None:
+    """Whatever the load: the time alone says nothing, and a new agent knows nothing of the start."""
+    os.utime(rig.directory, (0, time.time() - age_s))
+    sleeper = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen([*sleeper, "shim", rig.directory]) as shim:
+        try:
+            found = record.recover(rig.directory)
+        finally:
+            shim.kill()
+    assert found is None
+    assert "exit.json" not in os.listdir(rig.directory)
+    found = record.recover(rig.directory)
+    assert found is not None
+    assert found["exit"] is not None
+    assert found["exit"]["cause"] == "shim-died"
+
+
+@pytest.mark.fault(108)
+def test_what_a_shim_printed_of_its_own_fault_is_told(rig: Rig) -> None:
+    Path(rig.directory, "shim.err").write_text("Traceback (most recent call last):\n  …\nMemoryError\n\n")
+    found = record.recover(rig.directory)
+    assert found is not None
+    assert found["exit"] is not None
+    assert found["exit"]["last_lines"] == ["its shim: MemoryError"]
 
 
 @pytest.mark.parametrize("meanwhile", ["it ended", "it began"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -250,3 +253,125 @@ def test_what_cannot_be_read_is_said(call: object, says: str) -> None:
     assert callable(call)
     with pytest.raises(UsageError, match=says):
         call()
+
+
+def diamond(levels: int) -> str:
+    """Return an inventory in which each level has two groups, and both contain both of the next."""
+    lines = ["[g0a]", "a", "[g0b]", "b"]
+    for level in range(1, levels):
+        for side in "ab":
+            lines += [f"[g{level}{side}:children]", f"g{level - 1}a", f"g{level - 1}b"]
+    return "\n".join(lines)
+
+
+ALIASES = "x0: &x0 {a: {}}\n" + "".join(
+    f"x{n}: &x{n} {{children: {{p: *x{n - 1}, q: *x{n - 1}, r: *x{n - 1}}}}}\n" for n in range(1, 30)
+)
+
+BOMBS = {
+    "a diamond of groups": ("ansible", diamond(60), "2 hosts"),
+    "two million hosts in ranges": (
+        "ansible",
+        "".join(f"h{n}-[0:9999]\n" for n in range(200)),
+        "line 6 of the inventory: more than 50000 hosts",
+    ),
+    "two million hosts in YAML": (
+        "ansible",
+        "all:\n  hosts:\n" + "".join(f"    h{n}-[0:9999]:\n" for n in range(200)),
+        "the inventory's group 'all': more than 50000 hosts",
+    ),
+    "more hosts than a spec may have": ("ansible", "h[0:9999]\n", "10000 hosts, and at most 2000"),
+    "a range of huge numbers": ("ansible", f"h[0:{'9' * 9000}]\n", "line 1 of the inventory: .* no range"),
+    "a huge port": ("ansible", f"h ansible_port={'9' * 9000}\n", "is no port"),
+    "variables of many hosts": (
+        "ansible",
+        f"h[0:9999] {' '.join(f'k{n}=v' for n in range(9000))}\n",
+        "10000 hosts, and at most",
+    ),
+    "a chain of groups": (
+        "ansible",
+        "".join(f"[g{n}:children]\ng{n + 1}\n" for n in range(5000)),
+        "group 'g64' is nested more than 64 deep",
+    ),
+    "many groups over many hosts": (
+        "ansible",
+        "[g0]\nh[0:9999]\n" + "".join(f"[g{n}:children]\ng{n - 1}\n" for n in range(1, 40)),
+        "more than 50000 hosts in all groups together",
+    ),
+    "nested aliases": ("ansible", ALIASES, "line 9 of the inventory: more than 50000 values"),
+    "aliases in Ray's file": ("ray", ALIASES, "line 9 of Ray's cluster file: more than"),
+    "YAML that contains itself": (
+        "ansible",
+        "all: &all\n  children:\n    below: *all\n",
+        r"line 3 of the inventory: \*all is a part of itself",
+    ),
+    "deep YAML": ("ansible", "all: " + "[" * 100_000, "line 1 of the inventory: nested more than 64 deep"),
+    "a million values": ("ray", "worker_ips: [" + "a, " * 150_000 + "]", "line 1 of Ray's cluster file: more than"),
+    "deep JSON": ("tf_config", '{"cluster":\n' + "[" * 100_000, "TF_CONFIG, line 2, column 64: nested more than 64"),
+    "deep JSON of objects": ("tf_config", '{"a":' * 100_000, "TF_CONFIG, line 1, column 321: nested more than"),
+    "a large file": ("ansible", "h\n" * 300_000, "cannot read .*: it has more than 512 kB"),
+    "an endless file": ("ansible", None, "cannot read /dev/zero: it has more than 512 kB"),
+}  # fmt: skip
+
+MEASURED = """
+import sys, time
+from orchestrator.cli.commands.import_ import _read
+from orchestrator.core.errors import UsageError
+from orchestrator.spec.foreign import ansible, inventory, tf_config
+from orchestrator.spec.foreign.write import cluster_yaml
+read = {
+    "ansible": lambda text: ansible.ansible(text, None, ()),
+    "ray": lambda text: inventory.ray(text, ()),
+    "tf_config": lambda text: tf_config.tf_config(text, ()),
+}[sys.argv[1]]
+began_s = time.process_time()
+try:
+    layout = read(_read(sys.argv[2]))
+    cluster_yaml(layout, "t")
+    print(len(layout.machines), "hosts")
+except UsageError as error:
+    print(error.message)
+used_s = time.process_time() - began_s
+print(used_s, open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
+"""
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("case", BOMBS)
+def test_what_is_to_be_imported_costs_less_than_a_second_and_200_mb(tmp_path: Path, case: str) -> None:
+    reader, text, says = BOMBS[case]
+    file = "/dev/zero" if text is None else str(tmp_path / "file")
+    if text is not None:
+        Path(file).write_text(text)
+    spent_s = 9.0
+    for _ in range(3):  # a core that is shared is slower than the file is costly: the best one counts
+        run = subprocess.run(
+            [sys.executable, "-I", "-c", MEASURED, reader, file],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        told, numbers = run.stdout.rstrip("\n").split("\n")
+        seconds, kilobytes = numbers.split()
+        spent_s = min(spent_s, float(seconds))
+        assert re.search(says, told), told[:300]
+        assert int(kilobytes) < 200 << 10
+        if spent_s < 1.0:
+            break
+    assert spent_s < 1.0
+    assert len(told) < 500
+
+
+def test_two_groups_may_share_a_child_and_the_nearest_variables_win(tmp_path: Path) -> None:
+    text = (
+        "[leaf]\na\nb ansible_user=own\n[left:children]\nleaf\n[right:children]\nleaf\n[top:children]\nleft\nright\n"
+        "[top:vars]\nansible_user=top\nansible_port=2201\n[left:vars]\nansible_user=left\n"
+    )
+    machines = {machine.name: machine for machine in ansible.ansible(text, "top", ()).machines}
+    assert {name: (m.user, m.port) for name, m in machines.items()} == {
+        "a": ("left", 2201),
+        "b": ("own", 2201),
+    }
+    aliased = "all:\n  vars: &v {ansible_user: ml}\n  children:\n    x: {vars: *v, hosts: {a: , b: }}\n"
+    assert [m.user for m in ansible.ansible(aliased, "x", ()).machines] == ["ml", "ml"]

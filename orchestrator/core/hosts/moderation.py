@@ -1,0 +1,43 @@
+"""How often one host may make people read: what it can say again and again has a limit by the minute.
+
+A host chooses the values that it reports, and may change them in each report. Its state follows all of them; only the
+notes are limited, and their length.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.actions import Note
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.replacing import replace
+from orchestrator.core.turn import Turn
+
+NOTES_MAX = 20
+"""How many notes of kinds that may repeat are kept of a host in WINDOW_S."""
+
+WINDOW_S = 60.0
+
+CHARS_MAX = 2000
+"""How long such a note may be."""
+
+
+def moderate(turn: Turn, name: str) -> None:
+    """Leave out the notes of this turn that are beyond the limit of the host, and say so once."""
+    repeated = [action for action in turn.actions if isinstance(action, Note) and action.kind.row.may_repeat]
+    if not repeated:
+        return
+    host = turn.run.host(name)
+    if host.noted_since_at is None or turn.at - host.noted_since_at >= WINDOW_S:
+        host = turn.set_host(host, noted_since_at=turn.at, noted=0)
+    kept = iter([True] * max(0, NOTES_MAX - host.noted))
+    actions, turn.actions = turn.actions, []
+    for action in actions:
+        if not isinstance(action, Note) or not action.kind.row.may_repeat:
+            turn.do(action)
+        elif next(kept, False):
+            turn.do(replace(action, message=action.message[:CHARS_MAX]))
+    if host.noted <= NOTES_MAX < host.noted + len(repeated):
+        turn.note(
+            NoteKind.LIMIT_REACHED,
+            f"{name} reports more changes than people can read: for a minute, further ones are left out here",
+        )
+    turn.set_host(host, noted=min(host.noted + len(repeated), NOTES_MAX + 1))

@@ -141,7 +141,9 @@ FLOODS: dict[str, Flood] = {
     "it says something else each time": lambda at, n: task(at, said=(("said", f"{n} words"),)),
     "other metrics are no numbers": lambda at, n: task(at, progress=Progress(nonfinite={f"m{n}": (n, "nan")})),
     "it has handed over another state": lambda at, n: task(at, progress=Progress(rescued=Rescued(n, 0.1))),
-    "steps forth and back": lambda at, n: task(at, progress=Progress(global_step=n % 7, measured={"steps_per_s": float(n)})),
+    "steps forth and back": lambda at, n: task(
+        at, progress=Progress(global_step=n % 7, measured={"steps_per_s": float(n)})
+    ),
     "an exit with other words": lambda at, n: task(
         at, phase="exited", exit=Exit(cause=Cause.SCRIPT, code=n % 255 + 1, at=at, last_lines=(f"{n}",))
     ),

@@ -107,10 +107,10 @@ def _may_live_elsewhere(run: Run, task: Task, at: Instant) -> bool:
     """
     if run.plan.host(task.host).is_pod or task.heard_at is None:
         return False
-    signs = [task.heard_at]
+    words_at = [task.heard_at]
     if isinstance(run.phase_state, Running) and task.id.type in STRATEGIES[run.plan.strategy].needed:
-        signs.append(run.phase_state.progress_at)
-    return at - max(signs) < run.plan.timing.unreachable_after_s
+        words_at.append(run.phase_state.progress_at)
+    return at - max(words_at) < run.plan.timing.unreachable_after_s
 
 
 def _say_silent(turn: Turn, task: Task, heard_before_at: Instant | None) -> None:

@@ -171,48 +171,69 @@ def command(pid: int) -> str:
         return ""
 
 
+class Mark:
+    """A process that the environment it was started with says to belong to a task."""
+
+    __slots__ = ("generation", "run", "task", "who")
+
+    def __init__(self, who: Identity, run: str, task: str, generation: int) -> None:
+        self.who = who
+        self.run = run
+        self.task = task
+        self.generation = generation
+
+
+def marks(host_dir: str | None = None, *, run: str | None = None) -> list[Mark]:
+    """Return our user's marked processes, without this one; of one run if it is given.
+
+    With `host_dir`, only those that were started from it, since two hosts of a test may share a kernel, or from a
+    directory beside it that no machine has: a version before had it before the host got another name.
+    """
+    wanted = os.fsencode(run) if run is not None else None
+    found = []
+    me, my_uid = os.getpid(), os.getuid()
+    for pid in _pids():
+        environ = _environ(pid, my_uid, having=wanted or b"ORCH_RUN=") if pid != me else {}
+        its_run, generation = environ.get(b"ORCH_RUN", b""), environ.get(b"ORCH_GENERATION", b"")
+        if not its_run or its_run != (wanted or its_run) or not generation.isdigit():
+            continue
+        there = os.fsdecode(environ.get(b"ORCH_HOST_DIR", b""))
+        if host_dir is None or _is_from(there, host_dir):
+            who = identity(pid)
+            if who is not None:
+                task = os.fsdecode(environ.get(b"ORCH_TASK", b""))
+                found.append(Mark(who, os.fsdecode(its_run), task, int(generation)))
+    return found
+
+
 def marked(
     run: str, generations: Container[int], *, host_dir: str | None = None, task: str | None = None
 ) -> list[Identity]:
-    """Return our user's processes whose environment says that they belong to these generations of the run.
+    """Return the processes of these generations of the run, as `marks` finds them; with `task`, only that task's.
 
     The generations are given one by one: a standby has a higher number than the generation that trains.
-
-    With `host_dir`, ORCH_HOST_DIR must match too, since two hosts of a test may share a kernel. With `task`, only
-    that task's processes are returned. This process itself is never among them.
     """
-    wanted = {b"ORCH_RUN": run.encode()}
-    if host_dir is not None:
-        wanted[b"ORCH_HOST_DIR"] = os.fsencode(host_dir)
-    if task is not None:
-        wanted[b"ORCH_TASK"] = task.encode()
-    processes = []
-    me, my_uid = os.getpid(), os.getuid()
-    for pid in _pids():
-        if pid == me:
-            continue
-        environ = _environ(pid, my_uid, having=wanted[b"ORCH_RUN"])
-        if any(environ.get(name) != value for name, value in wanted.items()):
-            continue
-        generation = environ.get(b"ORCH_GENERATION", b"")
-        if generation.isdigit() and int(generation) in generations:
-            who = identity(pid)
-            if who is not None:
-                processes.append(who)
-    return processes
+    return [
+        mark.who
+        for mark in marks(host_dir, run=run)
+        if mark.generation in generations and task in (None, mark.task)
+    ]
 
 
-def marked_runs(host_dir: str) -> list[tuple[Identity, str]]:
-    """Return our user's processes that were started from that host directory, each with the run of its marker."""
-    processes = []
-    me, my_uid, wanted = os.getpid(), os.getuid(), os.fsencode(host_dir)
-    for pid in _pids():
-        environ = _environ(pid, my_uid, having=wanted) if pid != me else {}
-        if environ.get(b"ORCH_HOST_DIR") == wanted and environ.get(b"ORCH_RUN"):
-            who = identity(pid)
-            if who is not None:
-                processes.append((who, os.fsdecode(environ[b"ORCH_RUN"])))
-    return processes
+def _is_from(there: str, host_dir: str) -> bool:
+    if there == host_dir:
+        return True
+    try:
+        return _home(there) == _home(host_dir) and not any(
+            n.startswith("machine.") for n in os.listdir(there)
+        )
+    except OSError:
+        return True  # it was removed
+
+
+def _home(host_dir: str) -> str:
+    above, _ = os.path.split(host_dir)
+    return os.path.dirname(above) if os.path.basename(above) == "hosts" else host_dir
 
 
 def descendants(pid: int) -> list[Identity]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from orchestrator.core.errors import CoordinatorUnreachable
-from orchestrator.head.api.client import Client
+from orchestrator.head.api.client import NOBODY, Client
 from orchestrator.head.node.paths import Paths
 
 ALLOCATION = "ORCH_ALLOCATION"
@@ -68,4 +68,4 @@ class Environment:
 
 def is_not_running(error: CoordinatorUnreachable) -> bool:
     """Return whether there is no coordinator at all, as opposed to one that does not answer."""
-    return isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
+    return isinstance(error.__cause__, NOBODY)

@@ -10,6 +10,7 @@ from orchestrator.both import durable
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
 from orchestrator.core.plan import Plan
+from orchestrator.head.node import holder
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.reach.slurm import commands, job
 from orchestrator.spec.sbatch import Wish, batch_script
@@ -132,7 +133,8 @@ def chosen(environment: Environment, words: list[str]) -> Paths | None:
     """
     known = job.names(environment.paths.state_dir)
     named = [name for name in known for word in words if word == name or word.startswith(f"{name}-20")]
-    if not named and not any(os.path.exists(path) for path in (environment.paths.socket,)):
+    is_here = os.path.exists(environment.paths.socket) or holder.living(environment.paths.state_dir)
+    if not named and not is_here:
         named = [name for name in known if _is_active(job.directory(environment.paths.state_dir, name))]
     if len(set(named)) != 1:
         return None

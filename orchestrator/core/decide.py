@@ -313,8 +313,9 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
         standby.order_failed(turn, waiting, event)
     elif event.order == "start" and event.task is not None:
         task = turn.run.task(event.task)
-        if event.problem.code == GPU_LEASED:
-            # Somebody took it while nothing of the run was there: the host is asked again before it gets a task.
+        if event.problem.code in (GPU_LEASED, "no-code"):
+            # Somebody took it, or removed the code, while nothing of the run was there: the host is prepared again
+            # before it gets a task.
             retry_at = turn.at + lifecycle.PREPARE_RETRY_S
             turn.set_host(
                 turn.run.host(event.host), facts=None, problem=event.problem.message, retry_at=retry_at

@@ -310,6 +310,9 @@ class NoteKind(Enum):
     REPORT_TRIMMED = Row(
         "report-trimmed", "A task's message was too long for a report, and was cut.", by_task=True
     )
+    SUPERSEDED = Row(
+        "superseded", "A task found that a newer generation has begun, and ended itself.", by_task=True
+    )
     SAID = Row(
         "said", "A task sent a message of a kind that this version of orch does not know.", by_task=True
     )

@@ -13,7 +13,7 @@ import threading
 import time
 
 from orchestrator.both.script import FRAMEWORKS, Imports, Script
-from orchestrator.task import collector, options, this_task
+from orchestrator.task import collector, fence, options, this_task
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
@@ -92,6 +92,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         _wait_at_gate(link, orders, progress)
         manners.released()
         begin(stages, progress)
+        fence.begin()
     else:
         from orchestrator.task.keras import hooks
 

@@ -43,9 +43,15 @@ def push_psutil(channel: Channel) -> None:
 class Client:
     """A connection to a new agent."""
 
-    def __init__(self, host_dir: Path, python: str = sys.executable, heartbeat_s: float = 0.1) -> None:
+    def __init__(
+        self,
+        host_dir: Path,
+        python: str = sys.executable,
+        heartbeat_s: float = 0.1,
+        channel: Channel | None = None,
+    ) -> None:
         self.host = HostPlan("gpu-a", transport="local", python=python)
-        channel = LocalTransport().open(self.host, bootstrap.COMMAND)
+        channel = channel or LocalTransport().open(self.host, bootstrap.COMMAND)
         assert isinstance(channel, LocalChannel)
         self.channel = channel
         self.started = bootstrap.start_agent(

@@ -515,3 +515,53 @@ def test_row_62_whose_a_checkpoint_directory_is_until_the_proof_of_its_run(
     agent.ok("sweep", generation_max=1, release=root)
     assert other.ok("runs", records=False, brief=True, dir=root)["checkpoint"] is None
     other.ok("seed", run="t-2", generation=2, claim=theirs, **seed)
+
+
+# ---------------------------------------------------------------- what lives is known
+
+
+def trains(agent: Client) -> int:
+    """Start a task that runs for ever, and return its pid."""
+    agent.start(agent.push(train=FOREVER))
+    agent.until_phase("ready")
+    agent.ok("release", generation=1, task="worker:0", env={}, seed=None)
+    return int(agent.until_phase("running")["pid"])
+
+
+@pytest.mark.fault(109)
+@pytest.mark.parametrize("how", ["removed", "renamed before"])
+def test_a_task_of_which_no_record_is_here_is_told_and_ended_by_its_mark(
+    connect: Connect, host_dir: Path, how: str
+) -> None:
+    first = connect()
+    first.ok("watch", heartbeat_s=0.1)
+    pid = trains(first)
+    first.close()
+    if how == "removed":
+        shutil.rmtree(host_dir)
+    else:  # the version before gave a host that was renamed a directory beside the one that it had
+        (host_dir / "machine.1").unlink()
+        (host_dir / "host").write_text("another-name 0123")
+    second = connect()
+    assert (second.hello["host_dir"] == str(host_dir)) is (how == "removed")
+    second.ok("watch", heartbeat_s=0.1)
+    assert second.until_phase("unknown") == {"task": "worker:0", "generation": 1, "phase": "unknown"}
+    known = {run["run"]: run for run in second.ok("runs", records=False)["runs"]}
+    assert (known[RUN]["alive"], known[RUN]["processes"]) == (True, [pid])
+    assert second.ok("stop", generation=1, task="worker:0", grace_s=0) == {}
+    second.until(lambda tasks: tasks == [])
+    assert process.identity(pid) is None
+    assert second.error("stop", generation=1, task="worker:0", grace_s=0) == "no-task"
+
+
+@pytest.mark.fault(109)
+def test_a_sweep_ends_what_no_record_is_here_of(connect: Connect, host_dir: Path) -> None:
+    first = connect()
+    first.ok("watch", heartbeat_s=0.1)
+    pid = trains(first)
+    first.close()
+    (host_dir / "machine.1").unlink()
+    (host_dir / "host").write_text("another-name 0123")
+    second = connect()
+    assert second.ok("sweep", generation_max=1)["left"] == []
+    assert process.identity(pid) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.actions import StopTask
+from orchestrator.core.actions import PrepareHost, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.ends import Exit
@@ -18,9 +18,11 @@ from orchestrator.core.replacing import replace
 from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.saving import Rescued
 from orchestrator.core.state.host import Host, Link
+from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
+from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 
@@ -76,14 +78,53 @@ def absorb(turn: Turn, event: HostReported) -> None:
     for task in turn.run.tasks_on(host.name):
         if task.id in current and current[task.id].phase == "unknown":
             _is_there_after_all(turn, task)
+            _say_silent(turn, task, host.heard_at)
         elif task.id in current:
             _absorb_task(turn, task, current[task.id])
         elif task.pid is not None and task.phase.may_live:
-            # Lose a task whose host answers and has no record of it: its directory is gone, as with an older pod
-            is_pod = turn.run.plan.host(task.host).is_pod
-            ended = Exit(cause=Cause.REBOOTED if is_pod else Cause.HOST_LOST, at=turn.at)
-            turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
-            turn.note(NoteKind.TASK_LOST, f"{task.host} has no record of {task.id} any more", task.id)
+            is_newer_there = any(report.task == task.id for report in event.tasks)
+            if is_newer_there or not _may_live_elsewhere(turn.run, task, turn.at):
+                _lose_unknown(turn, task)
+            is_lost = turn.run.task(task.id).phase is TaskPhase.LOST
+            if is_lost and not event.tasks and turn.run.phase in _NOBODY_IS_ENDED:
+                # The run's directory is gone, and its code with it
+                turn.set_host(turn.run.host(host.name), facts=None)
+                turn.do(PrepareHost(host=host.name))
+
+
+def _lose_unknown(turn: Turn, task: Task) -> None:
+    """Lose a task of which its host knows neither a record nor a process, as of one in an older pod."""
+    is_pod = turn.run.plan.host(task.host).is_pod
+    ended = Exit(cause=Cause.REBOOTED if is_pod else Cause.HOST_LOST, at=turn.at)
+    turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
+    turn.note(NoteKind.TASK_LOST, f"{task.host} has no record of {task.id} any more", task.id)
+
+
+def _may_live_elsewhere(run: Run, task: Task, at: Instant) -> bool:
+    """Return whether a task may live although its host does not know it.
+
+    Another machine may have its address. The progress of tasks that cannot step without it is its sign of life.
+    """
+    if run.plan.host(task.host).is_pod or task.heard_at is None:
+        return False
+    words_at = [task.heard_at]
+    if isinstance(run.phase_state, Running) and task.id.type in STRATEGIES[run.plan.strategy].needed:
+        words_at.append(run.phase_state.progress_at)
+    return at - max(words_at) < run.plan.timing.unreachable_after_s
+
+
+def _say_silent(turn: Turn, task: Task, heard_before_at: Instant | None) -> None:
+    """Note, once, that a task's host sees its processes, and has heard nothing of them for long."""
+    if task.heard_at is None:
+        return
+    since_at = max(task.heard_at, turn.run.host(task.host).since_at)
+    limit_s = turn.run.plan.timing.unreachable_after_s
+    if (heard_before_at or since_at) - since_at <= limit_s < turn.at - since_at:
+        sentence = (
+            f"{task.id} on {task.host} lives and tells nothing: its shim does not answer, or its directory there was "
+            "removed; it is not restarted for that"
+        )
+        turn.note(NoteKind.WARNING, sentence, task.id)
 
 
 def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:

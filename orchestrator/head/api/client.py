@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode
 from orchestrator.core import errors
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 from orchestrator.core.words import duration
+from orchestrator.head.node import holder
 
 STATE_DIR_HEADER = "Orch-State-Dir"
 """The state directory that the client expects, percent-encoded. A coordinator with another one refuses."""
@@ -29,6 +30,17 @@ CHECK_AFTER_S = 3.0
 
 PROBE_S = 1.0
 """How long that check may take. On a busy machine the API answers it within a fraction of this time."""
+
+NOBODY = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
+"""Where nobody listens behind a socket's path."""
+
+SOCKET_AGAIN_S = 6.0
+"""How long a client waits for the socket of a coordinator that lives. It notices within 2 s that it is gone."""
+
+START_S = 30.0
+"""How long a coordinator may take from the lock to its socket: it reads its journal."""
+
+_POLL_EVERY_S = 0.1
 
 NOT_RUNNING_HINT = "start it with `orch coordinator start`; `orch up FILE` also does"
 
@@ -56,7 +68,8 @@ class Client:
 
     def _connection(self, patience_s: float) -> http.client.HTTPConnection:
         """Return a connection for one request."""
-        return _UnixConnection(self.socket_path, patience_s)
+        known = holder.living(self.state_dir) if self.state_dir is not None else None
+        return _UnixConnection(known.socket if known is not None else self.socket_path, patience_s)
 
     def _await_answer(self, connection: http.client.HTTPConnection, patience_s: float) -> None:
         """Wait until the answer begins. TimeoutError after `patience_s`, or once the coordinator answers nobody.
@@ -114,6 +127,28 @@ class Client:
         )
 
     def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float | None) -> dict[str, Any]:
+        """Ask the coordinator. One whose socket is not there starts, ends, or makes it again: that is waited for."""
+        began_at = time.monotonic()
+        while True:
+            try:
+                return self._ask_once(method, target, body, timeout_s)
+            except CoordinatorUnreachable as e:
+                known = holder.living(self.state_dir) if self.state_dir is not None else None
+                if known is None or not isinstance(e.__cause__, NOBODY):
+                    raise
+                is_young = time.time() - known.since < START_S
+                if time.monotonic() - began_at >= (START_S if is_young else SOCKET_AGAIN_S):
+                    raise CoordinatorUnreachable(
+                        f"the coordinator (pid {known.pid}) of {self.state_dir} runs, and nobody answers behind "
+                        f"{known.socket}{self._last_written()}",
+                        hint=f"its log is coordinator.log in that directory; `kill {known.pid}` ends it, and touches "
+                        "no task",
+                    ) from None
+            time.sleep(_POLL_EVERY_S)
+
+    def _ask_once(
+        self, method: str, target: str, body: bytes | None, timeout_s: float | None
+    ) -> dict[str, Any]:
         patience_s = self.timeout_s if timeout_s is None else timeout_s
         connection, began = self._connection(patience_s), time.monotonic()
         headers = {"Content-Type": "application/json"} if body is not None else {}
@@ -128,7 +163,7 @@ class Client:
             status, content = response.status, response.read()
         except TimeoutError as e:
             raise self._silent(connection, time.monotonic() - began) from e
-        except (FileNotFoundError, ConnectionRefusedError) as e:
+        except NOBODY as e:
             raise CoordinatorUnreachable(
                 f"no coordinator is running behind {self.socket_path}", hint=NOT_RUNNING_HINT
             ) from e

@@ -19,10 +19,14 @@ import uvicorn
 from starlette.concurrency import run_in_threadpool
 
 from orchestrator.both import private_socket
-from orchestrator.core.errors import Refused
+from orchestrator.core.errors import OrchestratorError, Refused
 from orchestrator.head.api.routes import application
+from orchestrator.head.node import holder
+from orchestrator.head.node.paths import Paths
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.head.coordinator.coordinator import Coordinator
 
 log = logging.getLogger(__name__)
@@ -58,17 +62,42 @@ def listen(path: str) -> PrivateSocket:
     return listener
 
 
+SOCKET_SEEN_EVERY_S = 2.0
+"""How often the coordinator looks whether the path of its socket is there."""
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Return which file is at the path; None if there is none."""
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
+
+
 class _Uvicorn(uvicorn.Server):
     """Waits for `end`. Uvicorn's own loop wakes ten times a second: a third of the CPU time of an idle coordinator."""
 
     _loop: asyncio.AbstractEventLoop | None = None
+    listen_again: Callable[[], PrivateSocket | None] = staticmethod(lambda: None)
 
     async def main_loop(self) -> None:
         self._end_asked = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         await run_in_threadpool(bool)  # starts the thread pool, for which the first request would wait
-        if not self.should_exit:
-            await self._end_asked.wait()
+        while not self.should_exit:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._end_asked.wait(), SOCKET_SEEN_EVERY_S)
+            again = None if self.should_exit else self.listen_again()
+            if again is not None:
+                self.servers.append(await self._loop.create_server(self._protocol, sock=again))
+
+    def _protocol(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     def end(self) -> None:
         """Answer the requests under way, and end. Any thread may call it."""
@@ -89,7 +118,7 @@ class Server:
         """Why the thread has ended by itself."""
         self._coordinator = coordinator
         self._stopping = False
-        self._path = coordinator.paths.socket
+        self._paths = coordinator.paths
         config = uvicorn.Config(
             application(coordinator),
             log_level="warning",
@@ -101,7 +130,9 @@ class Server:
             timeout_graceful_shutdown=1,
         )
         self._server = _Uvicorn(config)
-        self._listener = listen(self._path)
+        self._server.listen_again = self._listen_again
+        self._listener = listen(self._paths.socket)
+        self._seen = _file_at(self._paths.socket)
         self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
 
     def start(self) -> None:
@@ -115,8 +146,33 @@ class Server:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
         self._listener.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        if _file_at(self._paths.socket) == self._seen:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._paths.socket)
+
+    def _listen_again(self) -> PrivateSocket | None:
+        """Return a new socket where the path of the present one was removed, as by a logout; None if it is there.
+
+        Where its directory cannot be made again, the new one is in the state directory. The lock's file tells clients.
+        """
+        paths = self._paths
+        if _file_at(paths.socket) == self._seen:
+            return None
+        listener = None
+        for path in (paths.socket, os.path.join(paths.state_dir, os.path.basename(paths.socket))):
+            try:
+                paths.ensure()
+                listener = listen(path)
+            except (OSError, OrchestratorError) as e:
+                log.warning("the socket %s is gone, and %s cannot be made: %s", paths.socket, path, e)
+                paths = Paths(paths.state_dir, paths.state_dir)
+                continue
+            self._paths.socket, self._seen = path, _file_at(path)
+            log.warning("the socket was gone; it is %s now", path)
+            with contextlib.suppress(OSError):
+                holder.write(self._paths)
+            break
+        return listener
 
     def _serve(self) -> None:
         error: BaseException | None = None

@@ -17,6 +17,7 @@ from typing import TextIO
 from orchestrator.core.errors import CoordinatorUnreachable, Refused, WaitTimedOut
 from orchestrator.core.words import duration
 from orchestrator.head.api.client import Client
+from orchestrator.head.node import holder
 from orchestrator.head.node.paths import Paths
 
 PATIENCE_S = 600.0
@@ -32,16 +33,14 @@ def take_lock(paths: Paths, *, pause: Callable[[float], None] = time.sleep) -> T
     """Take the lock, which is held while the returned file is open. Raises Refused if another process has it."""
     file = open(os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8")  # noqa: SIM115
     if not any(_locked(file, pause) for _ in range(_LOCK_TRIES)):
-        pid = file.read().strip() or "unknown"
         file.close()
+        pid = holder.pid_in(paths.state_dir) or "unknown"
         raise Refused(
             f"a coordinator has this journal already: pid {pid}, {paths.state_dir}",
             hint="`orch coordinator status` shows it, `orch coordinator stop` ends it (tasks go on)",
         )
-    with contextlib.suppress(OSError):  # the pid is only for people, and a full disk is reported elsewhere
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+    with contextlib.suppress(OSError):  # a full disk is reported elsewhere
+        holder.write(paths)
     return file
 
 
@@ -60,14 +59,14 @@ def take_over(
     """
     # A lost answer does not matter: if the old coordinator got the request, it releases the lock.
     with contextlib.suppress(CoordinatorUnreachable):
-        if _assignee(paths) in (pid, None):
-            Client(paths.socket).post("/v1/stop")
+        if holder.pid_in(paths.state_dir) in (pid, None):
+            Client(paths.socket, state_dir=paths.state_dir).post("/v1/stop")
     deadline = now() + PATIENCE_S
     while True:
         try:
             return take_lock(paths, pause=pause)
         except Refused:
-            if _assignee(paths) not in (pid, None):
+            if holder.pid_in(paths.state_dir) not in (pid, None):
                 raise
             if now() >= deadline:
                 raise WaitTimedOut(
@@ -84,12 +83,3 @@ def _locked(file: TextIO, pause: Callable[[float], None]) -> bool:
         pause(_POLL_EVERY_S)
         return False
     return True
-
-
-def _assignee(paths: Paths) -> int | None:
-    """Return the pid in the lock's file; None if unknown."""
-    try:
-        with open(paths.lock, encoding="utf-8") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None

@@ -55,35 +55,127 @@ COMMAND = (
 """For any login shell (sh, bash, zsh, fish, csh): one line, no quote within the single quotes, no backslash."""
 
 _FIRST = r"""
-import json, os, sys
+import fcntl, json, os, sys, time
 q = json.loads(f.readline().decode("ascii"))
 def say(m):
     b = ("\n" + q["nonce"][::-1] + " " + json.dumps(m) + "\n").encode("ascii")
     while b:
         b = b[os.write(1, b):]
 def place():
-    d = q["host_dir"] or os.environ.get("ORCH_HOST_DIR") or os.path.expanduser("~/.local/state/orch-host")
-    d = own(d)
-    n = os.uname().nodename
+    b = own(q["host_dir"] or os.environ.get("ORCH_HOST_DIR") or os.path.expanduser("~/.local/state/orch-host"))
+    me = machine()
+    for _ in range(9):
+        near, others = [b, os.path.join(b, "hosts", me["name"])], os.path.join(b, "hosts")
+        for d in near + [os.path.join(others, n) for n in sorted(names(others))]:
+            n, o = owner(d, b)
+            if o.get("boot") == me["boot"] and hold(d, n):
+                return own(d)
+        mine = [os.path.join(others, n) for n in sorted(names(others)) if n.startswith(me["name"] + "-")]
+        far = [b] * (not names(others)) + [near[1] + "-" + os.urandom(4).hex()]
+        for d in near + mine + far:
+            n, o = owner(d, b)
+            k = (o.get("name"), o.get("machine"))
+            fits = k[0] in (None, me["name"]) and k[1] in (None, me["machine"])
+            if (fits or (d in far and k[1] == me["machine"] != "")) and not lives(d, n, o, me):
+                if take(own(d), n, me):
+                    return d
+    raise OSError(16, "other machines take it again and again", b)
+def machine():
+    k = read("/proc/sys/kernel/random/boot_id")
     try:
-        with open("/etc/machine-id") as i:
-            k = n + " " + i.read().strip()
+        p = os.readlink("/proc/self/ns/pid")
     except OSError:
-        k = n
-    return d if claim(os.path.join(d, "host"), k) == k else own(os.path.join(d, "hosts", n))
-def claim(p, k):
-    if not os.path.exists(p):
-        t = "%s.%s.%d" % (p, os.uname().nodename, os.getpid())
-        with open(t, "w") as o:
-            o.write(k)
+        p = ""
+    boot = (os.environ.get("ORCH_BOOT_ID") or k) + " " + p
+    return {"boot": boot, "kernel": k, "name": os.uname().nodename, "machine": read("/etc/machine-id")}
+def read(p):
+    try:
+        with open(p) as i:
+            return i.read().strip()
+    except (OSError, ValueError):
+        return ""
+def names(d):
+    try:
+        return os.listdir(d)
+    except OSError:
+        return []
+def owner(d, b):
+    n = max([0] + [int(f[8:]) for f in names(d) if f.startswith("machine.") and f[8:].isdigit()])
+    if n == 0:
+        k = read(os.path.join(d, "host")).split(" ")
+        if d != b:
+            return 0, {"name": os.path.basename(d)} if os.path.isdir(d) else {}
+        return 0, {"name": k[0], "machine": "".join(k[1:])} if k[0] else {}
+    try:
+        return n, dict(json.loads(read(sign(d, n))))
+    except (TypeError, ValueError):
+        return n, {}
+def sign(d, n):
+    return os.path.join(d, "machine.%d" % n)
+def seen(p):
+    with open(p) as i:
+        return os.fstat(i.fileno()).st_mtime
+def lives(d, n, o, me):
+    p = sign(d, n)
+    try:
+        if o.get("kernel") == me["kernel"]:
+            with open(p) as i:
+                for _ in range(5):
+                    try:
+                        fcntl.flock(i, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        return False
+                    except BlockingIOError:
+                        time.sleep(0.05)
+            return True
+    except OSError:
+        pass
+    try:
+        t, at = "%s.%d.now" % (p, os.getpid()), seen(p)
         try:
-            os.link(t, p)
-        except FileExistsError:
-            pass
-        finally:
+            open(t, "w").close()
+            now = seen(t)
             os.unlink(t)
-    with open(p) as o:
-        return o.read()
+        except OSError:
+            now = time.time()
+        if now - at > 30:
+            return False
+        end = time.monotonic() + 11
+        while time.monotonic() < end:
+            time.sleep(0.5)
+            if seen(p) != at:
+                return True
+    except OSError:
+        pass
+    return False
+def take(d, n, me):
+    p = sign(d, n + 1)
+    t = "%s.%s.%d" % (os.path.join(d, "taking"), me["name"], os.getpid())
+    try:
+        try:
+            with open(t, "w") as o:
+                json.dump(me, o)
+            os.link(t, p)
+        finally:
+            if os.path.exists(t):
+                os.unlink(t)
+    except FileExistsError:
+        return False
+    except OSError:
+        if not os.path.isdir(os.path.join(d, "runs")):
+            raise
+        return True
+    held = hold(d, n + 1)
+    if held and n:
+        os.unlink(sign(d, n))
+    return held
+def hold(d, n):
+    global held
+    try:
+        held = open(sign(d, n))
+        fcntl.flock(held, fcntl.LOCK_SH)
+    except OSError:
+        pass
+    return os.path.exists(sign(d, n))
 def own(d):
     os.makedirs(os.path.join(d, "bundle"), 0o700, exist_ok=True)
     d = os.path.realpath(d)
@@ -126,16 +218,23 @@ else:
         main, p = start(d)
         say({"ok": True})
     except OSError as e:
+        held = None
         say({"error": "os", "errno": e.errno, "why": e.strerror or str(e), "path": str(e.filename or "")})
     except Exception as e:
+        held = None
         say({"error": "internal", "why": "%s: %s" % (type(e).__name__, e)})
 if main:
     main(d, p, q)
 """
 """Any Python since 2.7 can parse this, so that one that is too old can report that. `f` is its stdin.
 
-A home directory may be shared by all hosts (NFS). The first host uses the directory itself, and writes its name
-into `host`. Each other host has its own below `hosts/`: it would mistake the shims of another for its own.
+A home directory may be shared by many machines (NFS), and each needs a directory of its own: it would mistake the
+shims of another for its own. `machine.<n>` in a directory says whose it is. A machine is a boot and a name space of
+processes, so a new name changes nothing while it runs. After a reboot it finds its directory by its name and machine-id
+again, or in a home of its own by machine-id alone. Copies of one image have both in common, so a directory is taken
+over only from a machine that is silent: agents and shims touch the file every 5 seconds (`host/system/presence.py`),
+and under one kernel they hold its lock. The next number is made by a link, which only one machine can make. Rejected:
+locks alone, which not every file system has between machines; and the name as the key, since hosts are renamed.
 """
 
 SHELL_HANGS = "its login shell did not get to our command in time"

@@ -20,6 +20,7 @@ from orchestrator.host.agent.jobs import Result, answer_of
 from orchestrator.host.agent.parts import Parts
 from orchestrator.host.agent.reply import Reply
 from orchestrator.host.agent.setup import Setup
+from orchestrator.host.shim import sweep as shim_sweep
 from orchestrator.host.system import codestore, files, hostlog
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
 
@@ -297,7 +298,10 @@ class Orders:
             link = self._tasks.link(order["run"], order["task"], order["generation"])
             self._tasks.forward(link, order)
         except HostFault as e:
-            if e.code != "gone":
+            stray = self._tasks.strays(order["run"]).get((order["task"], order["generation"]))
+            if stray is not None:
+                shim_sweep.kill(stray)  # nobody is left who could give it its grace
+            elif e.code != "gone":
                 raise  # `no-task`: its start never came, which the coordinator must know
             return {}  # what has ended need not be stopped
         return None

@@ -22,6 +22,7 @@ from orchestrator.host.agent.reply import Reply, too_large
 from orchestrator.host.agent.streams import QUEUE_BYTES_MAX, READ, Loop, Output
 from orchestrator.host.agent.tasks import Tasks
 from orchestrator.host.system import leaving, unkillable
+from orchestrator.host.system.presence import EVERY_S, Presence
 from orchestrator.protocol.channel import Decoder, FrameError, encode
 from orchestrator.protocol.limits import PSUTIL_AFTER_S
 
@@ -51,6 +52,7 @@ class Agent:
         self._jobs = Jobs(self._loop)
         self._output = Output(self._loop, _STDOUT)
         self._host = Host(host_dir, bundle, request)
+        self._presence = Presence(host_dir)
         self._tasks = Tasks(self._loop, self._jobs, host_dir, self._mark, self._forward)
         self._directories = Directories(self._loop, self._jobs, host_dir)
         leases = Leases(self._loop, host_dir, self._tasks.lives)
@@ -72,6 +74,7 @@ class Agent:
         hello = self._host.hello()
         self._output.send({"hello": hello})
         self._heartbeat(self._rhythm)
+        self._show_presence()
         # It comes after the hello, since it would keep the head waiting for it.
         self._loop.after(0.0, self._host.listen_to_gpus)
         if not hello["psutil_wanted"]:  # else it is loaded after it was pushed
@@ -88,6 +91,16 @@ class Agent:
 
     def _end(self) -> None:
         self._ended = True
+
+    def _show_presence(self) -> None:
+        """End where another machine has taken the directory: the head connects again, and finds the one for here."""
+        if self._presence.show():
+            self._loop.after(EVERY_S, self._show_presence)
+        else:
+            _complain(
+                Exception("this machine was silent for long, and another one has taken its orch directory")
+            )
+            self._ended = True
 
     def _heartbeat(self, rhythm: int) -> None:
         if rhythm != self._rhythm:

@@ -225,8 +225,8 @@ def _report(directory: str) -> Task | None:
 def _marked(host_dir: str) -> dict[str, list[int]]:
     """Return the processes of ours on this host by the run that they are marked with."""
     pids: dict[str, list[int]] = {}
-    for who, run in process.marked_runs(host_dir):
-        pids.setdefault(run, []).append(who.pid)
+    for mark in process.marks(host_dir):
+        pids.setdefault(mark.run, []).append(mark.who.pid)
     return pids
 
 

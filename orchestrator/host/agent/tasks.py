@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from orchestrator.both import hostdir
+from orchestrator.both import hostdir, process
 from orchestrator.both.hostdir import HostFault
 from orchestrator.host.agent import state as agent_state
 from orchestrator.host.agent.jobs import Jobs, Result, answer_of
@@ -91,6 +91,8 @@ class Tasks:
         self._send = send
         self._links: dict[Key, Link] = {}
         self._starting: set[str] = set()
+        self._strays: dict[str, list[process.Mark]] = {}
+        """Processes of watched runs of which nothing is recorded here, by run."""
         self._mark = Watched(host_dir)
         self.watched: dict[str, float] = {}
         """The heartbeat of each watched run in seconds, by run id."""
@@ -103,6 +105,9 @@ class Tasks:
         if claim is not None:
             self._claims[run] = claim
         self.scan()
+        # What lives is known, also if its directory was removed. Whatever this agent starts is recorded.
+        if all(key[0] != run for key in self._links):
+            self._strays[run] = process.marks(self._host_dir, run=run)
         for key, link in self._links.items():
             if key[0] == run:
                 self._send_order(link, {"order": "watch", "heartbeat_s": heartbeat_s})
@@ -111,6 +116,7 @@ class Tasks:
         """Leave the run out of the reports from now on."""
         self.watched.pop(run, None)
         self._claims.pop(run, None)
+        self._strays.pop(run, None)
         self._mark.release(run)
         for key in [key for key in self._links if key[0] == run]:
             self._drop(self._links.pop(key))
@@ -139,6 +145,14 @@ class Tasks:
             key[0] == run and (link.socket is not None or link.directory in self._starting)
             for key, link in self._links.items()
         )
+
+    def strays(self, run: str) -> dict[tuple[str, int], list[process.Identity]]:
+        """Return the living processes of tasks of which nothing is recorded here, by task and generation."""
+        found: dict[tuple[str, int], list[process.Identity]] = {}
+        for mark in self._strays.get(run, ()):
+            if (run, mark.task, mark.generation) not in self._links and process.alive(mark.who):
+                found.setdefault((mark.task, mark.generation), []).append(mark.who)
+        return found
 
     def link(self, run: str, task: str, generation: int) -> Link:
         """Return the link to that generation. Raises HostFault `no-task` where it was never started here."""
@@ -182,7 +196,7 @@ class Tasks:
         return [
             agent_state.as_of(links[key].task or agent_state.unknown(*key), now - links[key].received_at)
             for key in keys
-        ]
+        ] + [agent_state.unknown(*key) for key in sorted(self.strays(run))]
 
     def _settle(self, link: Link) -> None:
         """Connect to the shim, or find out how it ended."""

@@ -34,6 +34,7 @@ from orchestrator.host.shim.state import (
 from orchestrator.host.shim.task import TaskProcess
 from orchestrator.host.system import gpu_lease
 from orchestrator.host.system.hostlog import LogWriter
+from orchestrator.host.system.presence import Presence
 from orchestrator.protocol.limits import STACKS_CHARS_MAX
 
 TYPE_CHECKING = False
@@ -77,6 +78,7 @@ class Shim:
         self._agents = Agents(self._selector, self._handle)
         self._runtime: RuntimeLink | None = None
         self._process = TaskProcess(start)
+        self._presence = Presence(str(start["host_dir"]))
         self._peers = Peers()
         self._peers_at: float | None = None
         """When the connections to its peers are checked; None before its release, and once it has made a step."""
@@ -89,6 +91,7 @@ class Shim:
 
     def open(self) -> None:
         """Do everything that may fail before the agent gets its answer. Raises OSError if something fails."""
+        self._presence.hold()
         self._write_identity()
         record.keep_room(self._directory)
         if self._start.get("scratch"):
@@ -138,6 +141,7 @@ class Shim:
         if at >= self._sample_at:
             self._sample_at = at + SAMPLE_S
             self._process.sample(at)
+            self._presence.show()
             if self._progress.has_stepped:
                 self._peers_at, self._peers = None, Peers()
             elif self._peers_at is not None and at >= self._peers_at and self._process.pid is not None:

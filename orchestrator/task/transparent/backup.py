@@ -11,6 +11,7 @@ import os
 import shutil
 import zlib
 
+from orchestrator.task import fence
 from orchestrator.task.keras.optimizers import optimizers_of
 
 TYPE_CHECKING = False
@@ -106,6 +107,7 @@ def collect(groups: dict[str, list[Any]], steps: int) -> dict[str, Any]:
 
 def write(directory: str, values: dict[str, Any], position: Position) -> None:
     """Replace the backup in `directory`. Raises OSError if the disk refuses."""
+    fence.check()
     import h5py
     import numpy as np
 

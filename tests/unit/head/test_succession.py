@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.core.errors import Refused, WaitTimedOut
 from orchestrator.head.coordinator.succession import PATIENCE_S, take_lock, take_over
+from orchestrator.head.node import holder
 from orchestrator.head.node.paths import Paths
 from tests.contract.fake_api import FakeApi
 
@@ -53,7 +54,7 @@ def test_the_old_one_is_asked_to_end_once_and_followed_when_it_has_let_go(paths:
         taken = take_over(paths, OLD, now=wait.now, pause=wait.pause)
         assert api.posted == [("/v1/stop", {})]
         api.join_close()
-    assert Path(paths.lock).read_text() == f"{OLD}\n"
+    assert holder.pid_in(paths.state_dir) == OLD
     with pytest.raises(Refused, match=f"pid {OLD}"):
         take_lock(paths, pause=lambda _: None)
     taken.close()
@@ -69,7 +70,7 @@ def test_one_that_has_closed_its_socket_already_is_waited_for(paths: Paths) -> N
     wait = Wait(old.close)
     take_over(paths, 4, now=wait.now, pause=wait.pause).close()
     assert wait.clock > 0
-    assert Path(paths.lock).read_text() == f"{os.getpid()}\n"
+    assert holder.pid_in(paths.state_dir) == os.getpid()
 
 
 def test_another_that_came_first_is_left_alone(paths: Paths) -> None:

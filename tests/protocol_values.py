@@ -121,10 +121,45 @@ def _not_of(base: Any, bounds: dict[type, Any]) -> Iterator[Any]:
     """Values of other types, and of this one beyond its bounds."""
     origin = get_origin(base)
     if base is RelativePath:
-        yield from (5, None, ["text"], "x/" * 2048 + "x", "x" * 256, "a\x1b[31m", "a\u202eb", "a/\ud800", "a\0")
-        yield from ("", "/", "/etc/passwd", ".", "..", "../x", "a/../x", "a/..", "a//x", "a/", "./a", "a/./x", "//a")
+        yield from (
+            5,
+            None,
+            ["text"],
+            "x/" * 2048 + "x",
+            "x" * 256,
+            "a\x1b[31m",
+            "a\u202eb",
+            "a/\ud800",
+            "a\0",
+        )
+        yield from (
+            "",
+            "/",
+            "/etc/passwd",
+            ".",
+            "..",
+            "../x",
+            "a/../x",
+            "a/..",
+            "a//x",
+            "a/",
+            "./a",
+            "a/./x",
+            "//a",
+        )
     elif base is str and Inside in bounds:
-        yield from ("", "gen-000001", "/", "/cc", "/c/..", "/c/../x", "/c/a/../../x", "/c//x", "/c/./x", "/etc/passwd")
+        yield from (
+            "",
+            "gen-000001",
+            "/",
+            "/cc",
+            "/c/..",
+            "/c/../x",
+            "/c/a/../../x",
+            "/c//x",
+            "/c/./x",
+            "/etc/passwd",
+        )
         yield from ("/c/\0", "/x/c", "../c", "~/c")
         if bounds[Inside].what == "generation":
             yield from ("/c", "/c/gen-000002", "/c/gen-0000011", "/c/gen-000001/../gen-000002")

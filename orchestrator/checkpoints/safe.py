@@ -215,7 +215,9 @@ def _files(directory: str) -> list[FileEntry]:
                 hashers.submit(_sum, path, offset, min(CHUNK_BYTES, about.st_size - offset), rooms)
                 for offset in range(0, about.st_size, CHUNK_BYTES)
             ]
-            entries.append((RelativePath(os.path.relpath(path, directory)), about.st_size, about.st_mtime_ns, sums))
+            entries.append(
+                (RelativePath(os.path.relpath(path, directory)), about.st_size, about.st_mtime_ns, sums)
+            )
         return sorted(
             (name, size, at, [summed.result() for summed in sums]) for name, size, at, sums in entries
         )

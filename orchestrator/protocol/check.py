@@ -79,7 +79,9 @@ class Asked(NamedTuple):
     def of(cls, fields: Mapping[str, Any]) -> Asked:
         """Return the directories of an order with these fields."""
         directory, generation = fields.get("dir") or "", fields.get("generation")
-        whole = f"{directory.rstrip('/')}/gen-{generation:06d}" if directory and generation is not None else ""
+        whole = (
+            f"{directory.rstrip('/')}/gen-{generation:06d}" if directory and generation is not None else ""
+        )
         return cls(directory, whole)
 
 

@@ -15,7 +15,7 @@ class RelativePath(str):
     __slots__ = ()
 
     def __new__(cls, text: object) -> RelativePath:
-        """Raises ValueError, of which str() says what is wrong with it."""
+        """Check a text. Raises ValueError, of which str() says what is wrong with it."""
         why = _why_not(text)
         if why is not None:
             raise ValueError(f"{repr(text)[:80]} is no path below a directory: {why}")

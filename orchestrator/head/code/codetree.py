@@ -269,5 +269,3 @@ def _file(entry: _Entry) -> CodeFile:
         known = _hashes[entry.absolute] = (stamp, digest.hexdigest())
     mode = 0o755 if status.st_mode & 0o100 else 0o644
     return CodeFile(RelativePath(entry.path), known[1], mode, status.st_size)
-
-

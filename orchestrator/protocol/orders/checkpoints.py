@@ -126,7 +126,8 @@ class Manifest(TypedDict):
 
     digest: Digest
     files: Annotated[
-        list[tuple[RelativePath, Count, SavedStep, Annotated[list[Digest], Length(FILES_MAX)]]], Length(FILES_MAX)
+        list[tuple[RelativePath, Count, SavedStep, Annotated[list[Digest], Length(FILES_MAX)]]],
+        Length(FILES_MAX),
     ]
     """For each file: name, size in bytes, modification time in ns, and the SHA-256 of each chunk."""
     piece_bytes: Count

@@ -150,7 +150,11 @@ ORDERS: list[Order[Any]] = [
         {
             "order": row.name,
             **({"bytes_max": 100} if row.name in ("log", "chunk", "file") else {}),
-            **{name: value for name, value in (("dir", "/c"), ("generation", 1)) if name in fields(row.request)},
+            **{
+                name: value
+                for name, value in (("dir", "/c"), ("generation", 1))
+                if name in fields(row.request)
+            },
         },
     )
     for row in TABLE

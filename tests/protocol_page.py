@@ -20,9 +20,10 @@ from typing import (
 )
 
 from orchestrator.protocol import hello, replies, reports, runtime_lines
-from orchestrator.protocol.bounds import Form, Json, Length, Range, Raw
+from orchestrator.protocol.bounds import Form, Inside, Json, Length, Range, Raw
 from orchestrator.protocol.channel import BLOB_BYTES_MAX, JSON_BYTES_MAX
 from orchestrator.protocol.limits import COUNT_MAX
+from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.table import TABLE, Fence, Verb
 
 PAGE = Path(__file__).parents[1] / "docs/protocol.md"
@@ -52,6 +53,10 @@ control characters and changes of the writing direction are written out: ESC bec
 **Frames that are too long** are shortened by their sender, to the lengths below. If a report is still longer than a
 frame, the metrics, sentences and last lines of its tasks are cut further, and each such task says so
 (`report-trimmed`). Tasks are never left out, since the core would take them for lost.
+
+**Paths**: a *path* is relative. No part of it is empty, `.` or `..`, and it has no NUL. So what
+is matched against a pattern is what is opened. A *path in `dir`* lies in the directory that the order named as
+`dir`: a host may speak of no other. Any other path ends the connection, like every invalid frame.
 
 In the tables, a field with `?` may be missing.
 """
@@ -221,6 +226,10 @@ def _words(hint: Any) -> str:
         return f"object{most} by {_words(arguments[0])}: {_words(arguments[1])}"
     if origin is tuple:
         return f"list of {'; '.join(map(_words, arguments))}"
+    if hint is RelativePath:
+        return "path"
+    if Inside in bounds:
+        return "path in `dir`" + (", that generation's" if bounds[Inside].what == "generation" else "")
     if hint is str:
         return bounds[Form].words if Form in bounds else f"text{most}"
     if hint is bool:

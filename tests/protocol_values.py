@@ -17,28 +17,38 @@ from typing import (
     is_typeddict,
 )
 
-from orchestrator.protocol.bounds import Exact, Form, Json, Length, Range, Raw
+from orchestrator.protocol.bounds import Exact, Form, Inside, Json, Length, Range, Raw
+from orchestrator.protocol.check import Asked
+from orchestrator.protocol.paths import RelativePath
 
 OF_FORM = {"a run id": "t-20260101-000000", "a task, such as worker:3": "worker:0", "a SHA-256": "0" * 64}
 OF_FORM |= {"a version": "3.11.2", "a processor": "x86_64", "a C library": "glibc-2.36"}
 
 
-def valid(type_: Any) -> Any:
+ASKED = Asked("/c", "/c/gen-000001")
+"""What the orders have named that `valid` answers."""
+
+
+def valid(type_: Any, asked: Asked = ASKED) -> Any:
     """Return a value that fits, with everything that may be left out, and one entry in whatever holds others."""
     base, bounds = _opened(type_)
     if is_typeddict(base):
-        return {name: valid(hint) for name, hint in fields(base).items()}
+        return {name: valid(hint, asked) for name, hint in fields(base).items()}
     if Json in bounds or Raw in bounds:
         return {"any": ["thing"]}
     origin, arguments = get_origin(base), get_args(base)
     if origin is Literal:
         return arguments[0]
     if origin is list:
-        return [valid(arguments[0])]
+        return [valid(arguments[0], asked)]
     if origin is dict:
-        return {valid(arguments[0]): valid(arguments[1])}
+        return {valid(arguments[0], asked): valid(arguments[1], asked)}
     if origin is tuple:
-        return [valid(argument) for argument in arguments]
+        return [valid(argument, asked) for argument in arguments]
+    if base is RelativePath:
+        return "a directory/file"
+    if base is str and Inside in bounds:
+        return getattr(asked, bounds[Inside].what)
     if base is str:
         return OF_FORM[bounds[Form].words] if Form in bounds else "text"
     if base is bool:
@@ -110,7 +120,50 @@ def _opened(type_: Any) -> tuple[Any, dict[type, Any]]:
 def _not_of(base: Any, bounds: dict[type, Any]) -> Iterator[Any]:
     """Values of other types, and of this one beyond its bounds."""
     origin = get_origin(base)
-    if base is str:
+    if base is RelativePath:
+        yield from (
+            5,
+            None,
+            ["text"],
+            "x/" * 2048 + "x",
+            "x" * 256,
+            "a\x1b[31m",
+            "a\u202eb",
+            "a/\ud800",
+            "a\0",
+        )
+        yield from (
+            "",
+            "/",
+            "/etc/passwd",
+            ".",
+            "..",
+            "../x",
+            "a/../x",
+            "a/..",
+            "a//x",
+            "a/",
+            "./a",
+            "a/./x",
+            "//a",
+        )
+    elif base is str and Inside in bounds:
+        yield from (
+            "",
+            "gen-000001",
+            "/",
+            "/cc",
+            "/c/..",
+            "/c/../x",
+            "/c/a/../../x",
+            "/c//x",
+            "/c/./x",
+            "/etc/passwd",
+        )
+        yield from ("/c/\0", "/x/c", "../c", "~/c")
+        if bounds[Inside].what == "generation":
+            yield from ("/c", "/c/gen-000002", "/c/gen-0000011", "/c/gen-000001/../gen-000002")
+    elif base is str:
         yield from (5, True, ["text"], {"text": 1})
         yield "x" * ((bounds[Length].max if Length in bounds else 1 << 20) + 1)
         if Form in bounds:

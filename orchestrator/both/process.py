@@ -11,7 +11,7 @@ import signal as _signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Mapping
     from typing import Any
 
 BOOT_VARIABLE = "ORCH_BOOT_ID"
@@ -19,6 +19,24 @@ BOOT_VARIABLE = "ORCH_BOOT_ID"
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+
+
+def environ_without_here(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for a Python that is started where a person works: code that lies there is not imported.
+
+    `-P` leaves out the current directory, but not a PYTHONPATH that names it: `export PYTHONPATH=$PYTHONPATH:/opt`
+    begins with an empty entry, which means the same.
+    """
+    kept = dict(environ)
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed, and so holds no code
+        here = ""
+    if "PYTHONPATH" in kept:
+        places = kept["PYTHONPATH"].split(os.pathsep)
+        elsewhere = [place for place in places if os.path.isabs(place) and os.path.realpath(place) != here]
+        kept["PYTHONPATH"] = os.pathsep.join(elsewhere)
+    return kept
 
 
 class Identity:

@@ -17,6 +17,7 @@ from orchestrator.checkpoints.arrival import Arrival, remove_abandoned
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.torn import Torn
 from orchestrator.checkpoints.units import Unit
+from orchestrator.protocol.paths import RelativePath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from orchestrator.protocol.orders import Manifest, Received
 
-    FileEntry = tuple[str, int, int, list[str]]
+    FileEntry = tuple[RelativePath, int, int, list[str]]
 
 CHUNK_BYTES = 8 << 20
 """The size of a chunk. A transfer that breaks off loses at most this much."""
@@ -118,8 +119,7 @@ def check(manifest: Manifest) -> None:
     for name, size, _, chunks in manifest["files"]:
         if whole < 1 or len(chunks) != -(-size // whole):
             raise ValueError(f"{name!r} has {size} bytes, and {len(chunks)} chunks of {whole} bytes")
-        if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-            raise ValueError(f"a snapshot may not have a file named {name!r}")
+        RelativePath(name)
         for number, chunk in enumerate(chunks):
             _check_digest(chunk)
             length = min(whole, size - number * whole)
@@ -214,7 +214,7 @@ def _files(tree: Tree) -> list[FileEntry]:
                 hashers.submit(_sum, tree, path, offset, min(CHUNK_BYTES, about.st_size - offset), rooms)
                 for offset in range(0, about.st_size, CHUNK_BYTES)
             ]
-            entries.append((path, about.st_size, about.st_mtime_ns, sums))
+            entries.append((RelativePath(path), about.st_size, about.st_mtime_ns, sums))
         return sorted(
             (name, size, at, [summed.result() for summed in sums]) for name, size, at, sums in entries
         )

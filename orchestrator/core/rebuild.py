@@ -81,12 +81,15 @@ def vouched_for(record: Run, plan: Plan) -> Run:
         away := [task for task in record.tasks if homes.get(task.id) != task.host]
     ):
         raise NotVouched(f"the record has {away[0].id} on {away[0].host}, and no host left out or replaced")
+    seed, saved = record.seed, record.checkpoint
     return replace(
         record,
         plan=plan,
         hosts=tuple(replace(host, facts=None) for host in record.hosts),
-        checkpoint=record.checkpoint if record.checkpoint and _is_inside(record.checkpoint.path) else None,
-        seed=record.seed if record.seed and _is_inside(record.seed.path) else None,
+        checkpoint=saved if saved and _lie_inside(plan, saved.path) else None,
+        seed=seed
+        if seed and _lie_inside(plan, seed.path, seed.source or seed.path, seed.copy or seed.path)
+        else None,
         code="",
         owner=None,
     )
@@ -96,9 +99,13 @@ _NAMED_MAX = 3
 """How many tasks or hosts a sentence names."""
 
 
-def _is_inside(path: str) -> bool:
-    """Return whether a path of a checkpoint stays below the directory of the checkpoints."""
-    return not path.startswith("/") and ".." not in path.split("/")
+def _lie_inside(plan: Plan, *paths: str) -> bool:
+    """Return whether all paths of a checkpoint lie below the directory of the plan's checkpoints."""
+    top = plan.checkpoint.dir.rstrip("/") if plan.checkpoint is not None else ""
+    return plan.checkpoint is not None and all(
+        path.startswith(f"{top}/") and not {"", ".", ".."} & {*path[len(top) + 1 :].split("/")}
+        for path in paths
+    )
 
 
 def of_their_own(record: Run, by_host: ReportsByHost) -> dict[str, list[TaskReport]]:

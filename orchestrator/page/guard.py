@@ -3,12 +3,14 @@
 Any web page may send requests to 127.0.0.1, and so may any user of this machine; a cookie is sent to all ports of a
 host. So a request is answered where it names one of our hosts, comes from no other site, and has the cookie; and data
 only where it has the key too, which scripts of our own origin alone can read. A Prometheus is no browser: it shows a
-bearer token, which opens the metrics and nothing else.
+bearer token, which opens the metrics and nothing else. All users of a machine see the command lines of its processes,
+so a browser is started with a private file that holds the address.
 """
 
 from __future__ import annotations
 
 import hmac
+import html
 import re
 import secrets
 import time
@@ -16,7 +18,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.core.errors import UsageError
@@ -70,9 +72,10 @@ class Keys:
         return fits
 
     def welcome(self) -> Response:
-        """Redirect a browser that has shown its token to the page, with cookie and key."""
-        # A browser sends a fragment to no server, so it is in no log.
-        response = RedirectResponse(f"/#key={self._key}", status_code=303)
+        """Send a browser that has shown its token to the page, with cookie and key."""
+        # A browser sends a fragment to no server, so it is in no log. A page sends it there, and not a redirect: at
+        # the end of one, a browser that came from a file would not show our cookie.
+        response = HTMLResponse(forwarding(f"/#key={self._key}"))
         response.set_cookie(self.cookie_name, self._cookie, httponly=True, samesite="strict", path="/")
         return response
 
@@ -153,7 +156,7 @@ class Guard:
             return None
         if not self._keys.has_cookie(headers):
             return _refused(401, "open the address that `orch ui` has printed in its terminal")
-        if path.startswith("/v1/"):
+        if path.startswith("/v1/") or path == METRICS:
             if site != "same-origin":
                 return _refused(403, "another site may not ask here")
             if not self._keys.has_key(headers):
@@ -170,6 +173,12 @@ class Guard:
             return _refused(401, "this address was used, or is older than ten minutes: start `orch ui` again")
         self._opened()
         return self._keys.welcome()
+
+
+def forwarding(address: str) -> str:
+    """Return a page that sends a browser to an address."""
+    shown = html.escape(address)
+    return f'<!doctype html><meta http-equiv="refresh" content="0; url={shown}"><a href="{shown}">orch</a>\n'
 
 
 def _refused(status: int, why: str) -> Response:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -52,13 +53,25 @@ class _Patient(H11Protocol):
             timer.cancel()
 
 
-def serve(listener: socket.socket, app: ASGIApp) -> None:
-    """Answer until Ctrl-C or SIGTERM."""
+class _Server(uvicorn.Server):
+    """Tells when it has begun to serve."""
+
+    def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._begun = begun
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._begun()
+
+
+def serve(listener: socket.socket, app: ASGIApp, begun: Callable[[], None] = lambda: None) -> None:
+    """Answer until Ctrl-C or SIGTERM. `begun` is called once requests are answered, and must not wait."""
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended by then, and raises it again
-        server(app).run(sockets=[listener])
+        server(app, begun).run(sockets=[listener])
 
 
-def server(app: ASGIApp) -> uvicorn.Server:
+def server(app: ASGIApp, begun: Callable[[], None] = lambda: None) -> uvicorn.Server:
     """Return the server. Its sockets are given to `run`."""
     protocol: Any = type("_PatientHere", (_Patient,), {"_silent": OrderedDict()})
     config = uvicorn.Config(
@@ -72,4 +85,4 @@ def server(app: ASGIApp) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    return uvicorn.Server(config)
+    return _Server(config, begun)

@@ -4,7 +4,7 @@
 `from __future__ import annotations`, since the annotations are read at run time (on the head only).
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from orchestrator.protocol.limits import (
     COUNT_MAX,
@@ -45,6 +45,15 @@ class Exact(NamedTuple):
     """The text has no control characters. It is sent back to the host, so it must not be cleaned."""
 
 
+class Inside(NamedTuple):
+    """The path is what the order named, or lies below it: a host may speak of no other directory.
+
+    `what` is the field of the order with the directory, or `generation` for that generation's directory in `dir`.
+    """
+
+    what: Literal["dir", "generation"]
+
+
 class Raw(NamedTuple):
     """The object is not checked yet: its type depends on the order that it answers."""
 
@@ -57,7 +66,8 @@ Text = Annotated[str, Length(TEXT_CHARS_MAX)]
 """A sentence for people."""
 Name = Annotated[str, Length(NAME_CHARS_MAX)]
 Path = Annotated[str, Length(PATH_CHARS_MAX)]
-FilePath = Annotated[str, Length(PATH_CHARS_MAX), Exact()]
+PathInDir = Annotated[str, Length(PATH_CHARS_MAX), Inside("dir")]
+PathInGeneration = Annotated[str, Length(PATH_CHARS_MAX), Inside("generation")]
 RunId = Annotated[str, Form(r"[^/.\x00-][^/\x00]{0,199}", "a run id"), Exact()]
 """Any name of a directory below `runs/`, whoever created it."""
 TaskName = Annotated[str, Form(r"(chief|worker|ps|evaluator):[0-9]{1,6}", "a task, such as worker:3")]

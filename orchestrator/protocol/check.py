@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     NotRequired,
     Union,
     cast,
@@ -23,8 +24,9 @@ from typing import (
     is_typeddict,
 )
 
-from orchestrator.protocol.bounds import Exact, Form, Json, Length, Range, Raw
+from orchestrator.protocol.bounds import Exact, Form, Inside, Json, Length, Range, Raw
 from orchestrator.protocol.limits import CONTROLS, COUNT_MAX, TEXT_CHARS_MAX
+from orchestrator.protocol.paths import RelativePath, lies_in
 
 Check = Callable[[Any], Any]
 
@@ -66,23 +68,43 @@ def cleaned_json(value: Any) -> Any:
     return _json(value, 0)
 
 
-@cache
-def check_of(type_: Any) -> Check:
-    """Return the check of a TypedDict, or of the type of a field."""
+class Asked(NamedTuple):
+    """The directories that an order names. The paths of its answer lie in them."""
+
+    dir: str = ""
+    """Empty: the order names none, and no path of this kind fits."""
+    generation: str = ""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Asked:
+        """Return the directories of an order with these fields."""
+        directory, generation = fields.get("dir") or "", fields.get("generation")
+        whole = (
+            f"{directory.rstrip('/')}/gen-{generation:06d}" if directory and generation is not None else ""
+        )
+        return cls(directory, whole)
+
+
+NOTHING_ASKED = Asked()
+
+
+@lru_cache(4096)
+def check_of(type_: Any, asked: Asked = NOTHING_ASKED) -> Check:
+    """Return the check of a TypedDict, or of the type of a field. `asked`: what the order named that this answers."""
     if is_typeddict(type_):
-        return _fields_of(type_)
+        return _fields_of(type_, asked)
     origin, arguments = get_origin(type_), get_args(type_)
     if origin is Annotated:
-        return _bounded(arguments[0], arguments[1:])
+        return _bounded(arguments[0], arguments[1:], asked)
     if origin in (Union, UnionType):
         (inner,) = [argument for argument in arguments if argument is not NoneType]  # only null beside a type
-        return _or_null(check_of(inner))
+        return _or_null(check_of(inner, asked))
     if origin is Literal:
         return _one_of(arguments)
-    return _bounded(type_, ())
+    return _bounded(type_, (), asked)
 
 
-def _bounded(type_: Any, bounds: tuple[Any, ...]) -> Check:
+def _bounded(type_: Any, bounds: tuple[Any, ...], asked: Asked) -> Check:
     by_kind = {type(bound): bound for bound in bounds}
     length = by_kind.get(Length)
     origin, arguments = get_origin(type_), get_args(type_)
@@ -90,10 +112,13 @@ def _bounded(type_: Any, bounds: tuple[Any, ...]) -> Check:
         return cleaned_json
     if Raw in by_kind:
         return _raw
+    if type_ is RelativePath:
+        return _relative_path
     if type_ is str:
-        return _text(
+        text = _text(
             length.max if length else TEXT_CHARS_MAX, cast("Form | None", by_kind.get(Form)), Exact in by_kind
         )
+        return text if Inside not in by_kind else _inside(text, getattr(asked, by_kind[Inside].what))
     if type_ is int:
         return _integer(by_kind.get(Range) or Range(-COUNT_MAX - 1, COUNT_MAX))
     if type_ is float:
@@ -102,11 +127,11 @@ def _bounded(type_: Any, bounds: tuple[Any, ...]) -> Check:
         return _boolean
     entries_max = length.max if length else ENTRIES_MAX
     if origin is list:
-        return _list(check_of(arguments[0]), entries_max)
+        return _list(check_of(arguments[0], asked), entries_max)
     if origin is dict:
-        return _object(check_of(arguments[0]), check_of(arguments[1]), entries_max)
+        return _object(check_of(arguments[0], asked), check_of(arguments[1], asked), entries_max)
     if origin is tuple:
-        return _tuple([check_of(argument) for argument in arguments])
+        return _tuple([check_of(argument, asked) for argument in arguments])
     if type_ is object:
         return cleaned_json
     raise TypeError(f"no check is known for {type_!r}")
@@ -130,6 +155,26 @@ def _text(chars_max: int, form: Form | None, exact: bool) -> Check:
         clean = cleaned(value)
         if exact and clean != value:
             raise Misfit(f"is {shown(value)}, which has control characters")
+        return clean
+
+    return check
+
+
+def _relative_path(value: Any) -> Any:
+    try:
+        path = RelativePath(value)
+    except ValueError as e:
+        raise Misfit(f"is refused: {cleaned(str(e))}") from None
+    if not path.isprintable() and cleaned(path) != path:
+        raise Misfit(f"is {shown(value)}, which has control characters")
+    return path
+
+
+def _inside(text: Check, directory: str) -> Check:
+    def check(value: Any) -> Any:
+        clean = text(value)
+        if not lies_in(value, directory):
+            raise Misfit(f"is {shown(value)}, which does not lie in {directory or 'what was asked for'}")
         return clean
 
     return check
@@ -242,12 +287,12 @@ def _object(check_key: Check, check_entry: Check, entries_max: int) -> Check:
     return check
 
 
-def _fields_of(type_: Any) -> Check:
+def _fields_of(type_: Any, asked: Asked) -> Check:
     hints = get_type_hints(type_, include_extras=True)
     fields = []
     for name, hint in hints.items():
         may_be_left_out = get_origin(hint) is NotRequired
-        inner = check_of(get_args(hint)[0] if may_be_left_out else hint)
+        inner = check_of(get_args(hint)[0] if may_be_left_out else hint, asked)
         fields.append((name, inner, not may_be_left_out and name in type_.__required_keys__))
 
     def check(value: Any) -> Any:

@@ -10,6 +10,8 @@ TEXT_CHARS_MAX = 16 << 10
 
 NAME_CHARS_MAX = 256
 PATH_CHARS_MAX = 4096
+PART_BYTES_MAX = 255
+"""The longest name of a file or a directory, on every file system that Linux has."""
 
 SAID_MAX = 20
 """How many of the last sentences of a task's runtime a report repeats."""

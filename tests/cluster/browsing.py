@@ -80,6 +80,7 @@ class Ui:
         self.page.on("console", self._hear)
         self.page.on("dialog", lambda dialog: self.wrong.append(dialog.message))
         visit(self.page, self.address)
+        self.page.wait_for_url(lambda url: "/login" not in url)
 
     def _hear(self, said: Any) -> None:
         # A coordinator or host that is busy for a moment is told to the page, which asks again; Chromium tells it too.

@@ -13,6 +13,7 @@ from orchestrator.head.code.bundle import Archive, Bundle
 from orchestrator.head.links import bootstrap
 from orchestrator.head.reach.transport import ChannelClosed
 from orchestrator.protocol.channel import Decoder, encode
+from orchestrator.protocol.check import Asked
 from orchestrator.protocol.hello import Hello
 from orchestrator.protocol.orders import Facts
 from orchestrator.protocol.reports import Report, Task, Unkillable
@@ -167,7 +168,7 @@ class FakeAgent:
         with self._changed:
             self.orders.append(order)
             self._changed.notify_all()
-        default = always(valid(BY_NAME[order["order"]].answer))
+        default = always(valid(BY_NAME[order["order"]].answer, Asked.of(order)))
         answer = self.answers.get(order["order"], default)(order, blob)
         if answer is None or order.get("id") is None:
             return

@@ -78,8 +78,8 @@ class Served:
     def log_in(self) -> dict[str, str]:
         """Return the headers of a browser that has opened the address."""
         answer = self.ask(f"/login?token={self.keys.new_token()}")
-        assert answer.status == 303
-        key = (answer.headers["Location"] or "").removeprefix("/#key=")
+        assert answer.status == 200
+        key = answer.body.decode().partition("url=/#key=")[2].partition('"')[0]
         cookie = (answer.headers["Set-Cookie"] or "").split(";")[0]
         return {"Cookie": cookie, KEY_HEADER: key, "Sec-Fetch-Site": "same-origin"}
 
@@ -112,7 +112,7 @@ def test_who_has_no_token_is_told_401(served: Served, path: str) -> None:
 def test_a_token_works_once(served: Served) -> None:
     token = served.keys.new_token()
     first = served.ask(f"/login?token={token}")
-    assert first.status == 303
+    assert first.status == 200
     assert {"HttpOnly", "SameSite=strict"} <= {
         part.strip() for part in (first.headers["Set-Cookie"] or "").split(";")
     }
@@ -284,7 +284,7 @@ def test_a_coordinator_that_goes_away_is_said_to_be_so(served: Served) -> None:
     viewer.connection.close()
 
 
-def test_the_metrics_are_for_the_cookie_or_the_bearer_token_and_the_token_opens_nothing_else(
+def test_the_metrics_are_for_the_key_or_the_bearer_token_and_the_token_opens_nothing_else(
     served: Served,
 ) -> None:
     assert served.ask("/metrics").status == 401
@@ -299,8 +299,11 @@ def test_the_metrics_are_for_the_cookie_or_the_bearer_token_and_the_token_opens_
         assert served.ask(path, **bearer).status == 401
     assert served.ask("/metrics", Host="evil.example", **bearer).status == 403
     mine = served.log_in()
-    assert served.ask("/metrics", Cookie=mine["Cookie"]).status == 200
-    assert served.ask("/metrics", Cookie=mine["Cookie"], Sec_Fetch_Site="cross-site").status == 403
+    assert served.ask("/metrics", **mine).status == 200
+    assert served.ask("/metrics", Cookie=mine["Cookie"], Sec_Fetch_Site="same-origin").status == 401
+    for site in ("cross-site", "same-site", "none"):
+        assert served.ask("/metrics", **{**mine, "Sec-Fetch-Site": site}).status == 403
+    assert served.ask("/metrics", Cookie=mine["Cookie"]).status == 403
     served.api.close()
     assert b"orch_coordinator_up 0.0" in served.ask("/metrics", **bearer).body
 

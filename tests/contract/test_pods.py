@@ -59,7 +59,7 @@ class Pod:
         env |= {pod.SET: "set-uid-1", pod.ATTEMPT: attempt}
         self.log = home / "log"
         with self.log.open("wb") as log:
-            words = [sys.executable, str(directory / "orch.pyz"), "pod", str(file)]
+            words = [sys.executable, "-I", str(directory / "orch.pyz"), "pod", str(file)]
             self.process = subprocess.Popen(words, env=env, stdout=log, stderr=subprocess.STDOUT)
 
     def wait_for(self, text: str) -> None:

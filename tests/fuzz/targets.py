@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -42,17 +43,21 @@ from orchestrator.head.coordinator import status
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.journal.states import contents_of, dump_run
 from orchestrator.head.journal.values import checksum
-from orchestrator.head.links import bootstrap
+from orchestrator.head.links import bootstrap, edge
+from orchestrator.head.links import wire as wire_events
+from orchestrator.head.links.conversation import Answer, OrderRefused
 from orchestrator.head.links.edge import WireError
 from orchestrator.head.links.link import HostLink, Pace, Watch
 from orchestrator.head.reach.ssh import errors
 from orchestrator.head.reach.ssh.transport import SshTransport
+from orchestrator.head.transfer import outputs, tensorboard
+from orchestrator.protocol.table import BY_NAME, TABLE, Order
 from orchestrator.spec.document import parse
 from orchestrator.spec.plan import load_plan
-from tests import second_user
+from tests import protocol_values, second_user
 from tests.contract.fake_agent import BUNDLE
 from tests.contract.test_api import Rig
-from tests.lies import GONE, anything, changed, news, places
+from tests.lies import GONE, Way, anything, changed, news, places
 from tests.unit.core.phases import in_phase
 from tests.unit.protocol import test_fuzz as wire
 
@@ -453,7 +458,154 @@ streams = st.lists(wire.mutated() | st.binary(max_size=80), min_size=1, max_size
 
 checkpoints = st.tuples(st.sampled_from(_fixtures()), edits, st.none() | st.floats(0.0, 1.0))
 
+# ---------------------------------------------------------------- the answers of a hostile host
+
+HOST_RUN = replace(
+    wire.RUN, generation=1, tasks=tuple(replace(task, generation=1) for task in wire.RUN.tasks)
+)
+
+parts = st.sampled_from(
+    [
+        "..",
+        ".",
+        "",
+        "a",
+        "a.csv",
+        "numpy.py",
+        ".git",
+        ".envrc",
+        "gen-000001",
+        "worker-1",
+        "~",
+        "x" * 300,
+        "a\0b",
+        "\ud800",
+        "link",
+    ]
+)
+paths = st.builds(
+    lambda start, inside: start + "/".join(inside),
+    st.sampled_from(["", "", "/", "//", "/c/", "/c/gen-000001/", "GUARD/", "../"]),
+    st.lists(parts, max_size=5),
+)
+numbers = st.sampled_from(
+    [0, 1, 4, -1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**400, 1e308, -0.0, 2.5e11, 6e10]
+)
+hostile = (
+    paths
+    | numbers
+    | st.sampled_from(["worker:0", "worker:1", "worker:-1", "../x:0", "logs", "work", "", None, True])
+)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[Any]:
+    """Draw an order of the table, and what is put into places of its answer: [order, [[place, value], …]]."""
+    row = draw(st.sampled_from([row.name for row in TABLE if places_in(row.name)]))
+    there = places_in(row)
+    return [
+        row,
+        [[list(draw(st.sampled_from(there))), draw(hostile)] for _ in range(draw(st.integers(1, 3)))],
+    ]
+
+
+@cache
+def places_in(order: str) -> list[Way]:
+    """Return the places of an order's answer that hold a text, a number or nothing."""
+    whole = protocol_values.valid(BY_NAME[order].answer)
+    return [way for way in places(whole) if way and not isinstance(_at(whole, way), (dict, list))]
+
+
+def _at(value: Any, way: Way) -> Any:
+    for step in way:
+        value = value[step]
+    return value
+
+
+class _Liar:
+    """A link to a host whose answer to one order is not so. Each file that it names has four bytes."""
+
+    def __init__(self, order: str, answer: Any) -> None:
+        self._order, self._answer = order, answer
+
+    def ask(self, order: Order[Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[Any]:
+        assert (blob, timeout_s > 0) == (b"", True)
+        verb = order.verb.name
+        told = (
+            self._answer
+            if verb == self._order
+            else {"sha256": hashlib.sha256(b"good").hexdigest(), "bytes": 4}
+        )
+        data = b"good"[order.fields["offset"] :][: order.fields["bytes_max"]] if verb == "file" else b""
+        return Answer(edge.answer(wire.HOST.name, order, {} if verb == "file" else told, data), data)
+
+
+def take_answer(found: Any) -> None:
+    """Take the answer of a host that names other paths, sizes, times and tasks. Nothing of it lies elsewhere."""
+    name, changes = found
+    with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
+        top = Path(directory)
+        into, guarded = top / "project" / "into", top / "project" / "mine"
+        into.mkdir(parents=True)
+        guarded.mkdir()
+        (into / "link").symlink_to(guarded)
+        whole = protocol_values.valid(BY_NAME[name].answer)
+        for way, value in changes:
+            put = value.replace("GUARD", str(guarded)) if isinstance(value, str) else value
+            if tuple(way) in set(places(whole)):
+                whole = changed(whole, tuple(way), lambda _, put=put: put)  # type: ignore[misc]
+        order = next(one for one in wire.ORDERS if one.verb.name == name)
+        try:
+            ok: Any = edge.answer(wire.HOST.name, order, whole, b"")
+        except WireError as e:
+            refused = str(e)
+        else:
+            refused = ""
+        assert not refused or (refused.startswith(wire.HOST.name) and refused.isprintable())
+        if refused:
+            return
+        if name == "seed":
+            given = wire_events.seeded(ok, 1)
+            of_seed = [
+                given.path,
+                *([given.source] if given.source else []),
+                *(path for path, _ in given.rejected),
+            ]
+            assert all(os.path.normpath(path).startswith("/c") for path in of_seed)
+            assert os.path.normpath(given.path).startswith("/c/gen-000001")
+        elif name == "verify":
+            wire_events.verified(ok, 1, at=3.0, began_at=2.0)
+        elif name == "snapshot":
+            assert all(os.path.normpath(f"/c/{file}").startswith("/c/") for file, *_ in ok["files"])
+        elif name == "files":
+            _fetch(_Liar(name, whole), into, top / "state")
+        outside = {str(path.relative_to(top)) for path in top.rglob("*")}
+        assert {path for path in outside if not path.startswith(("project/into/", "state"))} == {
+            *("project", "project/into", "project/mine")
+        }
+        assert not {".git", ".GIT"} & {path.name for path in into.rglob("*")}
+
+
+def _fetch(liar: _Liar, into: Path, state: Path) -> None:
+    """Fetch what the host names, as `orch fetch`, `run.outputs` and `orch tensorboard` do."""
+
+    def lease(run: Run, name: str, use: Callable[[Any], Any]) -> Any:
+        assert run.host(name)
+        return use(liar)
+
+    for output in outputs.chosen(outputs.find(HOST_RUN, lease).outputs, ["*", ".*"])[0]:
+        with contextlib.suppress(OSError, OrderRefused, WireError):
+            outputs.bring(liar, HOST_RUN, replace_bytes(output), str(into))
+    tensorboard.fetch(HOST_RUN, str(state), [wire.HOST.name], lease)
+
+
+def replace_bytes(output: outputs.Output) -> outputs.Output:
+    """Return the file with the size that the liar's files have: more would be asked for for ever."""
+    return output._replace(file={**output.file, "bytes": 4})
+
+
 TARGETS: dict[str, Target] = {
+    "answer": Target(answers(), take_answer),
     "frames": Target(streams.map(_b64), take_frames),
     "boot": Target(wire.conversations().map(_b64), take_boot),
     "banner": Target(banners, take_banner),

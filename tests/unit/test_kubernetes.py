@@ -135,7 +135,7 @@ def test_no_secret_and_no_text_of_the_user_is_in_a_command(export: Export) -> No
     found = export()
     assert "hunter2" not in json.dumps(found)
     container = pod_template(found)["spec"]["containers"][0]
-    assert container["command"] == ["python3", pod.BUNDLE, "pod"]
+    assert container["command"] == ["python3", "-I", pod.BUNDLE, "pod"]
     token = next(entry for entry in container["env"] if entry["name"] == "API_TOKEN")
     assert token["valueFrom"] == {"secretKeyRef": {"name": "mnist-secrets", "key": "API_TOKEN"}}
     told = json.loads(of_kind(found, "ConfigMap")["data"]["pod.json"])

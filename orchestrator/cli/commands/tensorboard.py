@@ -90,7 +90,7 @@ def _tensorboard() -> list[str]:
     from shutil import which
 
     if find_spec("tensorboard") is not None:
-        return [sys.executable, "-m", "tensorboard.main"]
+        return [sys.executable, "-P", "-m", "tensorboard.main"]
     program = which("tensorboard")
     if program is None:
         raise OrchestratorError("TensorBoard is not installed on this machine", hint=INSTALL_HINT)
@@ -101,7 +101,11 @@ def _tensorboard() -> list[str]:
 def _serving(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run TensorBoard, which prints its address. It ends with this process, however that ends."""
     process.load_prctl()
-    server = subprocess.Popen(argv, preexec_fn=partial(process.die_with_parent, os.getpid()))
+    server = subprocess.Popen(
+        argv,
+        env=process.environ_without_here(os.environ),
+        preexec_fn=partial(process.die_with_parent, os.getpid()),
+    )
     try:
         yield server
     finally:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import threading
+from urllib.parse import quote
 
 import click
 
+from orchestrator.both import durable
 from orchestrator.cli.help import Command
 from orchestrator.cli.session import Session
 
@@ -39,7 +44,7 @@ def command(session: Session, port: int, open_: bool, actions: bool) -> int:
     """
     # The web stack takes as long to import as all of the command line.
     from orchestrator.head.node.bearer import token_file
-    from orchestrator.page.guard import LOGIN, METRICS, Keys
+    from orchestrator.page.guard import LOGIN, METRICS, Keys, forwarding
     from orchestrator.page.server import application, listen
     from orchestrator.page.serving import serve
     from orchestrator.page.source import Source
@@ -55,8 +60,24 @@ def command(session: Session, port: int, open_: bool, actions: bool) -> int:
     def address() -> str:
         return f"http://127.0.0.1:{port}{LOGIN}?token={keys.new_token()}"
 
+    # A browser is given a file: all users of this machine see the command lines of its processes.
+    way_in = os.path.join(session.paths.runtime_dir, f"page-{port}.html")
+
+    def remove_way_in() -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(way_in)
+
     def opened() -> None:
+        remove_way_in()
         session.say(f"A browser has opened the page. For another one: {address()}")
+
+    def begun() -> None:
+        if open_:
+            import webbrowser
+
+            durable.write(way_in, forwarding(first).encode(), durable=False)
+            # In a thread that nobody waits for: a text browser runs until it is left.
+            threading.Thread(target=webbrowser.open, args=(f"file://{quote(way_in)}",), daemon=True).start()
 
     first = address()
     session.put(first)
@@ -65,9 +86,8 @@ def command(session: Session, port: int, open_: bool, actions: bool) -> int:
         f"ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}"
     )
     session.say(f"For Prometheus: http://127.0.0.1:{port}{METRICS} with the bearer token in {bearer_path}")
-    if open_:
-        import webbrowser
-
-        webbrowser.open(first)
-    serve(listener, application(Source(session.paths), keys, actions=actions, opened=opened))
+    try:
+        serve(listener, application(Source(session.paths), keys, actions=actions, opened=opened), begun)
+    finally:
+        remove_way_in()
     return 0

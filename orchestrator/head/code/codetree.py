@@ -17,6 +17,7 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.plan import PUSH_BYTES_MAX
 from orchestrator.core.words import counted, listed, size
 from orchestrator.head.code.push_rules import GIT_FILE, ORCH_FILE, Rules, Why, is_private_key
+from orchestrator.protocol.paths import RelativePath
 
 MANIFEST_BYTES_MAX = 3_500_000
 """Names and hashes must fit in one frame."""
@@ -33,8 +34,8 @@ __all__ = ["CodeFile", "Survey", "manifest", "survey"]
 class CodeFile(NamedTuple):
     """One file of the tree."""
 
-    path: str
-    """Relative to the working directory, with `/`."""
+    path: RelativePath
+    """In the working directory."""
     sha256: str
     mode: int
     size: int
@@ -203,8 +204,10 @@ class _Walk:
         is_directory = stat.S_ISDIR(status.st_mode)
         if self._is_left_out(path, absolute, is_directory=is_directory):
             return
-        if not _is_text(path):
-            self.diagnostics.append(f"workdir: the name {path!r} is not UTF-8")
+        try:
+            RelativePath(path)
+        except ValueError as e:
+            self.diagnostics.append(f"workdir: {e}")
             return
         real = os.path.realpath(absolute)
         if real in self._withheld:
@@ -265,12 +268,4 @@ def _file(entry: _Entry) -> CodeFile:
                 digest.update(chunk)
         known = _hashes[entry.absolute] = (stamp, digest.hexdigest())
     mode = 0o755 if status.st_mode & 0o100 else 0o644
-    return CodeFile(entry.path, known[1], mode, status.st_size)
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return CodeFile(RelativePath(entry.path), known[1], mode, status.st_size)

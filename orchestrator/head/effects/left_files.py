@@ -141,7 +141,7 @@ class LeftFiles:
             [Output(host, file, outputs.destination(run, file, alone=False)) for file in listed],
             run.plan.outputs,
         )
-        beyond = outputs.beyond_limit(run, wanted)
+        beyond = outputs.not_fetched(run, wanted)
         problems = [f"{host}: {output.to}: {beyond[output.to]}" for output in wanted if output.to in beyond]
         if wanted:
             outputs.own_directory(os.path.dirname(directory))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from hashlib import file_digest
 
-from orchestrator.both import durable
+from orchestrator.both import durable, process
 from orchestrator.core.words import counted
 from orchestrator.head.links.conversation import OrderRefused, refused
 from orchestrator.protocol.orders import EnvironmentState
@@ -23,6 +23,10 @@ KEPT_MAX = 3
 KEPT_S = 86400.0
 """The newest KEPT_MAX collections stay, so that hosts that come later get the same versions. Each also stays for KEPT_S
 after its last use, since another process may be pushing it."""
+
+
+LIST = "orch-wheels.json"
+"""In a collection: the SHA-256 of each wheel. One without it was interrupted, or made by whatever called itself pip."""
 
 
 class Wheels:
@@ -46,14 +50,12 @@ class Wheels:
             except BlockingIOError:
                 self._progress("waits for another `orch setup` that collects wheels …")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if not os.path.isdir(place):
+            wheels = _whole(place)
+            if not wheels:
                 self._collect(place, version, host)
+                wheels = _whole(place)
             os.utime(place)
-            wheels = {}
-            for wheel in sorted(os.listdir(place)):
-                with open(os.path.join(place, wheel), "rb") as file:
-                    wheels[wheel] = file.name, file_digest(file, "sha256").hexdigest()
-            return wheels
+            return {name: (os.path.join(place, name), digest) for name, digest in wheels.items()}
 
     def _collect(self, place: str, version: str, host: EnvironmentState) -> None:
         known = sorted(filter(os.DirEntry.is_dir, os.scandir(self._directory)), key=_asked_at)
@@ -71,14 +73,37 @@ class Wheels:
             for platform in platforms(host["libc"], host["machine"]):
                 argv += ["--platform", platform]
             ended = subprocess.run(
-                argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+                argv,
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                env=process.environ_without_here(os.environ),
             )
-            if ended.returncode != 0:
+            wheels = _digests(whole)
+            if ended.returncode != 0 or not wheels:
                 raise _failed(ended.stderr, host)
-            wheels = os.listdir(whole)
+            durable.write_json(os.path.join(whole, LIST), wheels)
             durable.sync_tree(whole)
+            shutil.rmtree(place, ignore_errors=True)  # it was not whole
             durable.place(whole, place)
         self._progress(f"collected {counted(len(wheels), 'wheel')}")
+
+
+def _digests(place: str) -> dict[str, str]:
+    """Return the SHA-256 of each wheel of a collection."""
+    digests = {}
+    for name in sorted(os.listdir(place)):
+        if name != LIST:
+            with open(os.path.join(place, name), "rb") as file:
+                digests[name] = file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def _whole(place: str) -> dict[str, str]:
+    """Return the wheels of a collection that holds what it held when it was made; none of any other, or of none."""
+    listed = durable.read_object(place, LIST)
+    return listed if listed and listed == _digests(place) else {}
 
 
 def _asked_at(collection: os.DirEntry[str]) -> float:
@@ -97,9 +122,10 @@ def _failed(output: str, host: EnvironmentState) -> OrderRefused:
 
 
 def _pip() -> list[str]:
-    inside = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False)
-    if inside.returncode == 0:
-        return [sys.executable, "-m", "pip"]
+    argv = [sys.executable, "-P", "-m", "pip"]
+    environ = process.environ_without_here(os.environ)
+    if subprocess.run([*argv, "--version"], capture_output=True, check=False, env=environ).returncode == 0:
+        return argv
     pip = shutil.which("pip3") or shutil.which("pip")
     if pip is None:
         hint = f"install it: `{sys.executable} -m ensurepip`, or `uv pip install pip`"

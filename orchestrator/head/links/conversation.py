@@ -206,7 +206,8 @@ class Conversation:
             self._put(None)
 
     def _broke(self) -> LinkDown:
-        return LinkDown(f"the connection to {self._host} broke")
+        why = f": {self.why}" if self.why else ""
+        return LinkDown(f"the connection to {self._host} broke{why}")
 
     def _put(self, data: bytes | None) -> None:
         """Queue data, or with None the end. The lock is held."""

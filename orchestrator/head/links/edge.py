@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
-from orchestrator.protocol.check import Misfit, check_of, cleaned, shown
+from orchestrator.protocol.check import NOTHING_ASKED, Asked, Misfit, check_of, cleaned, shown
 from orchestrator.protocol.hello import CommandFrame, Greeting, Hello
 from orchestrator.protocol.replies import ErrorFrame, OkFrame, Reply
 from orchestrator.protocol.reports import Report, ReportFrame
@@ -42,12 +42,15 @@ def frame(host: str, message: Mapping[str, Any], blob: bytes) -> ReportFrame | R
 
 
 def answer(host: str, order: Order[A], ok: Mapping[str, Any], blob: bytes) -> A:
-    """Check the reply to an order, and return its content. Its blob may not exceed the bytes that were requested."""
+    """Check the reply to an order, and return its content.
+
+    Its blob may not exceed the bytes that were requested, and its paths lie in the directories that the order named.
+    """
     what = f"an answer to `{order.verb.name}`"
     room = order.fields.get("bytes_max", 0)
     if len(blob) > room:
         raise WireError(f"{host} sent {what} with {len(blob)} bytes, where {room} were asked for")
-    return cast("A", _checked(host, what, order.verb.answer, ok))
+    return cast("A", _checked(host, what, order.verb.answer, ok, Asked.of(order.fields)))
 
 
 def command(host: str, message: Mapping[str, Any]) -> CommandFrame:
@@ -55,9 +58,9 @@ def command(host: str, message: Mapping[str, Any]) -> CommandFrame:
     return cast("CommandFrame", _checked(host, "a frame of a command", CommandFrame, message))
 
 
-def _checked(host: str, what: str, type_: Any, value: Any) -> Any:
+def _checked(host: str, what: str, type_: Any, value: Any, asked: Asked = NOTHING_ASKED) -> Any:
     try:
-        return check_of(type_)(value)
+        return check_of(type_, asked)(value)
     except Misfit as e:
         raise WireError(f"{host} sent {what} that orch cannot use: {e}") from None
 

@@ -362,6 +362,8 @@ class HostLink:
             self._connection = None
         try:
             connection.channel.close()
+            if isinstance(error, WireError):
+                connection.why = connection.why or str(error)
             connection.end()
             if time.monotonic() - began_at > self._pace.forgiven_s:
                 self._misfits = 0

@@ -1,7 +1,7 @@
 """Pulls files that a run's tasks have written, a part at a time: TensorBoard's, and what they left.
 
-A host may give only files of the tasks that it has now. Its paths are checked here. It may claim any size for a file,
-so the caller limits how much is pulled.
+A host may give only files of the tasks that it has now. Its paths are checked where they come in, and are opened
+without following links. It may claim any size for a file, so the caller limits how much is pulled.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, refused
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
 from orchestrator.protocol.orders import FileDigest, OfFile, TaskFile
+from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.table import DIGEST, FILE, FILES
 
 CHUNK_BYTES = BLOB_BYTES_MAX // 2
@@ -71,24 +72,17 @@ def pull(link: Asks, run: Run, file: TaskFile, copy: BinaryIO, *, end: int, room
     return fetched
 
 
-def below(directory: str, path: str) -> str:
-    """Return the local path of a host's file below `directory`.
-
-    Raises:
-        OrderRefused: it would leave the directory. Hosts are not trusted with paths.
-    """
-    whole = os.path.normpath(os.path.join(directory, path))
-    if "\0" in path or not whole.startswith(os.path.normpath(directory).rstrip(os.sep) + os.sep):
-        raise refused("wire", f"it named a file outside of its directory: {path!r}")
-    return whole
+def below_task(task: str, path: RelativePath) -> RelativePath:
+    """Return the path of a task's file where those of several tasks lie. Raises OrderRefused if it is too long."""
+    try:
+        return RelativePath(f"{task_name(task)}/{path}")
+    except ValueError as e:
+        raise refused("wire", f"it named a file that has no place here: {e}") from e
 
 
 def task_name(task: str) -> str:
-    """Return the name of a task's directory. Raises OrderRefused for what is no task."""
-    name = task.replace(":", "-")
-    if os.sep in name or name in ("", ".", ".."):
-        raise refused("wire", f"it named no task: {task!r}")
-    return name
+    """Return the name of a task's directory."""
+    return task.replace(":", "-")
 
 
 def _named(run: Run, file: TaskFile) -> OfFile:

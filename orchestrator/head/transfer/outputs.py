@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 from pathspec import GitIgnoreSpec
 
-from orchestrator.both import durable
+from orchestrator.both.within import Tree
 from orchestrator.core.errors import ConnectFailed, HostError, OrchestratorError, UsageError
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.run import Run
@@ -30,9 +32,13 @@ from orchestrator.head.transfer import files
 from orchestrator.protocol.bounds import Digest
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.orders import TaskFile
+from orchestrator.protocol.paths import RelativePath
 
 SHARE_BYTES = 32 << 20
 """How much of a file one call pulls. Then the caller can report the progress and call again."""
+
+REPOSITORIES = (".git", ".hg", ".svn", ".bzr", ".jj")
+"""Directories into which nothing is written, in any spelling of upper and lower case."""
 
 HOSTS_MAX = 64
 """How many hosts are asked at once."""
@@ -46,7 +52,7 @@ class Output(NamedTuple):
 
     host: str
     file: TaskFile
-    to: str
+    to: RelativePath
     """Its path below the directory that a person named. It is unique among the files of a run."""
 
 
@@ -78,23 +84,19 @@ class Leases(Protocol):
 def find(run: Run, lease: Leases, *, task: TaskId | None = None) -> Left:
     """Ask the hosts of the run's tasks, or of one task, for the files left there. It blocks."""
 
-    def list_host(host: str) -> tuple[list[TaskFile], int] | str:
+    def list_host(host: str) -> tuple[list[Output], int] | str:
         try:
-            listing: tuple[list[TaskFile], int] = lease(run, host, partial(_listing, run=run, host=host))
+            listed, left_out = lease(run, host, partial(_listing, run=run, host=host))
+            named = [file for file in listed if task is None or file["task"] == str(task)]
+            to = [destination(run, file, alone=task is not None) for file in named]
         except (LinkDown, OrderRefused) as e:
             return str(e)
-        return listing
+        return list(map(Output, itertools.repeat(host), named, to)), left_out
 
     names = sorted({each.host for each in run.tasks if task in (None, each.id)})
     with ThreadPoolExecutor(min(HOSTS_MAX, len(names)), thread_name_prefix="outputs") as asking:
         answers = dict(zip(names, asking.map(list_host, names), strict=True))
-    outputs = [
-        Output(host, file, destination(run, file, alone=task is not None))
-        for host, answer in answers.items()
-        if not isinstance(answer, str)
-        for file in answer[0]
-        if task is None or file["task"] == str(task)
-    ]
+    outputs = [output for answer in answers.values() if not isinstance(answer, str) for output in answer[0]]
     return Left(
         sorted(outputs, key=lambda output: output.to),
         {host: answer[1] for host, answer in answers.items() if not isinstance(answer, str) and answer[1]},
@@ -106,7 +108,7 @@ def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -
     """Return a document of the files that a run has left and that the patterns name. It blocks."""
     left = find(run, lease, task=_task_of(run, task))
     wanted, hidden = chosen(left.outputs, patterns)
-    beyond = beyond_limit(run, wanted)
+    beyond = not_fetched(run, wanted)
     return {
         "run_id": run.run_id,
         "files": [
@@ -132,7 +134,7 @@ def _listing(link: Asks, run: Run, host: str) -> tuple[list[TaskFile], int]:
     return files.listing(link, run, host, "outputs")
 
 
-def destination(run: Run, file: TaskFile, *, alone: bool) -> str:
+def destination(run: Run, file: TaskFile, *, alone: bool) -> RelativePath:
     """Return the destination of a file: the chief's at the top, those of another task in a directory of its name.
 
     If the chief has a directory with a task's name, its files go into a directory of the chief's own name, so that no
@@ -142,38 +144,58 @@ def destination(run: Run, file: TaskFile, *, alone: bool) -> str:
         run: the run.
         file: one of its files.
         alone: only this task's files are wanted, so they go to the top.
+
+    Raises:
+        OrderRefused: its path is too long.
     """
     if alone:
         return file["path"]
     taken = {files.task_name(str(task.id)) for task in run.tasks}
-    if file["task"] == str(run.plan.chief) and file["path"].split("/")[0] not in taken:
+    if file["task"] == str(run.plan.chief) and file["path"].parts[0] not in taken:
         return file["path"]
-    return f"{files.task_name(file['task'])}/{file['path']}"
+    return files.below_task(file["task"], file["path"])
 
 
 def chosen(outputs: Iterable[Output], patterns: Sequence[str]) -> tuple[list[Output], int]:
     """Return the files that the patterns match, and how many hidden ones were left out for want of a pattern.
 
-    Patterns are read as in .gitignore: `*.csv` at any depth, `logs/` and all below it, `!*.tmp` not. Without patterns,
-    all files except hidden ones match.
+    Patterns are read as in .gitignore: `*.csv` at any depth, `logs/` and all below it, `!*.tmp` not. As in a shell,
+    only a pattern with a dot names what begins with one, and a directory that is named comes with all that is in it.
+    Without patterns, all files except hidden ones match.
     """
     every = list(outputs)
     if not patterns:
         plain = [
-            output
-            for output in every
-            if not any(part.startswith(".") for part in output.file["path"].split("/"))
+            output for output in every if not any(part.startswith(".") for part in output.file["path"].parts)
         ]
         return plain, len(every) - len(plain)
     try:
         spec = GitIgnoreSpec.from_lines(patterns)
     except ValueError as e:
         raise UsageError(f"not a pattern: {e}") from e
-    return [output for output in every if spec.match_file(output.file["path"])], 0
+    with_dot = [
+        part
+        for pattern in patterns
+        if not pattern.startswith("!")
+        for part in pattern.split("/")
+        if part.startswith(".")
+    ]
+
+    def is_named(path: RelativePath) -> bool:
+        hidden = next((at for at, part in enumerate(path.parts) if part.startswith(".")), None)
+        return (
+            hidden is None
+            or (hidden > 0 and spec.match_file("/".join(path.parts[:hidden]) + "/"))
+            or any(fnmatchcase(path.parts[hidden], part) for part in with_dot)
+        )
+
+    matched = [output for output in every if spec.match_file(output.file["path"])]
+    named = [output for output in matched if is_named(output.file["path"])]
+    return named, len(matched) - len(named)
 
 
-def beyond_limit(run: Run, wanted: Iterable[Output]) -> dict[str, str]:
-    """Return by destination why a file is not fetched: the largest ones of each task above its limit."""
+def not_fetched(run: Run, wanted: Iterable[Output]) -> dict[str, str]:
+    """Return by destination why a file is not fetched: its place, or the largest ones of each task above its limit."""
     limit, by_task, beyond = run.plan.output_bytes_max, dict[str, int](), dict[str, str]()
     for output in sorted(wanted, key=lambda each: each.file["bytes"]):
         task = output.file["task"]
@@ -183,7 +205,15 @@ def beyond_limit(run: Run, wanted: Iterable[Output]) -> dict[str, str]:
                 f"{task} says that this file has {size(output.file['bytes'])}: with it, more than run.output_limit "
                 f"({size(limit)}) would come of that task"
             )
+        if (why := _why_no_place(output.to)) is not None:
+            beyond[output.to] = why
     return beyond
+
+
+def _why_no_place(path: RelativePath) -> str | None:
+    """Return why nothing may be written there. What a repository holds runs by itself, such as its hooks."""
+    of_repository = [part for part in path.parts if part.casefold() in REPOSITORIES]
+    return f"it would lie in {of_repository[0]}, whose files git and the like run" if of_repository else None
 
 
 def bring(
@@ -204,45 +234,44 @@ def bring(
         OrderRefused: the host refused, or the content does not match its SHA-256.
         OSError: the disk of the head node refused.
     """
-    target = files.below(directory, output.to)
-    way = os.path.dirname(target)
-    inside = os.path.relpath(way, directory)
-    if os.path.realpath(way) != os.path.normpath(os.path.join(os.path.realpath(directory), inside)):
-        raise refused("link", f"{way} leads out of {directory}: it is a link")
-    size_bytes = output.file["bytes"]
+    if (why := _why_no_place(output.to)) is not None:
+        raise refused("no-place", f"{output.to}: {why}")
+    size_bytes, is_new = output.file["bytes"], sha256 is None
     if sha256 is None:
         digest = files.digest(link, run, output.file)
         sha256 = digest["sha256"]
         if digest["bytes"] != size_bytes:
             raise _changed(output)
-        if os.path.lexists(target):
-            if _sha256(target) == sha256:
-                return Part("here", sha256, size_bytes, 0)
-            if not replace or not os.path.isfile(target):
-                return Part("differs", sha256, 0, 0)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    why = disk.why_reserved(os.path.dirname(target))
-    if why is not None:
-        raise refused("limit", why)
-    partial_copy = os.path.join(os.path.dirname(target), f".orch-{sha256}.part")
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(partial_copy, flags, 0o666), "ab") as copy:
-        fetched = files.pull(link, run, output.file, copy, end=size_bytes, room=SHARE_BYTES)
-        here = copy.seek(0, os.SEEK_END)
-        copy.flush()
-        if here < size_bytes and fetched:
-            return Part("more", sha256, here, fetched)
-    if _sha256(partial_copy) != sha256:
-        os.unlink(partial_copy)
-        raise _changed(output)
-    durable.place(partial_copy, target, durable=False)  # the next fetch notices a loss by a power cut
-    return Part("fetched", sha256, size_bytes, fetched)
+    os.makedirs(directory, exist_ok=True)
+    with Tree(directory) as top:
+        kind = top.kind(output.to) if is_new else None
+        if kind == stat.S_IFREG and _sha256(top, output.to) == sha256:
+            return Part("here", sha256, size_bytes, 0)
+        if kind is not None and not (replace and kind in (stat.S_IFREG, stat.S_IFLNK)):
+            return Part("differs", sha256, 0, 0)
+        inside = os.path.dirname(output.to)
+        top.make(inside)
+        why = disk.why_reserved(directory)
+        if why is not None:
+            raise refused("limit", why)
+        partial_copy = os.path.join(inside, f".orch-{sha256}.part")
+        with open(top.opened(partial_copy, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab") as copy:
+            fetched = files.pull(link, run, output.file, copy, end=size_bytes, room=SHARE_BYTES)
+            here = copy.seek(0, os.SEEK_END)
+            copy.flush()
+            if here < size_bytes and fetched:
+                return Part("more", sha256, here, fetched)
+        if _sha256(top, partial_copy) != sha256:
+            top.remove(partial_copy)
+            raise _changed(output)
+        top.rename(partial_copy, output.to, durable=False)  # the next fetch notices a loss by a power cut
+        return Part("fetched", sha256, size_bytes, fetched)
 
 
 def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:
     """Return the file of a request, as `listed` gave it, and its digest. Raises UsageError for anything else."""
     try:
-        wanted = Output(str(file["host"]), check_of(TaskFile)(file), str(file["to"]))
+        wanted = Output(str(file["host"]), check_of(TaskFile)(file), check_of(RelativePath)(file["to"]))
         return wanted, None if sha256 is None else check_of(Digest)(sha256)
     except (KeyError, TypeError, ValueError) as e:
         raise UsageError(f"file must be an entry of the list of outputs: {e!r}") from e
@@ -272,17 +301,12 @@ def bring_whole(link: Asks, run: Run, output: Output, directory: str) -> State:
 def own_directory(directory: str) -> None:
     """Make a directory that git and the push of the next run ignore."""
     os.makedirs(directory, exist_ok=True)
-    mark = os.path.join(directory, ".gitignore")
-    if not os.path.lexists(mark):
-        with open(mark, "w", encoding="utf-8") as file:
-            file.write(f"{OUTPUTS_MARK}\n*\n")
+    with Tree(directory) as top, contextlib.suppress(FileExistsError):
+        top.create(".gitignore", f"{OUTPUTS_MARK}\n*\n".encode(), mode=0o666)
 
 
-def _sha256(path: str) -> str | None:
-    """Return the SHA-256 of a regular file; None of anything else."""
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return None
+def _sha256(top: Tree, path: str) -> str:
+    with open(top.opened(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -23,6 +23,7 @@ from orchestrator.head.links.conversation import Answer, AsksAhead, LinkDown, Or
 from orchestrator.head.node import disk
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.protocol.orders import BlobState, Manifest, Nothing
+from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.table import CHUNK, RECEIVE, SNAPSHOT, Order
 
 PULL_BYTES = 512 << 10
@@ -310,7 +311,7 @@ class _Finisher:
 class _Part(NamedTuple):
     """A part of a chunk that the head lacks."""
 
-    name: str
+    name: RelativePath
     chunk: str
     offset: int
     """In the file."""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from orchestrator.both.within import Tree
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import size
@@ -19,6 +20,7 @@ from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused, r
 from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
 from orchestrator.protocol.orders import TaskFile
+from orchestrator.protocol.paths import RelativePath
 
 SHARE_BYTES = 32 << 20
 """How much one call pulls from a host. Then the caller can report the progress and call again."""
@@ -80,9 +82,7 @@ def _fetch_host(link: Asks, run: Run, host: str, directory: str) -> _Share:
         room = rooms.setdefault(file["task"], _Room(run, host, directory, file["task"]))
         room.check(file)
         # Pull the new part of a file, at most `room` bytes and a chunk, since a host may claim any size
-        here = place(directory, file["task"], file["path"])
-        os.makedirs(os.path.dirname(here), mode=0o700, exist_ok=True)
-        with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as copy:
+        with open(_opened(directory, place(file)), "ab") as copy:
             got = files.pull(link, run, file, copy, end=file["bytes"], room=(SHARE_BYTES - fetched))
         room.taken(got)
         fetched += got
@@ -99,7 +99,7 @@ class _Room:
         self._task, self._host, self._directory = task, host, directory
         self._held = 0
         self._files = 0
-        for where, _, names in os.walk(os.path.dirname(place(directory, task, "x"))):
+        for where, _, names in os.walk(os.path.join(directory, files.task_name(task))):
             self._files += len(names)
             self._held += sum(os.lstat(os.path.join(where, name)).st_size for name in names)
 
@@ -108,7 +108,7 @@ class _Room:
         why = disk.why_reserved(self._directory)
         if self._held >= self._max:
             why = f"the head node has {size(self._held)} of {self._task} (run.summary_limit)"
-        elif not os.path.exists(place(self._directory, self._task, file["path"])):
+        elif not os.path.exists(os.path.join(self._directory, place(file))):
             self._files += 1
             if self._files > FILES_MAX:
                 why = f"the head node has {FILES_MAX} files of {self._task}"
@@ -120,10 +120,17 @@ class _Room:
         self._held += count
 
 
-def place(directory: str, task: str, path: str) -> str:
-    """Return the local path of a task's file. Generations share a directory, so TensorBoard shows one curve.
+def place(file: TaskFile) -> RelativePath:
+    """Return the local path of a task's file. Generations share a directory, so TensorBoard shows one curve."""
+    return files.below_task(file["task"], file["path"])
 
-    Raises:
-        OrderRefused: the path would leave the directory. Hosts are not trusted with paths.
-    """
-    return files.below(os.path.join(directory, files.task_name(task)), path)
+
+def _opened(directory: str, path: RelativePath) -> int:
+    """Open the copy of a file to be written. Raises OrderRefused where a host calls one name a file and a directory."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    with Tree(directory) as top:
+        try:
+            top.make(os.path.dirname(path))
+            return top.opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except (NotADirectoryError, IsADirectoryError) as e:
+            raise refused("wire", f"it named {path!r}, which is a file and a directory here") from e

@@ -20,6 +20,8 @@ _PACKAGES = {
 }
 
 _IMPORT = """
+import sys
+sys.path[:] = [place for place in sys.path if place]  # as by -P, which Python 3.10 does not have
 import tensorflow
 print("\\norch-gpus", len(tensorflow.config.list_physical_devices("GPU")))
 """
@@ -89,7 +91,7 @@ def imported(wish: Import) -> Imported:
         done = subprocess.run(
             [sys.executable, "-c", _IMPORT],
             env={**os.environ, **wish["env"]},
-            cwd="/",  # nothing there is taken for a module
+            cwd="/",  # nothing there is taken for a module by a PYTHONPATH with an empty entry
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=wish["within_s"],

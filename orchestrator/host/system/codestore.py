@@ -13,6 +13,7 @@ import stat
 from orchestrator.both import durable
 from orchestrator.both.hostdir import HostFault, run_dir
 from orchestrator.both.tree_digest import digest_of
+from orchestrator.protocol.paths import RelativePath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,15 +41,16 @@ def check(files: Any) -> list[File]:
     directories: set[str] = set()
     seen: set[str] = set()
     for entry in files:
-        path, content, mode, size = entry
-        parts = path.split("/") if isinstance(path, str) else []
-        if not parts or "\0" in path or any(part in ("", ".", "..") for part in parts):
-            raise HostFault("bad-path", f"a pushed file may not have the path {path!r}")
+        name, content, mode, size = entry
+        try:
+            path = RelativePath(name)
+        except ValueError as e:
+            raise HostFault("bad-path", f"a file cannot be pushed: {e}") from None
         _check_sha256(content)
         if path in seen:
             raise HostFault("bad-path", f"the path {path!r} comes twice in one push")
         seen.add(path)
-        directories.update("/".join(parts[:n]) for n in range(1, len(parts)))
+        directories.update("/".join(path.parts[:n]) for n in range(1, len(path.parts)))
         checked.append((path, content, 0o755 if int(mode) & 0o100 else 0o644, int(size)))
     both = directories & seen
     if both:

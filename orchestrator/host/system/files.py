@@ -6,11 +6,13 @@ TensorBoard's files in either, whoever has the first bytes asks for the rest, si
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 
 from orchestrator.both.hostdir import HostFault, generation_dir, generations
+from orchestrator.both.within import Tree
 from orchestrator.host.system import workdir
+from orchestrator.protocol.paths import RelativePath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,16 +126,12 @@ def _opened(host_dir: str, wish: dict[str, Any]) -> BinaryIO:
         top = workdir.work_dir(host_dir, run, task)
     else:
         top = log_dir(generation_dir(host_dir, run, task, wish["generation"]))
-    top = os.path.realpath(top)
-    whole = os.path.join(top, path)
-    if "\0" in path or os.path.realpath(whole) != os.path.normpath(whole) or not _is_below(whole, top):
-        raise HostFault("bad-order", f"not a file of the run's tasks: {path!r}")
-    handle = os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise HostFault("bad-order", f"not a regular file: {path!r}")
-    return open(handle, "rb")
-
-
-def _is_below(path: str, top: str) -> bool:
-    return os.path.normpath(path).startswith(top + os.sep)
+    try:
+        with Tree(top) as tree:
+            return open(tree.opened(RelativePath(path)), "rb")
+    except ValueError as e:
+        raise HostFault("bad-order", f"not a file of the run's tasks: {e}") from e
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.EXDEV, errno.EINVAL):
+            raise HostFault("bad-order", f"not a file of the run's tasks: {path!r}: {e.strerror}") from e
+        raise

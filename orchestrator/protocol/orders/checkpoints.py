@@ -6,11 +6,12 @@ from orchestrator.protocol.bounds import (
     AnyJson,
     Count,
     Digest,
-    FilePath,
     Generation,
     Length,
     Name,
     Path,
+    PathInDir,
+    PathInGeneration,
     SavedStep,
     Seconds,
     Text,
@@ -18,6 +19,7 @@ from orchestrator.protocol.bounds import (
 )
 from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, OfRun
 from orchestrator.protocol.orders.watching import Claim
+from orchestrator.protocol.paths import RelativePath
 
 
 class By(TypedDict):
@@ -31,7 +33,7 @@ class By(TypedDict):
 class Rejected(TypedDict):
     """A damaged checkpoint."""
 
-    path: Path
+    path: PathInDir
     why: Text
 
 
@@ -65,11 +67,11 @@ class Seeded(TypedDict):
     """The checkpoint from which the generation starts."""
 
     global_step: SavedStep | None
-    source: Path | None
+    source: PathInDir | None
     """The path of the original; null if there was no checkpoint."""
     verified: NotRequired[bool | None]
     """false if the format cannot be verified; null if there is no checkpoint."""
-    path: Path
+    path: PathInGeneration
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
     highest_generation: NotRequired[Generation]
     from_scratch: NotRequired[bool]
@@ -93,7 +95,7 @@ class SavedCheckpoint(TypedDict):
     """A checkpoint that was read completely, or one in a format that cannot be verified and that seems complete."""
 
     global_step: SavedStep | None
-    path: Path
+    path: PathInGeneration
     saved_at: UnixTime
     kind: Name
     """The format."""
@@ -126,7 +128,8 @@ class Manifest(TypedDict):
 
     digest: Digest
     files: Annotated[
-        list[tuple[FilePath, Count, SavedStep, Annotated[list[Digest], Length(FILES_MAX)]]], Length(FILES_MAX)
+        list[tuple[RelativePath, Count, SavedStep, Annotated[list[Digest], Length(FILES_MAX)]]],
+        Length(FILES_MAX),
     ]
     """For each file: name, size in bytes, modification time in ns, and the SHA-256 of each chunk."""
     piece_bytes: Count
@@ -143,7 +146,7 @@ class Chunk(OfRun):
 
     dir: str
     digest: str
-    name: str
+    name: RelativePath
     offset: int
     bytes_max: int
 
@@ -180,7 +183,8 @@ class Checkpoint(TypedDict):
     generation: Generation | None
     """null if the checkpoint is not in a generation's directory."""
     name: Path
-    path: Path
+    """What people call it. A host looks it up in its own list."""
+    path: PathInDir
     kind: Name
     global_step: SavedStep | None
     bytes: Count
@@ -205,7 +209,7 @@ class Checkpoint(TypedDict):
 class CheckpointsAnswer(TypedDict, total=False):
     """The reply to `list` and `read` has `dir` and `checkpoints`; other replies have the fields that follow."""
 
-    dir: Path
+    dir: PathInDir
     checkpoints: Annotated[list[Checkpoint], Length(FILES_MAX)]
     """Newest first."""
     checkpoint: Checkpoint
@@ -215,7 +219,7 @@ class CheckpointsAnswer(TypedDict, total=False):
     """For `rm`: generations that were removed."""
     bytes: Count
     """For `rm`: the total size of what was removed."""
-    path: Path
+    path: PathInDir
     already: bool
 
 

@@ -19,6 +19,7 @@ from orchestrator.protocol.bounds import (
 )
 from orchestrator.protocol.limits import LEFT_MAX
 from orchestrator.protocol.orders.base import FILES_MAX, OfRun, Order
+from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.reports import Unkillable
 
 
@@ -143,7 +144,7 @@ class Hardware(TypedDict):
 class Code(OfRun):
     """The manifest of the working directory."""
 
-    files: list[tuple[str, str, int, int]]
+    files: list[tuple[RelativePath, str, int, int]]
     """For each file: path, SHA-256, mode and size in bytes."""
 
 

@@ -5,7 +5,6 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from orchestrator.protocol.bounds import (
     Count,
     Digest,
-    FilePath,
     Generation,
     Length,
     Pid,
@@ -15,6 +14,7 @@ from orchestrator.protocol.bounds import (
     UnixTime,
 )
 from orchestrator.protocol.orders.base import FILES_MAX, FaultKind, OfRun, OfTask, Place
+from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.reports import Left, SweptBy
 
 
@@ -127,7 +127,7 @@ class TaskFile(TypedDict):
     task: TaskName
     generation: Generation
     place: Place
-    path: FilePath
+    path: RelativePath
     bytes: Count
 
 
@@ -143,7 +143,7 @@ class OfFile(OfTask):
     """Name a file of a task. A working directory is the same in all generations."""
 
     place: Place
-    path: str
+    path: RelativePath
 
 
 class AskFile(OfFile):

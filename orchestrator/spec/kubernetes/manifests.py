@@ -225,7 +225,7 @@ def _container(plan: Plan, wishes: Wishes, type_: str) -> Manifest:
     return {
         "name": pod.CONTAINER,
         "image": wishes.image,
-        "command": [wishes.python.replace("$", "$$"), pod.BUNDLE, "pod"],  # Kubernetes expands $(NAME)
+        "command": [wishes.python.replace("$", "$$"), "-I", pod.BUNDLE, "pod"],  # Kubernetes expands $(NAME)
         "env": list(_environment(plan, type_)),
         "securityContext": {"allowPrivilegeEscalation": False},
         "volumeMounts": list(_mounts(plan, wishes)),

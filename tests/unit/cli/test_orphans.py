@@ -23,6 +23,7 @@ from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.paths import RelativePath
 from tests.unit.cli.desk import Desk
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -63,7 +64,7 @@ def pulled(desk: Desk, plan: Plan, *steps: int, by: str = RUN) -> str:
         os.rename(store.path("chunk") + ".part", store.path("chunk"))
         manifest: Manifest = {
             "digest": f"d{step}",
-            "files": [("f", 5000, 0, ["chunk"])],
+            "files": [(RelativePath("f"), 5000, 0, ["chunk"])],
             "piece_bytes": 5000,
             "bytes": 5000,
             "generation": 1,

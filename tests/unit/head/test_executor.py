@@ -247,23 +247,32 @@ def test_an_order_that_no_frame_holds_fails_and_does_not_end_the_coordinator(rig
 
 
 def test_checkpoints_are_seeded_and_verified(rig: Rig) -> None:
-    seed = {"global_step": 90, "source": "ckpt-90", "path": "/shared/t/gen-000002", "rejected": []}
+    seed = {
+        "global_step": 90,
+        "source": "/shared/t/gen-000001/ckpt-90",
+        "path": "/shared/t/gen-000002",
+        "rejected": [],
+    }
     rig.agent.answers = {
         "seed": always(seed),
-        "verify": always({"checkpoint": None, "rejected": [{"path": "p", "why": "torn"}]}),
+        "verify": always(
+            {"checkpoint": None, "rejected": [{"path": "/shared/t/gen-000002/p", "why": "torn"}]}
+        ),
     }
     rig.open()
     rig.executor.execute(replace(rig.run, from_scratch=True), SeedCheckpoint("a", 2))
-    assert rig.wait(CheckpointSeeded).seed == Seed(2, 90, "ckpt-90", "/shared/t/gen-000002")
+    assert rig.wait(CheckpointSeeded).seed == Seed(
+        2, 90, "/shared/t/gen-000001/ckpt-90", "/shared/t/gen-000002"
+    )
     order = rig.agent.wait_order("seed")
     assert (order["dir"], order["keep"], order["from_scratch"]) == ("/shared/t", 3, True)
     rig.executor.execute(rig.run, VerifyCheckpoint("a", 2))
     nothing = rig.wait(CheckpointVerified)
     assert (nothing.generation, nothing.path, nothing.global_step) == (2, "", None)
-    assert nothing.rejected == (("p", "torn"),)
+    assert nothing.rejected == (("/shared/t/gen-000002/p", "torn"),)
     found = {
         "global_step": 95,
-        "path": "ckpt-95",
+        "path": "/shared/t/gen-000002/ckpt-95",
         "saved_at": 1.7e9,
         "kind": "npz",
         "bytes": 7,

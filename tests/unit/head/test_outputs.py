@@ -17,6 +17,7 @@ from orchestrator.head.links.conversation import Answer, Asks, LinkDown, OrderRe
 from orchestrator.head.transfer import files, outputs
 from orchestrator.head.transfer.outputs import Output
 from orchestrator.protocol.orders import TaskFile
+from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.table import Order
 from tests.unit.core.transcript import make_plan
 
@@ -54,12 +55,12 @@ class Host:
             "task": self.task,
             "generation": self.generation,
             "place": "work",
-            "path": path,
+            "path": RelativePath(path),
             "bytes": size,
         }
 
     def output(self, path: str = "model.keras", to: str | None = None) -> Output:
-        return Output("a", self.file(path), to or path)
+        return Output("a", self.file(path), RelativePath(to or path))
 
 
 @pytest.fixture
@@ -122,10 +123,26 @@ def test_what_is_here_with_another_content_is_replaced_only_by_a_persons_word(
     assert mine.read_bytes() == MODEL
 
 
-@pytest.mark.parametrize("to", ["../x", "/etc/x", "a/../../x", "", ".", "a\0b"])
-def test_no_name_of_a_host_leads_out_of_the_directory(run: Run, host: Host, tmp_path: Path, to: str) -> None:
-    with pytest.raises(OrderRefused, match="outside of its directory"):
-        outputs.bring(host, run, Output("a", host.file("model.keras"), to), str(tmp_path))
+@pytest.mark.parametrize(
+    "to", ["../x", "/etc/x", "a/../../x", "", ".", "a\0b", "a.csv/../numpy.py", "a//b", "a/"]
+)
+def test_no_name_of_a_request_leads_out_of_the_directory(host: Host, to: str) -> None:
+    asked = {"host": "a", "to": "x", **host.file("model.keras")}
+    assert outputs.of_request(asked, None)[0].to == "x"
+    for field in ("to", "path"):
+        with pytest.raises(UsageError, match="is no path below a directory"):
+            outputs.of_request({**asked, field: to}, None)
+
+
+@pytest.mark.parametrize("path", [".git/hooks/post-checkout", "deep/.GIT/config", ".hg/hgrc", ".git"])
+def test_nothing_is_written_into_a_repository(run: Run, tmp_path: Path, path: str) -> None:
+    host = Host({path: b"runs"})
+    found = outputs.listed(run, leases(a=host, b=Host({})), [path.split("/")[-1], "/.*"], None)["files"]
+    assert [(file["to"], "whose files git and the like run" in file["why"]) for file in found] == [
+        (path, True)
+    ]
+    with pytest.raises(OrderRefused, match="it would lie in"):
+        outputs.bring(host, run, host.output(path), str(tmp_path), replace=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,8 +151,13 @@ def test_no_link_within_the_directory_is_followed(run: Run, host: Host, tmp_path
     home.mkdir()
     fetched.mkdir()
     (fetched / "data").symlink_to(home)
-    with pytest.raises(OrderRefused, match="it is a link"):
+    with pytest.raises(OSError, match="a symbolic link is in its path"):
         outputs.bring(host, run, host.output(to="data/.bashrc"), str(fetched))
+    assert list(home.iterdir()) == []
+    (fetched / "model.keras").symlink_to(home / "of another")
+    assert outputs.bring(host, run, host.output(), str(fetched)).state == "differs"
+    assert outputs.bring_whole(host, run, host.output(to="new"), str(fetched)) == "fetched"
+    (fetched / "model.keras").unlink()
     assert list(home.iterdir()) == []
     linked = tmp_path / "linked"  # the directory that a person names may be one
     linked.symlink_to(fetched)
@@ -193,7 +215,18 @@ def test_patterns_are_those_of_gitignore(run: Run) -> None:
 
     assert names("*.csv", "plots/") == ["a.csv", "deep/b.csv", "plots/x.png"]
     assert names("/a.csv") == ["a.csv"]
-    assert names(".hidden") == [".hidden"]
+    assert names(".hidden") == names(".h*") == [".hidden"]
+    assert names(".cache/") == names(".cache/x") == [".cache/x"]
+    assert names("*.csv", "!deep/*") == ["a.csv"]
+    visible, left_out = outputs.chosen(found, ["*"])
+    assert ([one.to for one in visible], left_out) == (
+        ["a.csv", "deep/b.csv", "model.keras", "plots/x.png"],
+        2,
+    )
+    arrays = Host(dict.fromkeys(["data/.zarray", "data/0.0", ".envrc", "x/.envrc"], b"1"))
+    of_zarr = outputs.find(run, leases(a=arrays, b=Host({}))).outputs
+    assert [one.to for one in outputs.chosen(of_zarr, ["data/"])[0]] == ["data/.zarray", "data/0.0"]
+    assert [one.to for one in outputs.chosen(of_zarr, ["**/.env*"])[0]] == [".envrc", "x/.envrc"]
     plain, hidden = outputs.chosen(found, [])
     assert ([one.to for one in plain], hidden) == (["a.csv", "deep/b.csv", "model.keras", "plots/x.png"], 2)
 
@@ -222,7 +255,7 @@ def test_no_two_files_of_a_run_belong_at_one_place(run: Run) -> None:
     chief, other = Host(dict.fromkeys(names, b"1")), Host(dict.fromkeys(names, b"2"), task="worker:1")
     found = outputs.find(run, leases(a=chief, b=other)).outputs
     assert len({one.to for one in found}) == len(found) == 2 * len(names)
-    to = {(one.file["task"], one.file["path"]): one.to for one in found}
+    to = {(one.file["task"], str(one.file["path"])): one.to for one in found}
     assert to["worker:0", "worker-1/x"] == "worker-0/worker-1/x"
     assert to["worker:1", "x"] == "worker-1/x"
     assert to["worker:0", "worker-2/x"] == "worker-2/x"  # no task of this run

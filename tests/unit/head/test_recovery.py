@@ -14,7 +14,7 @@ from orchestrator.cli.commands.recover import choose
 from orchestrator.core import rebuild
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
-from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.checkpoint import Checkpoint, Seed
 from orchestrator.core.state.host import HostState
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
@@ -299,11 +299,28 @@ def test_a_record_under_another_runs_name_or_with_paths_that_lead_elsewhere_says
     foreign = replace(record(), run_id="u-20260101-000000")
     one = found(Hosts(a=[remembered("worker:0", of=foreign)], b=[]))
     assert (one.run, one.why) == (None, "no host keeps a record of it that this orch understands")
-    seeds = [
-        Seed(1, 5, "x", path) for path in ("/home/me/.ssh/id_ed25519", "gen-000001/../../x", "gen-000001/x")
+    assert PLAN.checkpoint is not None
+    inside = f"{PLAN.checkpoint.dir}/gen-000001"
+    outside = [
+        "/home/me/.ssh",
+        f"{inside}/../../x",
+        f"{PLAN.checkpoint.dir}x/y",
+        "gen-000001/x",
+        PLAN.checkpoint.dir,
+        "/",
     ]
-    taken = [rebuild.vouched_for(replace(record(), seed=seed), PLAN).seed for seed in seeds]
-    assert taken == [None, None, seeds[2]]
+    whole = Seed(1, 5, f"{inside}/x", inside, copy=f"{PLAN.checkpoint.dir}/.orch/safe/{'0' * 64}")
+    lies = [
+        changed
+        for path in outside
+        for changed in (replace(whole, path=path), replace(whole, source=path), replace(whole, copy=path))
+    ]
+    taken = [rebuild.vouched_for(replace(record(), seed=seed), PLAN).seed for seed in (*lies, whole)]
+    assert taken == [*[None] * len(lies), whole]
+    of_record = [replace(record(), checkpoint=Checkpoint(5, path, 1, 0.0)) for path in (*outside, inside)]
+    assert [rebuild.vouched_for(one, PLAN).checkpoint is not None for one in of_record] == [False] * 6 + [
+        True
+    ]
 
 
 @pytest.mark.fault(80)

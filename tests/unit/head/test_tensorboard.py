@@ -13,6 +13,7 @@ from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.links.conversation import Answer, Asks
 from orchestrator.head.transfer import files, tensorboard
 from orchestrator.protocol.orders import TaskFile
+from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.table import Order
 from tests.contract.small_disk import mounted
 from tests.unit.core.transcript import make_plan
@@ -34,7 +35,13 @@ class Host:
 
 
 def file(task: str = "worker:0", path: str = FILE, generation: int = 2, size: int = 1000) -> TaskFile:
-    return {"task": task, "generation": generation, "place": "logs", "path": path, "bytes": size}
+    return {
+        "task": task,
+        "generation": generation,
+        "place": "logs",
+        "path": RelativePath(path),
+        "bytes": size,
+    }
 
 
 def make_run(limit: int = 1 << 30) -> Run:

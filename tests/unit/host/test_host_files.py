@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.both.hostdir import HostFault, generation_dir
-from orchestrator.core.state.run import Problem
-from orchestrator.head.links.link import OrderRefused
 from orchestrator.head.transfer import tensorboard
 from orchestrator.host.system import files, workdir
+from orchestrator.protocol.check import Misfit, check_of
+from orchestrator.protocol.orders import TaskFile
+from tests.protocol_values import valid
 
 RUN = "demo-20260101-000000"
 
@@ -69,16 +70,14 @@ def test_no_path_leads_out(tmp_path: Path, logs: Path, path: str) -> None:
     ("task", "path"), [("worker:0", "../../x"), ("worker:0", "/x"), ("../x:0", "y"), ("worker:0", ".")]
 )
 def test_what_a_host_names_stays_in_the_runs_directory(task: str, path: str) -> None:
-    with pytest.raises(OrderRefused) as refused:
-        tensorboard.place("/state/runs/r/summaries", task, path)
-    assert isinstance(refused.value.problem, Problem)
+    file = {**valid(TaskFile), "task": task, "path": path}
+    with pytest.raises(Misfit, match=r"is no path below a directory|not a task"):
+        check_of(TaskFile)(file)
 
 
 def test_generations_share_a_directory() -> None:
-    assert (
-        tensorboard.place("/s", "worker:0", "train/events.tfevents.1")
-        == "/s/worker-0/train/events.tfevents.1"
-    )
+    file = {**valid(TaskFile), "task": "worker:0", "path": "train/events.tfevents.1", "generation": 7}
+    assert tensorboard.place(check_of(TaskFile)(file)) == "worker-0/train/events.tfevents.1"
 
 
 # ---------------------------------------------------------------- the working directory

@@ -12,7 +12,7 @@ from orchestrator.protocol import hello, replies, reports
 from orchestrator.protocol.bounds import Exact, Length
 from orchestrator.protocol.check import Misfit, check_of, cleaned, cleaned_json
 from orchestrator.protocol.table import TABLE
-from tests.protocol_values import valid, wrong
+from tests.protocol_values import ASKED, valid, wrong
 
 SAID = {
     "hello": hello.Hello,
@@ -27,7 +27,7 @@ SAID = {
 @pytest.mark.parametrize("what", SAID)
 def test_what_fits_is_taken_as_it_is(what: str) -> None:
     value = valid(SAID[what])
-    assert json.loads(json.dumps(check_of(SAID[what])(value))) == value
+    assert json.loads(json.dumps(check_of(SAID[what], ASKED)(value))) == value
 
 
 WRONG = [(what, way, value) for what, type_ in SAID.items() for way, value in wrong(type_)]
@@ -38,7 +38,7 @@ def test_each_wrong_field_is_refused_with_the_way_to_it() -> None:
     taken, unnamed = [], []
     for what, way, value in WRONG:
         try:
-            check_of(SAID[what])(value)
+            check_of(SAID[what], ASKED)(value)
         except Misfit as e:
             if not str(e).startswith(way.removeprefix(".") or "it "):
                 unnamed.append((what, way, str(e)))

@@ -38,7 +38,7 @@ from orchestrator.protocol.reports import Report
 from orchestrator.protocol.table import TABLE, Order
 from tests.contract.fake_agent import BUNDLE
 from tests.lies import GONE, anything, changed, framed, news, places
-from tests.protocol_values import valid
+from tests.protocol_values import fields, valid
 from tests.unit.core.transcript import make_plan
 
 HOST = HostPlan("gpu-b", transport="fake", address="gpu-b")
@@ -145,7 +145,18 @@ def link() -> Iterator[HostLink]:
 
 
 ORDERS: list[Order[Any]] = [
-    Order(row, {"order": row.name, **({"bytes_max": 100} if row.name in ("log", "chunk", "file") else {})})
+    Order(
+        row,
+        {
+            "order": row.name,
+            **({"bytes_max": 100} if row.name in ("log", "chunk", "file") else {}),
+            **{
+                name: value
+                for name, value in (("dir", "/c"), ("generation", 1))
+                if name in fields(row.request)
+            },
+        },
+    )
     for row in TABLE
 ]
 

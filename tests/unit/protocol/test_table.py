@@ -18,7 +18,7 @@ from orchestrator.protocol import orders, table
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.orders import CheckpointsDo
 from orchestrator.protocol.table import BY_NAME, TABLE, Fence, Verb
-from tests.protocol_values import fields, valid
+from tests.protocol_values import ASKED, fields, valid
 from tests.sim import agent as sim_agent
 
 PACKAGE = Path(orchestrator.__file__).parent
@@ -98,7 +98,7 @@ def test_the_simulators_agent_plays_every_order_or_says_why_not() -> None:
 @each_verb
 def test_the_fake_agent_answers_it_with_a_value_of_its_type(row: Verb[Any, Any]) -> None:
     type_: Any = row.answer
-    assert check_of(type_)(valid(type_)) is not None
+    assert check_of(type_, ASKED)(valid(type_)) is not None
 
 
 def test_an_order_is_its_fields_and_its_name() -> None:

@@ -92,20 +92,9 @@ def identity(pid: int) -> Identity | None:
 def alive(who: Identity) -> bool:
     """Return whether exactly that process still runs.
 
-    A host without a free descriptor or memory cannot look, and then it is not known to be gone.
+    Where we cannot even look at ourselves, as on a host without a free descriptor, nobody is known to be gone.
     """
-    try:
-        return boot_id() == who.boot_id and _is_there(who)
-    except (FileNotFoundError, ProcessLookupError, PermissionError, IndexError, ValueError):
-        return False
-    except OSError:
-        return True
-
-
-def _is_there(who: Identity) -> bool:
-    with open(f"/proc/{who.pid}/stat", "rb", buffering=0) as file:
-        stat = Stat.parse(who.pid, file.read())
-    return not stat.is_gone and stat.start_time == who.start_time
+    return identity(who.pid) == who or stat_of(os.getpid()) is None
 
 
 def started_with(*arguments: str) -> bool:
@@ -346,12 +335,6 @@ class Stat:
         self.start_time = int(fields[19])
         self.rss_pages = int(fields[21])
 
-    @staticmethod
-    def parse(pid: int, text: bytes) -> Stat:
-        """Parse a file. Raises IndexError or ValueError for anything else."""
-        # The process chooses the name in parentheses, which may itself hold spaces and parentheses.
-        return Stat(pid, text.rpartition(b")")[2].split())
-
     @property
     def is_zombie(self) -> bool:
         """Whether the main thread has ended."""
@@ -376,7 +359,8 @@ def stat_of(pid: int, path: str | None = None) -> Stat | None:
     """Return /proc's `stat` of a process, or of the thread whose file is `path`. None if it is gone."""
     try:
         with open(path or f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return Stat.parse(pid, file.read())
+            # The process chooses the name in parentheses, which may itself hold spaces and parentheses.
+            return Stat(pid, file.read().rpartition(b")")[2].split())
     except (OSError, IndexError, ValueError):
         return None
 

@@ -27,8 +27,6 @@ class Row:
     """As what a person may want to be told of it: one of `notices.NOTICES`. Empty: nobody is told."""
     by_task: bool = False
     """A task says it, by its runtime or its shim. No task can say any other kind."""
-    may_repeat: bool = False
-    """A host can cause it at any time and any number of times, so its rate is limited (`hosts/moderation.py`)."""
 
 
 class NoteKind(Enum):
@@ -79,14 +77,13 @@ class NoteKind(Enum):
     OVERTAKEN = Row(
         "overtaken",
         "A host has tasks of a newer generation, which another coordinator had started: they are stopped.",
-        may_repeat=True,
     )
     RECOVERED = Row("recovered", "The journal was lost; the run was rebuilt from what its hosts know.")
     CUT_OFF = Row(
         "cut-off",
         "So many hosts are silent that the coordinator itself must be cut off: nothing is stopped or started.",
     )
-    ORDER_FAILED = Row("order-failed", "A host could not carry out an order.", may_repeat=True)
+    ORDER_FAILED = Row("order-failed", "A host could not carry out an order.")
     DECISIONS_STOPPED = Row(
         "decisions-stopped",
         "A bug in orch: nothing more is decided about this run.",
@@ -103,53 +100,42 @@ class NoteKind(Enum):
 
     # hosts
     HOST_UNREACHABLE = Row("host-unreachable", "A host is silent; its tasks may still be training.")
-    HOST_BACK = Row("host-back", "A silent host is heard again.", may_repeat=True)
+    HOST_BACK = Row("host-back", "A silent host is heard again.")
     HOST_LOST = Row("host-lost", "A host was silent for too long, and counts as lost.", notice="host-lost")
     HOST_GONE = Row(
         "host-gone",
         "A host is gone for good, as the user says or the engine that lent it: its tasks count as dead, and "
         "no proof is awaited.",
     )
-    HOST_OPEN = Row(
-        "host-open", "A host that counted as lost, or was stuck, may be given tasks again.", may_repeat=True
-    )
-    HOST_REBOOTED = Row("host-rebooted", "A host was rebooted, and is prepared anew.", may_repeat=True)
+    HOST_OPEN = Row("host-open", "A host that counted as lost, or was stuck, may be given tasks again.")
+    HOST_REBOOTED = Row("host-rebooted", "A host was rebooted, and is prepared anew.")
     HOST_REFUSED = Row(
-        "host-refused",
-        "A host cannot serve the run until a person acts.",
-        gives_a_reason=True,
-        may_repeat=True,
+        "host-refused", "A host cannot serve the run until a person acts.", gives_a_reason=True
     )
     HOST_LEAVES = Row(
         "host-leaves",
         "The provider of a host will take it away; the message says when, and what becomes of its tasks.",
         notice="host-lost",
-        may_repeat=True,
     )
     QUEUED = Row("queued", "The run waits until what it needs is free.")
     ENDS_SOON = Row(
         "ends-soon", "The run ends at its next checkpoint: its time limit is near, or its user wants it."
     )
-    HOST_STAYS = Row("host-stays", "A host that was to be taken away stays after all.", may_repeat=True)
-    HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.", may_repeat=True)
-    GPU_LOST = Row("gpu-lost", "A GPU has disappeared; its index is in `data`.", may_repeat=True)
-    GPU_XID = Row(
-        "gpu-xid", "The driver reports an error of a GPU; index and Xid are in `data`.", may_repeat=True
-    )
+    HOST_STAYS = Row("host-stays", "A host that was to be taken away stays after all.")
+    HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.")
+    GPU_LOST = Row("gpu-lost", "A GPU has disappeared; its index is in `data`.")
+    GPU_XID = Row("gpu-xid", "The driver reports an error of a GPU; index and Xid are in `data`.")
     HOST_CLOCK = Row(
         "host-clock",
         "A host's clock differs from the head node's; the times of its logs and ends are shown by the head's clock.",
-        may_repeat=True,
     )
-    SLOW = Row("slow", "A host is slow to accept connections.", may_repeat=True)
+    SLOW = Row("slow", "A host is slow to accept connections.")
     QUARANTINED = Row(
         "quarantined",
         "A host has ended too many generations by its own fault: it is given no task.",
         notice="quarantined",
     )
-    SPARE_UNFIT = Row(
-        "spare-unfit", "A spare cannot replace another host; the message says why.", may_repeat=True
-    )
+    SPARE_UNFIT = Row("spare-unfit", "A spare cannot replace another host; the message says why.")
     MOVED = Row("moved", "A host takes over the tasks of another.")
     NO_ALTERNATIVE = Row(
         "no-alternative", "A host is used although something speaks against it: there is no other."
@@ -159,7 +145,6 @@ class NoteKind(Enum):
     LIMIT_REACHED = Row(
         "limit-reached",
         "A host or a task sends more than orch accepts; the message says what becomes of the rest.",
-        may_repeat=True,
     )
     WAITING_FOR_HOST = Row(
         "waiting-for-host",
@@ -174,9 +159,7 @@ class NoteKind(Enum):
         "A task has ended; the message says how, and `cause`, `exit_code` and `signal` are in `data`.",
     )
     TASK_LOST = Row("task-lost", "A task is given up without a record of its end.")
-    UNKILLABLE = Row(
-        "unkillable", "A process of some run survives SIGKILL; no task is started beside it.", may_repeat=True
-    )
+    UNKILLABLE = Row("unkillable", "A process of some run survives SIGKILL; no task is started beside it.")
     STOPPING_INDIVIDUALLY = Row("stopping-alone", "One task is ended; the other tasks continue.")
     RESTART_INDIVIDUALLY = Row(
         "restart-alone", "One task is restarted; the other tasks continue.", notice="restarted"
@@ -210,7 +193,7 @@ class NoteKind(Enum):
         is_routine=True,
     )
     CHECKPOINT_REJECTED = Row(
-        "checkpoint-rejected", "A checkpoint is damaged or incomplete.", is_routine=True, may_repeat=True
+        "checkpoint-rejected", "A checkpoint is damaged or incomplete.", is_routine=True
     )
     CHECKPOINTS_REMOVED = Row(
         "checkpoints-removed",
@@ -238,18 +221,11 @@ class NoteKind(Enum):
         "The script resumed from a place of its own, above its checkpoint: `global_step` and `steps_lost` in `data`.",
     )
     CHECKPOINT_DIR_SILENT = Row(
-        "checkpoint-dir-silent",
-        "The checkpoint directory does not answer; the run waits for it.",
-        may_repeat=True,
+        "checkpoint-dir-silent", "The checkpoint directory does not answer; the run waits for it."
     )
-    CHECKPOINT_DIR_ANSWERS = Row(
-        "checkpoint-dir-answers", "The checkpoint directory answers again.", may_repeat=True
-    )
+    CHECKPOINT_DIR_ANSWERS = Row("checkpoint-dir-answers", "The checkpoint directory answers again.")
     CHECKPOINT_DISK_FULL = Row(
-        "checkpoint-disk-full",
-        "The disk of the checkpoint directory is full.",
-        notice="disk-full",
-        may_repeat=True,
+        "checkpoint-disk-full", "The disk of the checkpoint directory is full.", notice="disk-full"
     )
     WAITING_FOR_ROOM = Row(
         "waiting-for-room", "The run waits for room in the checkpoint directory.", notice="disk-full"
@@ -327,6 +303,33 @@ class NoteKind(Enum):
 
 
 _BY_NAME = {kind.value: kind for kind in NoteKind}
+
+
+MAY_REPEAT = frozenset(
+    {
+        NoteKind.OVERTAKEN,
+        NoteKind.ORDER_FAILED,
+        NoteKind.HOST_BACK,
+        NoteKind.HOST_OPEN,
+        NoteKind.HOST_REBOOTED,
+        NoteKind.HOST_REFUSED,
+        NoteKind.HOST_LEAVES,
+        NoteKind.HOST_STAYS,
+        NoteKind.HOST_WARNING,
+        NoteKind.GPU_LOST,
+        NoteKind.GPU_XID,
+        NoteKind.HOST_CLOCK,
+        NoteKind.SLOW,
+        NoteKind.SPARE_UNFIT,
+        NoteKind.LIMIT_REACHED,
+        NoteKind.UNKILLABLE,
+        NoteKind.CHECKPOINT_REJECTED,
+        NoteKind.CHECKPOINT_DIR_SILENT,
+        NoteKind.CHECKPOINT_DIR_ANSWERS,
+        NoteKind.CHECKPOINT_DISK_FULL,
+    }
+)
+"""What a host can cause at any time and any number of times: its rate is limited (`hosts/moderation.py`)."""
 
 
 def kind_of(name: object) -> NoteKind | None:

@@ -116,8 +116,8 @@ def gpus(
     if not taken:
         return None
     processes = "; ".join(
-        f"GPU {process['gpu']} by pid {process['pid']} of {process['user'] or 'a user who cannot be seen from there'} "
-        f"({process['name']})"
+        f"GPU {process['gpu']} by {'a process' if process['pid'] is None else 'pid'} {process['pid'] or ''}".rstrip()
+        + f" of {process['user'] or 'a user who cannot be seen from there'} ({process['name']})"
         for process in taken
     )
     return Problem(

@@ -147,7 +147,8 @@ def _holder(lease: Leased) -> str:
         if lease["since"]
         else ""
     )
-    return f"GPU {lease['gpu']} is held by {lease['run'] or 'a run'}{user}{head}{since}"
+    unnamed = "a process" if lease["user"] else "a process that does not answer"
+    return f"GPU {lease['gpu']} is held by {lease['run'] or unnamed}{user}{head}{since}"
 
 
 def probe(link: Asks, run: Run, name: str) -> Facts:

@@ -9,6 +9,7 @@ import os
 import subprocess
 
 from orchestrator.both import logind
+from orchestrator.host.system import gpu_lease
 
 NVIDIA_SMI_S = 20.0
 
@@ -55,6 +56,13 @@ def in_use(uuids: list[str], run: str | None) -> list[GpuInUse]:
             {"gpu": uuids.index(row[1]), "pid": pid, "user": _user(pid), "name": ", ".join(row[2:])}
         )
     return processes
+
+
+def leased(uuids: list[str]) -> list[GpuInUse]:
+    """Return the leases of these GPUs that other users hold, like `in_use`. The kernel names the user, and no pid."""
+    owners = enumerate(gpu_lease.owner(gpu) for gpu in range(len(uuids)))
+    others = [(gpu, user) for gpu, user in owners if user not in (None, logind.user_name())]
+    return [{"gpu": gpu, "pid": None, "user": user, "name": "it holds the lease"} for gpu, user in others]
 
 
 def ask(query: str) -> list[list[str]]:

@@ -94,7 +94,7 @@ class Orders:
     def _on_watch(self, order: orders.Watch, _blob: bytes, _reply: Reply) -> orders.Nothing:
         claim = order.get("claim")
         self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])), claim)
-        head = claim["head"] if claim is not None else ""
+        head = f"{claim['user']}@{claim['head']}" if claim is not None else ""
         self._leases.want(order["run"], [int(gpu) for gpu in order.get("gpus", [])], head, order["epoch"])
         return {}
 

@@ -102,9 +102,11 @@ class Leases:
             return [], {}
         missing = [gpu for gpu in self._missing(run) if not self._take_now(run, gpu)]
         if missing:
+            from orchestrator.host.system import gpu_lease
+
             raise hostdir.HostFault(
                 LEASED,
-                f"GPU {missing[0]} is held by somebody else",
+                f"GPU {missing[0]} is held by {gpu_lease.owner(missing[0]) or 'somebody else'}",
                 "`orch queue` shows who waits for what; `orch up` says who holds it",
             )
         return [self._held[gpu][1].fileno() for gpu in wish.gpus], wish.about
@@ -170,7 +172,7 @@ class Leases:
 
         asking = gpu_lease.ask(gpu)
         if asking is None:
-            again(_leased(gpu, None, {}))
+            again(_leased(gpu, gpu_lease.owner(gpu), {}))
             return
         open_ = [asking]
 

@@ -44,7 +44,8 @@ def _cards(uuids: list[str]) -> list[Gpu]:
     # The processes by the number of their GPU, with the run of ours that they are of
     users: dict[int, list[GpuUser]] = {}
     for process in gpus.in_use(uuids, None):
-        user: GpuUser = {"pid": process["pid"], "user": process["user"], "run": gpus.run_of(process["pid"])}
+        pid = process["pid"] or 0
+        user: GpuUser = {"pid": pid, "user": process["user"], "run": gpus.run_of(pid)}
         users.setdefault(process["gpu"], []).append(user)
     cards: list[Gpu] = []
     for index, uuid in enumerate(uuids):

@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
         "checkpoint_others": others,
         "gpus": uuids,
         "gpus_why": no_gpus,
-        "gpus_in_use": gpus.in_use(uuids, wish.get("run")) if uuids else [],
+        "gpus_in_use": [*gpus.leased(uuids), *gpus.in_use(uuids, wish.get("run"))] if uuids else [],
         "own_name": own_name(os.uname().nodename),
         "unkillable": unkillable.known(host_dir) if host_dir else [],
     }

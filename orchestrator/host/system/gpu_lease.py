@@ -63,7 +63,7 @@ def answer(lease: socket.socket, about: Mapping[str, Any]) -> None:
 def ask(gpu: int) -> socket.socket | None:
     """Connect to the holder of a GPU's lease, without waiting.
 
-    None if nobody holds it any more, or its holder accepts no connection: then the kernel does not name its user.
+    None if nobody holds it any more, or its holder accepts no connection: then `owner` names its user.
     """
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
@@ -72,6 +72,37 @@ def ask(gpu: int) -> socket.socket | None:
         asking.close()
         return None
     return asking
+
+
+_ACCEPTS, _UNCONNECTED = 0x10000, "01"
+_NETLINK_SOCK_DIAG, _BY_FAMILY, _REQUEST, _SHOW_UID, _UID, _NO_COOKIE = 4, 20, 1, 0x40, 7, 0xFFFFFFFF
+
+
+def owner(gpu: int) -> str | None:
+    """Return the user whose socket has the name, whatever its process does; None if none has it, or none is known.
+
+    The kernel's table of sockets has the inode, and tells everybody the user of it.
+    """
+    path = _name(gpu).replace("\0", "@")
+    try:
+        with open("/proc/net/unix", errors="replace") as table:
+            rows = [words for line in table if (words := line.split())[7:] == [path]]
+        # a connection that its holder has not accepted has the name too
+        inode = next(int(row[6]) for row in rows if int(row[3], 16) & _ACCEPTS or row[5] == _UNCONNECTED)
+        family = getattr(socket, "AF_NETLINK", -1)
+        with socket.socket(family, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _NETLINK_SOCK_DIAG) as asking:
+            question = (socket.AF_UNIX, 0, 0, _NO_COOKIE, inode, _SHOW_UID, _NO_COOKIE, _NO_COOKIE)
+            asking.send(struct.pack("=IHHIIBBHIIIII", 40, _BY_FAMILY, _REQUEST, 0, 0, *question))
+            data = asking.recv(4096)
+        at = 32  # behind the headers: attributes, each with its length and kind
+        while at < len(data):
+            length, kind = struct.unpack_from("=HH", data, at)
+            if kind == _UID:
+                return logind.user_name(struct.unpack_from("=I", data, at + 4)[0])
+            at += max(4, (length + 3) & ~3)
+    except (OSError, StopIteration, ValueError, struct.error):
+        return None
+    return None
 
 
 class Holder:

@@ -59,7 +59,8 @@ class GpuInUse(TypedDict):
 
     gpu: Count
     """The index in the driver's order."""
-    pid: Pid
+    pid: Pid | None
+    """null of a process that only holds the GPU's lease: the kernel names its user alone."""
     user: Name | None
     name: Path
 

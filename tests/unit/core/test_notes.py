@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.notes import NoteKind, kind_of, said_by_task
+from orchestrator.core.notes import MAY_REPEAT, NoteKind, kind_of, said_by_task
 
 ROOT = Path(__file__).parents[3] / "orchestrator"
 
@@ -52,3 +52,15 @@ def test_what_runtime_and_shim_say_is_in_the_table_and_nothing_else_is() -> None
     said = set().union(*(_said_in(path) for path in paths))
     known = {kind.value for kind in NoteKind if kind.row.by_task and kind is not NoteKind.SAID}
     assert said == known
+
+
+def test_what_may_repeat_are_kinds_and_none_that_the_end_of_a_run_or_a_task_needs() -> None:
+    needed = {kind for kind in NoteKind if kind.row.ends_the_run or kind.row.by_task}
+    needed |= {
+        NoteKind.TASK_EXITED,
+        NoteKind.TASK_LOST,
+        NoteKind.STOPPING,
+        NoteKind.BACKOFF,
+        NoteKind.HOST_LOST,
+    }
+    assert MAY_REPEAT.isdisjoint(needed)

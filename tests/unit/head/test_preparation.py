@@ -229,12 +229,13 @@ def test_a_gpu_that_is_in_use_or_missing_is_refused(
 
 def test_a_gpu_whose_lease_another_has_is_refused_with_its_holder(workdir: Path) -> None:
     link = FakeLink()
-    held = {"gpu": 1, "user": "ana", "run": "x-1", "head": "lab-2", "since": 1.8e9}
+    held = {"gpu": 1, "user": "ana", "run": "x-1", "head": "ana@lab-2", "since": 1.8e9}
     unknown = {"gpu": 2, "user": None, "run": None, "head": None, "since": None}
     link.others = [held, unknown]
     problem = refused(link, on_gpus(a_run(workdir), (1, 2)))
     assert problem.message == (
-        "a: GPU 1 is held by x-1 of user ana, begun on lab-2, since 2027-01-15 08:00:00 UTC; GPU 2 is held by a run"
+        "a: GPU 1 is held by x-1 of user ana, begun on ana@lab-2, since 2027-01-15 08:00:00 UTC; "
+        "GPU 2 is held by a process that does not answer"
     )
     assert (problem.code, problem.exit_code) == ("gpu-leased", 6)
     assert link.verbs() == ["runs", "lease"], "nothing was changed there"

@@ -7,18 +7,24 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.both import hostdir
+from orchestrator.both import hostdir, logind
 from orchestrator.both.hostdir import HostFault
-from orchestrator.host.agent import leases
+from orchestrator.core.hosts import compatibility
+from orchestrator.core.plan import HostPlan
+from orchestrator.host.agent import gpus, leases
 from orchestrator.host.agent.leases import LEASED, Leases
 from orchestrator.host.agent.streams import Loop
 from orchestrator.host.system import gpu_lease
+from tests.unit.core.transcript import make_plan
 
 _numbers = itertools.count(1_000_000 + os.getpid() * 100)
 
@@ -264,20 +270,67 @@ def test_a_later_run_is_waited_for_only_where_it_has_just_taken_the_gpu(
     held.close()
 
 
-def test_who_takes_no_connection_holds_the_gpu_and_nobody_knows_who_it_is(
-    tmp_path: Path, loop: Loop, gpu: int
+@pytest.mark.fault(99)
+@pytest.mark.parametrize("how", ["it fills its own backlog", "it does not listen", "it does not answer"])
+def test_who_holds_a_gpu_and_says_nothing_is_named_by_the_kernel(
+    tmp_path: Path, loop: Loop, gpu: int, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    held = gpu_lease.acquire(gpu)
-    assert held is not None
-    held.listen(0)
-    waiting = [one for one in (gpu_lease.ask(gpu) for _ in range(3)) if one is not None]
-    assert len(waiting) == 1, "the second finds no room"
-    agent = Agent(tmp_path, loop)
-    agent.leases.want("a-1", [gpu], "lab-1", 1)
-    (other,) = asked(agent, "a-1", loop)
-    assert (other["gpu"], other["user"], other["run"]) == (gpu, None, None)
-    for one in (held, *waiting):
-        one.close()
+    """The user needs no right to the GPU for that, and names no run."""
+    monkeypatch.setattr(leases, "ANSWER_S", 0.05)
+    holder, told = stranger(gpu, how)
+    try:
+        agent = Agent(tmp_path, loop)
+        agent.leases.want("a-1", [gpu], "lab-1", 1)
+        (other,) = asked(agent, "a-1", loop)
+        with pytest.raises(HostFault) as refused:
+            agent.leases.of_start("a-1")
+    finally:
+        holder.kill()
+        holder.wait()
+    assert (other["gpu"], other["user"], other["run"]) == (gpu, told, None)
+    assert f"GPU {gpu} is held by {told}" in refused.value.message
+    assert gpu_lease.owner(gpu) is None, "nobody has it any more"
+
+
+def stranger(gpu: int, how: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a process that has the name of a lease; as root, of another user. Return it, and the user's name."""
+    uid = 65534 if os.geteuid() == 0 else os.geteuid()
+    code = (
+        "import os, socket, sys, time\n"
+        "if os.geteuid() == 0: os.setuid(65534)\n"
+        "name = sys.argv[1].replace('@', chr(0))\n"
+        "held = socket.socket(socket.AF_UNIX); held.bind(name)\n"
+        "own = []\n"
+        "if sys.argv[2] != 'it does not listen': held.listen(0 if 'backlog' in sys.argv[2] else 9)\n"
+        "while 'backlog' in sys.argv[2]:\n"
+        "    own.append(socket.socket(socket.AF_UNIX)); own[-1].setblocking(False)\n"
+        "    try: own[-1].connect(name)\n"
+        "    except BlockingIOError: break\n"
+        "print('ready', flush=True); time.sleep(60)\n"
+    )
+    argv = [sys.executable, "-I", "-S", "-c", code, f"@orch/gpu/{gpu}", how]
+    holder = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "ready\n"
+    return holder, logind.user_name(uid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
+def test_doctor_is_told_of_a_lease_that_another_user_holds(gpu: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_lease, "_name", lambda number: f"\0orch/gpu/{gpu + number}")
+    uuids = ["GPU-a", "GPU-b"]
+    assert gpus.leased(uuids) == []
+    holder, told = stranger(gpu + 1, "it fills its own backlog")
+    try:
+        (found,) = gpus.leased(uuids)
+    finally:
+        holder.kill()
+        holder.wait()
+    assert found == {"gpu": 1, "pid": None, "user": told, "name": "it holds the lease"}
+    plan = replace(make_plan(["a"], checkpoint=False), hosts=(HostPlan("a", "a", gpus=(1,), spare=True),))
+    problem = compatibility.gpus(plan, "a", uuids, [found])
+    assert problem is not None
+    assert problem.message == f"in use by somebody else: GPU 1 by a process of {told} (it holds the lease)"
 
 
 def test_of_two_that_each_hold_what_the_other_wants_the_earlier_gets_both_when_the_later_lets_go(

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from orchestrator.both.within import Tree
     from orchestrator.checkpoints.units import Unit
 
 USAGE = (
     "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
-    "[--claim JSON --host-dir DIR] [--only DIR] | snapshot ROOT DIR [PATH] | copy SRC DST "
-    "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT | rm ROOT WHAT"
+    "[--claim JSON --host-dir DIR] [--only DIR] [--group NAME] | snapshot ROOT DIR [PATH] | copy SRC DST "
+    "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT [--group NAME] | unpin, rollback, rm: as pin"
 )
 
 ABOUT = ("list", "read", "pin", "unpin", "rollback", "rm")
@@ -42,12 +43,19 @@ def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[
     not called torn, nor one that was written a moment ago; the directory is looked at again. One whose
     format nothing here verifies is `verified: false`: no name says that it is unfinished, and nobody writes it.
     """
+    from orchestrator.both.within import Tree
+
     waits = _Waits(pause)
-    for _ in range(TRIES_MAX):
-        answer, changed = _inspect(directory, waits)
-        if not changed:
-            break
-        waits.pause(RETRY_S)
+    try:
+        root = Tree(os.path.dirname(directory))
+    except FileNotFoundError:
+        return {"checkpoint": None, "rejected": []}
+    with root as tree:
+        for _ in range(TRIES_MAX):
+            answer, changed = _inspect(tree, directory, waits)
+            if not changed:
+                break
+            waits.pause(RETRY_S)
     return {**answer, "waited_s": round(waits.waited_s, 3)} if waits.waited_s else answer
 
 
@@ -64,37 +72,38 @@ class _Waits:
         self.waited_s += seconds
         self._pause(seconds)
 
-    def settles(self, unit: Unit, own: str) -> bool:
+    def settles(self, unit: Unit) -> bool:
         """Wait for the writer of a torn checkpoint. Return whether there was anything to wait for."""
+        from orchestrator.checkpoints.places import OWN
+
         is_first = unit.path not in self.waited_for
         self.waited_for.add(unit.path)
-        return unit.settle(own, self.pause if is_first else lambda _: None, torn=True)
+        return unit.settle(OWN, self.pause if is_first else lambda _: None, torn=True)
 
 
-def _inspect(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
+def _inspect(tree: Tree, directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
     """Look once. Return the answer, and whether a checkpoint changed while it was read."""
     from orchestrator.checkpoints import discovery, places
     from orchestrator.checkpoints.records import Records
     from orchestrator.checkpoints.torn import Torn
 
-    records, own = Records(os.path.dirname(directory)), places.own_dir(os.path.dirname(directory))
-    contents = discovery.find(directory)
+    records, contents = Records(tree), discovery.find(tree, directory)
     rejected = [{"path": path, "why": why} for path, why in contents.skipped]
     rank = max((unit.rank for unit in contents.units), default=None)
     changed = False
     for unit in contents.units:
         if unit.rank != rank:
             break
-        unit.settle(own, waits.pause)
+        unit.settle(places.OWN, waits.pause)
         try:
             unit.read()
         except Torn as e:
-            if _is_as_it_was(unit, directory) and not waits.settles(unit, own):
+            if _is_as_it_was(tree, unit, directory) and not waits.settles(unit):
                 rejected.append({"path": unit.path, "why": str(e)})
             else:
                 changed = True
             continue
-        if not unit.is_verified and not _is_as_it_was(unit, directory):
+        if not unit.is_verified and not _is_as_it_was(tree, unit, directory):
             rejected.append({"path": unit.path, "why": "it is still being written"})
             changed = True
             continue
@@ -105,10 +114,10 @@ def _inspect(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
     return {"checkpoint": None, "rejected": rejected}, changed
 
 
-def _is_as_it_was(unit: Unit, directory: str) -> bool:
+def _is_as_it_was(tree: Tree, unit: Unit, directory: str) -> bool:
     from orchestrator.checkpoints import discovery
 
-    return any(unit.is_same(now) for now in discovery.find(directory).units)
+    return any(unit.is_same(now) for now in discovery.find(tree, directory).units)
 
 
 def _summary(unit: Unit) -> dict[str, Any]:
@@ -164,31 +173,35 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
             only=options.get("--only"),
             claim=json.loads(options.get("--claim") or "null"),
             host_dir=options.get("--host-dir", ""),
+            group=options.get("--group"),
         )
     if verb == "snapshot" and len(rest) in (2, 3):
         from orchestrator.checkpoints import safe
 
         paths = [*map(os.path.abspath, rest), None]
         return lambda: safe.snapshot(str(paths[0]), str(paths[1]), paths[2])
+    group = rest.pop() if len(rest) > 1 and rest[-2] == "--group" else None
+    rest = rest[:-1] if group is not None else rest
     counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1}
     counts |= {"pin": 2, "unpin": 2, "rollback": 2, "rm": 2}
     if verb not in counts or len(rest) != counts[verb]:
         raise ValueError(f"there is no verb {verb} with {len(rest)} arguments")
     path = os.path.abspath(rest[0])
     if verb in ABOUT:
-        return lambda: _about(verb, path, rest[1:])
+        return lambda: _about(verb, path, rest[1:], group)
     if verb == "verify":
         return lambda: verify(path)
     if verb == "highest":
-        return lambda: {"generation": max(places.generations(path), default=0)}
+        return lambda: {"generation": places.highest(path)}
     return lambda: copying.copy(path, os.path.abspath(rest[1]))
 
 
-def _about(verb: str, root: str, rest: list[str]) -> dict[str, Any]:
-    from orchestrator.checkpoints import inventory
+def _about(verb: str, root: str, rest: list[str], group: str | None) -> dict[str, Any]:
+    from orchestrator.checkpoints import inventory, places
 
     if verb in ("list", "read"):
         return inventory.listed(root, read=verb == "read")
+    places.admit(root, group)
     does = {
         "pin": inventory.pin,
         "unpin": inventory.unpin,
@@ -204,7 +217,16 @@ def _options(words: list[str]) -> dict[str, str]:
     for word in rest:
         if word == "--from-scratch":
             options[word] = ""
-        elif word in ("--dir", "--generation", "--keep", "--by", "--only", "--claim", "--host-dir"):
+        elif word in (
+            "--dir",
+            "--generation",
+            "--keep",
+            "--by",
+            "--only",
+            "--claim",
+            "--host-dir",
+            "--group",
+        ):
             options[word] = next(rest, "")
         else:
             raise ValueError(f"{word} is no option of seed")

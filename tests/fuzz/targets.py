@@ -27,6 +27,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import verify
 from orchestrator.checkpoints.discovery import find
 from orchestrator.checkpoints.tensor_bundle import Bundle
@@ -53,7 +54,7 @@ from orchestrator.head.transfer import outputs, tensorboard
 from orchestrator.protocol.table import BY_NAME, TABLE, Order
 from orchestrator.spec.document import parse
 from orchestrator.spec.plan import load_plan
-from tests import protocol_values
+from tests import protocol_values, second_user
 from tests.contract.fake_agent import BUNDLE
 from tests.contract.test_api import Rig
 from tests.lies import GONE, Way, anything, changed, news, places
@@ -342,9 +343,14 @@ def _undamaged(top: str, path: str) -> object:
 
 def _contents(directory: Path, path: str | Path) -> object:
     """Return what a checkpoint holds, as far as `verify` vouches for it: everything, or how long it is."""
-    (unit,) = (unit for unit in find(str(directory)).units if unit.path == str(path))
+    with Tree(str(directory)) as tree:
+        return _contents_of(tree, str(path))
+
+
+def _contents_of(tree: Tree, path: str) -> object:
+    (unit,) = (unit for unit in find(tree, tree.path).units if unit.path == path)
     if unit.kind == TENSORFLOW:
-        bundle = Bundle(unit.path)
+        bundle = Bundle(tree, unit.path)
         return {
             key: (
                 entry.dtype,
@@ -357,6 +363,25 @@ def _contents(directory: Path, path: str | Path) -> object:
         with ZipFile(unit.path) as archive:
             return {member: archive.read(member) for member in archive.namelist()}
     return [os.path.getsize(part) for part in unit.parts if unit.kind != ORBAX]
+
+
+# ---------------------------------------------------------------- a checkpoint directory that others may write into
+
+
+@cache
+def _second_user() -> second_user.SecondUser:
+    return second_user.SecondUser()
+
+
+def take_swap(drawn: Any) -> None:
+    """Do something in a checkpoint directory in which a second user replaces something at one of our steps."""
+    second_user.attack(_second_user(), *drawn)
+
+
+swaps = st.tuples(
+    *(st.sampled_from(list(kinds)) for kinds in (second_user.DEEDS, second_user.TARGETS, second_user.KINDS)),
+    st.none() | st.integers(0, 250),
+).map(list)
 
 
 # ---------------------------------------------------------------- requests to the coordinator
@@ -591,3 +616,6 @@ TARGETS: dict[str, Target] = {
     "request": Target(requests(), take_request),
 }
 """By name: what `make fuzz` goes through."""
+
+if os.geteuid() == 0:
+    TARGETS["swap"] = Target(swaps, take_swap)

@@ -218,6 +218,8 @@ def seed(
         fields["claim"] = claimed
     if only is not None:
         fields["only"] = only
+    if checkpoint.group is not None:
+        fields["group"] = checkpoint.group
     return SEED(fields)
 
 

@@ -51,6 +51,8 @@ class Seed(OfRun):
     """The new owner of the checkpoint directory. Refused with code `driven` while another coordinator's run uses it."""
     only: NotRequired[str]
     """The digest of the only snapshot that may be used."""
+    group: NotRequired[str | None]
+    """Whose members may write into the directory too."""
 
 
 class KeptAside(TypedDict):
@@ -172,6 +174,8 @@ class Checkpoints(OfRun):
     python: str
     what: str | None
     """A step, `gen-N`, or a name from the list; for `rm` `gen-N` or `set-aside`; null for `list` and `read`."""
+    group: NotRequired[str | None]
+    """Whose members may write into the directory too."""
 
 
 class Checkpoint(TypedDict):

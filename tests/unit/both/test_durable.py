@@ -118,7 +118,6 @@ OTHERS = {
     "head/records/checkpoint_store.py": "syncs a chunk that it has appended to",
     "head/records/plan_copies.py": "gives a copy another name, which a power cut may take back",
     "both/within.py": "renames by the descriptors of directories",
-    "checkpoints/share.py": "moves a token into place unless another host was first",
     "host/shim/record.py": "writes into room that was kept for a full disk",
     "host/agent/health.py": "measures how fast a disk is",
     "host/agent/probe.py": "tries what a disk can do",

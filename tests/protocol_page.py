@@ -229,7 +229,11 @@ def _words(hint: Any) -> str:
     if hint is RelativePath:
         return "path"
     if Inside in bounds:
-        return "path in `dir`" + (", that generation's" if bounds[Inside].what == "generation" else "")
+        return "path in `dir`" + (
+            ", that generation's" + (" itself" if bounds[Inside].itself else "")
+            if bounds[Inside].what == "generation"
+            else ""
+        )
     if hint is str:
         return bounds[Form].words if Form in bounds else f"text{most}"
     if hint is bool:

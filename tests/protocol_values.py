@@ -161,6 +161,8 @@ def _not_of(base: Any, bounds: dict[type, Any]) -> Iterator[Any]:
             "/etc/passwd",
         )
         yield from ("/c/\0", "/x/c", "../c", "~/c")
+        if bounds[Inside].itself:
+            yield from ("/c/gen-000001/x", "/c/gen-000001/")
         if bounds[Inside].what == "generation":
             yield from ("/c", "/c/gen-000002", "/c/gen-0000011", "/c/gen-000001/../gen-000002")
     elif base is str:

@@ -52,6 +52,8 @@ class Inside(NamedTuple):
     """
 
     what: Literal["dir", "generation"]
+    itself: bool = False
+    """Whether it is that directory itself: what lies below it could be reached through a link."""
 
 
 class Raw(NamedTuple):
@@ -67,6 +69,7 @@ Text = Annotated[str, Length(TEXT_CHARS_MAX)]
 Name = Annotated[str, Length(NAME_CHARS_MAX)]
 Path = Annotated[str, Length(PATH_CHARS_MAX)]
 PathInDir = Annotated[str, Length(PATH_CHARS_MAX), Inside("dir")]
+GenerationPath = Annotated[str, Length(PATH_CHARS_MAX), Inside("generation", itself=True)]
 PathInGeneration = Annotated[str, Length(PATH_CHARS_MAX), Inside("generation")]
 RunId = Annotated[str, Form(r"[^/.\x00-][^/\x00]{0,199}", "a run id"), Exact()]
 """Any name of a directory below `runs/`, whoever created it."""

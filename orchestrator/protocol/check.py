@@ -118,7 +118,11 @@ def _bounded(type_: Any, bounds: tuple[Any, ...], asked: Asked) -> Check:
         text = _text(
             length.max if length else TEXT_CHARS_MAX, cast("Form | None", by_kind.get(Form)), Exact in by_kind
         )
-        return text if Inside not in by_kind else _inside(text, getattr(asked, by_kind[Inside].what))
+        return (
+            text
+            if Inside not in by_kind
+            else _inside(text, getattr(asked, by_kind[Inside].what), itself=by_kind[Inside].itself)
+        )
     if type_ is int:
         return _integer(by_kind.get(Range) or Range(-COUNT_MAX - 1, COUNT_MAX))
     if type_ is float:
@@ -170,11 +174,12 @@ def _relative_path(value: Any) -> Any:
     return path
 
 
-def _inside(text: Check, directory: str) -> Check:
+def _inside(text: Check, directory: str, *, itself: bool) -> Check:
     def check(value: Any) -> Any:
         clean = text(value)
-        if not lies_in(value, directory):
-            raise Misfit(f"is {shown(value)}, which does not lie in {directory or 'what was asked for'}")
+        if not lies_in(value, directory) or (itself and value != directory):
+            does = "is not" if itself else "does not lie in"
+            raise Misfit(f"is {shown(value)}, which {does} {directory or 'what was asked for'}")
         return clean
 
     return check

@@ -261,6 +261,7 @@ SEEDED = "/shared/t/gen-000000/ckpt-5"
         ("path", "/shared/t"),
         ("path", "/shared/t/gen-000001/../../../home/b/.ssh"),
         ("path", "/shared/t/gen-000007"),
+        ("path", "/shared/t/gen-000001/.ssh"),
         ("source", "/shared/other/ckpt"),
         ("rejected", "/shared/tt/gen-000001"),
     ],

@@ -7,6 +7,7 @@ from orchestrator.protocol.bounds import (
     Count,
     Digest,
     Generation,
+    GenerationPath,
     Length,
     Name,
     Path,
@@ -71,7 +72,7 @@ class Seeded(TypedDict):
     """The path of the original; null if there was no checkpoint."""
     verified: NotRequired[bool | None]
     """false if the format cannot be verified; null if there is no checkpoint."""
-    path: PathInGeneration
+    path: GenerationPath
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
     highest_generation: NotRequired[Generation]
     from_scratch: NotRequired[bool]

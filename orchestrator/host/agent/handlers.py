@@ -202,11 +202,10 @@ class Orders:
 
         def make() -> orders.CodeState:
             if is_there:
-                return {**answer, "missing": codestore.repair(host_dir, tree, files)}
-            damaged = codestore.build(host_dir, run, files)
-            if not damaged:
+                damaged = codestore.repair(host_dir, tree, files)
+            elif not (damaged := codestore.build(host_dir, run, files)):
                 sweep.tidy(host_dir, run, answer["digest"])
-            return {**answer, "missing": damaged}
+            return {**answer, "missing": damaged, "dangling": codestore.dangling(tree, files)}
 
         self._fork(reply, "putting the code in place", CHECKPOINT_S, make)
         return None

@@ -149,6 +149,8 @@ class CodeState(TypedDict):
     digest: Digest
     missing: Annotated[list[Digest], Length(FILES_MAX)]
     """Files to be sent as `blob`; empty if the code is in place."""
+    dangling: NotRequired[Annotated[list[Path], Length(FILES_MAX)]]
+    """Links of the code to what is not on the host."""
 
 
 class Blob(OfRun):

@@ -166,9 +166,8 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     document = {"run_id": submitted.run_id, "name": submitted.name, "created": submitted.created}
     if submitted.changed:
         document["changed"] = submitted.changed
-        session.warn(
-            f"{submitted.run_id} is already running with this plan, but with other code: {submitted.changed}"
-        )
+        does = "waits in the queue" if submitted.waits else "is already running"
+        session.warn(f"{submitted.run_id} {does} with this plan, but with other code: {submitted.changed}")
         session.hint(
             f"it goes on with the code that it began with; `orch up {request.file} --restart` ends it at its next "
             f"checkpoint, and goes on with this; `orch diff {submitted.name} --full` shows the lines"
@@ -178,7 +177,7 @@ def run(request: Request, session: Session) -> dict[str, Any]:
         what = "nothing has changed" if known else "whether its code has changed is not known"
         does = "is already running with this plan"
         if submitted.waits:
-            does, what = "waits in the queue with this plan", "its code is read when it begins"
+            does = "waits in the queue with this plan"
         session.say(f"{submitted.run_id} {does}; {what}")
     if not request.as_json:
         session.put(submitted.run_id)

@@ -20,7 +20,7 @@ from orchestrator.both.tree_digest import DIRECTORY, EMPTY, LINK
 from orchestrator.core.errors import SpecError
 from orchestrator.core.plan import PUSH_BYTES_MAX
 from orchestrator.core.words import counted, listed, size
-from orchestrator.head.code.push_rules import GIT_FILE, ORCH_FILE, LeftOut, Rules, Why, is_private_key
+from orchestrator.head.code.push_rules import GIT_FILE, ORCH_FILE, LeftOut, Rules, is_private_key
 
 MANIFEST_BYTES_MAX = 3_500_000
 """Names and hashes must fit in one frame."""
@@ -71,10 +71,11 @@ class Survey:
 
     def check(self, script: str, limit_bytes: int) -> None:
         """Raise SpecError if the script is left out, or the files are too many or too large."""
-        for path, why, _ in self.left_out:
+        for entry in self.left_out:
+            path = entry.path
             if script == path or script.startswith(path if path.endswith("/") else f"{path}/"):
                 raise SpecError(
-                    f"run.script: {script} is not pushed to the hosts: {_REASONS[why]} {path}",
+                    f"run.script: {script} is not pushed to the hosts: {path}: {entry.reason}",
                     hint=f"write `!{path}` into {ORCH_FILE} to push it all the same",
                 )
         if script in self.gone:
@@ -131,16 +132,6 @@ class Survey:
         counts = Counter(_top(file.path) for file in self.files)
         return ", ".join(f"{name} ({count})" for name, count in counts.most_common(_SHOWN))
 
-
-_REASONS: dict[Why, str] = {
-    "secret": "it looks like a secret:",
-    "named": "secrets of the spec stand in",
-    "cache": "it is of use on this machine only:",
-    "orch": "orch wrote it:",
-    ".gitignore": f"{GIT_FILE} names",
-    ".orchignore": f"{ORCH_FILE} names",
-    "nothing": "it is a link to nothing:",
-}
 
 _Stamp = tuple[int, int, int, int]
 

@@ -24,6 +24,15 @@ Why = Literal["secret", "named", "cache", "orch", ".gitignore", ".orchignore", "
 """Why an entry is left out. `nothing`: it is a link to nothing."""
 
 
+_REASONS: dict[Why, str] = {
+    "secret": "it looks like a secret",
+    "named": "secrets of the spec stand in it",
+    "cache": "it is of use on the head node only",
+    "orch": "orch wrote it",
+    "nothing": "it is a link to nothing",
+}
+
+
 class LeftOut(NamedTuple):
     """An entry that is not pushed. A directory ends with a slash."""
 
@@ -31,6 +40,11 @@ class LeftOut(NamedTuple):
     why: Why
     rule: str = ""
     """The file and line of the rule, such as `.gitignore:12`; empty where no line of a file says it."""
+
+    @property
+    def reason(self) -> str:
+        """Return why, to follow a colon."""
+        return f"the rule {self.rule} leaves it out" if self.rule else _REASONS[self.why]
 
 
 SECRETS = (

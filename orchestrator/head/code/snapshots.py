@@ -129,19 +129,20 @@ class Snapshots:
             durable.write_json(f"{snapshot.directory}.json", _document(snapshot))
         return snapshot
 
-    def keep(self, name: str, digest: str) -> None:
-        """Keep a snapshot for a run. Raises Refused if it was removed, or OrchestratorError."""
+    def keep(self, name: str, digest: str) -> Snapshot:
+        """Keep a snapshot for a run, and return it. Raises Refused if it was removed, or OrchestratorError."""
         with disk.explained(self.directory), self._locked(fcntl.LOCK_SH):
             snapshot = self._read(os.path.join(self._trees, f"{os.path.basename(digest)}.json"))
             if snapshot is None:
                 raise Refused(f"the snapshot {digest[:12]} of the code is not there", hint="`orch up` again")
             self._build(snapshot)
             os.makedirs(self._runs, mode=0o700, exist_ok=True)
-            durable.write_json(os.path.join(self._runs, f"{name}.json"), _document(snapshot))
+            durable.write_json(self.record_of(name), _document(snapshot))
+        return snapshot
 
     def of_run(self, name: str) -> Snapshot | None:
         """Return the snapshot of a run; None if there is none."""
-        return self._read(os.path.join(self._runs, f"{name}.json"))
+        return self._read(self.record_of(name))
 
     def place_of(self, digest: str) -> str:
         """Return where the snapshot of this digest would be."""
@@ -155,6 +156,10 @@ class Snapshots:
     def names(self) -> list[str]:
         """Return the runs that have a snapshot."""
         return sorted(name.removesuffix(".json") for name in _names(self._runs) if name.endswith(".json"))
+
+    def bytes(self) -> int:
+        """Return how much the snapshots take on the disk."""
+        return sum(os.lstat(os.path.join(self._blobs, name)).st_blocks * 512 for name in _names(self._blobs))
 
     def record_of(self, name: str) -> str:
         """Return the file that keeps the snapshot of a run."""

@@ -73,6 +73,9 @@ SERVICE_VARIABLE = "ORCH_SERVICE"
 _LET_GO_S = 5.0
 """How long a host that may end is not reconnected. Its provider is polled more often, and it is released again."""
 
+_LEFT_OUT_MAX = 50
+"""How many entries that were not pushed a run knows, for what is said when its script misses one."""
+
 _COPY = "keep its copy of the plan up to date"
 """A single effect writes and removes the copy, so that a delayed write never follows the removal."""
 
@@ -293,7 +296,6 @@ class Coordinator:
         conflicts.refuse_start(plan, runs, {entry.name: entry.run_id for entry in self._set_aside})
         now = time.monotonic()
         run_id = self.journal.next_run_id(plan.name)
-        run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch, owner=self.owner)
         directory = self.paths.run_dir(run_id)
         self._left_files.await_end(run_id)
         try:
@@ -301,8 +303,16 @@ class Coordinator:
                 os.makedirs(directory, mode=0o700, exist_ok=True)
                 self._secrets.save(run_id, secrets)
                 self._messenger.save(run_id, recipients)
-            if code:
-                self._snapshots.keep(run_id, code)
+            left_out = self._snapshots.keep(run_id, code).left_out if code else ()
+            run = new_run(
+                run_id,
+                plan,
+                epoch=self.epoch,
+                at=now,
+                from_scratch=from_scratch,
+                owner=self.owner,
+                left_out=tuple((entry.path, entry.reason) for entry in left_out[:_LEFT_OUT_MAX]),
+            )
             with disk.explained(directory):
                 self.loop.submit(run)
         finally:

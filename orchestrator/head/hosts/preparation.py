@@ -18,6 +18,7 @@ from orchestrator.both.keras_versions import asks_for_legacy, unsupported
 from orchestrator.both.script import sources, surely_imported
 from orchestrator.both.tree_digest import LINK
 from orchestrator.core import conflicts
+from orchestrator.core.diagnosis import left_out
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.hosts import compatibility
@@ -250,11 +251,14 @@ def _missing(run: Run, name: str, probed: Probed) -> Problem | None:
     if not missing:
         return None
     imports = listed([f"{module} ({needed[module]})" for module in missing])
+    ways = [way for module in missing if (way := left_out.way_to_module(run.left_out, module))]
     host = run.plan.host(name)
     return Problem(
         "no-module",
         f"{host.python} does not have what the script imports: {imports}",
-        f"{host.way_to_install(' '.join(missing))} (the package of a module may have another name); or push the "
+        ways[0]
+        if ways
+        else f"{host.way_to_install(' '.join(missing))} (the package of a module may have another name); or push the "
         "module in the working directory",
         exit_code=6,
     )

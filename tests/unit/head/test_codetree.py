@@ -321,7 +321,7 @@ class TestLeftOut:
         write(tmp_path, "build/train.py", "a.py")
         (tmp_path / ".gitignore").write_text("build/\n")
         with pytest.raises(
-            SpecError, match=r"build/train.py is not pushed .* \.gitignore names build/"
+            SpecError, match=r"build/train.py is not pushed .*: build/: the rule \.gitignore:1 leaves it out"
         ) as caught:
             codetree.manifest(str(tmp_path), "build/train.py")
         assert "!build/" in (caught.value.hint or "")

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.agents import agents
 from tests.cluster.cluster import WORKDIR, Cluster, wait_until
 from tests.cluster.lab import LabHost
-from tests.cluster.processes import is_alive
+from tests.cluster.processes import agents, is_alive
 
 pytestmark = pytest.mark.lab
 

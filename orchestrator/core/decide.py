@@ -54,7 +54,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.faults import KINDS, Fault
 from orchestrator.core.hosts import lifecycle
-from orchestrator.core.hosts.compatibility import GPU_LEASED
+from orchestrator.core.hosts.compatibility import GPU_LEASED, NO_CODE
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import (
     checkpoints,
@@ -317,6 +317,9 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
             turn.set_host(
                 turn.run.host(event.host), facts=None, problem=event.problem.message, retry_at=retry_at
             )
+        elif event.problem.code == NO_CODE:  # its disk was replaced, or emptied, while it did not reboot
+            turn.set_host(turn.run.host(event.host), facts=None)
+            turn.do(PrepareHost(host=event.host))
         if not task.phase.is_gone:
             ended = Exit(cause=Cause.START, at=turn.at, error=event.problem.message)
             turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)

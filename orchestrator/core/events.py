@@ -101,6 +101,7 @@ class HostReported:
     memory_percent: float | None = None
     memory_available_bytes: int | None = None
     dir_silent_s: float = 0.0
+    dir_missing: bool = False
     """How long the checkpoint directory has been asked and has not answered."""
     dir_free_bytes: int | None = None
     unkillable: tuple[Unkillable, ...] = ()

@@ -104,6 +104,8 @@ class Run:
     rescued: int = 0
     """After how many of these a survivor handed over its state."""
     problem: Problem | None = None
+    share: str = ""
+    """The token that the first generation's hosts found in the checkpoint directory; empty if there is none."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Some of what was not pushed of the working directory, each with why."""
     best_step: int | None = None

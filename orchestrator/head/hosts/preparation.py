@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from orchestrator.both.keras_versions import asks_for_legacy, unsupported
 from orchestrator.both.script import sources, surely_imported
 from orchestrator.both.tree_digest import LINK
+from orchestrator.checkpoints import share
 from orchestrator.core import conflicts
 from orchestrator.core.diagnosis import left_out
 from orchestrator.core.errors import OrchestratorError
@@ -165,11 +166,15 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 "epoch": run.epoch,
                 "python": plan.host(name).python,
                 "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
+                "share": run.share or None,
                 "modules": list(_needed(run)),
                 "source": source,
             }
         )
         probed = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok
+        if run.share and probed["checkpoint_share"] == "":
+            fault = share.missing(plan.checkpoint.dir if plan.checkpoint else "")
+            raise OrderRefused(Problem(fault.code, fault.message, fault.hint))
         if plan.checkpoint is not None and not probed["checkpoint_writable"]:
             raise refused(
                 "checkpoint-dir",

@@ -43,7 +43,9 @@ def main(argv: list[str]) -> int:
     why, share = (
         (None, None)
         if checkpoint_dir is None
-        else within(DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run")), hangs)
+        else within(
+            DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run"), wish.get("share")), hangs
+        )
     )
     from orchestrator.host.agent import gpus
     from orchestrator.host.system import unkillable
@@ -136,10 +138,16 @@ def _syntax(source: str | None) -> str | None:
     return None
 
 
-def _directory(directory: str, run: str | None) -> tuple[str | None, str | None]:
-    """Return why the directory cannot be written; or None, and its token for the run."""
+def _directory(directory: str, run: str | None, known: str | None) -> tuple[str | None, str | None]:
+    """Return why the directory cannot be written; or None, and the run's token there: empty if not the known one."""
     from orchestrator.checkpoints import share
 
+    if run is not None and known:
+        try:
+            if not share.is_there(directory, run, known):
+                return None, ""
+        except OSError as e:
+            return f"{e.strerror}: {e.filename or directory}", None
     why = why_not_writable(directory)
     if why is not None or run is None:
         return why, None

@@ -16,7 +16,7 @@ from orchestrator.protocol.bounds import (
     Text,
     UnixTime,
 )
-from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, OfRun
+from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, OfRun, Share
 from orchestrator.protocol.orders.watching import Claim
 
 
@@ -48,6 +48,8 @@ class Seed(OfRun):
     """The new owner of the checkpoint directory. Refused with code `driven` while another coordinator's run uses it."""
     only: NotRequired[str]
     """The digest of the only snapshot that may be used."""
+    share: NotRequired[Share]
+    """Refused with code `share-missing`, and nothing is made, where this is not there."""
 
 
 class KeptAside(TypedDict):
@@ -85,6 +87,8 @@ class Verify(OfRun):
     generation: int
     dir: str
     python: str
+    share: NotRequired[Share]
+    """Refused with code `share-missing` where this is not there."""
 
 
 class SavedCheckpoint(TypedDict):

@@ -44,6 +44,8 @@ class Probe(OfRun):
 
     python: str
     checkpoint_dir: str | None
+    share: NotRequired[str | None]
+    """The token that the run has in the directory; it is looked for, and nothing is made. null: it has none yet."""
     modules: NotRequired[list[str]]
     """Top-level modules that the script needs."""
     source: NotRequired[str | None]

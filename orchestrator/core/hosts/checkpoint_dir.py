@@ -41,7 +41,7 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
     if turn.run.phase.is_terminal:
         return
     where = f"the checkpoint directory on {host.name}"
-    if event.dir_missing is not host.dir_missing:
+    if event.dir_missing is not None and event.dir_missing is not host.dir_missing:
         turn.set_host(turn.run.host(host.name), dir_missing=event.dir_missing)
         if event.dir_missing:
             turn.note(

@@ -172,11 +172,17 @@ class LabHost:
         self.restart_sshd()
         return self.dir / "own"
 
-    def own_mounts(self) -> None:
-        """Give it a mount namespace of its own, for `mount` and `unmount`. This restarts sshd."""
+    @contextlib.contextmanager
+    def own_mounts(self) -> Iterator[None]:
+        """Give it a mount namespace of its own meanwhile, for `mount` and `unmount`. This restarts sshd."""
         self._need_cut()
         self._has_own_mounts = True
         self.restart_sshd()
+        try:
+            yield
+        finally:
+            self._has_own_mounts = False
+            self.restart_sshd()
 
     def mount(self, source: Path, target: Path) -> None:
         """Mount a directory on that host alone, also for all that runs there."""

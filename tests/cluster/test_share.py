@@ -40,35 +40,37 @@ def test_row_111_a_share_that_is_gone_on_one_host_is_named_and_waited_for(
     cluster: Cluster, victim: Callable[[int], LabHost], share: Path, tmp_path: Path, index: int
 ) -> None:
     host = victim(index)
-    host.own_mounts()
-    cluster.ok("up", cluster.spec("--lockstep", "--talk", timing=QUICK, restart={"backoff": "0.1s"}))
-    before = cluster.wait(lambda run: run["checkpoint"] is not None)
-    host.unmount(share)
-    os.kill(pid_of(before, host.name), signal.SIGKILL)
-    sentence = f"{share} on {host.name} is not the directory in which the run saves"
-    cluster.wait(lambda run: run["phase"] == "BACKOFF" and bool(named(cluster, host.name, share)), timeout=60)
-    told = named(cluster, host.name, share)
-    assert any(sentence in text or "its share is not mounted" in text for text in told), told
-    assert "verified, then removed" not in cluster.ok("status")
-    assert host.listed(share) == [], "nothing is saved where nobody would find it"
-    waiting = cluster.run()
-    assert host.name in cluster.ok("why", "t") + cluster.ok("status")
+    with host.own_mounts():
+        cluster.ok("up", cluster.spec("--lockstep", "--talk", timing=QUICK, restart={"backoff": "0.1s"}))
+        before = cluster.wait(lambda run: run["checkpoint"] is not None)
+        host.unmount(share)
+        os.kill(pid_of(before, host.name), signal.SIGKILL)
+        sentence = f"{share} on {host.name} is not the directory in which the run saves"
+        cluster.wait(
+            lambda run: run["phase"] == "BACKOFF" and bool(named(cluster, host.name, share)), timeout=60
+        )
+        told = named(cluster, host.name, share)
+        assert any(sentence in text or "its share is not mounted" in text for text in told), told
+        assert "verified, then removed" not in cluster.ok("status")
+        assert host.listed(share) == [], "nothing is saved where nobody would find it"
+        waiting = cluster.run()
+        assert host.name in cluster.ok("why", "t") + cluster.ok("status")
 
-    host.mount(tmp_path / "server", share)
-    after = cluster.wait(
-        lambda run: run["phase"] == "RUNNING" and run["generation"] > before["generation"], timeout=90
-    )
-    step = after["checkpoint"]["global_step"]
-    assert step >= before["checkpoint"]["global_step"]
-    assert waiting["phase"] == "BACKOFF"
-    cluster.wait_step(step + 20)
-    for resumed in cluster.events(kind="resumed"):
-        assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
-    assert [event["message"] for event in cluster.events(kind="from-start")] == [
-        "no checkpoint yet: generation 1 starts at step 0"
-    ]
-    for task in ("worker:0", "worker:1"):
-        assert steps_logged(cluster, task).count(1) <= 1, "nobody began anew"
+        host.mount(tmp_path / "server", share)
+        after = cluster.wait(
+            lambda run: run["phase"] == "RUNNING" and run["generation"] > before["generation"], timeout=90
+        )
+        step = after["checkpoint"]["global_step"]
+        assert step >= before["checkpoint"]["global_step"]
+        assert waiting["phase"] == "BACKOFF"
+        cluster.wait_step(step + 20)
+        for resumed in cluster.events(kind="resumed"):
+            assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
+        assert [event["message"] for event in cluster.events(kind="from-start")] == [
+            "no checkpoint yet: generation 1 starts at step 0"
+        ]
+        for task in ("worker:0", "worker:1"):
+            assert steps_logged(cluster, task).count(1) <= 1, "nobody began anew"
 
 
 def named(cluster: Cluster, host: str, share: Path) -> list[str]:

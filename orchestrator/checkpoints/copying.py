@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import ExitStack
 
 from orchestrator.both.within import Tree
 from orchestrator.checkpoints import places
-from orchestrator.checkpoints.places import MARKER, is_full, no_space
+from orchestrator.checkpoints.places import MARKER, SeedError, is_full, no_space
 from orchestrator.checkpoints.torn import Torn
 from orchestrator.checkpoints.units import GONE, ORBAX, TENSORFLOW, Unit
 
@@ -100,13 +101,27 @@ def _leads_to(tree: Tree, path: str, target: Tree, copy: str) -> str | None:
 
 
 def copy(source: str, target: str) -> dict[str, Any]:
-    """Copy a seeded directory to `target`, a task's own checkpoint directory. Do nothing if that was done before."""
+    """Copy a seeded directory to `target`, a task's own checkpoint directory. Do nothing if that was done before.
+
+    Raises SeedError if it is not there whole: a task must never begin without what its peers were given.
+    """
     above, name = os.path.split(source)
-    with Tree(above) as root, root.below(name) as given, places.opened(target) as mine:
-        if mine.has(MARKER):
-            return {"files": 0, "bytes": 0}
+    with ExitStack() as opened:
         try:
-            return _copy(given, mine)
+            given = opened.enter_context(opened.enter_context(Tree(above)).below(name))
+            is_whole = given.has(MARKER)
+        except (FileNotFoundError, NotADirectoryError):
+            is_whole = False
+        if not is_whole:
+            raise SeedError(
+                "no-seed", f"{source}, which the generation was given, is not there whole on this host"
+            )
+        mine = opened.enter_context(places.opened(target))
+        step = (given.read_object(MARKER) or {}).get("global_step")
+        if mine.has(MARKER):
+            return {"files": 0, "bytes": 0, "global_step": step}
+        try:
+            return {**_copy(given, mine), "global_step": step}
         except OSError as e:
             # It may hold half a checkpoint. The directory itself stays, since others made it.
             emptied(mine)
@@ -126,16 +141,14 @@ def _copy(given: Tree, mine: Tree) -> dict[str, Any]:
             path = os.path.join(folder, name)
             is_link = given.kind(path) == stat.S_IFLNK
             (links if is_link else files).append(path)
-    marked = MARKER in files
     for path in files:
         if path != MARKER:
             place(given, path, mine, path, link=is_linked(path, TENSORFLOW))
             total += mine.stat(path).st_size
     for link in links:
         copy_link(given, link, mine, link)
-    if marked:
-        given.copy(MARKER, mine, MARKER)  # last, because it says that the rest is complete
-    return {"files": len(files) - marked, "bytes": total}
+    given.copy(MARKER, mine, MARKER)  # last, because it says that the rest is complete
+    return {"files": len(files) - 1, "bytes": total}
 
 
 def place(tree: Tree, path: str, to: Tree, target: str, *, link: bool = False) -> None:

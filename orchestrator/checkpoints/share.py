@@ -1,24 +1,27 @@
 """The test whether all hosts share one checkpoint directory: one host writes a token, the others read it.
 
 Each host asks for the run's token in the directory, and the first one makes it. On a shared directory the others find
-that token; otherwise each host makes its own, and the tokens differ.
+that token; otherwise each host makes its own, and the tokens differ. Later each host looks whether the token is there:
+where the share is not mounted, it is not.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
+from orchestrator.both.hostdir import HostFault
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints.places import OWN, opened
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from orchestrator.both.within import Tree
+SHARE_MISSING = "share-missing"
+"""The code of the fault that the checkpoint directory of a run is not there."""
 
 _TOKEN_BYTES = 16
 
-_KEPT_S = 24 * 3600.0
-"""How long a token stays. All hosts of a run ask for it within minutes; then it is only a file of 32 bytes."""
+_KEPT_S = 30 * 24 * 3600.0
+"""How long a token stays after it was last looked at."""
 
 
 def token(root: str, run: str) -> str:
@@ -43,6 +46,33 @@ def token(root: str, run: str) -> str:
             tree.remove(mine)
         _remove_old(tree)
         return _read(tree, path)
+
+
+def is_there(root: str, run: str, token: str) -> bool:
+    """Return whether a directory has this token of the run. Nothing is made, and a token that is there is kept.
+
+    Raises:
+        OSError: the directory cannot be read. One that does not exist has no token.
+    """
+    path = f"{OWN}/share-{os.path.basename(run)}"
+    try:
+        with Tree(root) as tree:
+            found = _read(tree, path)
+            if found == token:
+                with suppress(OSError):  # of another user
+                    tree.touch(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return found == token
+
+
+def missing(root: str) -> HostFault:
+    """Return the fault that the share is not there."""
+    return HostFault(
+        SHARE_MISSING,
+        f"the checkpoint directory {root} on this host is not the one in which the run saves: its share is not mounted",
+        "mount it; the host is asked again, and the run goes on by itself",
+    )
 
 
 def _remove_old(tree: Tree) -> None:

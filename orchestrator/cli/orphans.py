@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, Refused
 from orchestrator.core.state.owner import Owner
-from orchestrator.core.words import counted
+from orchestrator.core.words import counted, size
+from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.records.checkpoint_store import Holding, holdings, root_of
 from orchestrator.head.records.runlogs import RunLogs
 
@@ -25,6 +26,8 @@ HERE = "(this machine)"
 
 KEPT = "kept"
 """The state of items that are removed only if the user names them."""
+
+_NEW_S = 60.0
 
 _GOING = ".removed"
 """The suffix of a directory whose removal has begun. No store has such a name."""
@@ -112,7 +115,10 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
         plans: Of the specs that the user named. Their checkpoints are kept like those of a known run.
     """
     state_dir = session.paths.state_dir
-    logs, stores = RunLogs(state_dir).runs(), holdings(state_dir)
+    logs, stores, snapshots = RunLogs(state_dir).runs(), holdings(state_dir), Snapshots(state_dir)
+    code = [
+        _here(session, run_id, "code", "dead", snapshots.record_of(run_id)) for run_id in snapshots.names()
+    ]
     ours = known(session)
     if not ours.there:
         return []
@@ -121,6 +127,8 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
         for run_id in logs
         if run_id not in ours.run_ids
     ]
+    # A run keeps its code a moment before the journal has it
+    items += [item for item in code if item.run not in ours.run_ids and (item.age_s or 0.0) > _NEW_S]
     runs = _runs_by_store(state_dir, ours)
     named = {_root(state_dir, plan) for plan in plans}
     for store in stores:
@@ -130,6 +138,22 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
         if run is None or run.phase.is_terminal:
             items.append(_of_store(session, store, run, is_named=store.root in named))
     return items
+
+
+def code_line(session: Session, *, tidy: bool) -> str:
+    """Return how much the code of runs takes on this machine; empty for nothing.
+
+    With `tidy`, remove what no run needs.
+    """
+    ours, snapshots = known(session), Snapshots(session.paths.state_dir)
+    if tidy and ours.there:
+        ended = {entry.run.run_id for entry in ours.contents.kept if entry.run.phase.is_terminal}
+        snapshots.tidy(set(snapshots.names()) - ended)
+    names = snapshots.names()
+    there = (
+        f"The code of {counted(len(names), 'run')} takes {size(snapshots.bytes())} in {snapshots.directory}"
+    )
+    return f"{there}; it is removed with the oldest runs" if names else ""
 
 
 def look_in_jobs(session: Session) -> list[Item]:
@@ -178,20 +202,20 @@ def _of_store(session: Session, store: Holding, run: Run | None, *, is_named: bo
 
 
 def _here(session: Session, run_id: str, what: str, state: str, path: str) -> Item:
-    size, newest = _measure(path)
-    return Item(run_id, HERE, what, state, size, max(0.0, session.time() - newest), path=path)
+    bytes_there, newest = _measure(path)
+    return Item(run_id, HERE, what, state, bytes_there, max(0.0, session.time() - newest), path=path)
 
 
 def _measure(directory: str) -> tuple[int, float]:
-    size, newest = 0, os.lstat(directory).st_mtime
+    bytes_there, newest = 0, os.lstat(directory).st_mtime
     for place, _, names in os.walk(directory):
         for name in names:
             try:
                 status = os.lstat(os.path.join(place, name))
             except FileNotFoundError:
                 continue
-            size, newest = size + status.st_blocks * 512, max(newest, status.st_mtime)
-    return size, newest
+            bytes_there, newest = bytes_there + status.st_blocks * 512, max(newest, status.st_mtime)
+    return bytes_there, newest
 
 
 def remove_here(session: Session, item: Item) -> str | None:

@@ -28,9 +28,9 @@ def trial_of(own: Plan, plan: Plan, kind: str, which: str) -> Plan:
 
 
 def to_its_end(
-    session: Session, plan: Plan, secrets: Mapping[str, str], *, doing: str, timeout_s: float
+    session: Session, plan: Plan, secrets: Mapping[str, str], code: str, *, doing: str, timeout_s: float
 ) -> Mapping[str, Any]:
-    """Train a plan from scratch, and return the run's last status.
+    """Train a plan from scratch with the snapshot of this digest, and return the run's last status.
 
     Raises:
         Refused: a run of that name goes on.
@@ -44,7 +44,7 @@ def to_its_end(
     client = session.client()
     plan = examined(plan, session, client, running=False)
     document = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json"), "secrets": dict(secrets)}
-    answer = client.post("/v1/runs", {**document, "from_scratch": True})
+    answer = client.post("/v1/runs", {**document, "from_scratch": True, "code": code})
     if not answer.get("created"):
         raise Refused(f"{plan.name} is being {doing} already", hint=f"`orch kill {plan.name}` ends it")
     watch = Watch(

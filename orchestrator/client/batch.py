@@ -129,6 +129,7 @@ class Batch:
         body = {
             "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
             "secrets": self.wish.get("secrets") or {},
+            "code": self.wish.get("code") or "",
             "recipients": self.wish.get("recipients") or [],
             "from_scratch": bool(self.wish.get("from_scratch")) and self.allocation.endswith(".0"),
         }

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from orchestrator.core.differences import Change
     from orchestrator.core.plan import Plan
     from orchestrator.core.state.run import Run
+    from orchestrator.head.code.snapshots import Code, Snapshot
     from orchestrator.head.node.paths import Paths
-    from orchestrator.head.records.code_record import Code
     from orchestrator.reporting.code_changes import FileChange
 
 
@@ -57,14 +57,17 @@ class Comparison:
         return "; ".join(part for part in parts if part)
 
 
-def with_now(paths: Paths, run: Run, plan: Plan) -> Comparison:
-    """Compare a run with a plan and with the files in the plan's working directory."""
+def with_now(paths: Paths, run: Run, plan: Plan, taken: Snapshot | None = None) -> Comparison:
+    """Compare a run with a plan and with the plan's code: the snapshot, or the working directory as it is now."""
     from orchestrator.core.differences import differences
     from orchestrator.head.code import codetree
-    from orchestrator.head.records import code_record
+    from orchestrator.head.code.snapshots import code_in
 
-    tree = codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld)
-    now = code_record.of_workdir(plan.workdir, tree)
+    if taken is None:
+        tree = codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld)
+        now = code_in(plan.workdir, tree)
+    else:
+        now = code_in(taken.directory, taken.files)
     return Comparison(tuple(differences(run.plan, plan)), _code(_of(paths, run), now), None)
 
 
@@ -119,9 +122,9 @@ def document(comparison: Comparison) -> Mapping[str, Any]:
 
 
 def _of(paths: Paths, run: Run) -> Code | None:
-    from orchestrator.head.records import code_record
+    from orchestrator.head.code.snapshots import Snapshots
 
-    return code_record.read(paths.run_dir(run.run_id))
+    return Snapshots(paths.state_dir).code_of(run.run_id)
 
 
 def _code(old: Code | None, new: Code | None) -> tuple[FileChange, ...] | None:

@@ -17,6 +17,9 @@ from orchestrator.spec.sbatch import Wish, batch_script
 
 _POLL_S = 0.5
 
+_WAITING = "submitted"
+"""The name under which the code of a job is kept, which may wait for days. No run has it."""
+
 
 def wish_and_plan(file: str) -> tuple[Wish, Plan, dict[str, str]]:
     """Return a file's request to Slurm, its plan, and its secrets. Raises SpecError."""
@@ -38,7 +41,8 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     """Submit the run of a file. Return the job, and whether it is new. A queued or running job is left alone."""
     from pydantic import TypeAdapter
 
-    from orchestrator.head.code.codetree import survey
+    from orchestrator.client.submit import snapshot
+    from orchestrator.head.code.snapshots import Snapshots
     from orchestrator.spec.plan import load_recipients
 
     wish, plan, secrets = wish_and_plan(file)
@@ -48,7 +52,6 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
                 f"{host.name} has `transport: local`, and Slurm gives nodes",
                 hint="leave it out, or write `slurm: {nodes: …}` in place of `hosts:`",
             )
-    survey(plan.workdir, plan.withheld).check(plan.script, plan.push_bytes_max)
     state_dir = job.directory(environment.paths.state_dir, plan.name)
     before = job.read(state_dir)
     if before is not None and job.end_of(before) is None:
@@ -57,6 +60,8 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
         return before, False
     forget_secrets(environment)
     paths = job.prepare(state_dir)
+    code = snapshot(file, plan, state_dir)
+    Snapshots(state_dir).keep(_WAITING, code.digest)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(state_dir, "status.json"))  # of the previous job
     what = {
@@ -64,6 +69,7 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
         "secrets": secrets,
         "from_scratch": from_scratch,
         "requeue": wish.requeue,
+        "code": code.digest,
         "recipients": load_recipients(file) if plan.notify else [],
     }
     durable.write_json(os.path.join(state_dir, job.SUBMITTED), what)

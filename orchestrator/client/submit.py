@@ -15,7 +15,7 @@ from orchestrator.head.api.client import Client
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
-    from orchestrator.head.code.codetree import Survey
+    from orchestrator.head.code.snapshots import Snapshot
 
     Before = Callable[[Mapping[str, Any], Plan], None]
     """Called with the coordinator's document and the plan before the plan is submitted. It may raise."""
@@ -53,6 +53,7 @@ def submit(
     before: Before | None = None,
     place: Place | None = None,
     check: bool = True,
+    code: Snapshot | None = None,
 ) -> Submitted:
     """Submit the plan of this file. An active run with the same plan is left alone.
 
@@ -66,6 +67,7 @@ def submit(
         before: see `Before`.
         place: replaces the plan's hosts by those that an engine provides.
         check: whether to check that the hosts reach each other.
+        code: the snapshot of the code, where it was taken before; it is taken now otherwise.
     """
     from orchestrator.core.plan import QueuePlan
     from orchestrator.spec import own_paths
@@ -76,7 +78,8 @@ def submit(
     plan = place(plan) if place is not None else plan
     plan = replace(plan, queue=plan.queue or QueuePlan()) if queue else plan
     load_own(environment.paths.notify)  # the user must learn now if no message can be sent later
-    seen = survey_code(file, plan, client)
+    environment.paths.ensure()
+    code = code or _snapshot_unless_running(file, plan, environment.paths.state_dir, client)
     coordinator, _ = ensure_coordinator(environment)
     if before is not None:
         before(coordinator, plan)
@@ -87,7 +90,7 @@ def submit(
         refuse(set_up(file, environment) or [], file)
     if check and (restart or not running):
         plan = examined(plan, environment, client, running=running)
-    ended = _end_older(environment, client, plan) if restart else None
+    ended = _end_older(environment, client, plan, code) if restart else None
     try:
         from pydantic import TypeAdapter
 
@@ -100,6 +103,7 @@ def submit(
                 "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
                 "secrets": dict(secrets),
                 "from_scratch": from_scratch,
+                "code": code.digest if code is not None else "",
                 "recipients": load_recipients(file) if plan.notify else [],
             },
         )
@@ -112,16 +116,16 @@ def submit(
     waits = answer.get("phase") == "QUEUED"
     submitted = Submitted(str(answer["run_id"]), plan.name, bool(answer.get("created")), waits=waits)
     if not submitted.created:
-        return replace(submitted, changed=_changed_code(environment, submitted.run_id, plan))
-    for sentence in seen.sentences() if seen is not None else ():
+        return replace(submitted, changed=_changed_code(environment, submitted.run_id, plan, code))
+    for sentence in code.remarks if code is not None else ():
         environment.say(sentence)
-    _say_since_checkpoint(environment, submitted.run_id, plan)
+    _say_since_checkpoint(environment, submitted.run_id, plan, code)
     for sentence in own_paths.sentences(plan):
         environment.warn(sentence)
     return submitted
 
 
-def _end_older(environment: Environment, client: Client, plan: Plan) -> str | None:
+def _end_older(environment: Environment, client: Client, plan: Plan, code: Snapshot | None) -> str | None:
     """End the active run of this name at a checkpoint if its spec or code has changed, and return its id."""
     from orchestrator.client import killing
     from orchestrator.client.comparing import with_now
@@ -131,7 +135,7 @@ def _end_older(environment: Environment, client: Client, plan: Plan) -> str | No
     if not active:
         return None
     run_id = str(active[-1]["run_id"])
-    comparison = with_now(environment.paths, known_run(environment, run_id), plan)
+    comparison = with_now(environment.paths, known_run(environment, run_id), plan, code)
     if comparison.is_same:
         return None
     environment.say(f"Ending {run_id} at its next checkpoint, to go on with: {comparison.sentence}")
@@ -143,13 +147,13 @@ def _end_older(environment: Environment, client: Client, plan: Plan) -> str | No
     return run_id
 
 
-def _changed_code(environment: Environment, run_id: str, plan: Plan) -> str | None:
+def _changed_code(environment: Environment, run_id: str, plan: Plan, code: Snapshot | None) -> str | None:
     """Return how an active run's code differs from its current working directory; None if unknown."""
     from orchestrator.client.comparing import with_now
     from orchestrator.client.known_run import known_run
 
     try:
-        comparison = with_now(environment.paths, known_run(environment, run_id), plan)
+        comparison = with_now(environment.paths, known_run(environment, run_id), plan, code)
     except SpecError as e:  # the run has its code already
         return f"{plan.workdir} cannot be pushed any more: {e}"
     except OrchestratorError:
@@ -157,7 +161,7 @@ def _changed_code(environment: Environment, run_id: str, plan: Plan) -> str | No
     return comparison.sentence if comparison.code is not None else None
 
 
-def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> None:
+def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan, code: Snapshot | None) -> None:
     """Report what has changed since the run that saved the checkpoint from which this one resumes."""
     from orchestrator.client.comparing import before_it, with_now
     from orchestrator.client.known_run import known_runs
@@ -165,7 +169,7 @@ def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan) -> 
     try:
         runs = known_runs(environment)
         older = before_it(runs, next(run for run in runs if run.run_id == run_id))
-        changes = with_now(environment.paths, older, plan).sentence if older is not None else ""
+        changes = with_now(environment.paths, older, plan, code).sentence if older is not None else ""
     except (OrchestratorError, StopIteration):
         return
     if older is not None and changes:
@@ -213,27 +217,33 @@ def examined(plan: Plan, environment: Environment, client: Client, *, running: b
     )
 
 
-def survey_code(file: str, plan: Plan, client: Client) -> Survey | None:
-    """Find the files of the working directory that will be pushed; None if an active run has its code already.
+def snapshot(file: str, plan: Plan, state_dir: str) -> Snapshot:
+    """Take the snapshot of the code that the run of a cluster spec is to have.
 
     Raises:
         SpecError: it cannot be pushed; each line has a place in `file`.
     """
-    from orchestrator.head.code.codetree import survey
+    from orchestrator.head.code.snapshots import Snapshots
     from orchestrator.spec.load import located
 
     try:
-        seen = survey(plan.workdir, plan.withheld)
-        seen.check(plan.script, plan.push_bytes_max)
+        return Snapshots(state_dir).take(plan)
     except SpecError as e:
-        if _is_running(client, plan.name):
-            return None
         lines = []
         for line in str(e).splitlines():
             key, _, words = line.partition(": ")
             lines.append(located(file, ("run", key.removeprefix("run.")), words))
         raise SpecError("\n".join(lines), hint=e.hint) from e
-    return seen
+
+
+def _snapshot_unless_running(file: str, plan: Plan, state_dir: str, client: Client) -> Snapshot | None:
+    """Take the snapshot; None if that fails, and an active run of this name has its code already."""
+    try:
+        return snapshot(file, plan, state_dir)
+    except SpecError:
+        if _is_running(client, plan.name):
+            return None
+        raise
 
 
 def _is_running(client: Client, name: str) -> bool:

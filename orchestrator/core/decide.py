@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from orchestrator.core import conflicts, invariants
+from orchestrator.core.actions import PrepareHost
 from orchestrator.core.causes import Cause
 from orchestrator.core.decision import Decision, Weight, is_quiet, weigh
 from orchestrator.core.ends import Exit, FirstCause, Injected
@@ -54,7 +55,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.faults import KINDS, Fault
 from orchestrator.core.hosts import lifecycle, moderation
-from orchestrator.core.hosts.compatibility import GPU_LEASED
+from orchestrator.core.hosts.compatibility import GPU_LEASED, NO_CODE, SHARE_MISSING
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import (
     checkpoints,
@@ -313,13 +314,12 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
         standby.order_failed(turn, waiting, event)
     elif event.order == "start" and event.task is not None:
         task = turn.run.task(event.task)
-        if event.problem.code in (GPU_LEASED, "no-code"):
-            # Somebody took it, or removed the code, while nothing of the run was there: the host is prepared again
-            # before it gets a task.
-            retry_at = turn.at + lifecycle.PREPARE_RETRY_S
-            turn.set_host(
-                turn.run.host(event.host), facts=None, problem=event.problem.message, retry_at=retry_at
-            )
+        if event.problem.code == GPU_LEASED:
+            # Somebody took it while nothing of the run was there.
+            _ask_again(turn, event.host, event.problem)
+        elif event.problem.code == NO_CODE:  # its disk was replaced, or emptied, while it did not reboot
+            turn.set_host(turn.run.host(event.host), facts=None)
+            turn.do(PrepareHost(host=event.host))
         if not task.phase.is_gone:
             ended = Exit(cause=Cause.START, at=turn.at, error=event.problem.message)
             turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
@@ -330,9 +330,17 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
     elif event.order == "seed" and turn.run.phase is Phase.RENDEZVOUS and not is_seeded(turn.run):
         _seed_failed(turn, event.host, event.problem)
     elif event.order == "release" and event.task is not None and turn.run.phase is Phase.RUNNING:
+        if event.problem.code == SHARE_MISSING:
+            _ask_again(turn, event.host, event.problem)
         _release_failed(turn, turn.run.task(event.task), event.problem)
     elif event.order == "verify":
         verification_failed(turn)
+
+
+def _ask_again(turn: Turn, host: str, problem: Problem) -> None:
+    """Ask a host again before it gets a task: what it lacks may come."""
+    retry_at = turn.at + lifecycle.PREPARE_RETRY_S
+    turn.set_host(turn.run.host(host), facts=None, problem=problem.message, retry_at=retry_at)
 
 
 def _seed_failed(turn: Turn, host: str, problem: Problem) -> None:
@@ -347,6 +355,9 @@ def _seed_failed(turn: Turn, host: str, problem: Problem) -> None:
         stop_all(turn, Intent.FAIL, problem.message)
         return
     what = f"the checkpoint could not be prepared: {problem.message}"
+    if problem.code == SHARE_MISSING:
+        _ask_again(turn, host, problem)
+        what = f"{host}: {problem.message}"
     is_full = problem.code == room.NO_SPACE
     failed_by = Cause.DISK if is_full else Cause.START
     stop_for(turn, FirstCause(None, turn.run.generation, failed_by, what, host=host if is_full else None))

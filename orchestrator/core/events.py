@@ -100,6 +100,8 @@ class HostReported:
     tasks: tuple[TaskReport, ...]
     measured: Mapping[str, float] = field(default_factory=dict)
     dir_silent_s: float = 0.0
+    dir_missing: bool | None = None
+    """Whether the checkpoint directory is not the one that the run shares; None: it was not looked at."""
     """How long the checkpoint directory has been asked and has not answered."""
     dir_free_bytes: int | None = None
     unkillable: tuple[Unkillable, ...] = ()

@@ -224,6 +224,11 @@ class NoteKind(Enum):
         "checkpoint-dir-silent", "The checkpoint directory does not answer; the run waits for it."
     )
     CHECKPOINT_DIR_ANSWERS = Row("checkpoint-dir-answers", "The checkpoint directory answers again.")
+    CHECKPOINT_DIR_MISSING = Row(
+        "checkpoint-dir-missing",
+        "A host does not see the shared checkpoint directory any more: it is not mounted.",
+    )
+    CHECKPOINT_DIR_BACK = Row("checkpoint-dir-back", "A host sees the shared checkpoint directory again.")
     CHECKPOINT_DISK_FULL = Row(
         "checkpoint-disk-full", "The disk of the checkpoint directory is full.", notice="disk-full"
     )

@@ -89,6 +89,7 @@ OF_HOST = (
         belief=lambda host: host.dir_silent_s >= checkpoint_dir.SILENT_S,
         wakes=True,
     ),
+    Field("dir_missing", lambda event: bool(event.dir_missing), attrgetter("dir_missing"), wakes=True),
     Field("dir_free_bytes", belief=attrgetter("dir_low_at"), wakes=True),
     Field("unkillable", attrgetter("unkillable"), attrgetter("unkillable"), wakes=True),
     Field("gpu_loads"),

@@ -204,6 +204,8 @@ class DirectorySample(TypedDict):
     silent_s: Seconds
     """How long the current check has been waiting for the file system."""
     free_bytes: FreeBytes | None
+    missing: NotRequired[bool]
+    """Whether it is not the directory that the run shares: the share is not mounted there."""
 
 
 class GpuLoad(GpuMeasures):

@@ -294,6 +294,11 @@ python.no-module error no-module
   the task would end at that import
   install the package in the Python of the run there
 
+code.link error code-link
+  a link of the working directory leads to what a host does not have
+  the script would fail where it opens it
+  make it there, or name the link in `.orchignore`
+
 storage.checkpoint error checkpoint-dir
   the checkpoint directory cannot be written on a host
   nothing that the training learns would be saved
@@ -303,6 +308,11 @@ storage.not-shared error not-shared
   the checkpoint directory is not one directory on all hosts
   what one host saves would not be found by the others after a restart
   mount the same file system there, or write `checkpoint: {shared: false}`
+
+storage.share error share-missing
+  a host does not see the checkpoint directory that the run shares
+  its tasks would start without the checkpoint of their peers, and what they save would be lost
+  mount the share there; the run waits for it, and goes on by itself
 
 storage.space warning
   little space, or few files, are left on a disk that the run uses

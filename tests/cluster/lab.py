@@ -76,6 +76,7 @@ class LabHost:
         self._options = dict(options)
         self._sshd: subprocess.Popen[bytes] | None = None
         self._own: Path | None = None
+        self._has_own_mounts = False
         self._named: str | None = None
         self.index = index
         self.name = f"host-{index}"
@@ -171,6 +172,37 @@ class LabHost:
         self.restart_sshd()
         return self.dir / "own"
 
+    @contextlib.contextmanager
+    def own_mounts(self) -> Iterator[None]:
+        """Give it a mount namespace of its own meanwhile, for `mount` and `unmount`. This restarts sshd."""
+        self._need_cut()
+        self._has_own_mounts = True
+        self.restart_sshd()
+        try:
+            yield
+        finally:
+            self._has_own_mounts = False
+            self.restart_sshd()
+
+    def mount(self, source: Path, target: Path) -> None:
+        """Mount a directory on that host alone, also for all that runs there."""
+        _run(*self._in_mounts(), "mount", "--bind", str(source), str(target))
+
+    def unmount(self, target: Path) -> None:
+        """Unmount a directory on that host alone, although files there are open."""
+        _run(*self._in_mounts(), "umount", "-l", str(target))
+
+    def listed(self, directory: Path) -> list[str]:
+        """Return the names in a directory as that host sees it."""
+        found = subprocess.run(
+            [*self._in_mounts(), "ls", "-A", str(directory)], capture_output=True, text=True, check=True
+        )
+        return found.stdout.split()
+
+    def _in_mounts(self) -> list[str]:
+        assert self._sshd is not None
+        return ["nsenter", f"--mount=/proc/{self._sshd.pid}/ns/mnt", "--"]
+
     def own_accounts(self, *names: str) -> None:
         """Give it users with homes of their own, whom only its own /etc/passwd knows. This restarts sshd."""
         self._need_cut()
@@ -242,7 +274,7 @@ class LabHost:
 
     def _with_own(self) -> list[str]:
         if self._own is None:
-            return []
+            return ["unshare", "-m"] if self._has_own_mounts else []
         mount = 'mount --bind "$0" "$1" && shift && exec "$@"'
         return ["unshare", "-m", "sh", "-c", mount, str(self.dir / "own"), str(self._own)]
 

@@ -26,7 +26,7 @@ def test_a_run_waits_for_what_another_holds_and_begins_when_that_ends(local_clus
     urgent = orch.ok("up", third, "--detach").strip()
     again = orch.orch("up", second, "--detach")
     assert again.stdout.strip() == waits
-    assert f"{waits} waits in the queue with this plan; its code is read when it begins" in again.stderr
+    assert f"{waits} waits in the queue with this plan; nothing has changed" in again.stderr
 
     os.kill(int(json.loads(orch.ok("coordinator", "status", "--json"))["pid"]), signal.SIGKILL)
     orch.ok("coordinator", "start")

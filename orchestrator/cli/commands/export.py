@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -203,18 +204,22 @@ def _check(file: str, plan: Plan, wishes: Wishes) -> None:
 
 def _code(file: str, plan: Plan) -> bytes:
     """Return what would be pushed to hosts, as a zip archive that fits into a ConfigMap."""
-    from orchestrator.head.code.codetree import manifest
+    from orchestrator.both.tree_digest import DIRECTORY
+    from orchestrator.head.code.snapshots import Snapshots
     from orchestrator.spec.kubernetes.wishes import CONFIG_MAP_BYTES_MAX
     from orchestrator.spec.load import located
 
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for entry in manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld):
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+    ):
+        snapshot = Snapshots(directory).take(plan)
+        for entry in snapshot.files:
             info = zipfile.ZipInfo(entry.path, _ZIP_TIME)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = entry.mode << 16
-            with open(os.path.join(plan.workdir, entry.path), "rb") as source:
-                archive.writestr(info, source.read())
+            archive.writestr(info, b"" if entry.mode == DIRECTORY else snapshot.content(entry))
     data = buffer.getvalue()
     room = CONFIG_MAP_BYTES_MAX - len("code.zip")
     if len(data) > room:

@@ -9,7 +9,16 @@ import click
 
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
-from orchestrator.cli.orphans import KEPT, Item, Known, find_here, known, look_in_jobs, remove_here
+from orchestrator.cli.orphans import (
+    KEPT,
+    Item,
+    Known,
+    code_line,
+    find_here,
+    known,
+    look_in_jobs,
+    remove_here,
+)
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
@@ -177,11 +186,11 @@ def command(
 ) -> int:
     """Find orphans, which are left by runs that this head node does not know, and remove them after you confirm.
 
-    Orphans are processes, directories, logs, checkpoints that were copied to this machine, and secrets of killed Slurm
-    jobs. Runs that are alive, or were driven by a coordinator less than 15 minutes ago, are listed and left alone: only
-    their owner removes them, unless --even-alive names them. The checkpoints of an ended run are left alone too, since
-    the next `orch up` resumes from them. Processes are killed by orch's marker and their recorded identity only. Exit
-    code 4 if a host did not answer, or answered with an error.
+    Orphans are processes, directories, logs, code and checkpoints that were copied to this machine, and secrets of
+    killed Slurm jobs. Runs that are alive, or were driven by a coordinator less than 15 minutes ago, are listed and
+    left alone: only their owner removes them, unless --even-alive names them. The checkpoints of an ended run are left
+    alone too, since the next `orch up` resumes from them. Processes are killed by orch's marker and their recorded
+    identity only. Exit code 4 if a host did not answer, or answered with an error.
     """
     ours = known(session)
     plans = [plan for plan, _ in plans_of(files)]
@@ -204,12 +213,15 @@ def command(
     if going:
         problems = remove(session, ask, chosen, even_alive, ours)
     removed = [item for item in chosen if going and item not in problems]
+    code = code_line(session, tidy=going)
     if as_json:
         session.put_json(_document(items, removed, problems, failed))
     elif removed:
         session.say(
             f"Removed {size(sum(item.bytes for item in removed))} in {counted(len(removed), 'place')}"
         )
+    if code and not as_json:
+        session.say(code)
     return _end(problems, failed)
 
 

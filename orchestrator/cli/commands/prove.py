@@ -75,18 +75,19 @@ def run(
 ) -> tuple[Record, Record, Verdict]:
     """Train both, and return their records and the verdict of their comparison."""
     from orchestrator.client.starting import ensure_coordinator
-    from orchestrator.client.submit import survey_code
+    from orchestrator.client.submit import snapshot
 
     alone_plan, cluster_plan, secrets = plans(file, steps, replicas)
-    survey_code(file, alone_plan, session.client())
+    session.paths.ensure()
+    code = snapshot(file, alone_plan, session.paths.state_dir).digest
     ensure_coordinator(session)
     session.say(f"One process, {counted(steps, 'step')}")
-    alone, last = _record(session, alone_plan, secrets, timeout_s)
+    alone, last = _record(session, alone_plan, secrets, code, timeout_s)
     hosts = len({task.host for task in cluster_plan.tasks})
     session.say(
         f"{counted(len(cluster_plan.tasks), 'task')} on {counted(hosts, 'host')}, {counted(steps, 'step')}"
     )
-    together, last_together = _record(session, cluster_plan, secrets, timeout_s)
+    together, last_together = _record(session, cluster_plan, secrets, code, timeout_s)
     try:
         verdict = compare(alone, together, (last, last_together), tolerance=tolerance)
     except Incomparable as e:
@@ -95,7 +96,7 @@ def run(
 
 
 def _record(
-    session: Session, plan: Plan, secrets: Mapping[str, str], timeout_s: float
+    session: Session, plan: Plan, secrets: Mapping[str, str], code: str, timeout_s: float
 ) -> tuple[Record, Sequence[float]]:
     """Train a plan, and return the record of its chief."""
     from pydantic import TypeAdapter, ValidationError
@@ -103,7 +104,7 @@ def _record(
     from orchestrator.both.trial_records import LAST_WEIGHTS, RECORD
 
     began = session.now()
-    shown = to_its_end(session, plan, secrets, doing="proven", timeout_s=timeout_s)
+    shown = to_its_end(session, plan, secrets, code, doing="proven", timeout_s=timeout_s)
     if shown.get("phase") != "SUCCEEDED":
         raise NotProven(
             f"{plan.name}: {shown.get('phase')}: {shown.get('reason') or 'no reason is known'}",

@@ -66,12 +66,12 @@ def run(
     """Train each size in turn, and return what was measured."""
     from orchestrator.both.trial_records import MEASURED_PREFIX
     from orchestrator.client.starting import ensure_coordinator
-    from orchestrator.client.submit import survey_code
+    from orchestrator.client.submit import snapshot
     from orchestrator.reporting.scaling import measured_of
 
     every, secrets = plans(file, sizes, measure)
-    client = session.client()
-    survey_code(file, every[0], client)
+    session.paths.ensure()
+    code = snapshot(file, every[0], session.paths.state_dir)
     ensure_coordinator(session)
     results = []
     for size, plan in zip(sizes, every, strict=True):
@@ -80,7 +80,7 @@ def run(
             f"{counted(size, 'replica')} on {counted(len({t.host for t in plan.tasks}), 'host')}: "
             f"{measure.warmup} steps to warm up, {measure.steps} measured"
         )
-        shown = to_its_end(session, plan, secrets, doing="measured", timeout_s=timeout_s)
+        shown = to_its_end(session, plan, secrets, code.digest, doing="measured", timeout_s=timeout_s)
         metrics: Mapping[str, float] = shown.get("metrics") or {}
         own = [name for name in metrics if name.startswith(MEASURED_PREFIX)]
         measured = measured_of(size, {name.removeprefix(MEASURED_PREFIX): metrics[name] for name in own})

@@ -25,6 +25,7 @@ from orchestrator.reporting.log_level import LEVELS
 if TYPE_CHECKING:
     from orchestrator.client.submit import Place
     from orchestrator.core.plan import Plan
+    from orchestrator.head.code.snapshots import Snapshot
 
 Until = Literal["running", "end", "follow", "accepted"]
 
@@ -77,7 +78,13 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
     return _submit_here(request, session, client)
 
 
-def _submit_here(request: Request, session: Session, client: Client, place: Place | None = None) -> Submitted:
+def _submit_here(
+    request: Request,
+    session: Session,
+    client: Client,
+    place: Place | None = None,
+    code: Snapshot | None = None,
+) -> Submitted:
     def before(coordinator: Mapping[str, Any], plan: Plan) -> None:
         from orchestrator.cli.handover import say_other_version
 
@@ -103,12 +110,14 @@ def _submit_here(request: Request, session: Session, client: Client, place: Plac
         before=before,
         place=place,
         check=request.check,
+        code=code,
     )
 
 
 def _submit_to_pods(request: Request, session: Session, client: Client) -> Submitted:
     """Create the pods, wait for them, and submit the run with them as its hosts."""
     from orchestrator.client import on_kubernetes
+    from orchestrator.client.submit import snapshot
     from orchestrator.spec.kubernetes.hosts import in_pods
     from orchestrator.spec.plan import load_plan
 
@@ -116,7 +125,11 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
     made, created = on_kubernetes.lend(request.file, session)
     what = "are asked for" if created else "are there already"
     session.say(f"{made.count} pods {what}: StatefulSet {made.name} in namespace {made.cluster.namespace}")
-    needed = sum(not host.spare for host in load_plan(request.file)[0].hosts)
+    plan = load_plan(request.file)[0]
+    code = snapshot(
+        request.file, plan, session.paths.state_dir
+    )  # pods may take long, and people edit meanwhile
+    needed = sum(not host.spare for host in plan.hosts)
     try:
         running = on_kubernetes.wait_for_pods(
             made, needed, session, file=request.file, timeout_s=request.timeout_s
@@ -132,6 +145,7 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
             session,
             client,
             place=lambda plan: in_pods(plan, made.id, hosts, made.volume, made.first),
+            code=code,
         )
     except BaseException as e:
         if isinstance(e, (Refused, SpecError)):
@@ -152,9 +166,8 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     document = {"run_id": submitted.run_id, "name": submitted.name, "created": submitted.created}
     if submitted.changed:
         document["changed"] = submitted.changed
-        session.warn(
-            f"{submitted.run_id} is already running with this plan, but with other code: {submitted.changed}"
-        )
+        does = "waits in the queue" if submitted.waits else "is already running"
+        session.warn(f"{submitted.run_id} {does} with this plan, but with other code: {submitted.changed}")
         session.hint(
             f"it goes on with the code that it began with; `orch up {request.file} --restart` ends it at its next "
             f"checkpoint, and goes on with this; `orch diff {submitted.name} --full` shows the lines"
@@ -164,7 +177,7 @@ def run(request: Request, session: Session) -> dict[str, Any]:
         what = "nothing has changed" if known else "whether its code has changed is not known"
         does = "is already running with this plan"
         if submitted.waits:
-            does, what = "waits in the queue with this plan", "its code is read when it begins"
+            does = "waits in the queue with this plan"
         session.say(f"{submitted.run_id} {does}; {what}")
     if not request.as_json:
         session.put(submitted.run_id)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
-from orchestrator.core.diagnosis import gpu_faults, matching
+from orchestrator.core.diagnosis import gpu_faults, left_out, matching
 from orchestrator.core.ends import Exit, FirstCause, Follower, Injected
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.host import Host, Link
@@ -260,6 +260,7 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
     too = f"; so did {_named(run, alike)}" if alike else ""
     python = run.plan.host(task.host).python
     means, advice = matching.explained(ended, host=task.host, python=python)
+    advice = _way_to_missing(run, ended) or advice
     cause = FirstCause(
         task=task.id,
         generation=task.generation,
@@ -277,6 +278,15 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
         means, advice = matching.of_class(Cause.NETWORK, host=task.host)
         cause = replace(cause, cause=Cause.NETWORK, means=means, advice=advice)
     return completed(run, cause)
+
+
+def _way_to_missing(run: Run, ended: Exit) -> str:
+    """Return how what the script missed comes to be pushed; empty if no rule has left it out."""
+    match = matching.signature_of(ended)
+    facts = match[1] if match is not None else {}
+    if facts.get("module"):
+        return left_out.way_to_module(run.left_out, facts["module"])
+    return left_out.way_to_path(run.left_out, facts["path"]) if facts.get("path") else ""
 
 
 def _alike(run: Run, first: Task) -> tuple[TaskId, ...]:

@@ -389,7 +389,7 @@ SIGNATURES: tuple[Signature, ...] = (
         Cause.IMPORT,
         (r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)",),
         "the Python on {host} has no module {module}",
-        "install it there for that Python ({python} -m pip …), or add it to the workdir, which is pushed to every host",
+        "install it there for that Python ({python} -m pip …), or add it to the workdir, whose files are pushed",
     ),
     Signature(
         Cause.IMPORT,
@@ -568,7 +568,7 @@ SIGNATURES: tuple[Signature, ...] = (
             r"(?:No files matched pattern|[Mm]atching files): (?P<path>[^\s'\"]+)",
         ),
         "{path} is not on {host}",
-        "put it on every host, or into the workdir, which is pushed; paths of the head node mean nothing there",
+        "put it on every host, or into the workdir, whose files are pushed; paths of the head node mean nothing there",
         in_the_error_only=True,
     ),
     Signature(

@@ -41,6 +41,15 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
     if turn.run.phase.is_terminal:
         return
     where = f"the checkpoint directory on {host.name}"
+    if event.dir_missing is not None and event.dir_missing is not host.dir_missing:
+        turn.set_host(turn.run.host(host.name), dir_missing=event.dir_missing)
+        if event.dir_missing:
+            turn.note(
+                NoteKind.CHECKPOINT_DIR_MISSING,
+                f"{_missing(turn.run, host)}; what is saved there is not shared",
+            )
+        else:
+            turn.note(NoteKind.CHECKPOINT_DIR_BACK, f"{where} is there again")
     if before < NOTED_S <= now:
         turn.note(
             NoteKind.CHECKPOINT_DIR_SILENT, f"{where} has not answered for {duration(now)}; waiting for it"
@@ -72,6 +81,11 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
         turn.set_host(host, dir_low_at=None)
 
 
+def _missing(run: Run, host: Host) -> str:
+    path = run.plan.checkpoint.dir if run.plan.checkpoint is not None else "the checkpoint directory"
+    return f"{path} on {host.name} is not the directory in which the run saves: its share is not mounted"
+
+
 def hangs(run: Run) -> bool:
     """Return whether the chief's host waits for the directory: then no task is to blame that the run stands still."""
     return run.host(run.task(run.chief).host).dir_silent_s >= SILENT_S
@@ -84,6 +98,7 @@ def diagnostic(run: Run) -> str:
         f"the checkpoint directory on {h.name} has not answered for {duration(h.dir_silent_s)}"
         for h in silent
     ]
+    sentences += [_missing(run, host) for host in run.hosts if host.dir_missing]
     sentences += [
         f"the disk of the checkpoint directory on {h.name} is full"
         for h in run.hosts

@@ -69,6 +69,12 @@ def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Proble
 GPU_IN_USE = "gpu-in-use"
 """The code of the problem that processes of somebody else compute on GPUs of the run."""
 
+SHARE_MISSING = "share-missing"
+"""The code of the problem that a host does not see the checkpoint directory that the run shares."""
+
+NO_CODE = "no-code"
+"""The code of the problem that a host has not got the run's code."""
+
 GPU_LEASED = "gpu-leased"
 """The code of the problem that another run has the lease of GPUs of this one."""
 

@@ -112,6 +112,8 @@ def host_up(turn: Turn, event: HostUp) -> None:
         )
         if host.state in (HostState.OPEN, HostState.STUCK, HostState.LEAVING):
             host = turn.set_host(host, state=HostState.OPEN, state_why="")
+    if host.dir_missing:  # a new agent does not look at the directory before it has an order about it
+        host = turn.set_host(host, facts=None)
     if host.gone:
         turn.note(
             NoteKind.HOST_BACK,
@@ -132,7 +134,9 @@ def host_prepared(turn: Turn, event: HostPrepared) -> None:
     host = turn.run.host(event.host)
     was_ready = host.facts is not None
     host_state.unkillable(turn, host.name, event.facts.unkillable)
-    host = turn.set_host(turn.run.host(host.name), facts=event.facts, problem=None, retry_at=None)
+    host = turn.set_host(
+        turn.run.host(host.name), facts=event.facts, problem=None, retry_at=None, dir_missing=False
+    )
     if not was_ready:
         turn.do(*_unstarted(turn.run, event.host))
     if turn.run.phase is not Phase.PENDING:

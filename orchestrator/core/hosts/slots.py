@@ -45,7 +45,7 @@ def assignee(run: Run, slot: str) -> str | None:
 
 def is_ready(run: Run, host: Host) -> bool:
     """Return whether tasks can be started on a host now. In PENDING it is enough that the host was prepared."""
-    is_there = host.link is Link.CONNECTED and host.problem is None
+    is_there = host.link is Link.CONNECTED and host.problem is None and not host.dir_missing
     return (is_there or run.phase is Phase.PENDING) and host.facts is not None
 
 

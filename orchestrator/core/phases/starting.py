@@ -127,7 +127,9 @@ def advance_pending(turn: Turn) -> None:
         )
     turn.note(NoteKind.PREPARED, f"{counted(len(chosen), 'host')} checked, code in place")
     facts = [host.facts for host in chosen if host.facts]
-    turn.set(code=facts[0].code)
+    turn.set(
+        code=facts[0].code, share=next((each.checkpoint_share for each in facts if each.checkpoint_share), "")
+    )
     say_unfit(turn, list(turn.run.hosts))
     begin_generation(turn, assignment)
 

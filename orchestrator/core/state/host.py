@@ -132,6 +132,8 @@ class Host:
     """A spare that was never given a task: nothing of the run can be left there."""
     dir_silent_s: float = 0.0
     """How long the checkpoint directory has not answered there."""
+    dir_missing: bool = False
+    """Whether the checkpoint directory there is not the one that the run shares: it is not mounted."""
     dir_free_bytes: int | None = None
     """What is free in the checkpoint directory as that host sees it; None if it does not say so."""
     dir_low_at: Instant | None = None

@@ -104,6 +104,10 @@ class Run:
     rescued: int = 0
     """After how many of these a survivor handed over its state."""
     problem: Problem | None = None
+    share: str = ""
+    """The token that the first generation's hosts found in the checkpoint directory; empty if there is none."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Some of what was not pushed of the working directory, each with why."""
     best_step: int | None = None
     """The highest global_step that any generation reported."""
     reached_step: int | None = None
@@ -247,6 +251,7 @@ def new_run(
     at: float,
     from_scratch: bool = False,
     owner: Owner | None = None,
+    left_out: tuple[tuple[str, str], ...] = (),
 ) -> Run:
     """Return the state of a run that has just been submitted."""
 
@@ -267,6 +272,7 @@ def new_run(
         reason="connecting to the hosts" if plan.queue is None else "waits in the queue",
         from_scratch=from_scratch,
         owner=owner,
+        left_out=left_out,
     )
 
 

@@ -96,7 +96,9 @@ class _Api:
             raise UsageError("secrets must be an object whose values are strings")
         scratch, recipients = bool(body.get("from_scratch")), _texts(body, "recipients")
         run, created = await anyio.to_thread.run_sync(
-            lambda: self._coordinator.submit(plan, secrets, from_scratch=scratch, recipients=recipients)
+            lambda: self._coordinator.submit(
+                plan, secrets, from_scratch=scratch, recipients=recipients, code=str(body.get("code") or "")
+            )
         )
         document = {"run_id": run.run_id, "created": created, "phase": run.phase.value}
         return JSONResponse(document, status_code=201 if created else 200)

@@ -1,22 +1,26 @@
-"""Lists the files of the working directory that are pushed to the hosts, each with the SHA-256 of its content.
+"""Lists what is pushed of the working directory to the hosts: files, links and empty directories, with their SHA-256.
 
-`push_rules` says which files are left out. `run.push_limit` of the cluster spec limits the size of all of them.
+`push_rules` says which files are left out. `run.push_limit` of the cluster spec limits the size of all of them. A link
+within the tree stays a link, as it is when the script runs here; one to an absolute path outside is kept, since the
+hosts may have it. A directory of which nothing is pushed is there all the same: scripts write into such ones.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+from orchestrator.both.tree_digest import DIRECTORY, EMPTY, LINK
 from orchestrator.core.errors import SpecError
 from orchestrator.core.plan import PUSH_BYTES_MAX
 from orchestrator.core.words import counted, listed, size
-from orchestrator.head.code.push_rules import GIT_FILE, ORCH_FILE, Rules, Why, is_private_key
+from orchestrator.head.code.push_rules import GIT_FILE, ORCH_FILE, LeftOut, Rules, is_private_key
 from orchestrator.protocol.paths import RelativePath
 
 MANIFEST_BYTES_MAX = 3_500_000
@@ -28,11 +32,11 @@ _DIAGNOSTICS_SHOWN = 20
 _ENTRY_BYTES = 100
 """The bytes that a file takes in the manifest, beside its name."""
 
-__all__ = ["CodeFile", "Survey", "manifest", "survey"]
+__all__ = ["CodeFile", "Survey", "manifest", "survey", "take"]
 
 
 class CodeFile(NamedTuple):
-    """One file of the tree."""
+    """One file of the tree, link or directory of which nothing is pushed: as git has them, told by the mode."""
 
     path: RelativePath
     """In the working directory."""
@@ -53,8 +57,13 @@ class Survey:
 
     workdir: str
     files: tuple[_Entry, ...]
-    left_out: tuple[tuple[str, Why], ...]
-    """Entries that are not pushed, each with the reason. A directory ends with a slash."""
+    left_out: tuple[LeftOut, ...]
+    links: tuple[tuple[str, str], ...] = ()
+    """Path and target of the links that stay links."""
+    directories: tuple[str, ...] = ()
+    """Those of which nothing is pushed."""
+    gone: tuple[str, ...] = ()
+    """What was removed while the tree was listed."""
 
     @property
     def total_bytes(self) -> int:
@@ -63,12 +72,17 @@ class Survey:
 
     def check(self, script: str, limit_bytes: int) -> None:
         """Raise SpecError if the script is left out, or the files are too many or too large."""
-        for path, why in self.left_out:
+        for entry in self.left_out:
+            path = entry.path
             if script == path or script.startswith(path if path.endswith("/") else f"{path}/"):
                 raise SpecError(
-                    f"run.script: {script} is not pushed to the hosts: {_REASONS[why]} {path}",
+                    f"run.script: {script} is not pushed to the hosts: {path}: {entry.reason}",
                     hint=f"write `!{path}` into {ORCH_FILE} to push it all the same",
                 )
+        if script in self.gone:
+            raise SpecError(
+                f"run.script: {script} was removed while the tree was read", hint="`orch up` again"
+            )
         if self.total_bytes > limit_bytes:
             raise SpecError(
                 f"workdir: {self.workdir} holds {size(self.total_bytes)} in {len(self.files)} files, and at "
@@ -76,9 +90,10 @@ class Survey:
                 hint=f"name data and results in {ORCH_FILE}, and put data where the hosts can read it; "
                 "or raise `push_limit` of `run`",
             )
-        if sum(len(file.path.encode()) + _ENTRY_BYTES for file in self.files) > MANIFEST_BYTES_MAX:
+        paths = [*(file.path for file in self.files), *(path for path, _ in self.links), *self.directories]
+        if sum(len(path.encode()) + _ENTRY_BYTES for path in paths) > MANIFEST_BYTES_MAX:
             raise SpecError(
-                f"workdir: {self.workdir} holds {len(self.files)} files; about {MANIFEST_BYTES_MAX // 150} can "
+                f"workdir: {self.workdir} holds {len(paths)} files; about {MANIFEST_BYTES_MAX // 150} can "
                 f"be pushed; the most: {self._fullest()}",
                 hint=f"name what the run does not need in {ORCH_FILE}",
             )
@@ -87,8 +102,8 @@ class Survey:
         """Say how much is pushed, and which files are not although the script may need them."""
         files = counted(len(self.files), "file")
         lines = [f"pushes {files} ({size(self.total_bytes)}) of {self.workdir}"]
-        secrets = [path for path, why in self.left_out if why == "secret"]
-        ignored = [path for path, why in self.left_out if why == ".gitignore"]
+        secrets = [path for path, why, _ in self.left_out if why == "secret"]
+        ignored = [path for path, why, _ in self.left_out if why == ".gitignore"]
         if secrets:
             secret_files = (
                 "1 file that looks like a secret"
@@ -98,12 +113,14 @@ class Survey:
             lines.append(
                 f"left out {secret_files}: {listed(secrets)}; name them in {ORCH_FILE} with ! to push them"
             )
-        if named := [path for path, why in self.left_out if why == "named"]:
+        if named := [path for path, why, _ in self.left_out if why == "named"]:
             lines.append(f"never pushed, since secrets of the spec stand in them: {listed(named)}")
         if ignored:
             lines.append(
                 f"left out what {GIT_FILE} names: {listed(ignored)}; name it in {ORCH_FILE} with ! to push it"
             )
+        if nothing := [path for path, why, _ in self.left_out if why == "nothing"]:
+            lines.append(f"left out links to nothing: {listed(nothing)}")
         return lines
 
     def _largest(self) -> str:
@@ -117,15 +134,6 @@ class Survey:
         return ", ".join(f"{name} ({count})" for name, count in counts.most_common(_SHOWN))
 
 
-_REASONS: dict[Why, str] = {
-    "secret": "it looks like a secret:",
-    "named": "secrets of the spec stand in",
-    "cache": "it is of use on this machine only:",
-    "orch": "orch wrote it:",
-    ".gitignore": f"{GIT_FILE} names",
-    ".orchignore": f"{ORCH_FILE} names",
-}
-
 _Stamp = tuple[int, int, int, int]
 
 _hashes: dict[str, tuple[_Stamp, str]] = {}
@@ -136,72 +144,183 @@ _keys: dict[str, tuple[_Stamp, bool]] = {}
 
 
 def survey(workdir: str, withheld: Collection[str] = ()) -> Survey:
-    """List the files of a working directory that are pushed. A symlink that stays in the tree counts as its target.
+    """List the files of a working directory that are pushed.
 
-    Raises one SpecError for all that is wrong: symlinks that leave the tree or lead nowhere, sockets and devices, and
-    files that cannot be read. `withheld` are the files that hold secrets of the spec: they are never pushed.
+    Raises one SpecError for all that is wrong: relative symlinks that leave the tree, sockets and devices, and files
+    that cannot be read. `withheld` are the files that hold secrets of the spec: they are never pushed.
     """
     root = os.path.realpath(workdir)
     if not os.path.isdir(root):
         raise SpecError(f"workdir: {workdir} is no directory", hint="workdir is relative to the cluster spec")
     walk = _Walk(root, withheld)
-    walk.directory("", root, (root,))
+    walk.all()
     if walk.diagnostics:
         more = len(walk.diagnostics) - _DIAGNOSTICS_SHOWN
         lines = walk.diagnostics[:_DIAGNOSTICS_SHOWN] + ([f"workdir: and {more} more"] if more > 0 else [])
         raise SpecError("\n".join(lines), hint=f"name what the run does not need in {ORCH_FILE}")
-    return Survey(workdir, tuple(sorted(walk.files)), tuple(walk.left_out))
+    return Survey(
+        workdir,
+        tuple(sorted(walk.files)),
+        tuple(walk.left_out),
+        tuple(sorted(walk.links.items())),
+        tuple(sorted(walk.bare)),
+        tuple(walk.gone),
+    )
 
 
 def manifest(
     workdir: str, script: str = "", limit_bytes: int = PUSH_BYTES_MAX, withheld: Collection[str] = ()
 ) -> list[CodeFile]:
-    """Return every file to push, sorted by path. Raises SpecError as `survey` and `Survey.check` do."""
+    """Return all that is pushed, sorted by path. Raises SpecError as `survey` and `Survey.check` do."""
     seen = survey(workdir, withheld)
     seen.check(script, limit_bytes)
-    files = []
+    return take(seen, _known_or_read)[0]
+
+
+Read = Callable[[_Entry], tuple[CodeFile, bool]]
+"""Reads one file, and says whether it changed meanwhile. Raises FileNotFoundError if it is gone, OSError."""
+
+
+def take(seen: Survey, read: Read) -> tuple[list[CodeFile], list[str], list[str]]:
+    """Read all files. Return what is pushed, the paths of files that changed meanwhile, and of those that are gone.
+
+    Raises SpecError if a file cannot be read.
+    """
+    files = [CodeFile(RelativePath(path), EMPTY, DIRECTORY, 0) for path in seen.directories]
+    for path, target in seen.links:
+        text = target.encode()
+        files.append(CodeFile(RelativePath(path), hashlib.sha256(text).hexdigest(), LINK, len(text)))
+    changed, gone = [], list(seen.gone)
     for entry in seen.files:
         try:
-            files.append(_file(entry))
+            file, is_changed = read(entry)
+        except FileNotFoundError:
+            gone.append(entry.path)
+            continue
         except OSError as e:
+            if e.errno in (errno.ENOSPC, errno.EDQUOT) or e.filename not in (None, entry.absolute):
+                raise  # the copy could not be written
             raise SpecError(
                 f"workdir: cannot read {entry.path}: {e.strerror}",
                 hint=f"make it readable, or name it in {ORCH_FILE}",
             ) from e
-    return files
+        files.append(file)
+        if is_changed:
+            changed.append(entry.path)
+    return sorted(files), changed, gone
+
+
+def read_once(
+    entry: _Entry, into: BinaryIO | None = None, clone: Callable[[int, int], bool] = lambda _from, _to: False
+) -> tuple[CodeFile, bool]:
+    """Read a file as long as it is now, into another one if that is given, and say whether it changed meanwhile.
+
+    Args:
+        entry: of the tree.
+        into: gets the content, and is what is hashed if it is a clone.
+        clone: makes the second file share the content of the first one, given both descriptors; False if it cannot.
+    """
+    digest, length = hashlib.sha256(), 0
+    # A file may have become a named pipe, which would wait for its writer for ever
+    with open(os.open(entry.absolute, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        before = os.fstat(file.fileno())
+        if not stat.S_ISREG(before.st_mode):
+            raise FileNotFoundError(entry.absolute)
+        is_clone = into is not None and clone(file.fileno(), into.fileno())
+        source: BinaryIO = into if is_clone and into is not None else file
+        left = os.fstat(source.fileno()).st_size
+        while chunk := source.read(min(_READ_BYTES, left)):
+            digest.update(chunk)
+            length, left = length + len(chunk), left - len(chunk)
+            if into is not None and not is_clone:
+                into.write(chunk)
+        after = os.fstat(file.fileno())
+    mode = 0o755 if before.st_mode & 0o100 else 0o644
+    return CodeFile(RelativePath(entry.path), digest.hexdigest(), mode, length), _stamp(before) != _stamp(
+        after
+    )
+
+
+def _known_or_read(entry: _Entry) -> tuple[CodeFile, bool]:
+    """Read a file unless it is as it was when it was last read."""
+    known = _hashes.get(entry.absolute)
+    if known is not None and known[0] == _stamp(entry.stat):
+        mode = 0o755 if entry.stat.st_mode & 0o100 else 0o644
+        return CodeFile(RelativePath(entry.path), known[1], mode, entry.stat.st_size), False
+    file, is_changed = read_once(entry)
+    if not is_changed:
+        _hashes[entry.absolute] = (_stamp(entry.stat), file.sha256)
+    return file, is_changed
 
 
 class _Walk:
-    """Goes through a directory; symlinks are followed within the root, and never around in a circle."""
+    """Goes through a directory, and then through what its links lead to that lies there and is not pushed itself."""
 
     def __init__(self, root: str, withheld: Collection[str]) -> None:
         self._root = root
         self._rules = Rules(root)
         self._withheld = {os.path.join(root, path) for path in withheld}
+        self._pushed = {""}  # the paths of files and directories
+        self._to_follow: list[tuple[_Entry, str, tuple[str, ...]]] = []
         self.files: list[_Entry] = []
-        self.left_out: list[tuple[str, Why]] = []
+        self.links: dict[str, str] = {}
+        self.bare: set[str] = set()
+        self.left_out: list[LeftOut] = []
+        self.gone: list[str] = []
         self.diagnostics: list[str] = []
 
-    def directory(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
+    def all(self) -> None:
+        """List everything. A link is kept if its target is pushed by itself; what a rule leaves out there is copied."""
+        self._directory("", self._root, (self._root,))
+        while self._to_follow:
+            links, self._to_follow = self._to_follow, []
+            for entry, real, above in links:
+                inside = os.path.relpath(real, self._root) if real != self._root else ""
+                if inside in self._pushed:
+                    self.links[entry.path] = os.path.relpath(
+                        inside or ".", os.path.dirname(entry.path) or "."
+                    )
+                elif not stat.S_ISDIR(entry.stat.st_mode):
+                    self._file(entry)
+                elif real in above:
+                    self.diagnostics.append(
+                        f"workdir: the symlink {entry.path} leads back to a directory above it"
+                    )
+                else:
+                    self._directory(entry.path, entry.absolute, (*above, real))
+        self._pushed.update(self.links)
+        for path in self._pushed:
+            self.bare.discard(os.path.dirname(path))
+
+    def _directory(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
         """List a directory. `path` is its name in the tree; `above` the real paths on the way to it."""
         try:
             names = sorted(os.listdir(absolute))
+        except FileNotFoundError:
+            self.gone.append(path)
+            return
         except OSError as e:
             self.diagnostics.append(f"workdir: cannot list {path or '.'}: {e.strerror}")
             return
+        if path:
+            self._pushed.add(path)
+            self.bare.add(path)
         for name in names:
             self._entry(f"{path}/{name}" if path else name, os.path.join(absolute, name), above)
 
     def _entry(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
         is_link = os.path.islink(absolute)
         try:
-            status = os.stat(absolute)
+            status: os.stat_result | None = os.stat(absolute)
         except OSError as e:
-            if not self._is_left_out(path, absolute, is_directory=False):
-                why = "is a symlink to nothing" if is_link else f"cannot be read: {e.strerror}"
-                self.diagnostics.append(f"workdir: {path} {why}")
-            return
-        is_directory = stat.S_ISDIR(status.st_mode)
+            if not is_link:
+                if isinstance(e, FileNotFoundError):
+                    self.gone.append(path)
+                elif not self._is_left_out(path, absolute, is_directory=False):
+                    self.diagnostics.append(f"workdir: {path} cannot be read: {e.strerror}")
+                return
+            status = None
+        is_directory = status is not None and stat.S_ISDIR(status.st_mode)
         if self._is_left_out(path, absolute, is_directory=is_directory):
             return
         try:
@@ -211,19 +330,33 @@ class _Walk:
             return
         real = os.path.realpath(absolute)
         if real in self._withheld:
-            self.left_out.append((path, "named"))
-            return
-        if is_link and real != self._root and not real.startswith(self._root + os.sep):
-            target = os.readlink(absolute)
-            self.diagnostics.append(f"workdir: the symlink {path} leaves the tree: it points to {target}")
-        elif is_directory and real in above:
-            self.diagnostics.append(f"workdir: the symlink {path} leads back to a directory above it")
+            self.left_out.append(LeftOut(path, "named"))
+        elif is_link and real != self._root and not real.startswith(self._root + os.sep):
+            self._leaving(path, absolute, real)
+        elif status is None:
+            self.left_out.append(LeftOut(path, "nothing"))
+        elif is_link:
+            self._to_follow.append((_Entry(path, absolute, status), real, above))
         elif is_directory:
-            self.directory(path, absolute, (*above, real))
+            self._directory(path, absolute, (*above, real))
         elif stat.S_ISREG(status.st_mode):
             self._file(_Entry(path, absolute, status))
         else:
             self.diagnostics.append(f"workdir: {path} is no ordinary file: a socket, pipe or device")
+
+    def _leaving(self, path: str, absolute: str, real: str) -> None:
+        """Keep a link out of the tree to an absolute path, by itself or by another link of the tree."""
+        target = os.readlink(absolute)
+        if not os.path.isabs(target):
+            beside = os.path.normpath(os.path.join(os.path.dirname(absolute), target))
+            if not beside.startswith(self._root + os.sep):
+                self.diagnostics.append(f"workdir: the symlink {path} leaves the tree: it points to {target}")
+                return
+            target = real
+        if _is_text(target):
+            self.links[path] = target
+        else:
+            self.diagnostics.append(f"workdir: the target {target!r} of the symlink {path} is not UTF-8")
 
     def _file(self, entry: _Entry) -> None:
         try:
@@ -232,18 +365,22 @@ class _Walk:
             if known is None or known[0] != stamp:
                 known = _keys[entry.absolute] = (stamp, is_private_key(entry.absolute, entry.stat.st_size))
             is_key = known[1]
+        except FileNotFoundError:
+            self.gone.append(entry.path)
+            return
         except OSError as e:
             self.diagnostics.append(f"workdir: cannot read {entry.path}: {e.strerror}")
             return
         if is_key and not self._rules.is_asked_for(entry.path):
-            self.left_out.append((entry.path, "secret"))
+            self.left_out.append(LeftOut(entry.path, "secret"))
         else:
             self.files.append(entry)
+            self._pushed.add(entry.path)
 
     def _is_left_out(self, path: str, absolute: str, *, is_directory: bool) -> bool:
         why = self._rules.why_not(path, absolute, is_directory=is_directory)
         if why is not None:
-            self.left_out.append((f"{path}/" if is_directory else path, why))
+            self.left_out.append(why)
         return why is not None
 
 
@@ -257,15 +394,9 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _file(entry: _Entry) -> CodeFile:
-    status = entry.stat
-    stamp = _stamp(status)
-    known = _hashes.get(entry.absolute)
-    if known is None or known[0] != stamp:
-        digest = hashlib.sha256()
-        with open(entry.absolute, "rb") as file:
-            while chunk := file.read(_READ_BYTES):
-                digest.update(chunk)
-        known = _hashes[entry.absolute] = (stamp, digest.hexdigest())
-    mode = 0o755 if status.st_mode & 0o100 else 0o644
-    return CodeFile(RelativePath(entry.path), known[1], mode, status.st_size)
+def _is_text(path: str) -> bool:
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,15 +1,17 @@
 """Decides which files of a working directory are not pushed: secrets, caches, and what an ignore file names.
 
-`.gitignore` and `.orchignore` are read as git reads .gitignore. `.orchignore` lies at the top and takes precedence:
-`!name` in it pushes a file that any other rule leaves out.
+`.gitignore` and `.orchignore` are read as git reads .gitignore: a file that git tracks is pushed although a rule names
+it, and a submodule has its own rules only. `.orchignore` lies at the top and takes precedence: `!name` in it pushes a
+file that any other rule leaves out.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pathspec import GitIgnoreSpec
 
@@ -18,8 +20,32 @@ from orchestrator.core.errors import SpecError
 ORCH_FILE = ".orchignore"
 GIT_FILE = ".gitignore"
 
-Why = Literal["secret", "named", "cache", "orch", ".gitignore", ".orchignore"]
-"""Why an entry is left out."""
+Why = Literal["secret", "named", "cache", "orch", ".gitignore", ".orchignore", "nothing"]
+"""Why an entry is left out. `nothing`: it is a link to nothing."""
+
+
+_REASONS: dict[Why, str] = {
+    "secret": "it looks like a secret",
+    "named": "secrets of the spec stand in it",
+    "cache": "it is of use on the head node only",
+    "orch": "orch wrote it",
+    "nothing": "it is a link to nothing",
+}
+
+
+class LeftOut(NamedTuple):
+    """An entry that is not pushed. A directory ends with a slash."""
+
+    path: str
+    why: Why
+    rule: str = ""
+    """The file and line of the rule, such as `.gitignore:12`; empty where no line of a file says it."""
+
+    @property
+    def reason(self) -> str:
+        """Return why, to follow a colon."""
+        return f"the rule {self.rule} leaves it out" if self.rule else _REASONS[self.why]
+
 
 SECRETS = (
     *(".env", ".env.*", ".envrc"),
@@ -52,16 +78,24 @@ _KEY_BYTES_MAX = 1 << 20
 _LINE_BYTES = 200
 
 
+_GIT_S = 20.0
+_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "safe.directory=*", "ls-files", "-z", "--cached")
+"""Lists what is tracked. It runs no program that the configuration of somebody's repository names."""
+
+
 class Rules:
-    """The rules for one working directory."""
+    """The rules for one working directory. Directories are asked about before what lies in them."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._asked = _read(os.path.join(root, ORCH_FILE), ORCH_FILE)
         self._above = list(_above(root))
-        self._within: dict[str, GitIgnoreSpec | None] = {}  # by directory
+        self._within: dict[str, _Patterns | None] = {}  # by directory
+        self._repositories: dict[str, bool] = {}  # by directory
+        self._tracked: dict[str, frozenset[str]] = {}  # by repository
+        self._entered: dict[str, str] = {}  # directories of which only tracked files are pushed: their rule
 
-    def why_not(self, path: str, absolute: str, *, is_directory: bool) -> Why | None:
+    def why_not(self, path: str, absolute: str, *, is_directory: bool) -> LeftOut | None:
         """Return why an entry is left out; None if it is pushed.
 
         Args:
@@ -69,38 +103,84 @@ class Rules:
             absolute: Where it lies.
             is_directory: Whether it is one, or a link to one.
         """
+        shown = f"{path}/" if is_directory else path
         asked = _matched(self._asked, path, is_directory)
         if asked is not None:
-            return ".orchignore" if asked else None
+            return LeftOut(shown, ".orchignore", asked[1]) if asked[0] else None
         name = os.path.basename(path)
         if _is_secret_name(name) or any(map(_is_secret_name, self._target(absolute))):
-            return "secret"
+            return LeftOut(shown, "secret")
         if name in CACHES or (is_directory and _is_marked(absolute)):
-            return "cache"
+            return LeftOut(shown, "cache")
         if _is_of_orch(absolute, is_directory=is_directory):
-            return "orch"
-        return ".gitignore" if self._git_ignores(path, is_directory) else None
+            return LeftOut(shown, "orch")
+        repository = self._repository(os.path.dirname(path))
+        rule = self._entered.get(os.path.dirname(path)) or self._git_ignores(path, is_directory, repository)
+        if not rule:
+            return None
+        if path not in self._tracked_in(repository):
+            return LeftOut(shown, ".gitignore", rule)
+        if is_directory and not self._is_repository(path):
+            self._entered[path] = rule
+        return None
 
     def is_asked_for(self, path: str) -> bool:
         """Return whether `.orchignore` says that a file is to be pushed."""
-        return _matched(self._asked, path, is_directory=False) is False
+        asked = _matched(self._asked, path, is_directory=False)
+        return asked is not None and not asked[0]
 
-    def _git_ignores(self, path: str, is_directory: bool) -> bool:
-        """Read the .gitignore files, the nearest first. The first one that matches the entry decides."""
+    def _git_ignores(self, path: str, is_directory: bool, repository: str) -> str:
+        """Return the rule that leaves an entry out: that of the nearest .gitignore that matches; empty for none.
+
+        Those above its repository do not count.
+        """
         parts = path.split("/")
-        for depth in range(len(parts) - 1, -1, -1):
+        top = repository.count("/") + 1 if repository else 0
+        for depth in range(len(parts) - 1, top - 1, -1):
             directory = "/".join(parts[:depth])
             if directory not in self._within:
                 file = os.path.join(self._root, directory, GIT_FILE)
                 self._within[directory] = _read(file, os.path.join(directory, GIT_FILE))
             verdict = _matched(self._within[directory], "/".join(parts[depth:]), is_directory)
             if verdict is not None:
-                return verdict
-        for down, patterns in self._above:
+                return verdict[1] if verdict[0] else ""
+        for down, patterns in [] if repository else self._above:
             verdict = _matched(patterns, f"{down}/{path}", is_directory)
             if verdict is not None:
-                return verdict
-        return False
+                return verdict[1] if verdict[0] else ""
+        return ""
+
+    def _is_repository(self, directory: str) -> bool:
+        if directory not in self._repositories:
+            git = os.path.join(self._root, directory, ".git")
+            self._repositories[directory] = bool(directory) and os.path.exists(git)
+        return self._repositories[directory]
+
+    def _repository(self, directory: str) -> str:
+        """Return the nearest directory, from here up to the top of the tree, that is a repository of its own."""
+        while directory and not self._is_repository(directory):
+            directory = os.path.dirname(directory)
+        return directory
+
+    def _tracked_in(self, repository: str) -> frozenset[str]:
+        """Return the paths that git tracks, and the directories above them; none without git or a repository."""
+        if repository not in self._tracked:
+            here = os.path.join(self._root, repository)
+            is_one = bool(repository) or os.path.exists(os.path.join(here, ".git")) or bool(self._above)
+            environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+            try:
+                listed = is_one and subprocess.run(
+                    _GIT, cwd=here, env=environ, capture_output=True, timeout=_GIT_S, check=True
+                )
+            except (OSError, subprocess.SubprocessError):
+                listed = False
+            names = os.fsdecode(listed.stdout).split("\0") if listed else []
+            paths = {os.path.join(repository, name) for name in names if name}
+            for path in list(paths):
+                while (path := os.path.dirname(path)) and path not in paths:
+                    paths.add(path)
+            self._tracked[repository] = frozenset(paths)
+        return self._tracked[repository]
 
     def _target(self, absolute: str) -> list[str]:
         """Return the names in the path of the target of a link within the tree; none where it is no such link."""
@@ -144,14 +224,26 @@ def _is_marked(absolute: str) -> bool:
     return any(os.path.exists(os.path.join(absolute, mark)) for mark in _MARKS)
 
 
-def _matched(patterns: GitIgnoreSpec | None, path: str, is_directory: bool) -> bool | None:
-    """Return True if the last pattern that matches leaves the entry out, False if it includes it again."""
+class _Patterns(NamedTuple):
+    """The patterns of one file."""
+
+    shown: str
+    lines: list[int]
+    """Of each pattern, its line."""
+    spec: GitIgnoreSpec
+
+
+def _matched(patterns: _Patterns | None, path: str, is_directory: bool) -> tuple[bool, str] | None:
+    """Return what the last pattern that matches says: whether to leave the entry out, and the rule's file and line."""
     if patterns is None:
         return None
-    return patterns.check_file(f"{path}/" if is_directory else path).include
+    found = patterns.spec.check_file(f"{path}/" if is_directory else path)
+    if found.include is None or found.index is None:
+        return None
+    return found.include, f"{patterns.shown}:{patterns.lines[found.index]}"
 
 
-def _above(root: str) -> Iterator[tuple[str, GitIgnoreSpec]]:
+def _above(root: str) -> Iterator[tuple[str, _Patterns | None]]:
     """Yield the .gitignore files above the tree, the nearest first, where it lies within a repository of git.
 
     Each comes with the path that leads from its directory down to the tree.
@@ -165,17 +257,16 @@ def _above(root: str) -> Iterator[tuple[str, GitIgnoreSpec]]:
         here = above
         files.append((down, os.path.join(here, GIT_FILE)))
     for down, file in files:
-        patterns = _read(file, file)
-        if patterns is not None:
-            yield down, patterns
+        yield down, _read(file, file)
 
 
-def _read(path: str, shown: str) -> GitIgnoreSpec | None:
+def _read(path: str, shown: str) -> _Patterns | None:
     """Return the patterns of a file; None if there is no file."""
     try:
         with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-        return GitIgnoreSpec.from_lines(lines)
+            lines = [(number, line) for number, line in enumerate(file.read().splitlines(), 1) if line]
+        spec = GitIgnoreSpec.from_lines(line for _, line in lines)
+        return _Patterns(shown, [number for number, _ in lines], spec)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as e:  # not UTF-8, or a pattern that is none

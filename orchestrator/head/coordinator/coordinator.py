@@ -36,7 +36,7 @@ from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.code import bundle
-from orchestrator.head.code.codetree import CodeFile
+from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.coordinator import checkpoint_requests, status
 from orchestrator.head.coordinator.executor import Executor
 from orchestrator.head.coordinator.loop import Loop
@@ -56,7 +56,7 @@ from orchestrator.head.node import disk
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.node.secrets import Secrets
 from orchestrator.head.reach.transport import Transport
-from orchestrator.head.records import code_record, log_pages, plan_copies, run_series
+from orchestrator.head.records import log_pages, plan_copies, run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer import outputs, tensorboard
@@ -72,6 +72,9 @@ SERVICE_VARIABLE = "ORCH_SERVICE"
 
 _LET_GO_S = 5.0
 """How long a host that may end is not reconnected. Its provider is polled more often, and it is released again."""
+
+_LEFT_OUT_MAX = 50
+"""How many entries that were not pushed a run knows, for what is said when its script misses one."""
 
 _COPY = "keep its copy of the plan up to date"
 """A single effect writes and removes the copy, so that a delayed write never follows the removal."""
@@ -95,6 +98,7 @@ class Coordinator:
         self._set_aside: tuple[Unreadable, ...] = ()
         self._unreadable: frozenset[str] = frozenset()
         self._secrets = Secrets(paths.state_dir)
+        self._snapshots = Snapshots(paths.state_dir)
         self._logs = LogCopier(
             RunLogs(paths.state_dir), self._limit_reached, do=Crew().do, skewed=self._clock_differs
         )
@@ -120,7 +124,6 @@ class Coordinator:
             state_dir=paths.state_dir,
             leaving=self._left_files.end,
             is_known=self._is_known,
-            pushed=self._keep_code,
         )
 
     def take_up(self) -> None:
@@ -149,6 +152,7 @@ class Coordinator:
         ended = (plan_copies.of_runs(self.paths).keys() | plan_copies.marked(self.paths)) & self._known()
         for run_id in ended - set(going_on):
             self._effects.post(_COPY, run_id, partial(plan_copies.remove, self.paths, run_id))
+        self._effects.post("remove code that no run needs", "", self._tidy_code)
         for run in self.loop.runs.values():
             if run.phase.is_terminal:
                 self._messenger.ended(run.run_id)
@@ -264,17 +268,23 @@ class Coordinator:
         return matches[-1]
 
     def submit(
-        self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool, recipients: Sequence[str] = ()
+        self,
+        plan: Plan,
+        secrets: Mapping[str, str],
+        *,
+        from_scratch: bool,
+        recipients: Sequence[str] = (),
+        code: str = "",
     ) -> tuple[Run, bool]:
         """Begin a run. Return it, and whether it is new: if an active run has the same plan, that run is returned.
 
         Refused if another active run has that name or holds a GPU that this one wants, or if an active run should
-        start from scratch.
+        start from scratch. `code` is the digest of its snapshot; empty: that is taken when a host is prepared.
         """
-        return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients))  # type: ignore[no-any-return]
+        return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients, code))  # type: ignore[no-any-return]
 
     def _submit(
-        self, plan: Plan, secrets: Mapping[str, str], from_scratch: bool, recipients: Sequence[str]
+        self, plan: Plan, secrets: Mapping[str, str], from_scratch: bool, recipients: Sequence[str], code: str
     ) -> tuple[Run, bool]:
         runs = list(self.loop.runs.values())
         for run in runs:
@@ -286,7 +296,6 @@ class Coordinator:
         conflicts.refuse_start(plan, runs, {entry.name: entry.run_id for entry in self._set_aside})
         now = time.monotonic()
         run_id = self.journal.next_run_id(plan.name)
-        run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch, owner=self.owner)
         directory = self.paths.run_dir(run_id)
         self._left_files.await_end(run_id)
         try:
@@ -294,11 +303,23 @@ class Coordinator:
                 os.makedirs(directory, mode=0o700, exist_ok=True)
                 self._secrets.save(run_id, secrets)
                 self._messenger.save(run_id, recipients)
+            left_out = self._snapshots.keep(run_id, code).left_out if code else ()
+            run = new_run(
+                run_id,
+                plan,
+                epoch=self.epoch,
+                at=now,
+                from_scratch=from_scratch,
+                owner=self.owner,
+                left_out=tuple((entry.path, entry.reason) for entry in left_out[:_LEFT_OUT_MAX]),
+            )
+            with disk.explained(directory):
                 self.loop.submit(run)
         finally:
             if run_id not in self.loop.runs:  # a run that was refused leaves nothing behind
                 self._secrets.remove(run_id)
                 self._messenger.ended(run_id)
+                self._snapshots.forget(run_id)
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
         # The journal has the run by now, so there are only copies of runs that have begun.
@@ -519,12 +540,12 @@ class Coordinator:
         if run is not None and not run.phase.is_terminal:
             plan_copies.keep(self.paths, run_id, plan)
 
-    def _keep_code(self, run: Run, tree: list[CodeFile]) -> None:
-        """Keep the code with which a run begins, for `orch diff`."""
-        try:
-            code_record.keep(self.paths.run_dir(run.run_id), run.plan.workdir, tree)
-        except OSError as e:
-            log.warning("%s: its code could not be kept, so `orch diff` cannot compare it: %s", run.run_id, e)
+    def _tidy_code(self, forgotten: str = "") -> None:
+        """Remove the code that no run needs."""
+        if forgotten:
+            self._snapshots.forget(forgotten)
+        going_on = {run.run_id for run in list(self.loop.runs.values()) if not run.phase.is_terminal}
+        self._snapshots.tidy(going_on | self._unreadable)
 
     def _subscribers(self) -> list[Effect]:
         """Return the subscribers to changes of runs: history and messages for people, and removals."""
@@ -550,9 +571,7 @@ class Coordinator:
             Effect("record its first cause", first_cause),
             Effect("remove its secrets", at_the_end(self._secrets.remove)),
             Effect("remove its recipients", at_the_end(self._messenger.ended)),
-            Effect(
-                "forget its code", forgotten=lambda run_id: code_record.remove(self.paths.run_dir(run_id))
-            ),
+            Effect("forget its code", at_the_end(lambda _run_id: self._tidy_code()), self._tidy_code),
             Effect(_COPY, at_the_end(partial(plan_copies.remove, self.paths))),
             Effect("forget it", forgotten=self._forget_run),
             Effect(

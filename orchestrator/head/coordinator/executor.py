@@ -24,7 +24,7 @@ from orchestrator.core.actions import (
     SweepHost,
     VerifyCheckpoint,
 )
-from orchestrator.core.errors import OrchestratorError, SpecError
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.events import (
     CheckpointSeeded,
     CheckpointVerified,
@@ -43,9 +43,10 @@ from orchestrator.core.state.host import Link
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task
 from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.coordinator import checkpoint_requests
 from orchestrator.head.hosts.host_records import Records, give_end
-from orchestrator.head.hosts.preparation import Pushed, prepare
+from orchestrator.head.hosts.preparation import prepare
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links import wire
 from orchestrator.head.links.conversation import Asks, LinkDown, NoAnswer, OrderRefused, Reply
@@ -121,10 +122,9 @@ class Executor:
         state_dir: str = "",
         leaving: Callable[[Asks | None, Run, str], None] = lambda _link, _run, _host: None,
         is_known: Callable[[str], bool],
-        pushed: Pushed = lambda _run, _tree: None,
     ) -> None:
-        """`is_known` returns whether this head node knows a run id. `pushed` is called with the code of a run."""
-        self._pushed = pushed
+        """`is_known` returns whether this head node knows a run id."""
+        self._snapshots = Snapshots(state_dir)
         self._is_known = is_known
         self._leaving = leaving
         self._logs = logs
@@ -320,12 +320,14 @@ class Executor:
     def _prepare_now(self, link: HostLink, run: Run, name: str) -> None:
         event: Event | None = None
         try:
-            event = prepare(link, run, name, now=self._now, is_known=self._is_known, pushed=self._pushed)
+            event = prepare(
+                link, run, name, now=self._now, is_known=self._is_known, snapshots=self._snapshots
+            )
         except NoAnswer as e:
             link.reset(str(e))  # the core asks again once the host has reconnected
         except LinkDown as e:
             log.info("%s: %s: preparation broke off: %s", run.run_id, name, e)
-        except SpecError as e:
+        except OrchestratorError as e:
             problem = Problem(e.code, e.message, e.hint, e.exit_code)
             event = HostRefused(at=self._now(), host=name, problem=problem)
         except OSError as e:

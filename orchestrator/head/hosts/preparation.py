@@ -16,17 +16,21 @@ from typing import Any, TypeVar
 
 from orchestrator.both.keras_versions import asks_for_legacy, unsupported
 from orchestrator.both.script import sources, surely_imported
-from orchestrator.both.tree_digest import digest_of
+from orchestrator.both.tree_digest import LINK
+from orchestrator.checkpoints import share
 from orchestrator.checkpoints.places import SHARED_HINT
 from orchestrator.core import conflicts
-from orchestrator.core.errors import SpecError
+from orchestrator.core.diagnosis import left_out
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.hosts import compatibility
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import listed
-from orchestrator.head.code import codetree, needs
+from orchestrator.head.code import needs
+from orchestrator.head.code.codetree import CodeFile
+from orchestrator.head.code.snapshots import Snapshot, Snapshots
 from orchestrator.head.links import ownership, wire
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, OrderRefused, refused
@@ -52,13 +56,13 @@ class SharedAnswers:
         self._lock = threading.Lock()
         self._kept: dict[Hashable, _Kept] = {}
 
-    def get(self, question: Hashable, find: Callable[[], T], *, fresh: bool = False) -> T:
-        """Return the answer if it is younger than GOOD_FOR_S, or call `find`. With `fresh`, always call it."""
+    def get(self, question: Hashable, find: Callable[[], T]) -> T:
+        """Return the answer if it is younger than GOOD_FOR_S, or call `find`."""
         with self._lock:
             self._forget_old()
             kept = self._kept.setdefault(question, _Kept())
         with kept.finding:
-            if fresh or kept.found_at is None or self._now() - kept.found_at >= GOOD_FOR_S:
+            if kept.found_at is None or self._now() - kept.found_at >= GOOD_FOR_S:
                 kept.answer = find()
                 kept.found_at = self._now()
             answer: T = kept.answer
@@ -80,12 +84,10 @@ class _Kept:
         self.answer: Any = None
 
 
-Pushed = Callable[[Run, list[codetree.CodeFile]], None]
-
 CHUNK_BYTES = 512 << 10
 
 _SHARED = SharedAnswers()
-"""The files of the working directory and the needs of the script, by run."""
+"""The snapshot of the working directory and the needs of the script, by run."""
 
 PROBE_TIMEOUT_S = 120.0
 PUSH_TIMEOUT_S = 600.0
@@ -98,14 +100,17 @@ def prepare(
     *,
     now: Callable[[], float],
     is_known: Callable[[str], bool],
-    pushed: Pushed = lambda _run, _tree: None,
+    snapshots: Snapshots,
 ) -> HostPrepared | HostRefused:
     """Prepare a host, which may take minutes, and return the event. Raises LinkDown.
 
     Args:
         is_known: whether this head node knows the run of this id.
-        pushed: called with the files that the run begins with, once for each host that got them.
+        snapshots: the code of runs.
     """
+    code = _SHARED.get((run.run_id, run.code, snapshots.directory), lambda: _snapshot(run, snapshots))
+    # The script of the snapshot is what runs, and not that of the working directory as it is now
+    run = replace(run, plan=replace(run.plan, workdir=snapshots.place_of(code.digest if code else run.code)))
     try:
         # Ask which runs are driven on the host, before anything is changed there
         directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
@@ -118,14 +123,14 @@ def prepare(
             raise OrderRefused(problem)
         _refuse_leased(link, run, name)
         facts = probe(link, run, name)
-        code = _push(link, run, name, pushed)
+        digest = _push(link, run, name, code)
         highest = 0
         if run.plan.checkpoint is not None:  # a new run must not write into a generation of an old one
             order = HIGHEST({**orders.of_run(run), "dir": run.plan.checkpoint.dir})
             highest = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok["generation"]
     except OrderRefused as e:
         return HostRefused(at=now(), host=name, problem=named(name, e.problem))
-    return HostPrepared(at=now(), host=name, facts=replace(facts, code=code, highest_generation=highest))
+    return HostPrepared(at=now(), host=name, facts=replace(facts, code=digest, highest_generation=highest))
 
 
 def _refuse_leased(link: Asks, run: Run, name: str) -> None:
@@ -156,7 +161,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
     try:
         plan = run.plan
         script = _script(run)
-        source = None if run.code else _SHARED.get((run.run_id, script, "text"), lambda: needs.source(script))
+        source = _SHARED.get((run.run_id, script, "text"), lambda: needs.source(script))
         order = orders.probe(
             {
                 "run": run.run_id,
@@ -164,11 +169,15 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 "python": plan.host(name).python,
                 "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
                 "group": plan.checkpoint.group if plan.checkpoint else None,
+                "share": run.share or None,
                 "modules": list(_needed(run)),
                 "source": source,
             }
         )
         probed = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok
+        if run.share and probed["checkpoint_share"] == "":
+            fault = share.missing(plan.checkpoint.dir if plan.checkpoint else "")
+            raise OrderRefused(Problem(fault.code, fault.message, fault.hint))
         if plan.checkpoint is not None and not probed["checkpoint_writable"]:
             raise refused(
                 "checkpoint-dir",
@@ -258,11 +267,14 @@ def _missing(run: Run, name: str, probed: Probed) -> Problem | None:
     if not missing:
         return None
     imports = listed([f"{module} ({needed[module]})" for module in missing])
+    ways = [way for module in missing if (way := left_out.way_to_module(run.left_out, module))]
     host = run.plan.host(name)
     return Problem(
         "no-module",
         f"{host.python} does not have what the script imports: {imports}",
-        f"{host.way_to_install(' '.join(missing))} (the package of a module may have another name); or push the "
+        ways[0]
+        if ways
+        else f"{host.way_to_install(' '.join(missing))} (the package of a module may have another name); or push the "
         "module in the working directory",
         exit_code=6,
     )
@@ -270,7 +282,7 @@ def _missing(run: Run, name: str, probed: Probed) -> Problem | None:
 
 def _needed(run: Run) -> dict[str, str]:
     """Return the modules that must be installed on the hosts, each with the place of its import."""
-    if "PYTHONPATH" in run.plan.env or run.code:  # the code of a run that has begun is not that of now
+    if "PYTHONPATH" in run.plan.env:
         return {}
     script = _script(run)
     return _SHARED.get((run.run_id, script, "modules"), lambda: needs.modules(script, run.plan.root))
@@ -281,7 +293,7 @@ def _script(run: Run) -> str:
 
 
 def _source(run: Run) -> str:
-    """Return the source of the script; empty if it was removed after the run began."""
+    """Return the source of the script; empty if the run has begun, and its snapshot is not on this machine."""
     script = _script(run)
     try:
         return _SHARED.get((run.run_id, script, "sources"), lambda: "\n".join(sources(script, run.plan.root)))
@@ -291,54 +303,69 @@ def _source(run: Run) -> str:
         raise
 
 
-def _push(link: Asks, run: Run, name: str, pushed: Pushed) -> str:
-    """Push the files of the working directory that the host lacks, and return the digest of the tree.
+def _snapshot(run: Run, snapshots: Snapshots) -> Snapshot | None:
+    """Return the code of a run; None if it has begun, and this machine has no copy of what it began with.
 
-    A run keeps the code that it began with. If the workdir has changed or is gone, nothing is pushed: a host that was
-    rebooted has the code, and a spare that joins late is refused.
+    `orch up` has taken the snapshot. It is taken here for a run that another client submitted, or that began under an
+    older orch, or on another head node.
     """
-    for fresh in (bool(run.code), True):  # the second time: a file has changed since it was hashed
-        try:
-            tree = _tree(run, fresh=fresh)
-        except (SpecError, OSError):
-            if run.code:
-                return _code_of_old(run, name)
-            raise
-        if run.code and digest_of(tree) != run.code:
-            return _code_of_old(run, name)
-        # Push what the host lacks of these files, and return their digest; None where it still lacks some
-        by_digest = {entry[1]: entry for entry in tree}
-        order = CODE({**orders.of_run(run), "files": list(tree)})
+    kept = snapshots.of_run(run.run_id)
+    if kept is not None and run.code in ("", kept.digest):
+        return kept
+    try:
+        taken = snapshots.take(run.plan)
+        if run.code not in ("", taken.digest):
+            return None
+        snapshots.keep(run.run_id, taken.digest)
+    except (OrchestratorError, OSError):
+        if run.code:
+            return None
+        raise
+    return taken
+
+
+def _push(link: Asks, run: Run, name: str, code: Snapshot | None) -> str:
+    """Push the files of the snapshot that the host lacks, and return its digest."""
+    if code is None:
+        if run.host(name).untouched:
+            raise refused(
+                "code-unknown",
+                "this host has not got the run's code, and this head node has no copy of it: the run was begun by an "
+                "older orch or on another head node, and the working directory has changed since",
+                "put the working directory back as it was; the host is asked again",
+            )
+        return run.code
+    by_digest = {file.sha256: file for file in code.files}
+    order = CODE({**orders.of_run(run), "files": list(code.files)})
+    ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
+    if ok["missing"]:
+        for digest in ok["missing"]:
+            if digest in by_digest:  # else the host asks for a file that it was not offered
+                _send(link, run, code, by_digest[digest])
         ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
-        if ok["missing"]:
-            for digest in ok["missing"]:
-                if digest in by_digest:  # else the host asks for a file that it was not offered
-                    send_file(link, run, os.path.join(run.plan.workdir, by_digest[digest][0]), digest)
-            ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
-        code = None if ok["missing"] else ok["digest"]
-        if code is not None:
-            pushed(run, tree)
-            return code
-    raise refused("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
-
-
-def _tree(run: Run, *, fresh: bool) -> list[codetree.CodeFile]:
-    plan = run.plan
-    return _SHARED.get(
-        (run.run_id, plan.workdir, "tree"),
-        lambda: codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld),
-        fresh=fresh,
-    )
-
-
-def _code_of_old(run: Run, name: str) -> str:
-    if run.host(name).untouched:
+    if ok["missing"]:
+        damaged = sorted(by_digest[digest].path for digest in ok["missing"] if digest in by_digest)
         raise refused(
-            "code-changed",
-            f"{run.plan.workdir} has changed since the run began, and this spare has not got its code",
-            "put the working directory back as it was; the spare is asked again",
+            "code-damaged",
+            f"the snapshot of the working directory is damaged on the head node: {listed(damaged)}",
+            "end the run, and `orch up` again",
         )
-    return run.code
+    if ok.get("dangling"):
+        links = [f"{path} -> {code.links.get(path, '?')}" for path in ok["dangling"]]
+        raise refused(
+            "code-link",
+            f"links of the working directory lead to what is not on this host: {listed(links)}",
+            "make it there, or name the link in .orchignore if the script does not need it",
+        )
+    return ok["digest"]
+
+
+def _send(link: Asks, run: Run, code: Snapshot, file: CodeFile) -> None:
+    if file.mode == LINK:
+        order = orders.blob(run, file.sha256, 0, last=True)
+        link.ask(order, code.content(file), timeout_s=PUSH_TIMEOUT_S)
+    else:
+        send_file(link, run, code.path_of(file), file.sha256)
 
 
 def send_file(link: Asks, run: Run, path: str, digest: str) -> None:

@@ -60,6 +60,14 @@ def of_run(run: Run) -> orders.OfRun:
     return {"run": run.run_id, "epoch": run.epoch}
 
 
+def _share(run: Run) -> orders.Share | None:
+    """Return the directory that the hosts share, and the run's token there; None where nothing is known of one."""
+    checkpoint = run.plan.checkpoint
+    if checkpoint is None or not checkpoint.shared or not run.share:
+        return None
+    return {"dir": checkpoint.dir, "token": run.share}
+
+
 def claim(run: Run) -> orders.Claim | None:
     """Return the claim that names the run's owner, for its hosts; None for a run without an owner yet."""
     directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
@@ -180,6 +188,10 @@ def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
         "env": seen | launch.wiring(placed, action.addresses, action.task),
         "seed": (seed.path if shared else seed.copy or None) if seed is not None else None,
     }
+    if seed is not None and shared:
+        fields["seed_step"] = seed.global_step
+    if (share := _share(run)) is not None:
+        fields["share"] = share
     if action.port is not None:
         fields["port"] = action.port
     return RELEASE(fields)
@@ -220,19 +232,23 @@ def seed(
         fields["only"] = only
     if checkpoint.group is not None:
         fields["group"] = checkpoint.group
+    if (share := _share(run)) is not None:
+        fields["share"] = share
     return SEED(fields)
 
 
 def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Order[orders.Verified]:
     """Return the order for VerifyCheckpoint."""
-    return VERIFY(
-        {
-            **of_run(run),
-            "generation": action.generation,
-            "dir": checkpoint.dir,
-            "python": run.plan.host(action.host).python,
-        }
-    )
+    fields: orders.Verify = {
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "generation": action.generation,
+        "dir": checkpoint.dir,
+        "python": run.plan.host(action.host).python,
+    }
+    if (share := _share(run)) is not None:
+        fields["share"] = share
+    return VERIFY(fields)
 
 
 def sweep(run: Run, action: SweepHost) -> Order[orders.Swept]:

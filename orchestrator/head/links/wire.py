@@ -85,6 +85,7 @@ def host_reported(
         gpu_faults=tuple((item["index"], item["xid"]) for item in sample.get("gpu_faults", ())),
         dir_silent_s=directory["silent_s"] if directory is not None else 0.0,
         dir_free_bytes=directory["free_bytes"] if directory is not None else None,
+        dir_missing=directory.get("missing") if directory is not None else None,
         unkillable=unkillable(sample["unkillable"], ahead_s),
         leaving=_leaving(sample.get("leaving")),
     )

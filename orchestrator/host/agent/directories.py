@@ -10,12 +10,13 @@ import os
 import time
 
 from orchestrator.both.hostdir import HostFault
-from orchestrator.checkpoints import claims
+from orchestrator.checkpoints import claims, share
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from orchestrator.host.agent.jobs import Jobs, Result
     from orchestrator.host.agent.streams import Loop
+    from orchestrator.protocol.orders import Share
     from orchestrator.protocol.reports import DirectorySample
 
 EVERY_S = 10.0
@@ -35,12 +36,13 @@ class Directories:
         self._every_s = every_s
         self._watched: dict[str, _Watched] = {}
 
-    def watch(self, run: str, directory: str) -> None:
+    def watch(self, run: str, directory: str, share: Share | None) -> None:
         """Check the directory from now on. A repeated call changes nothing."""
+        token = share["token"] if share is not None else ""
         known = self._watched.get(run)
-        if known is not None and known.directory == directory:
+        if known is not None and (known.directory, known.token) == (directory, token):
             return
-        self._watched[run] = watched = _Watched(directory)
+        self._watched[run] = watched = _Watched(directory, token)
         self._check(run, watched)
 
     def forget(self, run: str) -> None:
@@ -54,6 +56,7 @@ class Directories:
             run: {
                 "silent_s": 0.0 if watched.asked_at is None else round(now - watched.asked_at, 1),
                 "free_bytes": watched.free_bytes,
+                "missing": watched.is_missing,
             }
             for run, watched in self._watched.items()
         }
@@ -63,9 +66,9 @@ class Directories:
             return
         if watched.asked_at is None:  # otherwise the same silence continues
             watched.asked_at = time.monotonic()
-        directory, host_dir = watched.directory, self._host_dir
+        directory, host_dir, token = watched.directory, self._host_dir, watched.token
         self._jobs.function(
-            lambda: probe(directory, run, host_dir),
+            lambda: probe(directory, run, host_dir, token),
             lambda result: self._answered(run, watched, result),
             deadline_s=GIVEN_UP_S,
         )
@@ -76,27 +79,35 @@ class Directories:
         if not result.timed_out:
             watched.asked_at = None
             try:
-                watched.free_bytes = answer_of(result, "the check of the directory")["free_bytes"]
+                answer = answer_of(result, "the check of the directory")
+                watched.free_bytes, watched.is_missing = answer["free_bytes"], answer["missing"]
             except HostFault:
                 watched.free_bytes = None  # it answers with an error, which the next reader will report
         self._loop.after(self._every_s, lambda: self._check(run, watched))
 
 
 class _Watched:
-    __slots__ = ("asked_at", "directory", "free_bytes")
+    __slots__ = ("asked_at", "directory", "free_bytes", "is_missing", "token")
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, token: str) -> None:
         self.directory = directory
+        self.token = token
+        self.is_missing = False
         self.asked_at: float | None = None
         self.free_bytes: int | None = None
 
 
-def probe(directory: str, run: str, host_dir: str) -> dict[str, int]:
-    """Access the directory, and return its free bytes. Its file system itself must answer: `stat` may be cached."""
+def probe(directory: str, run: str, host_dir: str, token: str) -> dict[str, int | bool | None]:
+    """Access the directory, and return its free bytes, and whether it lacks the run's token.
+
+    Its file system itself must answer: `stat` may be cached. Nothing is written to a directory without the token.
+    """
+    if token and not share.is_there(directory, run, token):
+        return {"free_bytes": None, "missing": True}
     disk = os.statvfs(directory)
     os.listdir(directory)
     import contextlib
 
     with contextlib.suppress(OSError):  # the disk may be full, which is reported all the same
         claims.touch_stamp(directory, run, host_dir)
-    return {"free_bytes": disk.f_bavail * disk.f_frsize}
+    return {"free_bytes": disk.f_bavail * disk.f_frsize, "missing": False}

@@ -14,6 +14,7 @@ from orchestrator.both import hostdir
 from orchestrator.both.hostdir import HostFault
 from orchestrator.both.tree_digest import digest_of
 from orchestrator.checkpoints import ABOUT as CHECKPOINT_VERBS
+from orchestrator.checkpoints import share
 from orchestrator.host.agent import runs, start, sweep
 from orchestrator.host.agent.arrivals import Arrivals
 from orchestrator.host.agent.jobs import Result, answer_of
@@ -204,11 +205,10 @@ class Orders:
 
         def make() -> orders.CodeState:
             if is_there:
-                return {**answer, "missing": codestore.repair(host_dir, tree, files)}
-            damaged = codestore.build(host_dir, run, files)
-            if not damaged:
+                damaged = codestore.repair(host_dir, tree, files)
+            elif not (damaged := codestore.build(host_dir, run, files)):
                 sweep.tidy(host_dir, run, answer["digest"])
-            return {**answer, "missing": damaged}
+            return {**answer, "missing": damaged, "dangling": codestore.dangling(tree, files)}
 
         self._fork(reply, "putting the code in place", CHECKPOINT_S, make)
         return None
@@ -246,14 +246,37 @@ class Orders:
             argv += ["--claim", json.dumps(order["claim"]), "--host-dir", self._host.host_dir]
         if group := order.get("group"):
             argv += ["--group", group]
-        self._directories.watch(order["run"], order["dir"])
-        self._python(order["python"], argv, reply, "the seeding of the checkpoint directory")
+        self._directories.watch(order["run"], order["dir"], order.get("share"))
+        what = "the seeding of the checkpoint directory"
+        self._with_share(order, reply, lambda: self._python(order["python"], argv, reply, what))
 
     def _on_verify(self, order: orders.Verify, _blob: bytes, reply: Reply) -> None:
         directory = os.path.join(order["dir"], f"gen-{order['generation']:06d}")
         argv = ["checkpoints", "verify", directory]
-        self._directories.watch(order["run"], order["dir"])
-        self._python(order["python"], argv, reply, "the verification of the checkpoint")
+        self._directories.watch(order["run"], order["dir"], order.get("share"))
+        what = "the verification of the checkpoint"
+        self._with_share(order, reply, lambda: self._python(order["python"], argv, reply, what))
+
+    def _with_share(self, order: orders.Seed | orders.Verify, reply: Reply, then: Callable[[], None]) -> None:
+        """Go on with an order where the share that it names is there; else refuse it."""
+        wanted, run = order.get("share"), order["run"]
+        if wanted is None:
+            then()
+            return
+
+        def looked(result: Result) -> None:
+            def go_on() -> None:
+                if not answer_of(result, f"the look into {order['dir']}")["there"]:
+                    raise share.missing(order["dir"])
+                then()
+
+            reply.attempt(go_on)
+
+        self._context.jobs.function(
+            lambda: {"there": share.is_there(wanted["dir"], run, wanted["token"])},
+            looked,
+            deadline_s=CHECKPOINT_S,
+        )
 
     def _on_snapshot(self, order: orders.Snapshot, _blob: bytes, reply: Reply) -> None:
         root = order["dir"]
@@ -296,6 +319,9 @@ class Orders:
         return start.start(self._context, order, reply)
 
     def _on_release(self, order: orders.Release, _blob: bytes, reply: Reply) -> None:
+        shared = order.get("share")
+        if shared is not None:
+            self._directories.watch(order["run"], shared["dir"], shared)
         return start.release(self._context, order, reply)
 
     def _on_stop(self, order: orders.Stop, _blob: bytes, _reply: Reply) -> orders.Nothing | None:

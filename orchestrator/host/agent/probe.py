@@ -48,7 +48,9 @@ def main(argv: list[str]) -> int:
         (None, None, None)
         if checkpoint_dir is None
         else within(
-            DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run"), wish.get("group")), hangs
+            DIRECTORY_S,
+            lambda: _directory(checkpoint_dir, wish.get("run"), wish.get("group"), wish.get("share")),
+            hangs,
         )
     )
     from orchestrator.host.agent import gpus
@@ -143,11 +145,20 @@ def _syntax(source: str | None) -> str | None:
     return None
 
 
-def _directory(directory: str, run: str | None, group: str | None) -> _Found:
-    """Return why the directory cannot be written; or None, its token for the run, and who else may write there."""
+def _directory(directory: str, run: str | None, group: str | None, known: str | None) -> _Found:
+    """Return why the directory cannot be written; or None, its token for the run, and who else may write there.
+
+    The token is empty if the directory has not the one that is known.
+    """
     from orchestrator.both.within import who_else_writes
     from orchestrator.checkpoints import places, share
 
+    if run is not None and known:
+        try:
+            if not share.is_there(directory, run, known):
+                return None, "", None
+        except OSError as e:
+            return f"{e.strerror}: {e.filename or directory}", None, None
     try:
         with places.opened(directory, group) as tree:
             others = who_else_writes(tree, group)

@@ -71,7 +71,11 @@ def release(context: Context, order: orders.Release, reply: Reply) -> None:
     """Fill the scratch if the order names a seed, and then forward the release to the shim."""
     link = context.tasks.link(order["run"], order["task"], order["generation"])
     forwarded = order.copy()
-    seed = forwarded.pop("seed", None)
+    seed, steps = (
+        forwarded.pop("seed", None),
+        [forwarded.pop("seed_step")] if "seed_step" in forwarded else [],
+    )
+    shared = forwarded.pop("share", None)
     if seed is None:
         context.tasks.forward(link, forwarded)
         return
@@ -79,9 +83,17 @@ def release(context: Context, order: orders.Release, reply: Reply) -> None:
     source = seed
 
     def copy() -> dict[str, Any]:
-        from orchestrator.checkpoints import copying
+        from orchestrator.checkpoints import copying, share
 
-        return copying.copy(source, scratch)
+        if shared is not None and not share.is_there(shared["dir"], order["run"], shared["token"]):
+            raise share.missing(shared["dir"])
+        answer = copying.copy(source, scratch)
+        if steps and answer["global_step"] != steps[0]:
+            raise HostFault(
+                "seed-differs",
+                f"{source} holds step {answer['global_step']} on this host, and the chief starts from step {steps[0]}",
+            )
+        return answer
 
     def copied(result: Result) -> None:
         def forward() -> None:

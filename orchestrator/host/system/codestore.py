@@ -12,7 +12,7 @@ import stat
 
 from orchestrator.both import durable
 from orchestrator.both.hostdir import HostFault, run_dir
-from orchestrator.both.tree_digest import digest_of
+from orchestrator.both.tree_digest import DIRECTORY, LINK, digest_of, normalised
 from orchestrator.protocol.paths import RelativePath
 
 TYPE_CHECKING = False
@@ -51,7 +51,7 @@ def check(files: Any) -> list[File]:
             raise HostFault("bad-path", f"the path {path!r} comes twice in one push")
         seen.add(path)
         directories.update("/".join(path.parts[:n]) for n in range(1, len(path.parts)))
-        checked.append((path, content, 0o755 if int(mode) & 0o100 else 0o644, int(size)))
+        checked.append((path, content, normalised(int(mode)), int(size)))
     both = directories & seen
     if both:
         raise HostFault("bad-path", f"{min(both)!r} is a file and a directory in one push")
@@ -67,7 +67,8 @@ def tree_dir(host_dir: str, run: str, digest: str) -> str:
 def missing(host_dir: str, files: Iterable[File]) -> list[str]:
     """Return the contents that must still be pushed, each once."""
     blobs = _names(os.path.join(host_dir, "blobs"))
-    return list(dict.fromkeys(content for _, content, _, _ in files if content not in blobs))
+    wanted = [content for _, content, mode, _ in files if mode != DIRECTORY]
+    return list(dict.fromkeys(content for content in wanted if content not in blobs))
 
 
 def build(host_dir: str, run: str, files: list[File]) -> list[str]:
@@ -90,7 +91,7 @@ def build(host_dir: str, run: str, files: list[File]) -> list[str]:
                 damaged.append(entry[1])
         if damaged:
             return list(dict.fromkeys(damaged))
-        blobs = sorted({content for _, content, _, _ in files})
+        blobs = sorted({content for _, content, mode, _ in files if mode != DIRECTORY})
         durable.write_json(f"{target}.json", {"blobs": blobs, "files": files})
         durable.sync_tree(temporary)
         try:
@@ -126,12 +127,21 @@ def repair(host_dir: str, tree: str, files: list[File] | None = None) -> list[st
     return list(dict.fromkeys(missing))
 
 
+def dangling(tree: str, files: list[File]) -> list[str]:
+    """Return the links of a tree that lead to what is not on this host."""
+    links = [path for path, _, mode, _ in files if mode == LINK]
+    return [path for path in links if not os.path.exists(os.path.join(tree, path))]
+
+
 def _put(host_dir: str, tree: str, entry: File) -> bool:
     """Copy a blob into a tree. Return False if there is no such blob, or a damaged one, which is removed."""
     from hashlib import sha256
 
     path, content, mode, _ = entry
     blob, target = os.path.join(host_dir, "blobs", content), os.path.join(tree, path)
+    if mode == DIRECTORY:
+        os.makedirs(target, exist_ok=True)
+        return True
     temporary, digest = f"{target}.{os.getpid()}.tmp", sha256()
     try:
         source = open(blob, "rb")  # noqa: SIM115
@@ -145,7 +155,13 @@ def _put(host_dir: str, tree: str, entry: File) -> bool:
         _unlink(blob)
         _unlink(temporary)
         return False
-    os.chmod(temporary, mode)
+    if mode == LINK:
+        with open(temporary, "rb") as file:
+            leads_to = file.read()
+        _unlink(temporary)
+        os.symlink(leads_to, temporary)
+    else:
+        os.chmod(temporary, mode)
     durable.place(temporary, target, durable=False)  # the whole tree is synced at once
     return True
 

@@ -48,9 +48,12 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
             if size and may_be_cut_off(os.path.join(directory, path))
         ]
     else:
-        # The paths of a tree's files
         os.stat(tree)
-        again = [path for path, _ in regular(tree)]
+        again = [path for path, _ in regular(tree, links=True)]
+        for where, below, _ in os.walk(tree):  # scripts write into directories that are empty
+            for path in below:
+                if not os.path.islink(os.path.join(where, path)):
+                    os.makedirs(os.path.join(directory, os.path.relpath(where, tree), path), exist_ok=True)
         # Remove the files of the code before, which the new code no longer has, unless the script has changed them
         new = set(again)
         for path, stamp in pushed.items():
@@ -86,6 +89,8 @@ def left(host_dir: str, run: str, task: str) -> Iterator[tuple[str, os.stat_resu
     for path, status in regular(directory, others=True):
         if path in doubles or not doubles.isdisjoint(_above(path)):
             continue
+        if status is None and path in pushed:
+            continue  # a link of the code
         if status is None or pushed.get(path) != [status.st_size, status.st_mtime_ns]:
             yield path, status
 
@@ -99,9 +104,16 @@ def _record(directory: str) -> str:
     return f"{directory}.json"
 
 
-def regular(directory: str, *, others: bool = False) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Yield (path below the directory, status) of the regular files; with `others`, (path, None) of links and such."""
+def regular(
+    directory: str, *, others: bool = False, links: bool = False
+) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Yield (path below the directory, status) of the regular files; with `others`, (path, None) of links and such.
+
+    With `links`, yield links too, those to directories among them.
+    """
     for where, below, names in os.walk(directory):
+        if links:
+            names += [name for name in below if os.path.islink(os.path.join(where, name))]
         below[:] = sorted(name for name in below if name not in _NOT_LEFT)
         for name in sorted(names):
             whole = os.path.join(where, name)
@@ -109,24 +121,24 @@ def regular(directory: str, *, others: bool = False) -> Iterator[tuple[str, os.s
                 status = os.lstat(whole)
             except OSError:
                 continue
-            if stat.S_ISREG(status.st_mode):
+            if stat.S_ISREG(status.st_mode) or (links and stat.S_ISLNK(status.st_mode)):
                 yield os.path.relpath(whole, directory), status
             elif others:
                 yield os.path.relpath(whole, directory), None
 
 
 def _copy(source: str, target: str) -> list[int]:
-    """Copy a file of the code. It is no link: a script may change its files."""
+    """Copy a file of the code, or a link. No file is linked to the tree: a script may change its files."""
     import shutil
 
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
     fresh = f"{target}.{os.getpid()}.tmp"
     try:
-        shutil.copyfile(source, fresh)
-        shutil.copymode(source, fresh)
+        shutil.copyfile(source, fresh, follow_symlinks=False)
+        shutil.copymode(source, fresh, follow_symlinks=False)
         durable.place(fresh, target, durable=False)  # what a power cut leaves empty is copied again
     except OSError:
-        if os.path.exists(fresh):
+        if os.path.lexists(fresh):
             os.unlink(fresh)
         raise
     status = os.lstat(target)

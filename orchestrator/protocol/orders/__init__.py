@@ -12,6 +12,7 @@ from orchestrator.protocol.orders.base import OfRun as OfRun
 from orchestrator.protocol.orders.base import OfTask as OfTask
 from orchestrator.protocol.orders.base import Order as Order
 from orchestrator.protocol.orders.base import Place as Place
+from orchestrator.protocol.orders.base import Share as Share
 from orchestrator.protocol.orders.checkpoints import By as By
 from orchestrator.protocol.orders.checkpoints import Checkpoint as Checkpoint
 from orchestrator.protocol.orders.checkpoints import Checkpoints as Checkpoints

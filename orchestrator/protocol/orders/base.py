@@ -30,6 +30,13 @@ class OfRun(Order):
     """The coordinator's epoch."""
 
 
+class Share(TypedDict):
+    """The checkpoint directory that a run shares between its hosts, and its token there."""
+
+    dir: str
+    token: str
+
+
 class OfTask(OfRun):
     """An order for one task in one generation."""
 

@@ -18,7 +18,7 @@ from orchestrator.protocol.bounds import (
     Text,
     UnixTime,
 )
-from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, OfRun
+from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, OfRun, Share
 from orchestrator.protocol.orders.watching import Claim
 from orchestrator.protocol.paths import RelativePath
 
@@ -53,6 +53,8 @@ class Seed(OfRun):
     """The digest of the only snapshot that may be used."""
     group: NotRequired[str | None]
     """Whose members may write into the directory too."""
+    share: NotRequired[Share]
+    """Refused with code `share-missing`, and nothing is made, where this is not there."""
 
 
 class KeptAside(TypedDict):
@@ -90,6 +92,8 @@ class Verify(OfRun):
     generation: int
     dir: str
     python: str
+    share: NotRequired[Share]
+    """Refused with code `share-missing` where this is not there."""
 
 
 class SavedCheckpoint(TypedDict):

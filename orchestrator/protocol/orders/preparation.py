@@ -47,6 +47,8 @@ class Probe(OfRun):
     checkpoint_dir: str | None
     group: NotRequired[str | None]
     """Whose members may write into the checkpoint directory too."""
+    share: NotRequired[str | None]
+    """The token that the run has in the directory; it is looked for, and nothing is made. null: it has none yet."""
     modules: NotRequired[list[str]]
     """Top-level modules that the script needs."""
     source: NotRequired[str | None]
@@ -155,6 +157,8 @@ class CodeState(TypedDict):
     digest: Digest
     missing: Annotated[list[Digest], Length(FILES_MAX)]
     """Files to be sent as `blob`; empty if the code is in place."""
+    dangling: NotRequired[Annotated[list[Path], Length(FILES_MAX)]]
+    """Links of the code to what is not on the host."""
 
 
 class Blob(OfRun):

@@ -13,7 +13,7 @@ from orchestrator.protocol.bounds import (
     TaskName,
     UnixTime,
 )
-from orchestrator.protocol.orders.base import FILES_MAX, FaultKind, OfRun, OfTask, Place
+from orchestrator.protocol.orders.base import FILES_MAX, FaultKind, OfRun, OfTask, Place, Share
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.reports import Left, SweptBy
 
@@ -53,6 +53,10 @@ class Release(OfTask):
     """TF_CONFIG and similar variables."""
     seed: NotRequired[str | None]
     """A directory that the agent copies into the temporary checkpoint directory. The shim does not get this field."""
+    seed_step: NotRequired[int | None]
+    """The step of the checkpoint there. Refused with code `seed-differs` where it holds another one."""
+    share: NotRequired[Share]
+    """Refused with code `share-missing` where this is not there. The shim does not get this field, nor `seed_step`."""
     port: NotRequired[int]
     """The port at which its peers expect the task, if it is not the one that the shim reserved."""
 

@@ -24,6 +24,7 @@ from orchestrator.checkpoints import (
     verify,
 )
 from orchestrator.checkpoints.places import SeedError
+from orchestrator.host.agent.directories import probe
 from tests.contract.small_disk import mounted
 from tests.unit.checkpoints import saved as made
 from tests.unit.checkpoints.test_checkpoints import FIXTURES, answer_of, flip, generation, truncate
@@ -464,6 +465,42 @@ def test_a_token_stays_while_its_run_may_ask_for_it(tmp_path: Path) -> None:
     (home / "share-t-0").symlink_to("nowhere")  # as one that another host removes between the two looks
     assert share.token(str(tmp_path), "t-4")
     assert sorted(os.listdir(home)) == ["share-t-0", "share-t-3", "share-t-4"]
+
+
+@pytest.mark.fault(111)
+def test_row_111_a_directory_without_the_token_is_not_the_share_and_nothing_is_made_there(
+    tmp_path: Path,
+) -> None:
+    shared, bare = tmp_path / "shared", tmp_path / "bare"
+    bare.mkdir()
+    token = share.token(str(shared), "t-1")
+    os.utime(shared / ".orch/share-t-1", (0, 0))
+    assert share.is_there(str(shared), "t-1", token)
+    assert (shared / ".orch/share-t-1").stat().st_mtime > 0, "it is kept while somebody looks for it"
+    for directory in (bare, tmp_path / "gone"):
+        assert not share.is_there(str(directory), "t-1", token)
+        assert probe(str(directory), "t-1", str(tmp_path / "host"), token) == {
+            "free_bytes": None,
+            "missing": True,
+        }
+    assert list(bare.iterdir()) == []
+    assert not (tmp_path / "gone").exists()
+    assert not share.is_there(str(shared), "t-1", share.token(str(bare), "t-1")), "another directory's"
+    assert probe(str(shared), "t-1", str(tmp_path / "host"), token)["missing"] is False
+
+
+@pytest.mark.fault(111)
+def test_row_111_a_task_never_begins_without_what_its_generation_was_given(tmp_path: Path) -> None:
+    generation(tmp_path, 1, "manager")
+    given = seeded(tmp_path, 2)["path"]
+    scratch = tmp_path / "scratch"
+    with pytest.raises(SeedError, match="is not there whole on this host"):
+        copying.copy(str(tmp_path / "unmounted/gen-000002"), str(scratch))
+    with pytest.raises(SeedError, match="is not there whole on this host"):
+        copying.copy(str(tmp_path / "gen-000001"), str(scratch))  # never completed
+    assert not scratch.exists()
+    assert copying.copy(given, str(scratch))["global_step"] == 32
+    assert copying.copy(given, str(scratch)) == {"files": 0, "bytes": 0, "global_step": 32}
 
 
 # A start from scratch, and what a person removes

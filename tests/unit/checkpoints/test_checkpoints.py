@@ -449,6 +449,7 @@ def test_links_are_not_followed_out_of_the_tree(tmp_path: Path) -> None:
     answer = seed.seed(str(tmp_path / "root"), 2)
     assert {Path(r["path"]).name for r in answer["rejected"]} == {"linked", "key"}
     assert not list(Path(answer["path"]).rglob("key"))
+    (directory / places.MARKER).write_text("{}")
     copying.copy(str(directory), str(tmp_path / "scratch"))
     assert not list((tmp_path / "scratch").rglob("key"))
 

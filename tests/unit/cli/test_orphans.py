@@ -13,13 +13,14 @@ import pytest
 
 from orchestrator.cli.commands import gc
 from orchestrator.cli.commands.gc import may_go
-from orchestrator.cli.orphans import HERE, Item, find_here, known, remove_here
+from orchestrator.cli.orphans import HERE, Item, code_line, find_here, known, remove_here
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import Submitted, Ticked
 from orchestrator.core.plan import CheckpointPlan, Plan
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
+from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.protocol.orders import Manifest
@@ -154,6 +155,26 @@ def test_parts_of_what_never_came_whole_may_go_when_the_run_is_over(desk: Desk) 
     journaled(desk, a_run(Phase.FAILED))
     what = "an incomplete copy of a checkpoint of a FAILED run"
     assert seen(find_here(desk, [])) == [(RUN, what, "dead")]
+
+
+def test_the_code_of_a_run_that_nobody_knows_may_go_and_what_is_kept_is_said(
+    desk: Desk, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_bytes(b"1" * 5000)
+    snapshots = Snapshots(desk.paths.state_dir)
+    plan = replace(a_plan(), workdir=str(work), script="train.py")
+    for run_id in (RUN, OTHER):
+        snapshots.keep(run_id, snapshots.take(plan).digest)
+        os.utime(snapshots.record_of(run_id), (1, 1))
+    journaled(desk, a_run(Phase.RUNNING))
+    (item,) = find_here(desk, [])
+    assert seen([item]) == [(OTHER, "code", "dead")]
+    assert code_line(desk, tidy=False).startswith("The code of 2 runs takes 8.0 KiB in ")
+    assert remove_here(desk, item) is None
+    assert code_line(desk, tidy=True).startswith("The code of 1 run takes 8.0 KiB in ")
+    assert snapshots.of_run(RUN) is not None
 
 
 def test_a_run_that_begins_while_the_user_thinks_keeps_its_checkpoints(desk: Desk) -> None:

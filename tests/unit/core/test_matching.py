@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import restart
 from orchestrator.core.plan import RestartPolicy
 from orchestrator.core.state.budget import Budget
+from orchestrator.core.state.run import new_run
+from tests.unit.core.transcript import make_plan
 
 ROOT = Path(__file__).parents[3] / "orchestrator"
 
@@ -376,6 +379,52 @@ TEXTS: list[tuple[str, Cause, str]] = [
         "'w.h5' is not on gpu-a",
     ),
 ]
+
+
+RULE = "the rule .gitignore:12 leaves it out"
+ELSEWHERE = "put it on every host, or into the workdir, whose files are pushed"
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'", f"data/ of: {RULE}"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: './data/train.csv'", f"data/ of: {RULE}"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/h/runs/t-1/tasks/worker-0/work/my/key.pem'",
+            "my/key.pem of: it looks like a secret",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'lib.gen'",
+            "lib/gen.py of: the rule a/.gitignore:1 leaves it out",
+        ),
+        ("ModuleNotFoundError: No module named 'data.deep'", f"data/ of: {RULE}"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'other/data/x'", ELSEWHERE),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'", ELSEWHERE),
+        (
+            "ModuleNotFoundError: No module named 'gen'",
+            "lib/gen.py of: the rule a/.gitignore:1 leaves it out",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'en'",
+            "install it there for that Python (python3 -m pip …), or add",
+        ),
+    ],
+)
+def test_what_a_rule_left_out_is_named_with_the_rule(error: str, advice: str) -> None:
+    not_pushed = (
+        ("data/", RULE),
+        ("my/key.pem", "it looks like a secret"),
+        ("lib/gen.py", "the rule a/.gitignore:1 leaves it out"),
+    )
+    run = new_run("t-1", make_plan(["a"], checkpoint=False), epoch=1, at=0.0, left_out=not_pushed)
+    ended = cause.classify(Exit(Cause.SCRIPT, code=1, error=error))
+    run = replace(run, tasks=(replace(run.tasks[0], exit=ended),))
+    told = cause.of_task(run, run.tasks[0])
+    assert told is not None
+    path, is_left_out, why = advice.partition(" of: ")
+    way = f"{path} of the workdir is not pushed: {why}; `!{path}` in .orchignore pushes it"
+    assert told.advice == way if is_left_out else told.advice.startswith(advice)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
-from orchestrator.core.hosts.compatibility import HELD_BY_OTHERS
+from orchestrator.core.hosts.compatibility import HELD_BY_OTHERS, SHARE_MISSING
 from orchestrator.core.in_words import in_words
 from orchestrator.core.plan import (
     CheckpointPlan,
@@ -41,7 +41,7 @@ from orchestrator.core.state.task import Progress
 _REFUSALS = {
     "driven": (DRIVEN, 6),
     "taken-back": (AllocationGone.code, 1),
-    **{code: (code, 6) for code in HELD_BY_OTHERS},
+    **{code: (code, 6) for code in (*HELD_BY_OTHERS, SHARE_MISSING)},
 }
 
 _CAUSES = {
@@ -346,6 +346,7 @@ class Transcript:
             self._report(at, host, []),
             dir_silent_s=float(told.get("silent", "0")),
             dir_free_bytes=int(told["free"]) if "free" in told else None,
+            dir_missing=told["missing"] == "yes" if "missing" in told else None,
         )
 
     def _task_report(self, at: float, name: str, told: list[str]) -> ev.TaskReport:

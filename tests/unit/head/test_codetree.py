@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import socket
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ from orchestrator.both.tree_digest import digest_of
 from orchestrator.core.errors import SpecError
 from orchestrator.core.plan import PUSH_BYTES_MAX
 from orchestrator.head.code import codetree
+from orchestrator.head.code.push_rules import LeftOut
+from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.transfer import outputs
-from orchestrator.host.system import codestore
+from orchestrator.host.system import codestore, workdir
 from orchestrator.page import report
+from tests.unit.core.transcript import make_plan
 
 
 def sha(content: bytes) -> str:
@@ -33,7 +38,20 @@ def write(root: Path, *files: str) -> None:
 
 
 def paths(root: Path) -> list[str]:
-    return [file.path for file in codetree.manifest(str(root))]
+    """Return the files that are pushed, without links and directories."""
+    return [file.path for file in codetree.manifest(str(root)) if file.mode in (0o644, 0o755)]
+
+
+def others(root: Path) -> dict[str, str]:
+    """Return the links that are pushed with their targets, and the directories of which nothing else is."""
+    seen = codetree.survey(str(root))
+    return {**dict(seen.links), **dict.fromkeys(seen.directories, "")}
+
+
+def git(root: Path, *words: str) -> None:
+    identity = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(root)}
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "protocol.file.allow=always", *words]
+    subprocess.run(command, cwd=root, env={**os.environ, **identity}, check=True, capture_output=True)
 
 
 # ---------------------------------------------------------------- the head
@@ -69,36 +87,65 @@ def test_orchignore(tmp_path: Path, ignore: str, kept: list[str]) -> None:
     assert paths(tmp_path) == [".orchignore", *kept]
 
 
-def test_symlinks_within_are_followed(tmp_path: Path) -> None:
-    write(tmp_path, "real/a.py")
-    (tmp_path / "again").symlink_to("real")
-    (tmp_path / "b.py").symlink_to(tmp_path / "real" / "a.py")
-    assert [(file.path, file.sha256) for file in codetree.manifest(str(tmp_path))] == [
-        (path, sha(b"real/a.py")) for path in ("again/a.py", "b.py", "real/a.py")
+def test_links_within_stay_links_and_one_to_what_is_left_out_is_its_content(tmp_path: Path) -> None:
+    write(tmp_path, "src/train.py", "src/helper.py", "data/a.csv", "data/deep/b.csv")
+    (tmp_path / ".gitignore").write_text("/data/\n")
+    (tmp_path / "train.py").symlink_to("src/train.py")
+    (tmp_path / "code").symlink_to(tmp_path / "src")
+    (tmp_path / "src/up").symlink_to("..")
+    (tmp_path / "src/few.csv").symlink_to("../data/a.csv")
+    (tmp_path / "src/all").symlink_to("../data")
+    (tmp_path / "data/again").symlink_to("deep")
+    assert others(tmp_path) == {
+        "train.py": "src/train.py",
+        "code": "src",
+        "src/up": "..",
+    }
+    files = {str(file.path): file.sha256 for file in codetree.manifest(str(tmp_path)) if file.mode == 0o644}
+    assert files["src/few.csv"] == files["src/all/a.csv"] == sha(b"data/a.csv")
+    assert files["src/all/deep/b.csv"] == files["src/all/again/b.csv"] == sha(b"data/deep/b.csv")
+    assert sorted(files) == [
+        *(".gitignore", "src/all/a.csv", "src/all/again/b.csv", "src/all/deep/b.csv", "src/few.csv"),
+        *("src/helper.py", "src/train.py"),
     ]
+
+
+def test_a_link_to_an_absolute_path_is_kept_whether_this_machine_has_it_or_not(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    write(tree, "a.py")
+    (tree / "data").symlink_to("/data/of/the/hosts")
+    (tree / "etc").symlink_to("/etc")
+    (tree / "by-it").symlink_to("etc")
+    assert others(tree) == {"data": "/data/of/the/hosts", "etc": "/etc", "by-it": "/etc"}
+    assert paths(tree) == ["a.py"]
+
+
+def test_directories_of_which_nothing_is_pushed_are_there_all_the_same(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "logs/old.log", "data/x", "deep/er/b.py")
+    (tmp_path / "out/run").mkdir(parents=True)
+    (tmp_path / ".gitignore").write_text("*.log\n/data/\n")
+    assert others(tmp_path) == {"logs": "", "out/run": ""}
 
 
 @pytest.mark.fault(53)
 def test_all_that_cannot_be_pushed_is_named_at_once(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     write(tree, "a.py", "sub/b.py")
-    (tree / "out").symlink_to("/etc/passwd")
     (tree / "near").symlink_to("../tree-b")
     (tmp_path / "tree-b").mkdir()
     (tree / "nothing").symlink_to("nowhere")
-    (tree / "sub" / "loop").symlink_to("..")
+    (tree / ".#a.py").symlink_to("ana@lab.4711:1800000000")
     os.mkfifo(tree / "pipe")
     with pytest.raises(SpecError) as caught:
         codetree.manifest(str(tree))
     assert str(caught.value).splitlines() == [
         "workdir: the symlink near leaves the tree: it points to ../tree-b",
-        "workdir: nothing is a symlink to nothing",
-        "workdir: the symlink out leaves the tree: it points to /etc/passwd",
         "workdir: pipe is no ordinary file: a socket, pipe or device",
-        "workdir: the symlink sub/loop leads back to a directory above it",
     ]
-    (tree / ".orchignore").write_text("near\nnothing\nout\npipe\nloop\n")
-    assert paths(tree) == [".orchignore", "a.py", "sub/b.py"]
+    (tree / "near").unlink()
+    (tree / "pipe").unlink()
+    assert paths(tree) == ["a.py", "sub/b.py"]
+    assert "left out links to nothing: .#a.py, nothing" in codetree.survey(str(tree)).sentences()
 
 
 def test_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +222,7 @@ class TestLeftOut:
         write(tmp_path, "train.py", "id.pub")
         (tmp_path / "harmless.txt").write_text(line + "\nAAAA\n")
         assert paths(tmp_path) == ["id.pub", "train.py"]
-        assert codetree.survey(str(tmp_path)).left_out == (("harmless.txt", "secret"),)
+        assert codetree.survey(str(tmp_path)).left_out == (LeftOut("harmless.txt", "secret"),)
         (tmp_path / ".orchignore").write_text("!harmless.txt\n")
         assert "harmless.txt" in paths(tmp_path)
 
@@ -235,11 +282,46 @@ class TestLeftOut:
         (tmp_path / "repo/.git").mkdir()
         assert paths(tmp_path / "repo/train") == ["a.py"]
 
+    def test_what_git_tracks_is_pushed_although_a_rule_names_it(self, tmp_path: Path) -> None:
+        write(tmp_path, "a.py", "data/small.csv", "data/large.csv", "data/deep/x", "b.bin", "c.bin", ".env")
+        git(tmp_path, "init", "-q")
+        git(tmp_path, "add", "-f", "a.py", "data/small.csv", "b.bin", ".env")
+        (tmp_path / ".gitignore").write_text("# what is large\n\ndata/\n*.bin\n")
+        assert paths(tmp_path) == [".gitignore", "a.py", "b.bin", "data/small.csv"]
+        assert codetree.survey(str(tmp_path)).left_out == (
+            LeftOut(".env", "secret"),
+            LeftOut(".git/", "cache"),
+            LeftOut("c.bin", ".gitignore", ".gitignore:4"),
+            LeftOut("data/deep/", ".gitignore", ".gitignore:3"),
+            LeftOut("data/large.csv", ".gitignore", ".gitignore:3"),
+        )
+        below = tmp_path / "data"
+        assert paths(below) == ["small.csv"], "the repository is above"
+        rule = codetree.survey(str(below)).left_out[0].rule
+        assert rule == f"{tmp_path}/.gitignore:3"
+
+    def test_a_submodule_has_its_own_rules_only(self, tmp_path: Path) -> None:
+        library, tree = tmp_path / "library", tmp_path / "tree"
+        write(library, "lib.py", "table.bin", "own.tmp", "tracked.tmp")
+        (library / ".gitignore").write_text("*.tmp\n")
+        git(library, "init", "-q")
+        git(library, "add", "-f", "lib.py", "table.bin", "tracked.tmp", ".gitignore")
+        git(library, "commit", "-qm", "all")
+        write(tree, "a.py")
+        git(tree, "init", "-q")
+        git(tree, "submodule", "add", "-q", str(library), "vendor/library")
+        write(tree, "vendor/library/more.bin", "vendor/library/more.tmp", "vendor/x.bin")
+        (tree / ".gitignore").write_text("*.bin\nvendor/\n")
+        assert paths(tree) == [
+            *(".gitignore", ".gitmodules", "a.py", "vendor/library/.gitignore", "vendor/library/lib.py"),
+            *("vendor/library/more.bin", "vendor/library/table.bin", "vendor/library/tracked.tmp"),
+        ]
+
     def test_a_script_that_would_not_be_there_is_said_before_anything_starts(self, tmp_path: Path) -> None:
         write(tmp_path, "build/train.py", "a.py")
         (tmp_path / ".gitignore").write_text("build/\n")
         with pytest.raises(
-            SpecError, match=r"build/train.py is not pushed .* \.gitignore names build/"
+            SpecError, match=r"build/train.py is not pushed .*: build/: the rule \.gitignore:1 leaves it out"
         ) as caught:
             codetree.manifest(str(tmp_path), "build/train.py")
         assert "!build/" in (caught.value.hint or "")
@@ -294,6 +376,39 @@ def test_a_pushed_tree_is_the_heads(tmp_path: Path) -> None:
     assert digest_of(files) != there.name  # push() above gives all of them one mode
     (tree / "train.py").chmod(0o644)
     assert digest_of(codetree.manifest(str(tree))) == there.name
+
+
+def test_links_and_empty_directories_reach_the_working_directory_of_a_task(tmp_path: Path) -> None:
+    tree, host = tmp_path / "tree", tmp_path / "host"
+    write(tree, "src/train.py", "src/helper.py")
+    (tree / "logs/old").mkdir(parents=True)
+    (tree / "train.py").symlink_to("src/train.py")
+    (tree / "code").symlink_to("src")
+    (tree / "data").symlink_to(tmp_path / "shared")
+    plan = replace(make_plan(["a"], checkpoint=False), workdir=str(tree), script="train.py")
+    taken = Snapshots(str(tmp_path / "state")).take(plan)
+    files = codestore.check([list(file) for file in taken.files])
+    assert digest_of(files) == taken.digest
+    receiver = codestore.Receiver(str(host / "blobs"))
+    by_digest = {file.sha256: file for file in taken.files}
+    for digest in codestore.missing(str(host), files):
+        assert receiver.receive(digest, 0, taken.content(by_digest[digest]), True)
+    assert codestore.build(str(host), "r", files) == []
+    there = codestore.tree_dir(str(host), "r", taken.digest)
+    assert codestore.dangling(there, files) == ["data"]
+    (tmp_path / "shared").mkdir()
+    assert codestore.dangling(there, files) == []
+
+    work = Path(workdir.prepare(str(host), "r", "worker:0", there))
+    assert {name: os.readlink(work / name) for name in ("train.py", "code", "data")} == {
+        "train.py": "src/train.py",
+        "code": "src",
+        "data": str(tmp_path / "shared"),
+    }
+    assert (work / "logs/old").is_dir()
+    assert list(workdir.left(str(host), "r", "worker:0")) == []
+    (work / "logs/old/new.log").write_text("1")
+    assert [path for path, _ in workdir.left(str(host), "r", "worker:0")] == ["logs/old/new.log"]
 
 
 def test_only_what_changed_is_missing(tmp_path: Path) -> None:
@@ -445,7 +560,10 @@ def test_what_orch_itself_wrote_there_is_not_pushed_and_not_worth_a_word(tmp_pat
     (tmp_path / "mnist-outputs/run-1/model.keras").write_bytes(b"weights")
     seen = codetree.survey(str(tmp_path))
     assert [file.path for file in seen.files] == ["plot.html", "train.py"]
-    assert seen.left_out == (("mnist-20261126-1.html", "orch"), ("mnist-outputs/", "orch"))
+    assert seen.left_out == (
+        LeftOut("mnist-20261126-1.html", "orch"),
+        LeftOut("mnist-outputs/", "orch"),
+    )
     assert len(seen.sentences()) == 1
     (tmp_path / ".orchignore").write_text("!mnist-20261126-1.html\n")
     assert "mnist-20261126-1.html" in [file.path for file in codetree.survey(str(tmp_path)).files]

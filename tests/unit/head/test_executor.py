@@ -82,6 +82,7 @@ class Rig:
             lambda run_id, event: self.events.append((run_id, event)),
             FAST,
             is_known=lambda _: True,
+            state_dir=str(directory / "state"),
         )
         self.run = self.make_run("r")
 
@@ -171,7 +172,7 @@ def test_a_workdir_that_is_gone_says_so_and_a_fault_of_ours_too(rig: Rig) -> Non
     rig.open()
     gone = replace(rig.run, plan=replace(rig.run.plan, workdir="/no/such/dir"))
     rig.executor.execute(gone, PrepareHost("a"))
-    assert "No such file or directory" in rig.wait(HostRefused).problem.message
+    assert "/no/such/dir is no directory" in rig.wait(HostRefused).problem.message
     rig.events.clear()
     unwelcome = replace(rig.run, plan=replace(rig.run.plan, strategy="of another version"))
     rig.executor.execute(unwelcome, PrepareHost("a"))

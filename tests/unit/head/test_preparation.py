@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.code import codetree
+from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.hosts.preparation import CHUNK_BYTES, prepare
 from orchestrator.head.links import edge
 from orchestrator.head.links.conversation import Answer, LinkDown, OrderRefused
@@ -120,8 +121,16 @@ def at_last() -> float:
     return 99.0
 
 
+def made_ready(
+    link: FakeLink, run: Run, is_known: Callable[[str], bool] = known
+) -> HostPrepared | HostRefused:
+    """Prepare the host `a`, with the snapshots beside the working directory."""
+    snapshots = Snapshots(f"{run.plan.workdir}.state")
+    return prepare(link, run, "a", now=at_last, is_known=is_known, snapshots=snapshots)
+
+
 def refused(link: FakeLink, run: Run) -> Problem:
-    event = prepare(link, run, "a", now=at_last, is_known=known)
+    event = made_ready(link, run)
     assert isinstance(event, HostRefused)
     assert (event.at, event.host) == (99.0, "a")
     return event.problem
@@ -129,7 +138,7 @@ def refused(link: FakeLink, run: Run) -> Problem:
 
 def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: Path) -> None:
     link = FakeLink()
-    event = prepare(link, a_run(workdir), "a", now=at_last, is_known=known)
+    event = made_ready(link, a_run(workdir))
     digest = digest_of(codetree.manifest(str(workdir)))
     assert event == HostPrepared(99.0, "a", Facts("3.11.2", VERSIONS, digest, 7))
     assert all((order["run"], order["epoch"]) == ("t-1", 4) for order in link.asked[1:])
@@ -160,16 +169,16 @@ def test_row_62_a_host_where_another_drives_the_run_is_changed_in_nothing(workdi
 
 def test_what_is_there_already_is_not_sent_again(workdir: Path) -> None:
     link = FakeLink()
-    prepare(link, a_run(workdir), "a", now=at_last, is_known=known)
+    made_ready(link, a_run(workdir))
     link.asked.clear()
-    prepare(link, a_run(workdir), "a", now=at_last, is_known=known)
+    made_ready(link, a_run(workdir))
     assert link.verbs() == ["runs", "probe", "code", "highest"]
 
 
 def test_without_a_checkpoint_nothing_is_asked_of_it(workdir: Path) -> None:
     link = FakeLink()
     link.probe["checkpoint_writable"] = False
-    event = prepare(link, a_run(workdir, checkpoint=None), "a", now=at_last, is_known=known)
+    event = made_ready(link, a_run(workdir, checkpoint=None))
     assert isinstance(event, HostPrepared)
     assert event.facts.highest_generation == 0
     assert "highest" not in link.verbs()
@@ -249,9 +258,7 @@ def test_the_gpus_that_the_run_does_not_have_are_nobodys_business(
 ) -> None:
     link = FakeLink()
     link.probe.update(told)
-    assert isinstance(
-        prepare(link, on_gpus(a_run(workdir), (0,)), "a", now=at_last, is_known=known), HostPrepared
-    )
+    assert isinstance(made_ready(link, on_gpus(a_run(workdir), (0,))), HostPrepared)
 
 
 @pytest.mark.fault(22)
@@ -298,16 +305,14 @@ def test_a_python_without_tensorflow_is_refused_where_the_training_needs_it(
     run = a_run(workdir)
     run = replace(run, plan=replace(run.plan, strategy=strategy, runtime=runtime))
     if why is None:
-        assert isinstance(prepare(link, run, "a", now=at_last, is_known=known), HostPrepared)
+        assert isinstance(made_ready(link, run), HostPrepared)
         return
     problem = refused(link, run)
     assert problem.message == f"a: python3 has no TensorFlow, and {why}"
     assert (problem.hint or "").startswith("on a: `python3 -m pip install 'tensorflow'`; ")
     assert problem.exit_code == 6
     elsewhere = replace(run, plan=replace(run.plan, env={"PYTHONPATH": "/opt/tf"}))
-    assert isinstance(prepare(link, elsewhere, "a", now=at_last, is_known=known), HostPrepared), (
-        "it may be there"
-    )
+    assert isinstance(made_ready(link, elsewhere), HostPrepared), "it may be there"
 
 
 def test_a_script_that_a_host_cannot_compile_or_import_for_is_refused_with_the_place(workdir: Path) -> None:
@@ -323,7 +328,7 @@ def test_a_script_that_a_host_cannot_compile_or_import_for_is_refused_with_the_p
     link.probe["syntax"] = "line 3: invalid syntax"
     assert "cannot compile train.py: line 3" in refused(link, run).message
     begun = FakeLink()
-    prepare(begun, replace(run, code="0" * 64), "a", now=at_last, is_known=known)
+    made_ready(begun, replace(run, code="0" * 64))
     (asked,) = [order for order in begun.asked if order["order"] == "probe"]
     assert (asked["modules"], asked["source"]) == ([], None), "its code is not that of now"
 
@@ -388,14 +393,14 @@ def test_a_host_that_knows_itself_as_loopback_breaks_gloos_ring(
     plan = replace(make_plan(hosts, checkpoint=True), workdir=str(workdir), strategy="horovod")
     run = new_run("t-1", plan, epoch=4, at=0.0)
     if said is None:
-        assert isinstance(prepare(link, run, "a", now=at_last, is_known=known), HostPrepared)
+        assert isinstance(made_ready(link, run), HostPrepared)
     else:
         problem = refused(link, run)
         assert (problem.code, said in problem.message) == ("own-name", True), problem
         assert "/etc/hosts" in (problem.hint or "")
     mirrored = replace(plan, strategy="multi_worker_mirrored")
     assert isinstance(
-        prepare(link, new_run("t-1", mirrored, epoch=4, at=0.0), "a", now=at_last, is_known=known),
+        made_ready(link, new_run("t-1", mirrored, epoch=4, at=0.0)),
         HostPrepared,
     )
 
@@ -404,9 +409,7 @@ def test_a_host_that_knows_itself_as_loopback_breaks_gloos_ring(
 def test_keras_is_nobodys_business_where_fit_is_not_used(workdir: Path, changes: dict[str, Any]) -> None:
     link = FakeLink()
     link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
-    assert isinstance(
-        prepare(link, a_run(workdir, **changes), "a", now=at_last, is_known=known), HostPrepared
-    )
+    assert isinstance(made_ready(link, a_run(workdir, **changes)), HostPrepared)
 
 
 def test_what_the_host_refuses_names_the_host_once(workdir: Path) -> None:
@@ -417,23 +420,64 @@ def test_what_the_host_refuses_names_the_host_once(workdir: Path) -> None:
     assert refused(link, a_run(workdir)).message == "a: no space left for the code"
 
 
-def test_a_tree_that_changes_all_the_time_is_given_up(workdir: Path) -> None:
-    class Forgetful(FakeLink):
-        def on_blob(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
-            return {"damaged": True}
-
-    link = Forgetful()
-    assert refused(link, a_run(workdir)).code == "code-changes"
-    assert link.verbs().count("code") == 4
-
-
-def test_a_file_that_changes_after_another_host_was_pushed_is_pushed_as_it_is_now(workdir: Path) -> None:
+@pytest.mark.fault(112)
+def test_what_was_submitted_is_pushed_whatever_is_edited_meanwhile(workdir: Path) -> None:
     run = a_run(workdir)
-    assert isinstance(prepare(FakeLink(), run, "a", now=at_last, is_known=known), HostPrepared)
-    (workdir / "train.py").write_text("model.fit(y)\n")
-    event = prepare(FakeLink(), run, "a", now=at_last, is_known=known)
+    (workdir / "train.py").write_text("import numpy\nimport helper\n")
+    (workdir / "helper.py").write_text("import scipy\n")
+    snapshots = Snapshots(f"{workdir}.state")
+    snapshots.keep(run.run_id, snapshots.take(run.plan).digest)
+    digest = digest_of(codetree.manifest(str(workdir)))
+    (workdir / "train.py").write_text("import torch (\n")
+    (workdir / "helper.py").unlink()
+    link = FakeLink()
+    event = made_ready(link, run)
     assert isinstance(event, HostPrepared)
-    assert event.facts.code == digest_of(codetree.manifest(str(workdir)))
+    assert event.facts.code == digest
+    assert b"import numpy\nimport helper\n" in link.blobs.values()
+    (asked,) = [order for order in link.asked if order["order"] == "probe"]
+    assert asked["source"] == "import numpy\nimport helper\n", "the host compiles what runs"
+    assert asked["modules"] == ["numpy", "scipy"]
+
+
+@pytest.mark.fault(112)
+def test_a_spare_that_comes_after_an_edit_gets_what_the_run_began_with(workdir: Path) -> None:
+    run = a_run(workdir)
+    first = made_ready(FakeLink(), run)
+    assert isinstance(first, HostPrepared)
+    (workdir / "train.py").unlink()
+    spare = FakeLink()
+    late = replace(run, code=first.facts.code, hosts=(replace(run.hosts[0], untouched=True),))
+    event = made_ready(spare, late)
+    assert isinstance(event, HostPrepared)
+    assert event.facts.code == first.facts.code
+    assert b"model.fit(x)\n" in spare.blobs.values()
+
+
+def test_a_snapshot_that_the_disk_damaged_is_named(workdir: Path) -> None:
+    run = a_run(workdir)
+    snapshots = Snapshots(f"{workdir}.state")
+    taken = snapshots.take(run.plan)
+    snapshots.keep(run.run_id, taken.digest)
+    (Path(taken.directory) / "train.py").write_text("model.fit(0)\n")
+    problem = refused(FakeLink(), run)
+    assert problem.code == "code-damaged"
+    assert problem.message.endswith("is damaged on the head node: train.py")
+
+
+def test_a_link_to_what_a_host_does_not_have_is_named_before_anything_runs(workdir: Path) -> None:
+    class WithoutData(FakeLink):
+        def on_code(self, order: Mapping[str, Any], blob: bytes) -> dict[str, Any]:
+            return {**super().on_code(order, blob), "dangling": ["data"]}
+
+    (workdir / "data").symlink_to("/data/mnist")
+    link = WithoutData()
+    problem = refused(link, a_run(workdir))
+    assert problem.code == "code-link"
+    assert problem.message == (
+        "a: links of the working directory lead to what is not on this host: data -> /data/mnist"
+    )
+    assert b"/data/mnist" in link.blobs.values()
 
 
 def test_the_hosts_of_a_run_share_one_look_at_the_working_directory(
@@ -448,7 +492,7 @@ def test_the_hosts_of_a_run_share_one_look_at_the_working_directory(
 
     monkeypatch.setattr(codetree, "survey", look)
     run = a_run(workdir)
-    prepared = [prepare(FakeLink(), run, "a", now=at_last, is_known=known) for _ in range(3)]
+    prepared = [made_ready(FakeLink(), run) for _ in range(3)]
     assert all(isinstance(event, HostPrepared) for event in prepared)
     assert len(looks) == 1
 
@@ -457,17 +501,19 @@ def test_a_broken_link_is_nobodys_fault_and_passes_through(workdir: Path) -> Non
     link = FakeLink()
     link.broken = True
     with pytest.raises(LinkDown):
-        prepare(link, a_run(workdir), "a", now=at_last, is_known=known)
+        made_ready(link, a_run(workdir))
 
 
-def test_a_run_goes_on_with_the_code_that_it_began_with(workdir: Path) -> None:
+def test_a_run_of_an_older_orch_goes_on_with_the_code_that_it_began_with(workdir: Path) -> None:
+    """No snapshot was taken when it was submitted."""
     began = replace(a_run(workdir), code=digest_of(codetree.manifest(str(workdir))))
-    same = prepare(FakeLink(), began, "a", now=at_last, is_known=known)
+    same = made_ready(FakeLink(), began)
     assert isinstance(same, HostPrepared)
     assert same.facts.code == began.code
     (workdir / "train.py").write_text("model.fit(y)\n")
+    other = replace(began, run_id="t-2")
     link = FakeLink()
-    changed = prepare(link, began, "a", now=at_last, is_known=known)
+    changed = made_ready(link, other)
     assert isinstance(changed, HostPrepared)
     assert changed.facts.code == began.code
     assert link.verbs() == ["runs", "probe", "highest"]
@@ -475,28 +521,18 @@ def test_a_run_goes_on_with_the_code_that_it_began_with(workdir: Path) -> None:
 
 def test_a_workdir_that_is_gone_stops_only_a_run_that_has_not_begun(tmp_path: Path) -> None:
     gone = a_run(tmp_path / "gone")
-    with pytest.raises(OSError):
-        prepare(FakeLink(), gone, "a", now=at_last, is_known=known)
-    with pytest.raises(SpecError):
-        prepare(
-            FakeLink(),
-            replace(gone, plan=replace(gone.plan, runtime=False)),
-            "a",
-            now=at_last,
-            is_known=known,
-        )
-    event = prepare(FakeLink(), replace(gone, code="c0de"), "a", now=at_last, is_known=known)
+    with pytest.raises(SpecError, match="gone is no directory"):
+        made_ready(FakeLink(), gone)
+    event = made_ready(FakeLink(), replace(gone, code="c0de"))
     assert isinstance(event, HostPrepared)
     assert event.facts.code == "c0de"
 
 
-def test_a_spare_that_comes_after_the_code_has_changed_cannot_have_it(workdir: Path) -> None:
+def test_a_spare_of_an_older_run_cannot_have_code_of_which_there_is_no_copy(workdir: Path) -> None:
     run = a_run(workdir)
     late = replace(run, code="0" * 64, hosts=(replace(run.hosts[0], untouched=True),))
     problem = refused(FakeLink(), late)
-    assert problem.code == "code-changed"
-    assert "has changed since the run began, and this spare has not got its code" in problem.message
+    assert problem.code == "code-unknown"
+    assert "this head node has no copy of it" in problem.message
     (workdir / "train.py").unlink()
-    assert isinstance(
-        prepare(FakeLink(), replace(run, code="0" * 64), "a", now=at_last, is_known=known), HostPrepared
-    )
+    assert isinstance(made_ready(FakeLink(), replace(run, code="0" * 64)), HostPrepared)

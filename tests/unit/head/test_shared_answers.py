@@ -31,7 +31,6 @@ def test_an_answer_counts_for_a_moment_only() -> None:
     assert shared.get("question", lambda: 1) == 1
     clock[0] = GOOD_FOR_S - 0.1
     assert shared.get("question", lambda: 2) == 1
-    assert shared.get("question", lambda: 3, fresh=True) == 3
     clock[0] += GOOD_FOR_S
     assert shared.get("question", lambda: 4) == 4
 

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.core.errors import SpecError
 from orchestrator.head.code import codetree
+from orchestrator.head.code.push_rules import LeftOut
 from orchestrator.spec.load import load_spec
 from orchestrator.spec.plan import load_plan
 from orchestrator.spec.secrets import looks_secret, secret_names, secret_values
@@ -160,7 +161,7 @@ def test_files_that_the_spec_names_as_secret_are_never_pushed(tmp_path: Path) ->
     pushed = codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld)
     assert [file.path for file in pushed] == [".orchignore", "cluster.yaml", "t.py"]
     said = codetree.survey(plan.workdir, plan.withheld)
-    assert ("link.txt", "named") in said.left_out
+    assert LeftOut("link.txt", "named") in said.left_out
 
 
 def test_secrets_travel_apart_from_the_plan(tmp_path: Path) -> None:

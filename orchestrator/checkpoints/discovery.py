@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import stat
 
+from orchestrator.both.newest import Within
 from orchestrator.checkpoints import hdf5, names, orbax, places
+from orchestrator.checkpoints.torn import Torn
 from orchestrator.checkpoints.units import ARCHIVE, GONE, HDF5, NPZ, ORBAX, TENSORFLOW, UNKNOWN, Unit
 
 POINTER = "checkpoint"
@@ -96,8 +98,40 @@ def find(directory: str, *, is_root: bool = False) -> Contents:
             step = max((step for step in steps if step is not None), default=None)
             contents.units.append(Unit(UNKNOWN, directory, mine, step=step))
             contents.others = [path for path in contents.others if path not in taken]
-    contents.units.sort(key=Unit.order, reverse=True)
+    contents.units = _newest_first(directory, contents.units)
     return contents
+
+
+def _newest_first(directory: str, units: list[Unit]) -> list[Unit]:
+    """Sort units: higher ranks first, then the others before Keras's second copies, then by `both.newest`."""
+    within = Within(directory)
+    for unit in units:
+        try:
+            unit.peek()
+        except Torn:
+            unit.is_torn, unit.global_step = True, None
+
+    def key(unit: Unit) -> tuple[object, ...]:
+        name = os.path.relpath(unit.path, directory)
+        unit.is_given = within.place(name, unit.saved_at, unit.bytes) is not None
+        step = _place_of_torn(unit, units) if unit.is_torn else unit.global_step
+        count = names.place_in_series(unit.name, has_siblings=True) if unit.in_series else None
+        order = within.key(name, step, unit.saved_at, unit.bytes, count=count)
+        return unit.rank, not unit.name.endswith(".bkp"), *order
+
+    return sorted(units, key=key, reverse=True)
+
+
+def _place_of_torn(torn: Unit, units: list[Unit]) -> float | None:
+    """Return a step for a unit that does not tell its own: just above those that were saved before it."""
+
+    def is_before(unit: Unit) -> bool:
+        if unit.family == torn.family and unit.named_step is not None and torn.named_step is not None:
+            return unit.named_step < torn.named_step
+        return unit.saved_at < torn.saved_at
+
+    before = [unit.global_step for unit in units if unit.global_step is not None and is_before(unit)]
+    return max(before) + 0.5 if before else torn.named_step
 
 
 def _is_of_a_run(folder: str) -> bool:

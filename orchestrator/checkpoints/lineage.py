@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from orchestrator.both import durable
+from orchestrator.both.newest import is_further
 from orchestrator.checkpoints import discovery, places
 from orchestrator.checkpoints.discovery import Contents
 from orchestrator.checkpoints.units import Unit
@@ -18,9 +19,6 @@ from orchestrator.checkpoints.units import Unit
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-SAME_S = 1e-3
-"""Two checkpoints whose times differ by less are the same: a copy keeps the time only as exactly as file systems do."""
 
 
 class Chapter:
@@ -42,8 +40,8 @@ class Chapter:
         self.is_pin = is_pin
         self.is_snapshot = is_snapshot
         self.is_aside = False
-        self.until: float | None = None
-        """Unix time of the newest checkpoint that counts; what was saved later is set aside. None: all count."""
+        self.until: dict[str, Any] | None = None
+        """Step and time of the newest checkpoint that counts; what is newer is set aside. None: all count."""
 
     @property
     def is_copy(self) -> bool:
@@ -56,7 +54,8 @@ class Chapter:
 
     def counts(self, unit: Unit) -> bool:
         """Return whether a new generation may resume from `unit`."""
-        return not self.is_aside and (self.until is None or unit.saved_at <= self.until + SAME_S)
+        about = {"global_step": unit.global_step, "saved_at": unit.saved_at}
+        return not self.is_aside and (self.until is None or not is_further(about, self.until))
 
 
 def chapters(root: str) -> list[Chapter]:
@@ -79,9 +78,8 @@ def chapters(root: str) -> list[Chapter]:
     for chapter in listed:
         name = str(chapter.generation)
         chapter.is_aside = left_behind or name in aside["generations"]
-        cut = aside["cuts"].get(name, {}).get("saved_at")
         # The limit also holds for all earlier chapters: what is set aside here may have been seeded from one of them.
-        chapter.until = until = cut if until is None or (cut is not None and cut < until) else until
+        chapter.until = until = aside["cuts"].get(name, until)
         if not chapter.is_aside and (places.marker_of(chapter.source) or {}).get("from_scratch"):
             left_behind = True  # a start from scratch leaves everything older behind, on purpose
     return listed
@@ -104,7 +102,7 @@ def set_aside(root: str) -> list[Chapter]:
     ]
 
 
-def roll_back(root: str, generation: int, saved_at: float) -> list[int]:
+def roll_back(root: str, generation: int, saved_at: float, step: int | None) -> list[int]:
     """Set aside all that is newer than the chosen checkpoint. The caller must hold the lock.
 
     Returns:
@@ -124,7 +122,7 @@ def roll_back(root: str, generation: int, saved_at: float) -> list[int]:
     }
     newer = [number for number in there if number > generation]
     kept["generations"].update({str(number): {"after": newest} for number in newer})
-    kept["cuts"][str(generation)] = {"saved_at": saved_at, "after": newest}
+    kept["cuts"][str(generation)] = {"saved_at": saved_at, "global_step": step, "after": newest}
     places.write_json(_path(root), kept)
     return newer
 

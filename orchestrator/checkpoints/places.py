@@ -18,7 +18,7 @@ import shutil
 import time
 from contextlib import contextmanager
 
-from orchestrator.both import durable
+from orchestrator.both import durable, newest
 from orchestrator.both.hostdir import HostFault
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 OWN = ".orch"
-MARKER = ".orch-seed.json"
+MARKER = newest.MARKER
 PREFIX = "gen-"
 
 LOCK_S = 300.0
@@ -70,7 +70,7 @@ def pinned(root: str) -> list[tuple[int, str]]:
         digits = name.removeprefix(PREFIX).partition(".")[0]
         if name.startswith(PREFIX) and digits.isdecimal() and not name.endswith(".tmp"):
             pins.append((int(digits), os.path.join(home, name)))
-    return sorted(pins, reverse=True)
+    return _newest_first(pins)
 
 
 def safe(root: str) -> list[tuple[int, str]]:
@@ -81,7 +81,16 @@ def safe(root: str) -> list[tuple[int, str]]:
         marker = None if name.endswith(".tmp") else marker_of(os.path.join(home, name))
         if marker is not None and isinstance(marker.get("generation"), int):
             snapshots.append((int(marker["generation"]), os.path.join(home, name)))
-    return sorted(snapshots, reverse=True)
+    return _newest_first(snapshots)
+
+
+def _newest_first(copies: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Sort copies of ours, whose markers tell the step."""
+
+    def key(copy: tuple[int, str]) -> tuple[int, int, float]:
+        return newest.across({**(marker_of(copy[1]) or {}), "generation": copy[0]})
+
+    return sorted(copies, key=key, reverse=True)
 
 
 def names_in(directory: str) -> list[str]:

@@ -65,7 +65,7 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
                 copying.copy_others(directory, contents.others, building, [])
                 for link in contents.links:
                     copying.copy_link(link, directory, building)
-                seed.complete(building)
+                seed.complete(building, [copy])
                 with _meanwhile(lambda: durable.sync_tree(building)), _meanwhile(copy.read):
                     files = _files(building)
             except Torn:
@@ -296,7 +296,10 @@ def _keep(root: str, building: str, manifest: Manifest) -> None:
         seed.finish(building, target, about)
     os.utime(target)
     home = os.path.dirname(target)
-    there = [os.path.join(home, name) for name in places.names_in(home) if not name.endswith(".tmp")]
-    for path in sorted(there, key=os.path.getmtime, reverse=True)[KEPT:]:
-        places.remove(root, path)
+    others = [os.path.join(home, name) for name in places.names_in(home) if not name.endswith(".tmp")]
+    others = [path for path in others if path != target]
+    furthest = [path for _, path in places.safe(root) if path != target][:1]
+    for path in sorted(others, key=os.path.getmtime, reverse=True)[KEPT - 1 :]:
+        if path not in furthest:  # which a clock that was wrong may call old
+            places.remove(root, path)
     remove_abandoned(home)

@@ -87,6 +87,7 @@ def seed(
         before = marker_of(target)
         if before is not None:
             _refuse_taken(root, generation, before.get("by"), by)
+            before.pop("given", None)
             return before
         there = generations(root)
         if there and there[0] >= generation:
@@ -134,7 +135,7 @@ def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any
     building = f"{target}.tmp"
     rejected: list[dict[str, str]] = []
     with room_for(building) as need:
-        chosen = _build(root, chapters, building, rejected, need)
+        chosen, given = _build(root, chapters, building, rejected, need)
         if chosen is None:
             emptied(building)
         answer: dict[str, Any] = {
@@ -148,14 +149,16 @@ def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any
             "aside": _kept_aside(root) if not chapters else None,
             "by": by,
         }
-        finish(building, target, answer)
+        finish(building, target, {**answer, "given": given})
     return answer
 
 
 def _build(
     root: str, chapters: list[Chapter], building: str, rejected: list[dict[str, str]], need: Need
-) -> Unit | None:
+) -> tuple[Unit | None, list[tuple[str, float, int]]]:
     """Fill `building` from the newest generation that reads whole. Return None if there never was a checkpoint.
+
+    The second value is for `both.newest`: name, time and size of each checkpoint that was given, newest first.
 
     Raises:
         SeedError: there are checkpoints, and none reads whole.
@@ -184,25 +187,25 @@ def _build(
                 count += sum(size(path) for path in unit.paths if not is_linked(path, unit.kind))
             families.add(unit.family)
         need.bytes = count + sum(map(size, contents.others))
-        chosen = _copy_whole(chapter.source, contents, building, torn, rank)
+        chosen, copies = _copy_whole(chapter.source, contents, building, torn, rank)
         if chosen is not None:
             rejected += torn
             records.add(chosen, None)
             records.save()
-            return chosen
+            return chosen, [(within(copy.path, building, ""), copy.saved_at, copy.bytes) for copy in copies]
     if torn:
         raise SeedError(
             "no-readable-checkpoint",
             f"no checkpoint under {root} reads whole; the newest is {torn[0]['path']}: {torn[0]['why']}",
             "put a good checkpoint there, or start anew with --from-scratch",
         )
-    return None
+    return None, []
 
 
 def _copy_whole(
     source: str, contents: Contents, building: str, torn: list[dict[str, str]], rank: int
-) -> Unit | None:
-    """Copy what reads whole, and the files beside it. Return the newest unit of that rank, or None.
+) -> tuple[Unit | None, list[Unit]]:
+    """Copy what reads whole, and the files beside it. Return the newest unit of that rank, or None, and the copies.
 
     Of what a script saves one after the other, only the newest is read to its last byte. Of older ones only structure
     and sizes are checked.
@@ -210,6 +213,7 @@ def _copy_whole(
     chosen: Unit | None = None
     read: set[tuple[str, str, str]] = set()
     kept: list[Unit] = []
+    copies: list[Unit] = []
     for unit in contents.units:
         is_older = unit.family in read
         try:
@@ -226,15 +230,16 @@ def _copy_whole(
             torn.append({"path": unit.path, "why": str(e)})
         else:
             kept.append(unit)
+            copies.append(copy)
     if chosen is not None:
         copy_others(source, contents.others, building, torn)
-        complete(building)
+        complete(building, copies)
         _point_to_kept(source, contents, building, kept)
-    return chosen
+    return chosen, copies
 
 
-def complete(building: str) -> None:
-    """Write what a script needs in order to find the checkpoint files."""
+def complete(building: str, copies: list[Unit]) -> None:
+    """Write what a script needs in order to find the copies, which are the newest first."""
     # Copy `latest.weights.h5.bkp` to `latest.weights.h5` where that was torn: Keras reads only the latter
     # name
     for folder, _, names in os.walk(building):
@@ -243,22 +248,12 @@ def complete(building: str) -> None:
                 old = os.path.join(folder, name + ".bkp")
                 if os.path.exists(old):
                     shutil.copy2(old, os.path.join(folder, name))
-    _write_pointers(building)
-
-
-def _write_pointers(building: str) -> None:
-    """Write new TensorFlow `checkpoint` files. An old one may be empty or torn, or name files that were dropped."""
-    for folder, _, names in os.walk(building):
-        prefixes = [name[: -len(".index")] for name in names if name.endswith(".index")]
-        if not prefixes:
-            continue
-        units = sorted(
-            (
-                Unit(TENSORFLOW, os.path.join(folder, p), [os.path.join(folder, f"{p}.index")])
-                for p in prefixes
-            ),
-            key=Unit.order,
-        )
+    # Write TensorFlow's `checkpoint` files anew: an old one may be empty or torn, or name files that were dropped
+    by_folder: dict[str, list[Unit]] = {}
+    for copy in reversed(copies):
+        if copy.kind == TENSORFLOW:
+            by_folder.setdefault(os.path.dirname(copy.path), []).append(copy)
+    for folder, units in by_folder.items():
         lines = [f'model_checkpoint_path: "{_quoted(units[-1].name)}"']
         lines += [f'all_model_checkpoint_paths: "{_quoted(unit.name)}"' for unit in units]
         lines += [f"all_model_checkpoint_timestamps: {unit.saved_at!r}" for unit in units]

@@ -92,6 +92,10 @@ class Unit:
         self.problem = problem
         self.named_step = step if step is not None else names.step_in(self.name)
         self.global_step: int | None = None
+        self.is_torn = False
+        """Whether a look at its structure has shown that it cannot be whole."""
+        self.is_given = False
+        """Whether its generation was given it: then it is a copy of what an older one saved."""
         self._states = [_state(file) for file in self.paths]
         self.saved_at = max((at for at, _, _ in self._states), default=0.0)
         self.bytes = sum(size for _, size, _ in self._states)
@@ -167,11 +171,6 @@ class Unit:
     def is_gone(self) -> bool:
         """Whether one of its files has been removed, or all of them before they were found."""
         return not self.paths or not all(number for _, _, number in map(_state, self.paths))
-
-    def order(self) -> tuple[int, bool, float, int]:
-        """Return the sort key: lower ranks first, then Keras's second copies, then the others; newest last."""
-        step = self.named_step if self.named_step is not None else -1
-        return self.rank, not self.name.endswith(".bkp"), self.saved_at, step
 
     def glance(self) -> None:
         """Look at sizes and structure. Torn if it cannot be whole."""

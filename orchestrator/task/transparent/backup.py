@@ -11,6 +11,7 @@ import os
 import shutil
 import zlib
 
+from orchestrator.both.newest import Within
 from orchestrator.task.keras.optimizers import optimizers_of
 
 TYPE_CHECKING = False
@@ -142,9 +143,17 @@ def sync(path: str) -> None:
 
 
 def _newest(directory: str) -> str | None:
-    """Return where the backup with the most steps is: the fit's own, or one that a survivor has handed over."""
+    """Return where the newest backup is: the fit's own, or one that a survivor has handed over."""
     there = [each for each in (directory, *_rescues(directory)) if os.path.isfile(os.path.join(each, NAME))]
-    return max(there, key=_steps) if len(there) > 1 else there[0] if there else None
+    root = os.path.dirname(os.path.dirname(directory))
+    within = Within(root)
+
+    def key(folder: str) -> tuple[object, ...]:
+        path = os.path.join(folder, NAME)
+        about = os.stat(path)
+        return within.key(os.path.relpath(path, root), _steps(folder), about.st_mtime, about.st_size)
+
+    return max(there, key=key) if len(there) > 1 else there[0] if there else None
 
 
 def _rescues(directory: str) -> list[str]:

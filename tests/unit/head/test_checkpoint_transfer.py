@@ -381,7 +381,7 @@ def test_going_back_holds_for_what_the_head_has(lab: Lab) -> None:
     store = lab.checkpoints.store(run)
     store.settle("a", 2)
     assert store.holds(20, 1_700_000_500.0)
-    store.go_back(1_700_000_000.0)
+    store.go_back({"generation": 1, "global_step": 32, "saved_at": 1_700_000_000.0})
     assert not store.holds(20, 1_700_000_500.0)
     assert lab.seed(lab.run("c", "b"), 3).global_step == 32
 

@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from orchestrator.checkpoints.units import Unit
 
 USAGE = (
-    "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
-    "[--claim JSON --host-dir DIR] [--only DIR] | snapshot ROOT DIR [PATH] | copy SRC DST "
-    "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT | rm ROOT WHAT"
+    "checkpoints verify DIR [STEP] | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
+    "[--claim JSON --host-dir DIR] [--only DIR] [--step-max STEP] [--unrestorable JSON] "
+    "| snapshot ROOT DIR [PATH] | copy SRC DST | highest ROOT | list ROOT | read ROOT "
+    "| pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT | rm ROOT WHAT"
+)
+
+_OF_SEED = (
+    *("--dir", "--generation", "--keep", "--by", "--only", "--claim", "--host-dir"),
+    *("--step-max", "--unrestorable"),
 )
 
 ABOUT = ("list", "read", "pin", "unpin", "rollback", "rm")
@@ -35,16 +41,19 @@ TRIES_MAX = 5
 RETRY_S = 0.05
 
 
-def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[str, Any]:
+def verify(
+    directory: str, pause: Callable[[float], None] = time.sleep, *, step_max: int | None = None
+) -> dict[str, Any]:
     """Return the newest checkpoint in a generation's directory that reads whole, and the newer ones it rejected.
 
     A running training removes and rewrites its checkpoints. One that was removed or rewritten while it was read is
     not called torn, nor one that was written a moment ago; the directory is looked at again. One whose
     format nothing here verifies is `verified: false`: no name says that it is unfinished, and nobody writes it.
+    A file of ours that claims a step above `step_max` is rejected.
     """
     waits = _Waits(pause)
     for _ in range(TRIES_MAX):
-        answer, changed = _inspect(directory, waits)
+        answer, changed = _inspect(directory, waits, step_max)
         if not changed:
             break
         waits.pause(RETRY_S)
@@ -71,7 +80,7 @@ class _Waits:
         return unit.settle(own, self.pause if is_first else lambda _: None, torn=True)
 
 
-def _inspect(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
+def _inspect(directory: str, waits: _Waits, step_max: int | None) -> tuple[dict[str, Any], bool]:
     """Look once. Return the answer, and whether a checkpoint changed while it was read."""
     from orchestrator.checkpoints import discovery, places
     from orchestrator.checkpoints.records import Records
@@ -79,6 +88,7 @@ def _inspect(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
 
     records, own = Records(os.path.dirname(directory)), places.own_dir(os.path.dirname(directory))
     contents = discovery.find(directory)
+    discovery.doubt(contents, step_max, [])
     rejected = [{"path": path, "why": why} for path, why in contents.skipped]
     rank = max((unit.rank for unit in contents.units), default=None)
     changed = False
@@ -164,12 +174,16 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
             only=options.get("--only"),
             claim=json.loads(options.get("--claim") or "null"),
             host_dir=options.get("--host-dir", ""),
+            step_max=int(options["--step-max"]) if "--step-max" in options else None,
+            unrestorable=json.loads(options.get("--unrestorable") or "[]"),
         )
     if verb == "snapshot" and len(rest) in (2, 3):
         from orchestrator.checkpoints import safe
 
         paths = [*map(os.path.abspath, rest), None]
         return lambda: safe.snapshot(str(paths[0]), str(paths[1]), paths[2])
+    if verb == "verify" and len(rest) == 2:
+        return lambda: verify(os.path.abspath(rest[0]), step_max=int(rest[1]))
     counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1}
     counts |= {"pin": 2, "unpin": 2, "rollback": 2, "rm": 2}
     if verb not in counts or len(rest) != counts[verb]:
@@ -204,7 +218,7 @@ def _options(words: list[str]) -> dict[str, str]:
     for word in rest:
         if word == "--from-scratch":
             options[word] = ""
-        elif word in ("--dir", "--generation", "--keep", "--by", "--only", "--claim", "--host-dir"):
+        elif word in _OF_SEED:
             options[word] = next(rest, "")
         else:
             raise ValueError(f"{word} is no option of seed")

@@ -10,10 +10,15 @@ from __future__ import annotations
 import os
 import stat
 
-from orchestrator.both.newest import Within
+from orchestrator.both.backup_file import is_backup, is_ours
+from orchestrator.both.newest import SAME_S, Within
 from orchestrator.checkpoints import hdf5, names, orbax, places
 from orchestrator.checkpoints.torn import Torn
 from orchestrator.checkpoints.units import ARCHIVE, GONE, HDF5, NPZ, ORBAX, TENSORFLOW, UNKNOWN, Unit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from orchestrator.protocol.reports import Restored
 
 POINTER = "checkpoint"
 """TensorFlow's file that names the newest prefix."""
@@ -119,7 +124,35 @@ def _newest_first(directory: str, units: list[Unit]) -> list[Unit]:
         order = within.key(name, step, unit.saved_at, unit.bytes, count=count)
         return unit.rank, not unit.name.endswith(".bkp"), *order
 
-    return sorted(units, key=key, reverse=True)
+    units = sorted(units, key=key, reverse=True)
+    _demand_about(units)
+    return units
+
+
+def _demand_about(units: list[Unit]) -> None:
+    """Mark each backup of ours that does not say what it is, where its generation has one that does."""
+    backups = [unit for unit in units if is_backup(unit.path) and not (unit.is_given or unit.is_torn)]
+    lacking = [unit for unit in backups if hdf5.lacks_about(unit.path)]
+    for unit in lacking if len(lacking) < len(backups) else ():
+        unit.problem = "it does not say of which run, generation and step it is, as the others do"
+
+
+def doubt(contents: Contents, step_max: int | None, unrestorable: list[Restored]) -> None:
+    """Mark what is not to be used although it may read whole.
+
+    Args:
+        contents: of a generation's directory.
+        step_max: which step the training can have reached; a file of ours that claims more is not believed.
+        unrestorable: what a task could not restore.
+    """
+    for unit in contents.units:
+        name, step = os.path.relpath(unit.path, contents.top), unit.global_step
+        if step_max is not None and step is not None and step > step_max and is_ours(unit.path):
+            unit.problem = f"it claims step {step}, and the training cannot have been further than {step_max}"
+        for failed in unrestorable:
+            is_it = name == failed["file"] and abs(unit.saved_at - failed["saved_at"]) < SAME_S
+            if is_it and unit.bytes == failed["bytes"]:
+                unit.problem = f"a task could not restore it: {failed['why']}"
 
 
 def _place_of_torn(torn: Unit, units: list[Unit]) -> float | None:

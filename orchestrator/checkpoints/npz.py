@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 
-from orchestrator.checkpoints.keras_archive import glance, to_end
+from orchestrator.checkpoints.keras_archive import check_sizes, glance, to_end
 from orchestrator.checkpoints.steps import choose_step
 from orchestrator.checkpoints.torn import Torn, reading
 
@@ -32,6 +32,7 @@ def read(path: str) -> int | None:
 def _read_step(path: str, *, whole: bool) -> int | None:
     steps: dict[str, int] = {}
     with reading("zip"), zipfile.ZipFile(path) as archive:
+        check_sizes(archive, path)
         for info in archive.infolist():
             if whole or info.file_size <= _HEADER_BYTES_MAX:
                 with archive.open(info) as file:

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.protocol.orders import Claim
+    from orchestrator.protocol.reports import Restored
+
+    History = list[tuple[Chapter, Contents]]
 
 _POINTER_BYTES_MAX = 4096
 _UNFINISHED_NAMED = 5
@@ -60,6 +63,8 @@ def seed(
     only: str | None = None,
     claim: Claim | None = None,
     host_dir: str = "",
+    step_max: int | None = None,
+    unrestorable: list[Restored] | None = None,
 ) -> dict[str, Any]:
     """Make `gen-N` with the newest checkpoint that reads whole, and return the answer of the `seed` order.
 
@@ -73,6 +78,8 @@ def seed(
             on this host may be outdated.
         claim: whose the directory becomes.
         host_dir: the directory of this host, whose run saves here.
+        step_max: which step the training can have reached at most; None if unknown.
+        unrestorable: the checkpoints that tasks of this run could not restore.
 
     Raises:
         SeedError: another coordinator's run uses the directory, or there is a generation as new, or this one is another
@@ -97,7 +104,13 @@ def seed(
                 "start with a generation above it, or give the run another checkpoint directory",
             )
         chapters = [Chapter(root, only, None)] if only else lineage.history(root)
-        answer = _make(root, generation, [] if from_scratch else chapters, by)
+        history = []
+        for chapter in [] if from_scratch else chapters:
+            contents = chapter.contents()
+            contents.units = [unit for unit in contents.units if chapter.counts(unit)]
+            discovery.doubt(contents, step_max, unrestorable or [])
+            history.append((chapter, contents))
+        answer = _make(root, generation, history, by)
         removed = _forget(root, keep, answer["source"]) if keep is not None else []
     return {**answer, "removed": removed} if removed else answer
 
@@ -130,12 +143,12 @@ def _refuse_taken(
         )
 
 
-def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any] | None) -> dict[str, Any]:
+def _make(root: str, generation: int, history: History, by: dict[str, Any] | None) -> dict[str, Any]:
     target = directory_of(root, generation)
     building = f"{target}.tmp"
     rejected: list[dict[str, str]] = []
     with room_for(building) as need:
-        chosen, given = _build(root, chapters, building, rejected, need)
+        chosen, given = _build(root, history, building, rejected, need)
         if chosen is None:
             emptied(building)
         answer: dict[str, Any] = {
@@ -145,8 +158,8 @@ def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any
             "path": target,
             "rejected": rejected,
             "highest_generation": generation,
-            "from_scratch": not chapters,
-            "aside": _kept_aside(root) if not chapters else None,
+            "from_scratch": not history,
+            "aside": _kept_aside(root) if not history else None,
             "by": by,
         }
         finish(building, target, {**answer, "given": given})
@@ -154,7 +167,7 @@ def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any
 
 
 def _build(
-    root: str, chapters: list[Chapter], building: str, rejected: list[dict[str, str]], need: Need
+    root: str, history: History, building: str, rejected: list[dict[str, str]], need: Need
 ) -> tuple[Unit | None, list[tuple[str, float, int]]]:
     """Fill `building` from the newest generation that reads whole. Return None if there never was a checkpoint.
 
@@ -163,11 +176,6 @@ def _build(
     Raises:
         SeedError: there are checkpoints, and none reads whole.
     """
-    history = []
-    for chapter in chapters:
-        contents = chapter.contents()
-        contents.units = [unit for unit in contents.units if chapter.counts(unit)]
-        history.append((chapter, contents))
     # A model that was exported at the end of `fit`, when Keras has already deleted its backup, resumes nothing. So
     # where any generation has a checkpoint that scripts resume from by themselves, only such checkpoints count.
     rank = max((unit.rank for _, contents in history for unit in contents.units), default=0)

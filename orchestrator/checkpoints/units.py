@@ -12,6 +12,7 @@ import errno
 import os
 import time
 
+from orchestrator.both.backup_file import STEP_MAX
 from orchestrator.checkpoints import hdf5, keras_archive, names, npz, orbax, tensorflow_files
 from orchestrator.checkpoints.torn import Torn
 
@@ -45,9 +46,6 @@ IS_CHECKPOINT, MAY_BE_EXPORT, NO_FORMAT = 2, 1, 0
 """Ranks: what scripts resume from by themselves; what may also be a model for other uses, or data; what we cannot read.
 
 Where a history has something of a higher rank, nothing of a lower one is resumed from."""
-
-_STEP_MAX = (1 << 63) - 1
-"""A larger number is no step, and does not fit into the journal."""
 
 _CLOCK_S = 1.0
 """How far in the future the time of a file that is written now may be: file systems use a coarse clock."""
@@ -191,11 +189,13 @@ class Unit:
     def _each(self, method: Callable[[Format], Callable[[str], int | None]]) -> list[int | None]:
         try:
             return [method(FORMATS[self.kind])(path) for path in self.parts]
+        except (IndexError, MemoryError) as e:
+            raise Torn(f"it cannot be read: {e or type(e).__name__}") from e
         except OSError as e:  # a running training replaces and removes its checkpoints while we read them
             raise Torn(f"it cannot be read: {e.strerror or e}") from e
 
     def _know_step(self, steps: list[int | None]) -> None:
-        inside = max((step for step in steps if step is not None and abs(step) <= _STEP_MAX), default=None)
+        inside = max((step for step in steps if step is not None and 0 <= step <= STEP_MAX), default=None)
         is_folder = self.path not in self.paths and self.kind != TENSORFLOW
         known = (self.named_step, inside) if is_folder else (inside, self.named_step)
         self.global_step = next((step for step in known if step is not None), None)

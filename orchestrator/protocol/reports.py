@@ -8,6 +8,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict, final
 
 from orchestrator.protocol.bounds import (
     Count,
+    FilePath,
     FreeBytes,
     Generation,
     Kind,
@@ -150,6 +151,19 @@ class Rescued(TypedDict):
     """Why it handed over nothing."""
 
 
+class Restored(TypedDict):
+    """The checkpoint of ours that a task went on from, or could not restore."""
+
+    file: FilePath
+    """Its path within the generation's directory."""
+    step: Step | None
+    """null if it was not restored."""
+    saved_at: UnixTime
+    bytes: Count
+    why: Text
+    """Why it could not be restored; empty if it was."""
+
+
 class Task(TypedDict):
     """All that is known about a task in a generation."""
 
@@ -172,6 +186,7 @@ class Task(TypedDict):
     """Whether it could hand over its state now."""
     holds: NotRequired[Holds | None]
     rescued: NotRequired[Rescued | None]
+    restored: NotRequired[Restored | None]
     epoch: NotRequired[Step | None]
     """The training epoch."""
     steps_total: NotRequired[Step | None]

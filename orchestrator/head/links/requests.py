@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from orchestrator.core import saving
+from orchestrator.core import reach, saving
 from orchestrator.core.actions import (
     ReleaseTask,
     SeedCheckpoint,
@@ -218,19 +218,34 @@ def seed(
         fields["claim"] = claimed
     if only is not None:
         fields["only"] = only
+    if run.step_max is not None:
+        fields["step_max"] = run.step_max
+    if run.unrestorable:
+        fields["unrestorable"] = [
+            {
+                "file": each.file,
+                "step": each.step,
+                "saved_at": each.saved_time,
+                "bytes": each.bytes,
+                "why": each.why,
+            }
+            for each in run.unrestorable
+        ]
     return SEED(fields)
 
 
 def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Order[orders.Verified]:
     """Return the order for VerifyCheckpoint."""
-    return VERIFY(
-        {
-            **of_run(run),
-            "generation": action.generation,
-            "dir": checkpoint.dir,
-            "python": run.plan.host(action.host).python,
-        }
-    )
+    fields: orders.Verify = {
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "generation": action.generation,
+        "dir": checkpoint.dir,
+        "python": run.plan.host(action.host).python,
+    }
+    if (step_max := reach.step_max(run)) is not None:
+        fields["step_max"] = step_max
+    return VERIFY(fields)
 
 
 def sweep(run: Run, action: SweepHost) -> Order[orders.Swept]:

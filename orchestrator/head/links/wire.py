@@ -9,7 +9,7 @@ from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
 from orchestrator.core.plan import TaskId
-from orchestrator.core.saving import Holds, Rescued, Saving
+from orchestrator.core.saving import Holds, Rescued, Restored, Saving
 from orchestrator.core.state.checkpoint import Aside, Seed
 from orchestrator.core.state.host import GpuLoad, Leaving, Unkillable
 from orchestrator.core.state.phase_states import Swept
@@ -147,6 +147,7 @@ def _progress(sent: reports.Task) -> Progress:
         rescues=sent.get("rescues", False),
         holds=_holds(sent.get("holds")),
         rescued=_rescued(sent.get("rescued")),
+        restored=_restored(sent.get("restored")),
         epoch=sent.get("epoch"),
         steps_total=sent.get("steps_total"),
         epochs=sent.get("epochs"),
@@ -170,6 +171,12 @@ def _progress(sent: reports.Task) -> Progress:
 
 def _holds(sent: reports.Holds | None) -> Holds | None:
     return None if sent is None else Holds(sent["step"], sent["checksum"])
+
+
+def _restored(sent: reports.Restored | None) -> Restored | None:
+    if sent is None:
+        return None
+    return Restored(sent["file"], sent["saved_at"], sent["bytes"], sent["step"], sent["why"][:WHY_CHARS_MAX])
 
 
 def _rescued(sent: reports.Rescued | None) -> Rescued | None:

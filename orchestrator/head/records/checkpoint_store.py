@@ -16,8 +16,9 @@ from io import FileIO
 from typing import Any, cast
 
 from orchestrator.both import durable
-from orchestrator.both.newest import across, is_further, is_same
+from orchestrator.both.newest import SAME_S, across, is_further, is_same
 from orchestrator.checkpoints.places import names_in
+from orchestrator.core.saving import Restored
 from orchestrator.protocol.orders import Manifest
 
 _ASIDE = ".aside"
@@ -135,8 +136,19 @@ class CheckpointStore:
                     or is_further(manifest, checkpoint)
                 )
             ):
-                path = self._manifest_path(manifest["digest"])
-                durable.place(path, path.removesuffix(".json") + _ASIDE + ".json")
+                self._set_aside(manifest)
+
+    def pass_over(self, failed: Collection[Restored]) -> None:
+        """Set aside the snapshots of what a task could not restore."""
+        for manifest in self._load(""):
+            names = {name for name, *_ in manifest["files"]}
+            times = [each.saved_time for each in failed if each.file in names]
+            if any(abs(manifest["saved_at"] - saved_time) < SAME_S for saved_time in times):
+                self._set_aside(manifest)
+
+    def _set_aside(self, manifest: Mapping[str, Any]) -> None:
+        path = self._manifest_path(manifest["digest"])
+        durable.place(path, path.removesuffix(".json") + _ASIDE + ".json")
 
     # -- files ---------------------------------------------------------------------------------------------
 

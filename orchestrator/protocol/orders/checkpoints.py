@@ -18,6 +18,7 @@ from orchestrator.protocol.bounds import (
 )
 from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, OfRun
 from orchestrator.protocol.orders.watching import Claim
+from orchestrator.protocol.reports import Restored
 
 
 class By(TypedDict):
@@ -48,6 +49,10 @@ class Seed(OfRun):
     """The new owner of the checkpoint directory. Refused with code `driven` while another coordinator's run uses it."""
     only: NotRequired[str]
     """The digest of the only snapshot that may be used."""
+    step_max: NotRequired[int]
+    """Which step the training can have reached. A file of ours that claims more is not believed."""
+    unrestorable: NotRequired[list[Restored]]
+    """The checkpoints that tasks of this run could not restore: the one before is used."""
 
 
 class KeptAside(TypedDict):
@@ -85,6 +90,8 @@ class Verify(OfRun):
     generation: int
     dir: str
     python: str
+    step_max: NotRequired[int]
+    """As in `seed`."""
 
 
 class SavedCheckpoint(TypedDict):

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.task import shim_orders, this_task
 from orchestrator.task.shim_orders import Orders
 from orchestrator.task.transparent import backup, rescue
-from orchestrator.task.transparent.atomic import own
+from orchestrator.task.transparent.atomic import NotAtomic, own
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.rescue import Rescue
@@ -70,6 +70,7 @@ class Atomic:
         self.done = 0
         self.refusal: str | None = None
         self.is_put_back = False
+        self.is_broken = False
 
     def counted(self) -> int:
         return self.done
@@ -79,6 +80,10 @@ class Atomic:
 
     def put_back(self) -> None:
         self.is_put_back = True
+
+    def check_finite(self) -> None:
+        if self.is_broken:
+            raise NotAtomic("a weight is NaN or infinite (w)")
 
     def checksum(self) -> int:
         return 77

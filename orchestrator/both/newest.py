@@ -6,10 +6,6 @@ time of a file decides last, where no step is known: a clock may have been ahead
 
 from __future__ import annotations
 
-import os
-
-from orchestrator.both import durable
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,25 +40,24 @@ def is_further(about: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(about["saved_at"] > other["saved_at"] + SAME_S)
 
 
-class Within:
+class InGeneration:
     """The order of the checkpoints in one generation's directory."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, marker: Mapping[str, Any] | None, made_at: float | None) -> None:
+        """Remember what its marker says that it was given, and when that was written; None: it has none."""
+        self._made_at = made_at
         self._given: dict[tuple[str, int], tuple[int, float]] | None = None
         """Place and time of each checkpoint that it was given, by name and size; None: an older version made it."""
-        self._made_at = 0.0
-        """When it was completed: without a list, what is older was given to it."""
         try:
-            self._made_at = os.stat(os.path.join(directory, MARKER)).st_mtime
-            given = (durable.read_object(directory, MARKER) or {})["given"]
-            self._given = {(name, size): (place, float(at)) for place, (name, at, size) in enumerate(given)}
-        except (OSError, KeyError, TypeError, ValueError):
-            return  # nothing was given to what is no generation's directory
+            given = enumerate((marker or {})["given"])
+            self._given = {(name, size): (place, float(at)) for place, (name, at, size) in given}
+        except (KeyError, TypeError, ValueError):
+            return
 
     def place(self, name: str, saved_at: float, size: int) -> int | None:
         """Return the place in the order of what it was given; None for what it saved itself."""
         if self._given is None:
-            return 0 if saved_at <= self._made_at else None
+            return 0 if self._made_at is not None and saved_at <= self._made_at else None
         place, at = self._given.get((name, size), (0, -1.0))
         return place if abs(at - saved_at) < SAME_S else None
 

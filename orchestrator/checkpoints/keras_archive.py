@@ -12,28 +12,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO
 
+    from orchestrator.both.within import Tree
+
 _CHUNK_BYTES = 1 << 20
 _PACKED_MAX = 1032
 """How many times larger a member may be than its archive: the packing of zip does no better."""
 
 
-def glance(path: str) -> None:
+def glance(tree: Tree, path: str) -> None:
     """Look for the archive's directory, which is at its end. Torn."""
-    with opened(path) as file:
+    with opened(tree, path) as file:
         if not zipfile.is_zipfile(file):
             raise Torn("it is no whole zip archive")
 
 
-def peek(_path: str) -> int | None:
+def peek(_tree: Tree, _path: str) -> int | None:
     """Return None: the step is found by reading the weights only."""
     return None
 
 
-def read(path: str) -> int | None:
+def read(tree: Tree, path: str) -> int | None:
     """Compare every member with its CRC-32, and read the weights. Return the global step. Torn."""
     step = None
-    with reading("zip"), zipfile.ZipFile(path) as archive:
-        check_sizes(archive, path)
+    with opened(tree, path) as packed, reading("zip"), zipfile.ZipFile(packed) as archive:
+        check_sizes(archive, packed)
         for member in archive.namelist():
             with archive.open(member) as file:
                 to_end(file)
@@ -44,11 +46,11 @@ def read(path: str) -> int | None:
     return step
 
 
-def check_sizes(archive: zipfile.ZipFile, path: str) -> None:
+def check_sizes(archive: zipfile.ZipFile, file: IO[bytes]) -> None:
     """Raise Torn where the members claim more than the archive can hold, before anything is unpacked."""
     claimed = sum(info.file_size for info in archive.infolist())
     packed = {info.compress_type for info in archive.infolist()} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-    if packed or claimed > _PACKED_MAX * os.lstat(path).st_size:
+    if packed or claimed > _PACKED_MAX * os.fstat(file.fileno()).st_size:
         raise Torn(
             f"its {len(archive.infolist())} members claim {claimed} bytes, or are packed in another way"
         )

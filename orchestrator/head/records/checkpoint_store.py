@@ -17,7 +17,6 @@ from typing import Any, cast
 
 from orchestrator.both import durable
 from orchestrator.both.newest import SAME_S, across, is_further, is_same
-from orchestrator.checkpoints.places import names_in
 from orchestrator.core.saving import Restored
 from orchestrator.protocol.orders import Manifest
 
@@ -248,3 +247,11 @@ def holdings(state_dir: str) -> list[Holding]:
             Holding(os.path.join(above, name), len(whole), newest.get("global_step"), by.get("run"))
         )
     return stores
+
+
+def names_in(directory: str) -> list[str]:
+    """Return the names in a directory; none if it is missing. No other error looks like an empty directory."""
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []

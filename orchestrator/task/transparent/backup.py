@@ -12,9 +12,9 @@ import os
 import shutil
 import zlib
 
-from orchestrator.both import backup_file
+from orchestrator.both import backup_file, durable
 from orchestrator.both.backup_file import ABOUT, CHECKSUMS, POSITION, RESCUED
-from orchestrator.both.newest import Within
+from orchestrator.both.newest import MARKER, InGeneration
 from orchestrator.task.keras.optimizers import optimizers_of
 
 TYPE_CHECKING = False
@@ -153,12 +153,14 @@ def newest(directory: str) -> str | None:
     """Return where the newest backup is: the fit's own, or one that a survivor has handed over."""
     there = [each for each in (directory, *_rescues(directory)) if os.path.isfile(os.path.join(each, NAME))]
     root = os.path.dirname(os.path.dirname(directory))
-    within = Within(root)
+    marker = os.path.join(root, MARKER)
+    made_at = os.stat(marker).st_mtime if os.path.isfile(marker) else None
+    generation = InGeneration(durable.read_object(marker), made_at)
 
     def key(folder: str) -> tuple[object, ...]:
         path = os.path.join(folder, NAME)
         about = os.stat(path)
-        return within.key(os.path.relpath(path, root), _steps(folder), about.st_mtime, about.st_size)
+        return generation.key(os.path.relpath(path, root), _steps(folder), about.st_mtime, about.st_size)
 
     return max(there, key=key) if len(there) > 1 else there[0] if there else None
 

@@ -189,4 +189,4 @@ def test_the_head_keeps_and_hands_out_the_furthest_copy_too(tmp_path: Path) -> N
 
 def test_units_tell_their_steps_without_being_read(tmp_path: Path) -> None:
     saved.npz(gen(tmp_path, 1) / "model-7.npz", 700, more=np.zeros(3))
-    assert [unit.global_step for unit in discovery.find(str(gen(tmp_path, 1))).units] == [700]
+    assert [unit.global_step for unit in saved.found(gen(tmp_path, 1)).units] == [700]

@@ -1,4 +1,4 @@
-"""What reads whole but cannot be restored, is not what it says, or claims what no training reached and no file holds."""
+"""What reads whole but cannot be restored, is not what it says, or claims what no training reached or file holds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.both import backup_file
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import (
     checkpoints_main,
     hdf5,
@@ -62,6 +63,11 @@ def as_text(value: Any) -> Any:
 
 def looked(root: Path, number: int = 1, **options: Any) -> dict[str, Any]:
     return verify(str(root / f"gen-{number:06d}"), lambda _: None, **options)
+
+
+def reads(reader: Any, path: Path) -> int | None:
+    with Tree(str(path.parent)) as tree:
+        return reader.read(tree, str(path))  # type: ignore[no-any-return]
 
 
 POSITION = {"epoch": 1, "batch": 2, "callbacks": {}}
@@ -217,10 +223,10 @@ def test_hdf5_that_claims_more_than_it_holds_is_refused_before_it_is_read(tmp_pa
                 data[:10] = 1.0
         assert path.stat().st_size < 1 << 20
         if name == "slab":
-            assert hdf5.read(str(path)) is None, "a small one that was not written to its end is no bomb"
+            assert reads(hdf5, path) is None, "a small one that was not written to its end is no bomb"
             continue
         with pytest.raises(Torn, match="claims"):
-            hdf5.read(str(path))
+            reads(hdf5, path)
 
 
 def test_hdf5_does_not_lead_to_other_files(tmp_path: Path) -> None:
@@ -233,7 +239,7 @@ def test_hdf5_does_not_lead_to_other_files(tmp_path: Path) -> None:
         file.create_virtual_dataset("w", layout)
     for name in ("external", "virtual"):
         with pytest.raises(Torn, match="kept in another file"):
-            hdf5.read(str(tmp_path / f"{name}.h5"))
+            reads(hdf5, tmp_path / f"{name}.h5")
 
 
 @pytest.mark.parametrize("shape", [(40,), (5, 8), (1, 40), (2, 2, 10), (0, 7), ()])
@@ -244,7 +250,7 @@ def test_large_datasets_are_summed_slab_by_slab(
     values = np.arange(np.prod(shape, dtype=int), dtype="f4").reshape(shape)
     directory = backup.folder(str(tmp_path), 0)
     backup.write(directory, {backup.STEPS: 7, "model/00000": values}, backup.Position(0, 7, 7))
-    assert hdf5.read(os.path.join(directory, backup.NAME)) == 7
+    assert reads(hdf5, Path(directory, backup.NAME)) == 7
 
 
 def test_zip_archives_that_claim_more_than_they_hold_are_refused(tmp_path: Path) -> None:
@@ -254,11 +260,11 @@ def test_zip_archives_that_claim_more_than_they_hold_are_refused(tmp_path: Path)
     struct.pack_into("<I", data, directory + 24, 0xF0000000)
     path.write_bytes(data)
     with pytest.raises(Torn, match="claim"):
-        npz.read(str(path))
+        reads(npz, path)
     with zipfile.ZipFile(tmp_path / "model.keras", "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("model.weights.h5", bytes(1 << 20))
     with pytest.raises(Torn, match="packed in another way"):
-        keras_archive.read(str(tmp_path / "model.keras"))
+        reads(keras_archive, tmp_path / "model.keras")
 
 
 def test_a_bundle_whose_strings_claim_more_than_their_tensor_is_torn(tmp_path: Path) -> None:
@@ -273,10 +279,10 @@ def test_a_bundle_whose_strings_claim_more_than_their_tensor_is_torn(tmp_path: P
 
 def test_metadata_of_orbax_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = saved.orbax(tmp_path, 200)
-    orbax.read(str(folder))
+    reads(orbax, folder)
     monkeypatch.setattr(orbax, "_JSON_BYTES_MAX", 20)
     with pytest.raises(Torn):
-        orbax.read(str(folder))
+        reads(orbax, folder)
 
 
 def test_a_place_is_told_from_others() -> None:

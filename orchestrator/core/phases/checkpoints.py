@@ -72,6 +72,11 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
             f"removed {which}: the newest {counted(keep, 'generation')} are kept (`checkpoint: {{keep: {keep}}}`)",
             generations=seed.removed,
         )
+    if seed.dropped:
+        sentence = (
+            f"removed {', '.join(seed.dropped)}: there was no room for the next saves beside what was rescued"
+        )
+        turn.note(NoteKind.CHECKPOINTS_REMOVED, sentence, paths=list(seed.dropped))
     lost = _steps_lost(run, 0 if seed.source is None else seed.global_step)
     turn.set(reached_step=0 if seed.source is None else seed.global_step)
     if seed.source is None:

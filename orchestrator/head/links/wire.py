@@ -260,6 +260,7 @@ def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
         copy=copy,
         aside=_aside(ok.get("aside")),
         removed=tuple(ok.get("removed") or ()),
+        dropped=tuple((ok.get("dropped") or ())[:NAMED_MAX]),
     )
 
 

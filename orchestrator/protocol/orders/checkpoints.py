@@ -74,6 +74,8 @@ class Seeded(TypedDict):
     """false if the format cannot be verified; null if there is no checkpoint."""
     path: Path
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
+    dropped: NotRequired[Annotated[list[Path], Length(FILES_MAX)]]
+    """Older files that were removed, where a run with rescues had no room for its next saves."""
     highest_generation: NotRequired[Generation]
     from_scratch: NotRequired[bool]
     aside: NotRequired[KeptAside | None]

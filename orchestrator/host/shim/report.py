@@ -11,6 +11,7 @@ from orchestrator.protocol.limits import (
     LEFT_MAX,
     METRIC_CHARS_MAX,
     METRICS_MAX,
+    PATH_CHARS_MAX,
     SAID_CHARS_MAX,
     SAID_MAX,
     SPAN_MAX_S,
@@ -420,7 +421,7 @@ def _rescued(value: Any) -> Rescued:
 def _restored(value: Any) -> Restored | None:
     value = value if isinstance(value, dict) else {}
     file, step, saved_at, size = (value.get(key) for key in ("file", "step", "saved_at", "bytes"))
-    is_name = isinstance(file, str) and file.isprintable() and len(file) <= TEXT_CHARS_MAX
+    is_name = isinstance(file, str) and file.isprintable() and len(file) <= PATH_CHARS_MAX
     if not is_name or not isinstance(saved_at, float) or not 0 <= saved_at <= 1e11 or not _is_step(size):
         return None
     return {
@@ -428,7 +429,7 @@ def _restored(value: Any) -> Restored | None:
         "step": step if _is_step(step) else None,
         "saved_at": saved_at,
         "bytes": size,
-        "why": str(value.get("why", ""))[:TEXT_CHARS_MAX],
+        "why": str(value.get("why", ""))[:SAID_CHARS_MAX],
     }
 
 

@@ -313,7 +313,8 @@ def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
         ended = replace(ended, cause=Cause.SWEPT)
     ended = cause.classify(ended)
     restored = task.progress.restored
-    if restored is not None and restored.why and ended.cause.row.blame is Blame.TASK and ended.code != 0:
+    failed = ended.cause.row.blame is Blame.TASK and not task.progress.has_stepped
+    if failed and restored is not None and restored.why:
         ended = replace(ended, cause=Cause.UNRESTORABLE)
     turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
     turn.note(

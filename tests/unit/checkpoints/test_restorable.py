@@ -73,40 +73,38 @@ def reads(reader: Any, path: Path) -> int | None:
 POSITION = {"epoch": 1, "batch": 2, "callbacks": {}}
 
 
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({"position": None}, "it lacks the position"),
+    ({"position": as_text({**POSITION, "epoch": "x"})}, "its position"),
+    ({"position": as_text({"epoch": 1, "batch": 2})}, "callbacks"),
+    ({"position": as_text([1, 2])}, "HDF5"),
+    ({"optimizer/iterations": None}, "it has no step"),
+    ({"optimizer/iterations": 10**14}, "it has no step that a training can have made"),
+    ({"optimizer/iterations": -1}, "it has no step that a training can have made"),
+    ({"optimizer/iterations": 751}, "optimizer/iterations is not what was written"),
+    ({"model/00000": None}, "model/00000 is missing"),
+    ({"model/00001": np.zeros(3)}, "model/00001 is missing, or was not written"),
+    (
+        {"orch-about": as_text({"run": "t-1", "generation": "1", "step": 9, "digest": "0"})},
+        "it is not what it says",
+    ),
+    ({"orch-about": as_text([])}, "HDF5"),
+]
+OF_THE_VERSION_BEFORE = CASES[:7]
+"""Without sums and a name, only this is known of a file."""
+
+
 @pytest.mark.fault(106)
 @pytest.mark.parametrize(
-    ("values", "why"),
-    [
-        ({"position": None}, "it lacks the position"),
-        ({"position": as_text({**POSITION, "epoch": "x"})}, "its position"),
-        ({"position": as_text({"epoch": 1, "batch": 2})}, "callbacks"),
-        ({"position": as_text([1, 2])}, "HDF5"),
-        ({"optimizer/iterations": None}, "it has no step"),
-        ({"optimizer/iterations": 10**14}, "it has no step that a training can have made"),
-        ({"optimizer/iterations": -1}, "it has no step that a training can have made"),
-        ({"optimizer/iterations": 751}, "optimizer/iterations is not what was written"),
-        ({"model/00000": None}, "model/00000 is missing"),
-        ({"model/00001": np.zeros(3)}, "model/00001 is missing, or was not written"),
-        (
-            {"orch-about": as_text({"run": "t-1", "generation": "1", "step": 9, "digest": "0"})},
-            "it is not what it says",
-        ),
-        ({"orch-about": as_text([])}, "HDF5"),
-    ],
+    ("values", "why", "is_old"),
+    [*((*case, False) for case in CASES), *((*case, True) for case in OF_THE_VERSION_BEFORE)],
 )
-@pytest.mark.parametrize("is_old", [False, True])
 def test_a_handed_over_file_that_no_task_could_restore_is_not_used(
     tmp_path: Path, values: dict[str, Any], why: str, is_old: bool
 ) -> None:
-    written(tmp_path, 1, 700)
-    handed_over = written(tmp_path, 1, 750, "worker:1")
-    if is_old:  # the version before wrote no sums with the file's own name
-        if "orch-about" in values or values.get("optimizer/iterations") == 751 or "model/00000" in values:
-            pytest.skip("of such a file this is not known")
-        change(handed_over, **{"orch-about": None, "orch-checksums": None})
-        change(tmp_path / "gen-000001" / "orch" / "fit-000" / backup.NAME, **{"orch-about": None})
-        if "model/00001" in values:
-            pytest.skip("of such a file this is not known")
+    own, handed_over = written(tmp_path, 1, 700), written(tmp_path, 1, 750, "worker:1")
+    for path in (own, handed_over) if is_old else ():
+        change(path, **{"orch-about": None, "orch-checksums": None})
     change(handed_over, **values)
     answer = looked(tmp_path)
     assert answer["checkpoint"]["global_step"] == 700

@@ -394,7 +394,7 @@ def who_else_writes(tree: Tree, group: str | None = None) -> str | None:
         if number in ours or (is_owner and status.st_gid == shared):
             continue
         if not is_owner or number != _uid_there(tree):
-            return f"the user {_user_name(number)}" + (", whose it is" if is_owner else "")
+            return f"{'its owner' if is_owner else 'the user'} {_user_name(number)}"
     return None
 
 
@@ -442,6 +442,15 @@ def _uid_there(tree: Tree) -> int | None:
             tree.remove(probe)
     except OSError:
         return None
+
+
+def give_to(tree: Tree, group: str) -> None:
+    """Open a directory of ours to a group, and to nobody else. What is made in it is the group's too."""
+    number = _number_of(group)
+    path = f"/proc/self/fd/{tree.descriptor}"
+    if number is not None:
+        os.chown(path, -1, number)
+        os.chmod(path, 0o2770)
 
 
 def _number_of(group: str | None) -> int | None:

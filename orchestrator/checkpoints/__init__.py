@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 USAGE = (
     "checkpoints verify DIR [STEP] | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
-    "[--claim JSON --host-dir DIR] [--only DIR] [--step-max STEP] [--unrestorable JSON] "
+    "[--claim JSON --host-dir DIR] [--only DIR] [--group NAME] [--step-max STEP] [--unrestorable JSON] "
     "| snapshot ROOT DIR [PATH] | copy SRC DST | highest ROOT | list ROOT | read ROOT "
-    "| pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT | rm ROOT WHAT"
+    "| pin ROOT WHAT [--group NAME] | unpin, rollback, rm: as pin"
 )
 
 _OF_SEED = (
-    *("--dir", "--generation", "--keep", "--by", "--only", "--claim", "--host-dir"),
+    *("--dir", "--generation", "--keep", "--by", "--only", "--claim", "--host-dir", "--group"),
     *("--step-max", "--unrestorable"),
 )
 
@@ -185,6 +185,7 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
             host_dir=options.get("--host-dir", ""),
             step_max=int(options["--step-max"]) if "--step-max" in options else None,
             unrestorable=json.loads(options.get("--unrestorable") or "[]"),
+            group=options.get("--group"),
         )
     if verb == "snapshot" and len(rest) in (2, 3):
         from orchestrator.checkpoints import safe
@@ -193,13 +194,15 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
         return lambda: safe.snapshot(str(paths[0]), str(paths[1]), paths[2])
     if verb == "verify" and len(rest) == 2:
         return lambda: verify(os.path.abspath(rest[0]), step_max=int(rest[1]))
+    group = rest.pop() if len(rest) > 1 and rest[-2] == "--group" else None
+    rest = rest[:-1] if group is not None else rest
     counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1}
     counts |= {"pin": 2, "unpin": 2, "rollback": 2, "rm": 2}
     if verb not in counts or len(rest) != counts[verb]:
         raise ValueError(f"there is no verb {verb} with {len(rest)} arguments")
     path = os.path.abspath(rest[0])
     if verb in ABOUT:
-        return lambda: _about(verb, path, rest[1:])
+        return lambda: _about(verb, path, rest[1:], group)
     if verb == "verify":
         return lambda: verify(path)
     if verb == "highest":
@@ -207,11 +210,12 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
     return lambda: copying.copy(path, os.path.abspath(rest[1]))
 
 
-def _about(verb: str, root: str, rest: list[str]) -> dict[str, Any]:
-    from orchestrator.checkpoints import inventory
+def _about(verb: str, root: str, rest: list[str], group: str | None) -> dict[str, Any]:
+    from orchestrator.checkpoints import inventory, places
 
     if verb in ("list", "read"):
         return inventory.listed(root, read=verb == "read")
+    places.admit(root, group)
     does = {
         "pin": inventory.pin,
         "unpin": inventory.unpin,

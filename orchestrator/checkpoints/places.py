@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 
 from orchestrator.both import newest
 from orchestrator.both.hostdir import HostFault
-from orchestrator.both.within import Tree
+from orchestrator.both.within import Tree, give_to, who_else_writes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ PINNED = f"{OWN}/pinned"
 SAFE = f"{OWN}/safe"
 MARKER = newest.MARKER
 PREFIX = "gen-"
+
+SHARED_HINT = (
+    "`chmod go-w` it, and `chown` it if it is not yours; or name the one group that shares it: "
+    "`checkpoint: {group: NAME}`, after `chgrp NAME` and `chmod 2770`"
+)
 
 LOCK_S = 300.0
 """How long to wait for the lock. Copying a large checkpoint takes less, so its holder is then assumed to hang."""
@@ -49,10 +54,30 @@ def directory_of(root: str, generation: int) -> str:
     return os.path.join(root, f"{PREFIX}{generation:06d}")
 
 
-def opened(root: str) -> Tree:
-    """Open a checkpoint directory, or a task's own, and make it where it is missing."""
-    os.makedirs(root, exist_ok=True)
-    return Tree(root)
+def opened(root: str, group: str | None = None) -> Tree:
+    """Open a checkpoint directory, or a task's own. Where it is missing, make it for us, or for us and a group."""
+    try:
+        os.makedirs(root, mode=0o700)
+    except FileExistsError:
+        return Tree(root)
+    tree = Tree(root)
+    if group is not None:
+        give_to(tree, group)
+    return tree
+
+
+def admit(root: str, group: str | None) -> None:
+    """Check that only we, root and the group that the spec names may write into the directory. Make it if missing.
+
+    Raises:
+        SeedError: others may, and so could decide what is resumed from.
+    """
+    with opened(root, group) as tree:
+        others = who_else_writes(tree, group)
+    if others is not None:
+        raise SeedError("checkpoint-shared", f"{others} may write into {root}", SHARED_HINT)
+    if group is not None:
+        os.umask(0o007)  # what we make there is the group's too
 
 
 def highest(root: str) -> int:

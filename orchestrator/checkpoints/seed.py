@@ -65,6 +65,7 @@ def seed(
     host_dir: str = "",
     step_max: int | None = None,
     unrestorable: list[Restored] | None = None,
+    group: str | None = None,
 ) -> dict[str, Any]:
     """Make `gen-N` with the newest checkpoint that reads whole, and return the answer of the `seed` order.
 
@@ -80,12 +81,15 @@ def seed(
         host_dir: the directory of this host, whose run saves here.
         step_max: which step the training can have reached at most; None if unknown.
         unrestorable: the checkpoints that tasks of this run could not restore.
+        group: whose members may write into the directory too.
 
     Raises:
-        SeedError: another coordinator's run uses the directory, or there is a generation as new, or this one is another
-            coordinator's, or there are checkpoints and none reads whole, or the disk is full.
+        SeedError: others may write into the directory, or another coordinator's run uses it, or there is a generation
+            as new, or this one is another coordinator's, or there are checkpoints and none reads whole, or the disk is
+            full.
     """
     target = directory_of(root, generation)
+    places.admit(root, group)
     with places.locked(root) as tree:
         if claim is not None:
             _refuse_anothers(tree, claim)

@@ -129,6 +129,8 @@ class CheckpointPlan:
     every_s: float | None = None
     """How often the runtime saves. None, and no `every_steps`: as often as costs least."""
     every_steps: int | None = None
+    group: str | None = None
+    """Whose members may write into the directory too. None: only the user of the SSH connections."""
     volume: str = ""
     """In pods, what is mounted there: in another volume the same path is another directory."""
 

@@ -329,6 +329,16 @@ storage.owner error
   another head or user has saved there before, and no checkpoint of this run could be kept
   ask the owner to open it to a group of yours (`chgrp -R`, `chmod -R g+rwX`, `g+s`), or name another directory
 
+storage.others error checkpoint-shared
+  others than the run's user may write into the checkpoint directory
+  they could decide what the training resumes from, or remove all that it has learned
+  `chmod go-w` it, and `chown` it if it is not yours; or name its group: `checkpoint: {group: NAME}`
+
+storage.writers fine
+  who may write into the checkpoint directory
+  they decide what the training resumes from
+  nothing needs to be done
+
 storage.users warning
   the hosts write into the shared checkpoint directory as different users
   what one host saves may be closed to the others, and is missed after a restart

@@ -207,6 +207,8 @@ class Checkpoint(_Model):
     seen, and at most 1 % of the time."""
     copy_limit: Annotated[int, size(1, 10**15)] = COPY_BYTES_MAX
     """The largest checkpoint that is transferred through the head node, such as 50GB."""
+    group: Annotated[str, Field(pattern=r"^[^-/:,\s][^/:,\x00-\x1f]*$", max_length=100)] | None = None
+    """The group of users who share `dir`, by its name or number on the hosts. Default: nobody else may write there."""
 
 
 class Restart(_Model):

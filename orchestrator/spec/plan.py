@@ -131,6 +131,7 @@ def _checkpoint(run: Run, base_dir: Path) -> CheckpointPlan | None:
         asked.copy_limit,
         every_s=asked.every if isinstance(asked.every, float) else None,
         every_steps=asked.every if isinstance(asked.every, int) else None,
+        group=asked.group,
     )
 
 

@@ -49,6 +49,7 @@ from orchestrator.head.reach.ssh import errors
 from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.spec.document import parse
 from orchestrator.spec.plan import load_plan
+from tests import second_user
 from tests.contract.fake_agent import BUNDLE
 from tests.contract.test_api import Rig
 from tests.lies import GONE, anything, changed, news, places
@@ -359,6 +360,25 @@ def _contents_of(tree: Tree, path: str) -> object:
     return [os.path.getsize(part) for part in unit.parts if unit.kind != ORBAX]
 
 
+# ---------------------------------------------------------------- a checkpoint directory that others may write into
+
+
+@cache
+def _second_user() -> second_user.SecondUser:
+    return second_user.SecondUser()
+
+
+def take_swap(drawn: Any) -> None:
+    """Do something in a checkpoint directory in which a second user replaces something at one of our steps."""
+    second_user.attack(_second_user(), *drawn)
+
+
+swaps = st.tuples(
+    *(st.sampled_from(list(kinds)) for kinds in (second_user.DEEDS, second_user.TARGETS, second_user.KINDS)),
+    st.none() | st.integers(0, 250),
+).map(list)
+
+
 # ---------------------------------------------------------------- requests to the coordinator
 
 
@@ -444,3 +464,6 @@ TARGETS: dict[str, Target] = {
     "request": Target(requests(), take_request),
 }
 """By name: what `make fuzz` goes through."""
+
+if os.geteuid() == 0:
+    TARGETS["swap"] = Target(swaps, take_swap)

@@ -179,7 +179,8 @@ def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str,
         checkpoint, shared = f"{heard[0].home}/orch/{name}", len(hosts) == 1
         if survey.tried:
             remarks.append(
-                f"{listed(survey.tried)} is there on all hosts, and not writable, or not one directory"
+                f"{listed(survey.tried)} is there on all hosts, and not writable, not one directory, or what would be "
+                f"{name} in it belongs to others, or is open to them"
             )
     return Layout(
         "what the hosts have",

@@ -89,6 +89,7 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> 
             "dir": checkpoint.dir,
             "python": run.plan.host(host).python,
             "what": what,
+            "group": checkpoint.group,
         }
     )
     try:

@@ -223,6 +223,7 @@ class _Doctor:
                     "secret": secret,
                     "writes": saves if self._imports else None,
                     "directories": more,
+                    "group": self._plan.checkpoint.group if self._plan.checkpoint is not None else None,
                     "gpus": self._whole and bool(self._plan.host(name).gpus),
                 }
             )

@@ -212,6 +212,14 @@ def _checkpoints(plan: Plan, host: Met) -> Iterator[Finding]:
         if owner is not None and not owner["writable"]:
             text = f"{host.name}: {place} belongs to {_user(owner)}, and orch is {_me(host)} there"
             yield finding("storage.owner", text, host.name)
+    if directory.get("others"):
+        yield finding(
+            "storage.others", f"{host.name}: {directory['others']} may write into {path}", host.name
+        )
+    elif "others" in directory and directory["exists"] and plan.checkpoint is not None:
+        whose = f" and the group {plan.checkpoint.group}" if plan.checkpoint.group else ""
+        text = f"{host.name}: only {_me(host)}{whose}, and root, may write into {path}"
+        yield finding("storage.writers", text, host.name)
     harm = list(_harm(directory["nfs"]))
     if harm:
         yield finding("storage.nfs", f"{host.name}: the NFS mount of {path} has {listed(harm)}", host.name)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from orchestrator.both.keras_versions import asks_for_legacy, unsupported
 from orchestrator.both.script import sources, surely_imported
 from orchestrator.both.tree_digest import digest_of
+from orchestrator.checkpoints.places import SHARED_HINT
 from orchestrator.core import conflicts
 from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
@@ -161,6 +162,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 "epoch": run.epoch,
                 "python": plan.host(name).python,
                 "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
+                "group": plan.checkpoint.group if plan.checkpoint else None,
                 "modules": list(_needed(run)),
                 "source": source,
             }
@@ -173,6 +175,14 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 + (f": {probed['checkpoint_why']}" if probed["checkpoint_why"] else ""),
                 "it must exist on every host, on a file system that they share, and be writable by the SSH user",
                 key="run.checkpoint.dir",
+            )
+        if plan.checkpoint is not None and (others := probed.get("checkpoint_others")):
+            raise refused(
+                "checkpoint-shared",
+                f"{others} may write into the checkpoint directory {plan.checkpoint.dir}, and so decide what this run "
+                "resumes from",
+                SHARED_HINT,
+                key="run.checkpoint.group",
             )
     except OrderRefused as e:
         raise OrderRefused(named(name, e.problem)) from e

@@ -62,7 +62,7 @@ class Survey:
     shared: str | None = None
     """The directory that all hosts share; None if there is none."""
     tried: tuple[str, ...] = field(default=())
-    """The directories that exist on all hosts, and are not shared or not writable."""
+    """The directories that exist on all hosts, and are not shared, not writable, or open to others."""
 
 
 def survey(
@@ -101,7 +101,9 @@ def survey(
                 surveyed = probe(link, "", directory)
         except (LinkDown, OrderRefused):
             return None
-        return surveyed["checkpoint_share"] if surveyed["checkpoint_writable"] else None
+        return (
+            surveyed["checkpoint_share"] if surveyed["checkpoint_writable"] else None
+        )  # or if others write there
 
     answers = at_once(ask_host, list(by_name), 3 * CHECK_S)
     late = f"it has not answered for {duration(3 * CHECK_S)}"

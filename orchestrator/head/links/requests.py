@@ -231,6 +231,8 @@ def seed(
             }
             for each in run.unrestorable
         ]
+    if checkpoint.group is not None:
+        fields["group"] = checkpoint.group
     return SEED(fields)
 
 

@@ -112,6 +112,7 @@ class Orders:
     def _on_probe(self, order: orders.Probe, _blob: bytes, reply: Reply) -> None:
         wish = {
             "checkpoint_dir": order["checkpoint_dir"],
+            "group": order.get("group"),
             "run": order["run"],
             "host_dir": self._host.host_dir,
             "modules": order.get("modules", []),
@@ -153,7 +154,7 @@ class Orders:
             reply,
             "the examination of the host",
             QUERY_S,
-            lambda: health.whole(facts, host_dir, more, gpus=gpus, writes=writes),
+            lambda: health.whole(facts, host_dir, more, gpus=gpus, writes=writes, group=order.get("group")),
         )
 
     def _on_reach(self, order: orders.Reach, _blob: bytes, reply: Reply) -> None:
@@ -246,6 +247,8 @@ class Orders:
             argv += ["--by", json.dumps(order["by"])]
         if order.get("claim"):
             argv += ["--claim", json.dumps(order["claim"]), "--host-dir", self._host.host_dir]
+        if group := order.get("group"):
+            argv += ["--group", group]
         self._directories.watch(order["run"], order["dir"])
         self._python(order["python"], argv, reply, "the seeding of the checkpoint directory")
 
@@ -291,6 +294,8 @@ class Orders:
             raise HostFault("bad-order", f"there is no command {verb!r} for checkpoints")
         argv = ["checkpoints", verb, order["dir"]]
         argv += [order["what"]] if order["what"] else []
+        if group := order.get("group"):
+            argv += ["--group", group]
         self._python(order["python"], argv, reply, "the reading of the checkpoint directory")
 
     # ---------------------------------------------------------------- a task's life

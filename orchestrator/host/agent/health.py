@@ -52,12 +52,20 @@ def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
     }
 
 
-def whole(facts: Health, host_dir: str, more: list[str], *, gpus: bool, writes: str | None = None) -> Health:
+def whole(
+    facts: Health,
+    host_dir: str,
+    more: list[str],
+    *,
+    gpus: bool,
+    writes: str | None = None,
+    group: str | None = None,
+) -> Health:
     """Return the facts with directories, and with GPUs if wanted. It runs in a fork, since both may hang.
 
-    `writes`: a checkpoint directory whose write speed is measured.
+    `writes`: a checkpoint directory whose write speed is measured. `group`: who may write into one besides us.
     """
-    facts = {**facts, "directories": directories(host_dir, more), "cgroups": cgroup.usable()}
+    facts = {**facts, "directories": directories(host_dir, more, group), "cgroups": cgroup.usable()}
     if writes is not None:
         facts["save_bytes"] = save_bytes(writes)
         facts["write_bytes_per_s"] = write_speed(writes)
@@ -145,7 +153,7 @@ def outgoing() -> tuple[int, int] | None:
     return first, last
 
 
-def directories(host_dir: str, more: list[str]) -> list[Directory]:
+def directories(host_dir: str, more: list[str], group: str | None = None) -> list[Directory]:
     """Return the state of the agent's, the home, the temporary and `more` directories. In a fork: they may hang."""
     import threading
 
@@ -154,7 +162,7 @@ def directories(host_dir: str, more: list[str]) -> list[Directory]:
     }
 
     def inspect(path: str) -> None:
-        states[path] = _directory(path)
+        states[path] = _directory(path, group)
 
     threads = [threading.Thread(target=inspect, args=(path,), daemon=True) for path in list(states)]
     for thread in threads:
@@ -218,10 +226,11 @@ def _hangs(path: str) -> Directory:
         "owner": None,
         "own": None,
         "nfs": [],
+        "others": None,
     }
 
 
-def _directory(path: str) -> Directory:
+def _directory(path: str, group: str | None) -> Directory:
     there = path
     while there != os.path.dirname(there) and not os.path.exists(there):
         there = os.path.dirname(there)  # the missing directories will be made there
@@ -240,7 +249,19 @@ def _directory(path: str) -> Directory:
         "owner": _owner(path),
         "own": _owner(os.path.join(path, ".orch")),
         "nfs": nfs_options(os.path.realpath(there)),
+        "others": others_in(path, group),
     }
+
+
+def others_in(directory: str, group: str | None) -> str | None:
+    """Return who else may write into a directory, beside us, root and that group; None: nobody, or it is missing."""
+    from orchestrator.both.within import Tree, who_else_writes
+
+    try:
+        with Tree(directory) as tree:
+            return who_else_writes(tree, group)
+    except OSError:
+        return None
 
 
 def _owner(path: str) -> Owner | None:

@@ -33,17 +33,21 @@ if TYPE_CHECKING:
 
     from orchestrator.protocol.orders import Facts, Import, Imported, OwnName
 
+    _Found = tuple[str | None, str | None, str | None]
+
 
 def main(argv: list[str]) -> int:
     """Read the request, print the facts, and exit."""
     del argv
     wish = json.loads(sys.stdin.read() or "{}")
     checkpoint_dir, host_dir = wish.get("checkpoint_dir"), wish.get("host_dir")
-    hangs: tuple[str | None, str | None] = (f"it has not answered for {DIRECTORY_S:.0f} s", None)
-    why, share = (
-        (None, None)
+    hangs: _Found = (f"it has not answered for {DIRECTORY_S:.0f} s", None, None)
+    why, share, others = (
+        (None, None, None)
         if checkpoint_dir is None
-        else within(DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run")), hangs)
+        else within(
+            DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run"), wish.get("group")), hangs
+        )
     )
     from orchestrator.host.agent import gpus
     from orchestrator.host.system import unkillable
@@ -56,6 +60,7 @@ def main(argv: list[str]) -> int:
         "checkpoint_writable": checkpoint_dir is None or why is None,
         "checkpoint_why": why,
         "checkpoint_share": share,
+        "checkpoint_others": others,
         "gpus": uuids,
         "gpus_why": no_gpus,
         "gpus_in_use": gpus.in_use(uuids, wish.get("run")) if uuids else [],
@@ -136,17 +141,22 @@ def _syntax(source: str | None) -> str | None:
     return None
 
 
-def _directory(directory: str, run: str | None) -> tuple[str | None, str | None]:
-    """Return why the directory cannot be written; or None, and its token for the run."""
-    from orchestrator.checkpoints import share
+def _directory(directory: str, run: str | None, group: str | None) -> _Found:
+    """Return why the directory cannot be written; or None, its token for the run, and who else may write there."""
+    from orchestrator.both.within import who_else_writes
+    from orchestrator.checkpoints import places, share
 
-    why = why_not_writable(directory)
-    if why is not None or run is None:
-        return why, None
     try:
-        return None, share.token(directory, run)
+        with places.opened(directory, group) as tree:
+            others = who_else_writes(tree, group)
+        why = why_not_writable(directory)
+        if why is not None or others is not None or run is None:
+            return why, None, others
+        if group is not None:
+            os.umask(0o007)
+        return None, share.token(directory, run), None
     except OSError as e:
-        return f"{e.strerror}: {e.filename or directory}", None
+        return f"{e.strerror}: {e.filename or directory}", None, None
 
 
 def why_not_writable(directory: str) -> str | None:

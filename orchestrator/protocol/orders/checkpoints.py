@@ -53,6 +53,8 @@ class Seed(OfRun):
     """Which step the training can have reached. A file of ours that claims more is not believed."""
     unrestorable: NotRequired[list[Restored]]
     """The checkpoints that tasks of this run could not restore: the one before is used."""
+    group: NotRequired[str | None]
+    """Whose members may write into the directory too."""
 
 
 class KeptAside(TypedDict):
@@ -177,6 +179,8 @@ class Checkpoints(OfRun):
     python: str
     what: str | None
     """A step, `gen-N`, or a name from the list; for `rm` `gen-N` or `set-aside`; null for `list` and `read`."""
+    group: NotRequired[str | None]
+    """Whose members may write into the directory too."""
 
 
 class Checkpoint(TypedDict):

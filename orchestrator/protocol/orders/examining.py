@@ -34,6 +34,8 @@ class Examine(Order):
     """Directories to examine, besides the agent's own."""
     gpus: NotRequired[bool]
     """Whether to ask nvidia-smi, which may take seconds."""
+    group: NotRequired[str | None]
+    """Whose members may write into the checkpoint directory too."""
     writes: NotRequired[str | None]
     """A directory in which to measure the speed of writing with a sync."""
     secret: NotRequired[str]
@@ -68,6 +70,8 @@ class Directory(TypedDict):
     """The owner of `.orch` in a checkpoint directory; null if there is none."""
     nfs: Annotated[list[Name], Length(64)]
     """The mount options if it is NFS; else empty."""
+    others: NotRequired[Name | None]
+    """Who may write there besides this user, root and that group; null if nobody may."""
 
 
 class GpuState(TypedDict):

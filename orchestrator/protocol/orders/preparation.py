@@ -44,6 +44,8 @@ class Probe(OfRun):
 
     python: str
     checkpoint_dir: str | None
+    group: NotRequired[str | None]
+    """Whose members may write into the checkpoint directory too."""
     modules: NotRequired[list[str]]
     """Top-level modules that the script needs."""
     source: NotRequired[str | None]
@@ -81,6 +83,8 @@ class Facts(TypedDict):
     """Why the directory is not writable; null if it is."""
     checkpoint_share: Name | None
     """The run's token in the directory. Hosts that report the same token share the directory."""
+    checkpoint_others: NotRequired[Name | None]
+    """Who else may write into the directory, and should not; then no token is made."""
     gpus: Annotated[list[Name], Length(1024)] | None
     """UUIDs in the driver's order; null without a driver."""
     gpus_why: Text | None

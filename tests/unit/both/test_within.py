@@ -249,7 +249,7 @@ def test_a_group_writes_only_where_it_is_named(top: Path) -> None:
 def test_an_owner_writes_into_what_is_his(top: Path) -> None:
     os.chown(top, 4711, 4712)
     top.chmod(0o755)
-    assert who(top) == "the user 4711, whose it is"
+    assert who(top) == "its owner 4711"
     assert who(top, "4712") is None
     assert os.listdir(top) == ["gen"]
 

@@ -30,15 +30,15 @@ def save(directory: str | Path, steps: int, task: str = "") -> None:
 def test_a_run_with_rescues_goes_on_where_one_without_would(tmp_path: Path) -> None:
     """Of 3.5 checkpoints' room each generation saves often, and a survivor hands over: four times in a row."""
     with mounted(tmp_path / "disk", megabytes=int(3.5 * MEGABYTES) + 1) as disk:
-        directory, steps = Path(places.directory_of(str(disk.path), 1)), 0
-        directory.mkdir()
+        directory, steps = Path(places.directory_of(str(disk.path / "ckpt"), 1)), 0
+        directory.mkdir(parents=True)
         for number in range(2, 6):
             for _ in range(3):
                 steps += 10
                 save(directory, steps)
             steps += 1
             save(directory, steps, f"worker:{number % 2}")
-            answer = seed.seed(str(disk.path), number, keep=3)
+            answer = seed.seed(str(disk.path / "ckpt"), number, keep=3)
             assert answer["global_step"] == steps
             directory = Path(answer["path"])
             found = backup.read(backup.folder(str(directory), 0))
@@ -49,28 +49,28 @@ def test_a_run_with_rescues_goes_on_where_one_without_would(tmp_path: Path) -> N
 @pytest.mark.fault(107)
 def test_nothing_is_removed_where_there_is_room_and_the_copies_take_none(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", megabytes=7 * MEGABYTES) as disk:
-        directory = Path(places.directory_of(str(disk.path), 1))
-        directory.mkdir()
+        directory = Path(places.directory_of(str(disk.path / "ckpt"), 1))
+        directory.mkdir(parents=True)
         save(directory, 100)
         save(directory, 101, "worker:1")
-        before = places.free_bytes(str(disk.path))
-        answer = seed.seed(str(disk.path), 2)
+        before = places.free_bytes(str(disk.path / "ckpt"))
+        answer = seed.seed(str(disk.path / "ckpt"), 2)
         assert (answer["global_step"], answer["dropped"]) == (101, [])
-        assert before - places.free_bytes(str(disk.path)) < 100_000
+        assert before - places.free_bytes(str(disk.path / "ckpt")) < 100_000
         assert {path.stat().st_nlink for path in disk.path.rglob("*.h5")} == {2}
         save(answer["path"], 110)
         assert [path.stat().st_nlink for path in Path(answer["path"]).rglob("*.h5")] == [1], "it was replaced"
-        assert seed.seed(str(disk.path / "." / ".." / "disk"), 3)["global_step"] == 110
+        assert seed.seed(str(disk.path / "ckpt"), 3)["global_step"] == 110
 
 
 @pytest.mark.fault(107)
 def test_the_older_file_goes_first_and_it_is_told(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", megabytes=3 * MEGABYTES + 1) as disk:
-        directory = Path(places.directory_of(str(disk.path), 1))
-        directory.mkdir()
+        directory = Path(places.directory_of(str(disk.path / "ckpt"), 1))
+        directory.mkdir(parents=True)
         save(directory, 100)
         save(directory, 101, "worker:1")
-        answer = seed.seed(str(disk.path), 2)
+        answer = seed.seed(str(disk.path / "ckpt"), 2)
         old = os.path.join(backup.folder(str(directory), 0), backup.NAME)
         assert (answer["global_step"], answer["dropped"]) == (101, [old])
         assert len(list(disk.path.rglob("*.h5"))) == 2

@@ -96,6 +96,9 @@ def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
         ({"directories": [{**SHARE, "own": HARDLY}]}, "storage.owner"),
         ({"directories": [{**SHARE, "nfs": NFS[:1] + NFS[2:3]}]}, None),
         ({"directories": [{**SHARE, "nfs": NFS}]}, "storage.nfs"),
+        ({"directories": [{**SHARE, "exists": True, "others": "everybody"}]}, "storage.others"),
+        ({"directories": [{**SHARE, "exists": True, "others": None}]}, "storage.writers"),
+        ({"directories": [{**SHARE, "exists": False, "others": None}]}, None),
         ({"directories": [{**SHARE, "noexec": True}]}, None),
         ({"write_bytes_per_s": None}, None),
         ({"write_bytes_per_s": 5e6}, "storage.slow"),
@@ -148,6 +151,15 @@ def test_what_is_said_of_a_checkpoint_directory() -> None:
         "storage.users": "the hosts write /shared as ml (uid 7) on a; ml (uid 8) on b; it belongs to ml (uid 7, "
         "mode 0755)",
     }
+    open_ = met(directories=[{**SHARE, "exists": True, "others": "the group users"}])
+    assert [one.message for one in of_hosts(plan, {"a": open_}, whole=True)] == [
+        "a: the group users may write into /shared"
+    ]
+    named = replace(plan, checkpoint=CheckpointPlan("/shared", group="lab"))
+    fine = met(directories=[{**SHARE, "exists": True, "others": None}])
+    assert [one.message for one in of_hosts(named, {"a": fine}, whole=True)] == [
+        "a: only ml (uid 7) and the group lab, and root, may write into /shared"
+    ]
     alone = replace(plan_of("10.0.0.1", "10.0.0.2", tasks=1), checkpoint=plan.checkpoint)
     assert "storage.users" not in {one.id for one in of_hosts(alone, hosts, whole=True)}, "b has no task"
     hosts["b"] = met("b", directories=[SHARE])

@@ -43,6 +43,7 @@ class FakeLink:
             "python": "3.11.2",
             "versions": VERSIONS,
             "checkpoint_why": None,
+            "checkpoint_others": None,
             "checkpoint_share": None,
             "gpus": None,
             "gpus_why": None,
@@ -184,6 +185,18 @@ def test_a_checkpoint_directory_that_cannot_be_written_is_refused_with_the_reaso
         "a: the checkpoint directory /shared/t cannot be written: Read-only file system"
     )
     assert link.verbs() == ["runs", "probe"], "nothing is pushed to a host that cannot serve"
+
+
+def test_a_checkpoint_directory_that_others_may_write_into_is_refused(workdir: Path) -> None:
+    link = FakeLink()
+    link.probe["checkpoint_others"] = "everybody"
+    problem = refused(link, a_run(workdir))
+    assert problem.message == (
+        "a: everybody may write into the checkpoint directory /shared/t, and so decide what this run resumes from"
+    )
+    assert (problem.code, problem.key) == ("checkpoint-shared", "run.checkpoint.group")
+    assert "checkpoint: {group: NAME}" in (problem.hint or "")
+    assert (link.asked[1]["group"], link.verbs()) == (None, ["runs", "probe"])
 
 
 TWO_GPUS: dict[str, Any] = {"gpus": ["GPU-a", "GPU-b"]}

@@ -87,7 +87,7 @@ def test_how_fast_a_directory_is_written_and_synced_and_nothing_is_left(
 
 def test_whose_a_directory_is_and_that_of_ours_in_it(tmp_path: Path) -> None:
     (tmp_path / ".orch").mkdir(mode=0o700)
-    found = health._directory(str(tmp_path))
+    found = health._directory(str(tmp_path), None)
     assert found["own"] == {
         "uid": os.getuid(),
         "user": pwd.getpwuid(os.getuid()).pw_name,
@@ -95,10 +95,10 @@ def test_whose_a_directory_is_and_that_of_ours_in_it(tmp_path: Path) -> None:
         "writable": True,
     }
     assert found["owner"] is not None
-    assert health._directory(str(tmp_path / "none"))["owner"] is None
+    assert health._directory(str(tmp_path / "none"), None)["owner"] is None
     if os.getuid() == 0:
         os.chown(tmp_path / ".orch", 61_234, 61_234)
-        other = health._directory(str(tmp_path))["own"]
+        other = health._directory(str(tmp_path), None)["own"]
         assert other is not None
         assert (other["uid"], other["user"]) == (61_234, "61234")
 

@@ -20,9 +20,15 @@ if TYPE_CHECKING:
     from orchestrator.checkpoints.units import Unit
 
 USAGE = (
-    "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
-    "[--claim JSON --host-dir DIR] [--only DIR] [--group NAME] | snapshot ROOT DIR [PATH] | copy SRC DST "
-    "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT [--group NAME] | unpin, rollback, rm: as pin"
+    "checkpoints verify DIR [STEP] | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
+    "[--claim JSON --host-dir DIR] [--only DIR] [--group NAME] [--step-max STEP] [--unrestorable JSON] "
+    "| snapshot ROOT DIR [PATH] | copy SRC DST | highest ROOT | list ROOT | read ROOT "
+    "| pin ROOT WHAT [--group NAME] | unpin, rollback, rm: as pin"
+)
+
+_OF_SEED = (
+    *("--dir", "--generation", "--keep", "--by", "--only", "--claim", "--host-dir", "--group"),
+    *("--step-max", "--unrestorable"),
 )
 
 ABOUT = ("list", "read", "pin", "unpin", "rollback", "rm")
@@ -36,12 +42,15 @@ TRIES_MAX = 5
 RETRY_S = 0.05
 
 
-def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[str, Any]:
+def verify(
+    directory: str, pause: Callable[[float], None] = time.sleep, *, step_max: int | None = None
+) -> dict[str, Any]:
     """Return the newest checkpoint in a generation's directory that reads whole, and the newer ones it rejected.
 
     A running training removes and rewrites its checkpoints. One that was removed or rewritten while it was read is
     not called torn, nor one that was written a moment ago; the directory is looked at again. One whose
     format nothing here verifies is `verified: false`: no name says that it is unfinished, and nobody writes it.
+    A file of ours that claims a step above `step_max` is rejected.
     """
     from orchestrator.both.within import Tree
 
@@ -52,7 +61,7 @@ def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[
         return {"checkpoint": None, "rejected": []}
     with root as tree:
         for _ in range(TRIES_MAX):
-            answer, changed = _inspect(tree, directory, waits)
+            answer, changed = _inspect(tree, directory, waits, step_max)
             if not changed:
                 break
             waits.pause(RETRY_S)
@@ -81,13 +90,14 @@ class _Waits:
         return unit.settle(OWN, self.pause if is_first else lambda _: None, torn=True)
 
 
-def _inspect(tree: Tree, directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
+def _inspect(tree: Tree, directory: str, waits: _Waits, step_max: int | None) -> tuple[dict[str, Any], bool]:
     """Look once. Return the answer, and whether a checkpoint changed while it was read."""
     from orchestrator.checkpoints import discovery, places
     from orchestrator.checkpoints.records import Records
     from orchestrator.checkpoints.torn import Torn
 
     records, contents = Records(tree), discovery.find(tree, directory)
+    discovery.doubt(contents, step_max, [])
     rejected = [{"path": path, "why": why} for path, why in contents.skipped]
     rank = max((unit.rank for unit in contents.units), default=None)
     changed = False
@@ -173,6 +183,8 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
             only=options.get("--only"),
             claim=json.loads(options.get("--claim") or "null"),
             host_dir=options.get("--host-dir", ""),
+            step_max=int(options["--step-max"]) if "--step-max" in options else None,
+            unrestorable=json.loads(options.get("--unrestorable") or "[]"),
             group=options.get("--group"),
         )
     if verb == "snapshot" and len(rest) in (2, 3):
@@ -180,6 +192,8 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
 
         paths = [*map(os.path.abspath, rest), None]
         return lambda: safe.snapshot(str(paths[0]), str(paths[1]), paths[2])
+    if verb == "verify" and len(rest) == 2:
+        return lambda: verify(os.path.abspath(rest[0]), step_max=int(rest[1]))
     group = rest.pop() if len(rest) > 1 and rest[-2] == "--group" else None
     rest = rest[:-1] if group is not None else rest
     counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1}
@@ -217,16 +231,7 @@ def _options(words: list[str]) -> dict[str, str]:
     for word in rest:
         if word == "--from-scratch":
             options[word] = ""
-        elif word in (
-            "--dir",
-            "--generation",
-            "--keep",
-            "--by",
-            "--only",
-            "--claim",
-            "--host-dir",
-            "--group",
-        ):
+        elif word in _OF_SEED:
             options[word] = next(rest, "")
         else:
             raise ValueError(f"{word} is no option of seed")

@@ -7,6 +7,7 @@ import os
 import stat
 from contextlib import ExitStack
 
+from orchestrator.both.backup_file import is_ours
 from orchestrator.both.within import Tree
 from orchestrator.checkpoints import places
 from orchestrator.checkpoints.places import MARKER, SeedError, is_full, no_space
@@ -170,8 +171,10 @@ def is_linked(path: str, kind: str) -> bool:
 
     TensorFlow replaces data shards by rename, and Orbax writes a data file once, under a random name. TensorFlow's
     index and HDF5 files are rewritten in place, so through a link a left-over process would write into the new
-    generation's file.
+    generation's file. Files of ours are always made anew, and renamed into place.
     """
+    if is_ours(path):
+        return True
     folder, name = os.path.split(path)
     if kind == ORBAX:
         return os.path.basename(folder) == "d" and len(name) == _DATA_FILE_LETTERS

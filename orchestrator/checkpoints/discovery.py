@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
+from orchestrator.both.backup_file import is_backup, is_ours
+from orchestrator.both.newest import SAME_S, InGeneration
 from orchestrator.checkpoints import hdf5, names, orbax, places
 from orchestrator.checkpoints.torn import Torn, opened
 from orchestrator.checkpoints.units import ARCHIVE, GONE, HDF5, NPZ, ORBAX, TENSORFLOW, UNKNOWN, Unit
@@ -17,6 +19,7 @@ from orchestrator.checkpoints.units import ARCHIVE, GONE, HDF5, NPZ, ORBAX, TENS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from orchestrator.both.within import Tree
+    from orchestrator.protocol.reports import Restored
 
 POINTER = "checkpoint"
 """TensorFlow's file that names the newest prefix."""
@@ -103,8 +106,70 @@ def find(tree: Tree, directory: str, *, is_root: bool = False) -> Contents:
             step = max((step for step in steps if step is not None), default=None)
             contents.units.append(Unit(tree, UNKNOWN, directory, mine, step=step))
             contents.others = [path for path in contents.others if path not in taken]
-    contents.units.sort(key=Unit.order, reverse=True)
+    contents.units = _newest_first(tree, directory, contents.units)
     return contents
+
+
+def _newest_first(tree: Tree, directory: str, units: list[Unit]) -> list[Unit]:
+    """Sort units: higher ranks first, then the others before Keras's second copies, then by `both.newest`."""
+    path = os.path.join(directory, places.MARKER)
+    made_at = tree.stat(path).st_mtime if tree.kind(path) == stat.S_IFREG else None
+    generation = InGeneration(places.marker_of(tree, directory), made_at)
+    for unit in units:
+        try:
+            unit.peek()
+        except Torn:
+            unit.is_torn, unit.global_step = True, None
+
+    def key(unit: Unit) -> tuple[object, ...]:
+        name = os.path.relpath(unit.path, directory)
+        unit.is_given = generation.place(name, unit.saved_at, unit.bytes) is not None
+        step = _place_of_torn(unit, units) if unit.is_torn else unit.global_step
+        count = names.place_in_series(unit.name, has_siblings=True) if unit.in_series else None
+        order = generation.key(name, step, unit.saved_at, unit.bytes, count=count)
+        return unit.rank, not unit.name.endswith(".bkp"), *order
+
+    units = sorted(units, key=key, reverse=True)
+    _demand_about(units)
+    return units
+
+
+def _demand_about(units: list[Unit]) -> None:
+    """Mark each backup of ours that does not say what it is, where its generation has one that does."""
+    backups = [unit for unit in units if is_backup(unit.path) and not (unit.is_given or unit.is_torn)]
+    lacking = [unit for unit in backups if hdf5.lacks_about(unit.tree, unit.path)]
+    for unit in lacking if len(lacking) < len(backups) else ():
+        unit.problem = "it does not say of which run, generation and step it is, as the others do"
+
+
+def doubt(contents: Contents, step_max: int | None, unrestorable: list[Restored]) -> None:
+    """Mark what is not to be used although it may read whole.
+
+    Args:
+        contents: of a generation's directory.
+        step_max: which step the training can have reached; a file of ours that claims more is not believed.
+        unrestorable: what a task could not restore.
+    """
+    for unit in contents.units:
+        name, step = os.path.relpath(unit.path, contents.top), unit.global_step
+        if step_max is not None and step is not None and step > step_max and is_ours(unit.path):
+            unit.problem = f"it claims step {step}, and the training cannot have been further than {step_max}"
+        for failed in unrestorable:
+            is_it = name == failed["file"] and abs(unit.saved_at - failed["saved_at"]) < SAME_S
+            if is_it and unit.bytes == failed["bytes"]:
+                unit.problem = f"a task could not restore it: {failed['why']}"
+
+
+def _place_of_torn(torn: Unit, units: list[Unit]) -> float | None:
+    """Return a step for a unit that does not tell its own: just above those that were saved before it."""
+
+    def is_before(unit: Unit) -> bool:
+        if unit.family == torn.family and unit.named_step is not None and torn.named_step is not None:
+            return unit.named_step < torn.named_step
+        return unit.saved_at < torn.saved_at
+
+    before = [unit.global_step for unit in units if unit.global_step is not None and is_before(unit)]
+    return max(before) + 0.5 if before else torn.named_step
 
 
 def _is_of_a_run(tree: Tree, folder: str) -> bool:

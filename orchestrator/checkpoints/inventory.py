@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.both.newest import SAME_S, across
 from orchestrator.both.within import Tree
 from orchestrator.checkpoints import copying, lineage, places, seed
-from orchestrator.checkpoints.lineage import SAME_S, Chapter
+from orchestrator.checkpoints.lineage import Chapter
 from orchestrator.checkpoints.places import SeedError, room_for
 from orchestrator.checkpoints.records import Records
 from orchestrator.checkpoints.torn import Torn
@@ -47,7 +48,7 @@ class Entry:
         self.pins: list[str] = []
         marker = places.marker_of(chapter.tree, chapter.source) or {}
         self.by: dict[str, Any] = marker.get("by") or {}
-        self.is_given = not chapter.is_copy and unit.saved_at <= _made_at(chapter.tree, chapter.source)
+        self.is_given = not chapter.is_copy and unit.is_given
         """Whether the generation was seeded with it: then it is a copy."""
 
     @property
@@ -112,14 +113,6 @@ class Entry:
         }
 
 
-def _made_at(tree: Tree, directory: str) -> float:
-    """Return when a generation's directory was completed, in Unix time; 0 if unknown. Older files were given to it."""
-    try:
-        return tree.stat(os.path.join(directory, places.MARKER)).st_mtime
-    except OSError:
-        return 0.0
-
-
 def listed(root: str, *, read: bool = False) -> dict[str, Any]:
     """Return the answer of `list`, newest generation first. With `read`, every checkpoint is read to its last byte."""
     try:
@@ -165,7 +158,7 @@ def _is_copy(pin: Entry, entry: Entry) -> bool:
 def _is_older(entry: Entry, pin: Entry) -> bool:
     if entry.chapter.generation is None or pin.chapter.generation is None:
         return entry.chapter.generation is None
-    return (entry.chapter.generation, entry.unit.saved_at) < (pin.chapter.generation, pin.unit.saved_at)
+    return across(entry.to_json()) < across(pin.to_json())
 
 
 def pin(root: str, what: str) -> dict[str, Any]:
@@ -231,7 +224,7 @@ def rollback(root: str, what: str) -> dict[str, Any]:
         entry, _, _ = _pinned(tree, what, check=_check_can_be_target)
         generation = entry.chapter.generation
         assert generation is not None
-        newer = lineage.roll_back(tree, generation, entry.unit.saved_at)
+        newer = lineage.roll_back(tree, generation, entry.unit.saved_at, entry.unit.global_step)
     entry.pins = entry.pins or [entry.chapter.source]
     return {"checkpoint": entry.to_json() | {"set_aside": False}, "set_aside": newer}
 
@@ -244,13 +237,14 @@ def _check_can_be_target(tree: Tree, entry: Entry) -> None:
             f"{entry.name} lies beside the generations and belongs to none of them, so no rollback can name it",
             "to resume from it, copy it into an empty directory, and give that to a new run as checkpoint directory",
         )
-    # The mark of a rollback identifies a checkpoint by its time of saving, which `cp` without `-p` loses
+    # Without a step, the mark of a rollback identifies a checkpoint by its time, which `cp` without `-p` loses
     for other in _entries(tree):
         mine, unit = entry.unit, other.unit
         if (
             other.chapter.generation == entry.chapter.generation
             and unit.rank == IS_CHECKPOINT
-            and unit.global_step != mine.global_step
+            and None in (unit.global_step, mine.global_step)
+            and other.name != entry.name
             and abs(unit.saved_at - mine.saved_at) < SAME_S
         ):
             raise SeedError(

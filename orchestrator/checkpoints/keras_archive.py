@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 
 from orchestrator.checkpoints import hdf5
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from orchestrator.both.within import Tree
 
 _CHUNK_BYTES = 1 << 20
+_PACKED_MAX = 1032
+"""How many times larger a member may be than its archive: the packing of zip does no better."""
 
 
 def glance(tree: Tree, path: str) -> None:
@@ -32,6 +35,7 @@ def read(tree: Tree, path: str) -> int | None:
     """Compare every member with its CRC-32, and read the weights. Return the global step. Torn."""
     step = None
     with opened(tree, path) as packed, reading("zip"), zipfile.ZipFile(packed) as archive:
+        check_sizes(archive, packed)
         for member in archive.namelist():
             with archive.open(member) as file:
                 to_end(file)
@@ -40,6 +44,16 @@ def read(tree: Tree, path: str) -> int | None:
                 with archive.open(member) as file:
                     step = hdf5.read_file(file)
     return step
+
+
+def check_sizes(archive: zipfile.ZipFile, file: IO[bytes]) -> None:
+    """Raise Torn where the members claim more than the archive can hold, before anything is unpacked."""
+    claimed = sum(info.file_size for info in archive.infolist())
+    packed = {info.compress_type for info in archive.infolist()} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+    if packed or claimed > _PACKED_MAX * os.fstat(file.fileno()).st_size:
+        raise Torn(
+            f"its {len(archive.infolist())} members claim {claimed} bytes, or are packed in another way"
+        )
 
 
 def to_end(file: IO[bytes]) -> int:

@@ -8,6 +8,7 @@ time, so generations made afterwards count.
 
 from __future__ import annotations
 
+from orchestrator.both.newest import is_further
 from orchestrator.checkpoints import discovery, places
 from orchestrator.checkpoints.discovery import Contents
 from orchestrator.checkpoints.units import Unit
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from orchestrator.both.within import Tree
 
 FILE = f"{places.OWN}/aside.json"
-
-SAME_S = 1e-3
-"""Two checkpoints whose times differ by less are the same: a copy keeps the time only as exactly as file systems do."""
 
 
 class Chapter:
@@ -43,8 +41,8 @@ class Chapter:
         self.is_pin = is_pin
         self.is_snapshot = is_snapshot
         self.is_aside = False
-        self.until: float | None = None
-        """Unix time of the newest checkpoint that counts; what was saved later is set aside. None: all count."""
+        self.until: dict[str, Any] | None = None
+        """Step and time of the newest checkpoint that counts; what is newer is set aside. None: all count."""
 
     @property
     def is_copy(self) -> bool:
@@ -57,7 +55,8 @@ class Chapter:
 
     def counts(self, unit: Unit) -> bool:
         """Return whether a new generation may resume from `unit`."""
-        return not self.is_aside and (self.until is None or unit.saved_at <= self.until + SAME_S)
+        about = {"global_step": unit.global_step, "saved_at": unit.saved_at}
+        return not self.is_aside and (self.until is None or not is_further(about, self.until))
 
 
 def chapters(tree: Tree) -> list[Chapter]:
@@ -80,9 +79,8 @@ def chapters(tree: Tree) -> list[Chapter]:
     for chapter in listed:
         name = str(chapter.generation)
         chapter.is_aside = left_behind or name in aside["generations"]
-        cut = aside["cuts"].get(name, {}).get("saved_at")
         # The limit also holds for all earlier chapters: what is set aside here may have been seeded from one of them.
-        chapter.until = until = cut if until is None or (cut is not None and cut < until) else until
+        chapter.until = until = aside["cuts"].get(name, until)
         if not chapter.is_aside and (places.marker_of(tree, chapter.source) or {}).get("from_scratch"):
             left_behind = True  # a start from scratch leaves everything older behind, on purpose
     return listed
@@ -105,7 +103,7 @@ def set_aside(tree: Tree) -> list[Chapter]:
     ]
 
 
-def roll_back(tree: Tree, generation: int, saved_at: float) -> list[int]:
+def roll_back(tree: Tree, generation: int, saved_at: float, step: int | None) -> list[int]:
     """Set aside all that is newer than the chosen checkpoint. The caller must hold the lock.
 
     Returns:
@@ -125,7 +123,7 @@ def roll_back(tree: Tree, generation: int, saved_at: float) -> list[int]:
     }
     newer = [number for number in there if number > generation]
     kept["generations"].update({str(number): {"after": newest} for number in newer})
-    kept["cuts"][str(generation)] = {"saved_at": saved_at, "after": newest}
+    kept["cuts"][str(generation)] = {"saved_at": saved_at, "global_step": step, "after": newest}
     tree.write_json(FILE, kept, mode=0o666)
     return newer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 
-from orchestrator.checkpoints.keras_archive import glance, to_end
+from orchestrator.checkpoints.keras_archive import check_sizes, glance, to_end
 from orchestrator.checkpoints.steps import choose_step
 from orchestrator.checkpoints.torn import Torn, opened, reading
 
@@ -34,6 +34,7 @@ def read(tree: Tree, path: str) -> int | None:
 def _read_step(tree: Tree, path: str, *, whole: bool) -> int | None:
     steps: dict[str, int] = {}
     with opened(tree, path) as packed, reading("zip"), zipfile.ZipFile(packed) as archive:
+        check_sizes(archive, packed)
         for info in archive.infolist():
             if whole or info.file_size <= _HEADER_BYTES_MAX:
                 with archive.open(info) as file:

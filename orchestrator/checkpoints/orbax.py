@@ -26,6 +26,7 @@ _COMMITTED = "commit_success.txt"
 _MANIFEST, _OF_ONE_PROCESS = "manifest.ocdbt", "ocdbt.process_"
 _ZARR, _ZARR3 = ".zarray", "zarr.json"
 _ARRAYS = "array_metadatas"
+_JSON_BYTES_MAX = 64 << 20
 _AS_JSON = (_ITEM_METADATA, "_sharding", _ZARR, _ZARR3)
 
 
@@ -77,6 +78,6 @@ def _check_commit(tree: Tree, directory: str) -> None:
 
 def _load(tree: Tree, path: str) -> dict[str, Any]:
     with opened(tree, path) as file, reading(f"{os.path.basename(path)} cannot be read"):
-        content: dict[str, Any] = json.load(file)
+        content: dict[str, Any] = json.loads(file.read(_JSON_BYTES_MAX))
         content.keys()
         return content

@@ -17,6 +17,7 @@ import os
 import time
 from contextlib import contextmanager, suppress
 
+from orchestrator.both import newest
 from orchestrator.both.hostdir import HostFault
 from orchestrator.both.within import Tree, give_to, who_else_writes
 
@@ -30,7 +31,7 @@ OWN = ".orch"
 REMOVED = f"{OWN}/removed"
 PINNED = f"{OWN}/pinned"
 SAFE = f"{OWN}/safe"
-MARKER = ".orch-seed.json"
+MARKER = newest.MARKER
 PREFIX = "gen-"
 
 SHARED_HINT = (
@@ -105,7 +106,7 @@ def pinned(tree: Tree) -> list[tuple[int, str]]:
         digits = name.removeprefix(PREFIX).partition(".")[0]
         if name.startswith(PREFIX) and digits.isdecimal() and not name.endswith(".tmp"):
             pins.append((int(digits), os.path.join(tree.path, PINNED, name)))
-    return sorted(pins, reverse=True)
+    return _newest_first(tree, pins)
 
 
 def safe(tree: Tree) -> list[tuple[int, str]]:
@@ -115,7 +116,16 @@ def safe(tree: Tree) -> list[tuple[int, str]]:
         marker = None if name.endswith(".tmp") else marker_of(tree, f"{SAFE}/{name}")
         if marker is not None and isinstance(marker.get("generation"), int):
             snapshots.append((int(marker["generation"]), os.path.join(tree.path, SAFE, name)))
-    return sorted(snapshots, reverse=True)
+    return _newest_first(tree, snapshots)
+
+
+def _newest_first(tree: Tree, copies: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Sort copies of ours, whose markers tell the step."""
+
+    def key(copy: tuple[int, str]) -> tuple[int, int, float]:
+        return newest.across({**(marker_of(tree, copy[1]) or {}), "generation": copy[0]})
+
+    return sorted(copies, key=key, reverse=True)
 
 
 def remove(tree: Tree, directory: str) -> None:

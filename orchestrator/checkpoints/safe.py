@@ -68,7 +68,7 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
                 copying.copy_others(tree, directory, contents.others, building, [])
                 for link in contents.links:
                     copying.copy_linked(tree, link, building, os.path.relpath(link, directory))
-                seed.complete(building)
+                seed.complete(building, [copy])
                 with _meanwhile(building.sync), _meanwhile(copy.read):
                     files = _files(building)
             except Torn:
@@ -293,7 +293,10 @@ def _keep(tree: Tree, building: Tree, manifest: Manifest) -> None:
         }
         seed.finish(tree, building, target, about)
     tree.touch(target)
-    there = [f"{places.SAFE}/{name}" for name in tree.names(places.SAFE) if not name.endswith(".tmp")]
-    for path in sorted(there, key=lambda path: tree.stat(path).st_mtime, reverse=True)[KEPT:]:
-        places.remove(tree, path)
+    others = [f"{places.SAFE}/{name}" for name in tree.names(places.SAFE) if not name.endswith(".tmp")]
+    others = [path for path in others if os.path.join(tree.path, path) != target]
+    furthest = [path for _, path in places.safe(tree) if path != target][:1]
+    for path in sorted(others, key=lambda path: tree.stat(path).st_mtime, reverse=True)[KEPT - 1 :]:
+        if os.path.join(tree.path, path) not in furthest:  # which a clock that was wrong may call old
+            places.remove(tree, path)
     remove_abandoned(tree)

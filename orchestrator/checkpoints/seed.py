@@ -7,9 +7,9 @@ because a process left over from the generation before may still be writing to t
 
 from __future__ import annotations
 
-import contextlib
 import os
 
+from orchestrator.both.backup_file import RESCUED, is_backup, is_ours
 from orchestrator.checkpoints import claims, discovery, hdf5, lineage, places
 from orchestrator.checkpoints.copying import (
     copied,
@@ -41,8 +41,14 @@ if TYPE_CHECKING:
 
     from orchestrator.both.within import Tree
     from orchestrator.protocol.orders import Claim
+    from orchestrator.protocol.reports import Restored
+
+    History = list[tuple[Chapter, Contents]]
 
 _POINTER_BYTES_MAX = 4096
+_SAVES = 2
+"""What a generation writes, in checkpoints: its own, and the next one while that is being written."""
+
 _UNFINISHED_NAMED = 5
 """How many unfinished checkpoints are named at most: a script may have died a hundred times."""
 
@@ -57,6 +63,8 @@ def seed(
     only: str | None = None,
     claim: Claim | None = None,
     host_dir: str = "",
+    step_max: int | None = None,
+    unrestorable: list[Restored] | None = None,
     group: str | None = None,
 ) -> dict[str, Any]:
     """Make `gen-N` with the newest checkpoint that reads whole, and return the answer of the `seed` order.
@@ -71,6 +79,8 @@ def seed(
             on this host may be outdated.
         claim: whose the directory becomes.
         host_dir: the directory of this host, whose run saves here.
+        step_max: which step the training can have reached at most; None if unknown.
+        unrestorable: the checkpoints that tasks of this run could not restore.
         group: whose members may write into the directory too.
 
     Raises:
@@ -87,6 +97,7 @@ def seed(
         before = marker_of(tree, target)
         if before is not None:
             _refuse_taken(root, generation, before.get("by"), by)
+            before.pop("given", None)
             return before
         there = generations(tree)
         if there and there[0] >= generation:
@@ -96,7 +107,13 @@ def seed(
                 "start with a generation above it, or give the run another checkpoint directory",
             )
         chapters = [Chapter(tree, only, None)] if only else lineage.history(tree)
-        answer = _make(tree, generation, [] if from_scratch else chapters, by)
+        history = []
+        for chapter in [] if from_scratch else chapters:
+            contents = chapter.contents()
+            contents.units = [unit for unit in contents.units if chapter.counts(unit)]
+            discovery.doubt(contents, step_max, unrestorable or [])
+            history.append((chapter, contents))
+        answer = _make(tree, generation, history, by)
         removed = _forget(tree, keep, answer["source"]) if keep is not None else []
     return {**answer, "removed": removed} if removed else answer
 
@@ -129,11 +146,11 @@ def _refuse_taken(
         )
 
 
-def _make(tree: Tree, generation: int, chapters: list[Chapter], by: dict[str, Any] | None) -> dict[str, Any]:
+def _make(tree: Tree, generation: int, history: History, by: dict[str, Any] | None) -> dict[str, Any]:
     target = directory_of(tree.path, generation)
     rejected: list[dict[str, str]] = []
     with room_for(tree, f"{target}.tmp") as need:
-        chosen = _build(tree, chapters, need, rejected)
+        chosen, given, dropped = _build(tree, history, need, rejected)
         if chosen is None:
             emptied(need.tree)
         answer: dict[str, Any] = {
@@ -142,31 +159,33 @@ def _make(tree: Tree, generation: int, chapters: list[Chapter], by: dict[str, An
             "verified": chosen.is_verified if chosen else None,
             "path": target,
             "rejected": rejected,
+            "dropped": dropped,
             "highest_generation": generation,
-            "from_scratch": not chapters,
-            "aside": _kept_aside(tree) if not chapters else None,
+            "from_scratch": not history,
+            "aside": _kept_aside(tree) if not history else None,
             "by": by,
         }
-        finish(tree, need.tree, target, answer)
+        finish(tree, need.tree, target, {**answer, "given": given})
     return answer
 
 
-def _build(tree: Tree, chapters: list[Chapter], need: Need, rejected: list[dict[str, str]]) -> Unit | None:
+def _build(
+    tree: Tree, history: History, need: Need, rejected: list[dict[str, str]]
+) -> tuple[Unit | None, list[tuple[str, float, int]], list[str]]:
     """Fill what `need` names from the newest generation that reads whole. Return None if there never was a checkpoint.
+
+    The second value is for `both.newest`: name, time and size of each checkpoint that was given, newest first. The
+    third are the paths that were removed, since there was no room for the next saves beside them.
 
     Raises:
         SeedError: there are checkpoints, and none reads whole.
     """
-    history = []
-    for chapter in chapters:
-        contents = chapter.contents()
-        contents.units = [unit for unit in contents.units if chapter.counts(unit)]
-        history.append((chapter, contents))
     # A model that was exported at the end of `fit`, when Keras has already deleted its backup, resumes nothing. So
     # where any generation has a checkpoint that scripts resume from by themselves, only such checkpoints count.
     rank = max((unit.rank for _, contents in history for unit in contents.units), default=0)
     torn: list[dict[str, str]] = []
     records, building = Records(tree), need.tree
+    _remove_half_written(tree, history)
     for chapter, contents in history:
         skipped = (*contents.skipped, *contents.unfinished[:_UNFINISHED_NAMED])
         rejected += [{"path": path, "why": why} for path, why in skipped]
@@ -181,32 +200,40 @@ def _build(tree: Tree, chapters: list[Chapter], need: Need, rejected: list[dict[
                 count += sum(size(tree, path) for path in unit.paths if not is_linked(path, unit.kind))
             families.add(unit.family)
         need.bytes = count + sum(size(tree, path) for path in contents.others)
-        chosen = _copy_whole(tree, chapter.source, contents, building, torn, rank)
+        chosen, copies = _copy_whole(tree, chapter.source, contents, building, torn, rank)
         if chosen is not None:
             rejected += torn
             records.add(chosen, None)
             records.save()
-            return chosen
+            copies, dropped = _make_way(tree, history, chosen, building, copies)
+            complete(building, copies)
+            _point_to_kept(tree, chapter.source, contents, building, copies)
+            names = [os.path.relpath(copy.path, building.path) for copy in copies]
+            return (
+                chosen,
+                [(name, copy.saved_at, copy.bytes) for name, copy in zip(names, copies, strict=True)],
+                dropped,
+            )
     if torn:
         raise SeedError(
             "no-readable-checkpoint",
             f"no checkpoint under {tree.path} reads whole; the newest is {torn[0]['path']}: {torn[0]['why']}",
             "put a good checkpoint there, or start anew with --from-scratch",
         )
-    return None
+    return None, [], []
 
 
 def _copy_whole(
     tree: Tree, source: str, contents: Contents, building: Tree, torn: list[dict[str, str]], rank: int
-) -> Unit | None:
-    """Copy what reads whole, and the files beside it. Return the newest unit of that rank, or None.
+) -> tuple[Unit | None, list[Unit]]:
+    """Copy what reads whole, and the files beside it. Return the newest unit of that rank, or None, and the copies.
 
     Of what a script saves one after the other, only the newest is read to its last byte. Of older ones only structure
     and sizes are checked.
     """
     chosen: Unit | None = None
     read: set[tuple[str, str, str]] = set()
-    kept: list[Unit] = []
+    copies: list[Unit] = []
     for unit in contents.units:
         is_older = unit.family in read
         try:
@@ -221,17 +248,75 @@ def _copy_whole(
         except Torn as e:
             drop(unit, source, building)
             torn.append({"path": unit.path, "why": str(e)})
+        except OSError as e:
+            if chosen is None or not places.is_full(e):
+                raise
+            drop(unit, source, building)  # the newest is there, and an older one is not worth a wait for room
         else:
-            kept.append(unit)
+            copies.append(copy)
     if chosen is not None:
         copy_others(tree, source, contents.others, building, torn)
-        complete(building)
-        _point_to_kept(tree, source, contents, building, kept)
-    return chosen
+    return chosen, copies
 
 
-def complete(building: Tree) -> None:
-    """Write what a script needs in order to find the checkpoint files."""
+def _remove_half_written(tree: Tree, history: History) -> None:
+    """Remove what tasks of ended generations had begun to write: it may be as large as a checkpoint."""
+    for chapter, _ in history:
+        if chapter.generation is None or chapter.is_copy:
+            continue
+        for folder, folders, _ in tree.walk(chapter.source):
+            is_of_task = is_backup(os.path.join(folder, hdf5.WEIGHTS))
+            for name in list(folders):
+                if (is_of_task and name == "saving_temp") or (
+                    name.startswith(RESCUED) and name.endswith(".tmp")
+                ):
+                    tree.remove(os.path.join(folder, name))
+                    folders.remove(name)
+
+
+def _make_way(
+    tree: Tree, history: History, chosen: Unit, building: Tree, copies: list[Unit]
+) -> tuple[list[Unit], list[str]]:
+    """Remove older files of a run with rescues, where the next saves would have no room beside them, the oldest first.
+
+    So rescues need no more room than a run without them. A file goes from all generations that were given it.
+
+    Returns:
+        the copies that are left, and the paths that were removed.
+    """
+
+    def identity(unit: Unit, top: str) -> tuple[str, float, int]:
+        return os.path.relpath(unit.path, top), round(unit.saved_at, 2), unit.bytes
+
+    saved = [
+        (identity(unit, chapter.source), unit)
+        for chapter, contents in reversed(history)
+        if chapter.generation is not None and not chapter.is_copy
+        for unit in reversed(contents.units)
+    ]
+    mine = next((known for known, unit in saved if unit is chosen), None)
+    if mine is None or not any(RESCUED in unit.path for _, unit in saved):
+        return copies, []
+    older: dict[tuple[str, float, int], list[Unit]] = {}
+    for known, unit in saved:
+        is_beside = unit.kind == TENSORFLOW and os.path.dirname(known[0]) == os.path.dirname(mine[0])
+        if known != mine and (is_ours(unit.path) or is_beside):
+            older.setdefault(known, []).append(unit)
+    dropped = []
+    for known, units in older.items():
+        if places.free_bytes(tree.path) >= _SAVES * chosen.bytes:
+            break
+        for path in [path for unit in units for path in unit.paths]:
+            tree.remove(path)
+        dropped += [unit.path for unit in units]
+        for copy in [copy for copy in copies if identity(copy, building.path) == known]:
+            drop(copy, building.path, building)
+            copies = [other for other in copies if other is not copy]
+    return copies, dropped
+
+
+def complete(building: Tree, copies: list[Unit]) -> None:
+    """Write what a script needs in order to find the copies, which are the newest first."""
     # Copy `latest.weights.h5.bkp` to `latest.weights.h5` where that was torn: Keras reads only the latter
     # name
     for folder, _, names in building.walk():
@@ -239,22 +324,12 @@ def complete(building: Tree) -> None:
             for name in (hdf5.WEIGHTS, hdf5.METADATA):
                 if name + ".bkp" in names:
                     building.copy(os.path.join(folder, name + ".bkp"), building, os.path.join(folder, name))
-    _write_pointers(building)
-
-
-def _write_pointers(building: Tree) -> None:
-    """Write new TensorFlow `checkpoint` files. An old one may be empty or torn, or name files that were dropped."""
-    for folder, _, names in building.walk():
-        prefixes = [name[: -len(".index")] for name in names if name.endswith(".index")]
-        if not prefixes:
-            continue
-        units = sorted(
-            (
-                Unit(building, TENSORFLOW, os.path.join(folder, p), [os.path.join(folder, f"{p}.index")])
-                for p in prefixes
-            ),
-            key=Unit.order,
-        )
+    # Write TensorFlow's `checkpoint` files anew: an old one may be empty or torn, or name files that were dropped
+    by_folder: dict[str, list[Unit]] = {}
+    for copy in reversed(copies):
+        if copy.kind == TENSORFLOW:
+            by_folder.setdefault(os.path.dirname(copy.path), []).append(copy)
+    for folder, units in by_folder.items():
         lines = [f'model_checkpoint_path: "{_quoted(units[-1].name)}"']
         lines += [f'all_model_checkpoint_paths: "{_quoted(unit.name)}"' for unit in units]
         lines += [f"all_model_checkpoint_timestamps: {unit.saved_at!r}" for unit in units]
@@ -263,15 +338,16 @@ def _write_pointers(building: Tree) -> None:
         building.write(os.path.join(folder, discovery.POINTER), text.encode(), mode=0o666, durable=False)
 
 
-def _point_to_kept(tree: Tree, source: str, contents: Contents, building: Tree, kept: list[Unit]) -> None:
+def _point_to_kept(tree: Tree, source: str, contents: Contents, building: Tree, copies: list[Unit]) -> None:
     """Make the links again.
 
     A file that names a dropped checkpoint, such as DeepSpeed's `latest`, then names the newest kept one.
     """
-    dropped = {(os.path.dirname(unit.path), unit.name) for unit in contents.units if unit not in kept}
+    kept = [os.path.join(source, os.path.relpath(unit.path, building.path)) for unit in copies]
+    dropped = {os.path.split(unit.path) for unit in contents.units if unit.path not in kept}
     newest: dict[str, str] = {}
-    for unit in kept:
-        newest.setdefault(os.path.dirname(unit.path), unit.name)
+    for path in kept:
+        newest.setdefault(*os.path.split(path))
     for path in contents.others if dropped else ():
         folder, copy = os.path.dirname(path), os.path.relpath(path, source)
         if not 0 < size(building, copy) <= _POINTER_BYTES_MAX:
@@ -320,8 +396,6 @@ def _kept_aside(tree: Tree) -> dict[str, Any]:
         if units:
             generations.append(chapter.generation)
         for unit in units:
-            with contextlib.suppress(Torn):
-                unit.peek()
             steps += [unit.global_step] if unit.global_step is not None else []
             count += unit.bytes
     return {"generations": generations, "global_step": max(steps, default=None), "bytes": count}

@@ -100,7 +100,7 @@ class Bundle:
     def integer(self, name: str) -> int | None:
         """Return the value of an integer scalar. None: the entry is something else."""
         entry = self.entries[name]
-        if entry.elements != 1 or entry.dtype not in (DT_INT64, DT_INT32):
+        if entry.elements != 1 or entry.size not in (4, 8) or entry.dtype not in (DT_INT64, DT_INT32):
             return None
         with self.tree.reading(self.shard_path(entry.shard)) as f:
             f.seek(entry.offset)
@@ -123,6 +123,8 @@ def _string_sum(file: IO[bytes], entry: Entry) -> int:
     The tensor is stored as the lengths (varints), a CRC of the lengths, and the bytes. Both CRCs cover the lengths
     as 32-bit words (64-bit above 4 GiB), not as the varints that are stored.
     """
+    if not entry.elements <= entry.size <= _INDEX_BYTES_MAX:
+        raise Torn(f"a tensor of strings claims {entry.elements} of them in {entry.size} bytes")
     data = file.read(entry.size)
     if len(data) != entry.size:
         raise Torn("a shard is cut off")
@@ -151,7 +153,7 @@ def _read_index(tree: Tree, path: str) -> tuple[dict[str, Entry], int]:
     if struct.unpack_from("<Q", footer, 40)[0] != _MAGIC:
         raise Torn(f"{name} is torn: no end mark")
     entries: dict[str, Entry] = {}
-    shards = 0
+    shards = key_bytes = 0
     try:
         _, at = _varint(footer, 0)
         _, at = _varint(footer, at)
@@ -161,6 +163,9 @@ def _read_index(tree: Tree, path: str) -> tuple[dict[str, Entry], int]:
             inner_offset, after = _varint(handle, 0)
             inner_size, _ = _varint(handle, after)
             for key, value in _block(table, inner_offset, inner_size):
+                key_bytes += len(key)
+                if key_bytes > _INDEX_BYTES_MAX:
+                    raise Torn(f"the names in {name} claim more than is read")
                 if key:
                     entries[key.decode("utf-8", "replace")] = _entry(value)
                 else:

@@ -12,6 +12,7 @@ import errno
 import os
 import time
 
+from orchestrator.both.backup_file import STEP_MAX
 from orchestrator.checkpoints import hdf5, keras_archive, names, npz, orbax, tensorflow_files
 from orchestrator.checkpoints.torn import Torn
 
@@ -47,9 +48,6 @@ IS_CHECKPOINT, MAY_BE_EXPORT, NO_FORMAT = 2, 1, 0
 """Ranks: what scripts resume from by themselves; what may also be a model for other uses, or data; what we cannot read.
 
 Where a history has something of a higher rank, nothing of a lower one is resumed from."""
-
-_STEP_MAX = (1 << 63) - 1
-"""A larger number is no step, and does not fit into the journal."""
 
 _CLOCK_S = 1.0
 """How far in the future the time of a file that is written now may be: file systems use a coarse clock."""
@@ -97,6 +95,10 @@ class Unit:
         self.problem = problem
         self.named_step = step if step is not None else names.step_in(self.name)
         self.global_step: int | None = None
+        self.is_torn = False
+        """Whether a look at its structure has shown that it cannot be whole."""
+        self.is_given = False
+        """Whether its generation was given it: then it is a copy of what an older one saved."""
         self._states = [_state(tree, file) for file in self.paths]
         self.saved_at = max((at for at, _, _ in self._states), default=0.0)
         self.bytes = sum(size for _, size, _ in self._states)
@@ -175,11 +177,6 @@ class Unit:
             number for _, _, number in (_state(self.tree, p) for p in self.paths)
         )
 
-    def order(self) -> tuple[int, bool, float, int]:
-        """Return the sort key: lower ranks first, then Keras's second copies, then the others; newest last."""
-        step = self.named_step if self.named_step is not None else -1
-        return self.rank, not self.name.endswith(".bkp"), self.saved_at, step
-
     def glance(self) -> None:
         """Look at sizes and structure. Torn if it cannot be whole."""
         if self.problem:
@@ -199,11 +196,13 @@ class Unit:
     def _each(self, method: Callable[[Format], Callable[[Tree, str], int | None]]) -> list[int | None]:
         try:
             return [method(FORMATS[self.kind])(self.tree, path) for path in self.parts]
+        except (IndexError, MemoryError) as e:
+            raise Torn(f"it cannot be read: {e or type(e).__name__}") from e
         except OSError as e:  # a running training replaces and removes its checkpoints while we read them
             raise Torn(f"it cannot be read: {e.strerror or e}") from e
 
     def _know_step(self, steps: list[int | None]) -> None:
-        inside = max((step for step in steps if step is not None and abs(step) <= _STEP_MAX), default=None)
+        inside = max((step for step in steps if step is not None and 0 <= step <= STEP_MAX), default=None)
         is_folder = self.path not in self.paths and self.kind != TENSORFLOW
         known = (self.named_step, inside) if is_folder else (inside, self.named_step)
         self.global_step = next((step for step in known if step is not None), None)

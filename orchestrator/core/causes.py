@@ -130,6 +130,15 @@ class Cause(Enum):
         ),
     )
     CHECKPOINT = Row("checkpoint", repeats=True, may_want_room=True)
+    UNRESTORABLE = Row(
+        "checkpoint not restored",
+        is_free=True,
+        how="could not restore its checkpoint{said}",
+        means="the checkpoint reads whole, but the task could not restore it: the file is not used again by this run",
+        advice="nothing, where there is one before it; a model that was changed restores none: give it the old shape, "
+        "or start anew with `orch up --from-scratch`",
+    )
+    """The file is blamed, and not the script."""
     DISK = Row(
         "disk full",
         finding="storage.space",

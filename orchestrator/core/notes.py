@@ -211,6 +211,14 @@ class NoteKind(Enum):
         "rescued",
         "A survivor of a dead task has handed over its state: `global_step` and `took_s` in `data`; or `why` not.",
     )
+    NOT_RESTORED = Row(
+        "not-restored",
+        "A task could not restore a checkpoint: this run does not use it again, and takes the one before.",
+    )
+    RESTORED_OTHER = Row(
+        "restored-other",
+        "A task went on from another checkpoint of its directory than the one that was chosen for it.",
+    )
     REPLICAS_DIVERGED = Row(
         "replicas-diverged",
         "Workers that should hold the same weights do not, so none was asked to hand them over.",

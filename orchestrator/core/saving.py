@@ -56,6 +56,19 @@ class Rescued:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """The checkpoint of ours that a task went on from, or could not restore. A file is known by name, time and size."""
+
+    file: str
+    """Its path within the generation's directory."""
+    saved_time: float
+    bytes: int
+    step: int | None = None
+    why: str = ""
+    """Why it could not be restored; empty if it was."""
+
+
+@dataclass(frozen=True, slots=True)
 class Saving:
     """How often a task saves, and why."""
 

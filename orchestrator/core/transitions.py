@@ -18,7 +18,8 @@ What is always so, in every state:
 2. A new generation starts only after the old one's tasks are gone, known lost, or fenced off by directory and ports.
 3. A process whose identity (boot id, pid, start time) does not match is never signalled.
 4. Restarts without a newer checkpoint stay within the budget.
-5. A run resumes at or after its last verified checkpoint, unless a person goes back; never silently at step 0.
+5. A run resumes at or after its last verified checkpoint that its tasks can restore, unless a person goes back; never
+   silently at step 0.
 6. A command that was acknowledged is durable, and done once.
 7. After `orch kill` with exit 0 there is no marked process on any reachable host.
 8. No secret in any output, log, journal or command line.

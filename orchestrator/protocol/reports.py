@@ -29,6 +29,7 @@ from orchestrator.protocol.bounds import (
 )
 from orchestrator.protocol.limits import LAST_LINES_MAX, LEFT_MAX, METRICS_MAX, SAID_MAX
 from orchestrator.protocol.measures import GpuMeasures, HostMeasures, TaskMeasures
+from orchestrator.protocol.paths import RelativePath
 
 TaskPhase = Literal["starting", "ready", "running", "exited", "unknown"]
 
@@ -149,6 +150,19 @@ class Rescued(TypedDict):
     """Why it handed over nothing."""
 
 
+class Restored(TypedDict):
+    """The checkpoint of ours that a task went on from, or could not restore."""
+
+    file: RelativePath
+    """Its path within the generation's directory."""
+    step: Step | None
+    """null if it was not restored."""
+    saved_at: UnixTime
+    bytes: Count
+    why: Text
+    """Why it could not be restored; empty if it was."""
+
+
 class Task(TaskMeasures):
     """All that is known about a task in a generation."""
 
@@ -171,6 +185,7 @@ class Task(TaskMeasures):
     """Whether it could hand over its state now."""
     holds: NotRequired[Holds | None]
     rescued: NotRequired[Rescued | None]
+    restored: NotRequired[Restored | None]
     epoch: NotRequired[Step | None]
     """The training epoch."""
     steps_total: NotRequired[Step | None]

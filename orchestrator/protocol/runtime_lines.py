@@ -3,7 +3,7 @@
 from typing import NotRequired, TypedDict
 
 from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Stacks, Step
-from orchestrator.protocol.reports import Began, Holds, NotFinite, Said, Saving, Stage
+from orchestrator.protocol.reports import Began, Holds, NotFinite, Restored, Said, Saving, Stage
 
 
 class Ready(TypedDict):
@@ -81,6 +81,12 @@ class RescuedLine(TypedDict):
     rescued: Rescue
 
 
+class RestoredLine(TypedDict):
+    """Runtime to shim: which checkpoint of ours the training goes on from, or which could not be restored."""
+
+    restored: Restored
+
+
 class Heartbeat(TypedDict):
     """The content of a heartbeat."""
 
@@ -128,7 +134,15 @@ class AskStacksLine(TypedDict):
 
 
 RuntimeLine = (
-    ReadyLine | StepLine | SayLine | ErrorLine | StacksLine | HoldsLine | RescuedLine | HeartbeatLine
+    ReadyLine
+    | StepLine
+    | SayLine
+    | ErrorLine
+    | StacksLine
+    | HoldsLine
+    | RescuedLine
+    | RestoredLine
+    | HeartbeatLine
 )
 """What a runtime sends. A script may write to the same socket, so the shim trusts none of it."""
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.checkpoints import copying, seed
+from tests.contract.small_disk import mounted
 from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, gang, seeded
 
@@ -87,3 +89,40 @@ def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturb
     for name in ends["whole"].files:
         np.testing.assert_allclose(ends["killed"][name], ends["whole"][name], rtol=1e-6, atol=1e-7)
     assert run.steps()[0] - told["step"] in (0, 1), "a loop tells its first step when it is done"
+
+
+@pytest.mark.fault(107)
+def test_on_a_disk_with_room_for_two_and_a_half_more_checkpoints_a_killed_worker_costs_no_step(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    """What is handed over, the older backup, and the next saves: without a rescue there is room for all of it."""
+    with mounted(tmp_path / "disk", megabytes=74) as disk:
+        root, options = disk.path, OPTIONS | {"save_every_steps": 10}
+        env = {"ORCH_RUNTIME": json.dumps(with_row(options)), "ORCH_TASK": "worker:1"}
+        env["ORCH_RESCUE_DIR"] = str(root / "shared" / "gen-000001")
+
+        def directories(generation: int) -> tuple[dict[str, Any], list[Path]]:
+            answer = seed.seed(str(root / "shared"), generation)
+            scratch = tmp_path / f"scratch-{generation}"
+            copying.copy(answer["path"], str(scratch))
+            return answer, [Path(answer["path"]), scratch]
+
+        large = SCRIPT.with_name("large.py")
+        run = gang(large, directories=directories(1)[1], env=env)
+        run.wait_for(partial(_has_trained, run, 1, 25), "25 steps, and that it could hand them over")
+        [saved] = Path(env["ORCH_RESCUE_DIR"]).rglob("orch/fit-000/latest.weights.h5")
+        assert 20e6 < saved.stat().st_size < 22e6
+        run.tasks[0].process.send_signal(signal.SIGKILL)
+        run.tasks[0].process.wait()
+        run.tasks[1].order(stop={"grace_s": 60.0, "rescue": True})
+        assert run.ended()[1] == 143, run.tasks[1].err
+        [told] = [line["rescued"] for line in run.heard[1] if "rescued" in line]
+        assert told.get("step", 0) >= run.steps(1)[-1], told
+        answer, seeded_now = directories(2)
+        assert answer["global_step"] == told["step"]
+        assert answer["dropped"] == [str(saved)], "only where there is no room for two more saves"
+        run = gang(large, directories=seeded_now, env=env)
+        assert run.ended() == [0, 0], run.tasks[0].err
+        assert 80 in run.steps(), "it saved several times, beside what it was given"
+        restored = [line["restored"] for line in run.heard[0] if "restored" in line]
+        assert [(each["step"], each["why"]) for each in restored] == [(told["step"], "")]

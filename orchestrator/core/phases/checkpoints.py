@@ -60,7 +60,10 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     seed = replace(event.seed, from_scratch=run.from_scratch)
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
     progress = seed.global_step if seed.verified else None
-    turn.set(seed=seed, budget=restart.cleared(run.budget, progress), from_scratch=False)
+    budget = restart.cleared(run.budget, progress)
+    if run.unrestorable and progress is not None and progress < (budget.step or 0):
+        budget = replace(budget, step=progress)  # what could not be restored was no progress
+    turn.set(seed=seed, budget=budget, from_scratch=False)
     if seed.removed:
         which = ", ".join(f"gen-{number}" for number in seed.removed)
         keep = run.plan.checkpoint.keep if run.plan.checkpoint is not None else 0
@@ -69,6 +72,11 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
             f"removed {which}: the newest {counted(keep, 'generation')} are kept (`checkpoint: {{keep: {keep}}}`)",
             generations=seed.removed,
         )
+    if seed.dropped:
+        sentence = (
+            f"removed {', '.join(seed.dropped)}: there was no room for the next saves beside what was rescued"
+        )
+        turn.note(NoteKind.CHECKPOINTS_REMOVED, sentence, paths=list(seed.dropped))
     lost = _steps_lost(run, 0 if seed.source is None else seed.global_step)
     turn.set(reached_step=0 if seed.source is None else seed.global_step)
     if seed.source is None:
@@ -198,6 +206,8 @@ def rolled_back(turn: Turn, event: RolledBack) -> None:
         best_step=event.global_step,
         reached_step=event.global_step,
         from_scratch=False,
+        unrestorable=(),
+        step_max=None,
     )
     step = event.global_step if event.global_step is not None else "unknown"
     aside = ", ".join(str(number) for number in event.set_aside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.actions import PrepareHost, StopTask
-from orchestrator.core.causes import Cause
+from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostReported, TaskReport
@@ -193,6 +193,8 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     )
     _say(turn, task, report)
     _rescued(turn, before.progress.rescued, task)
+    if task.progress.restored != before.progress.restored:
+        own_place.restored(turn, task)
     _follow_steps(turn, before, turn.run.task(task.id))
     task = turn.run.task(task.id)
     if report.phase == "exited":
@@ -349,6 +351,10 @@ def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
     if ended.cause is Cause.ORDERED and task.ending is None and turn.run.phase in _NOBODY_IS_ENDED:
         ended = replace(ended, cause=Cause.SWEPT)
     ended = cause.classify(ended)
+    restored = task.progress.restored
+    failed = ended.cause.row.blame is Blame.TASK and not task.progress.has_stepped
+    if failed and restored is not None and restored.why:
+        ended = replace(ended, cause=Cause.UNRESTORABLE)
     turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
     turn.note(
         NoteKind.TASK_EXITED,

@@ -30,6 +30,9 @@ def say_done(turn: Turn, sentence: str) -> dict[str, object]:
     return {"first_cause": cause.as_data(first_cause)}
 
 
+UNRESTORABLE_MAX = 16
+"""How many files that could not be restored are remembered."""
+
 _STRIDES = 5
 """Where the first step is told by the distance of two reports, so many of them are taken for an accident."""
 
@@ -64,6 +67,34 @@ def say(turn: Turn, chief: Task) -> None:
         steps_lost=lost,
         **say_done(turn, sentence),
     )
+
+
+def restored(turn: Turn, task: Task) -> None:
+    """Note which file a task could not restore, or that it chose another one than the seed did."""
+    told, seed = task.progress.restored, turn.run.seed
+    if told is None:
+        return
+    known = [(each.file, each.saved_time, each.bytes) for each in turn.run.unrestorable]
+    if told.why and (told.file, told.saved_time, told.bytes) not in known:
+        turn.set(unrestorable=(*turn.run.unrestorable[-UNRESTORABLE_MAX + 1 :], told))
+        turn.note(
+            NoteKind.NOT_RESTORED,
+            f"{task.id} could not restore {told.file}: {told.why}; this run does not use it again",
+            task.id,
+            path=told.file,
+        )
+    # Each fit of a script has backups of its own
+    fit = "/".join(told.file.split("/")[:2])
+    is_of_seed = seed is not None and f"/{fit}/" in (seed.source or "")
+    given = seed.global_step if seed is not None and is_of_seed else None
+    if not told.why and None not in (given, told.step) and told.step != given:
+        turn.note(
+            NoteKind.RESTORED_OTHER,
+            f"{task.id} went on from step {told.step}, of {told.file}, and was given step {given}",
+            task.id,
+            path=told.file,
+            global_step=told.step,
+        )
 
 
 def why_refused(run: Run) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from orchestrator.core.causes import Cause
 from orchestrator.core.hosts.checkpoint_dir import LOW_BYTES, ROOM_BYTES
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases import rescue
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Backoff, Intent
@@ -51,6 +52,8 @@ def lacking(run: Run, blamed: Cause) -> Host | None:
     first_cause = run.first_cause
     if run.plan.checkpoint is None or first_cause is None or not blamed.row.may_want_room:
         return None
+    if rescue.handed_over(run) is not None:
+        return None  # there was room for that, and the next start makes room for its saves
     if blamed is Cause.DISK and first_cause.task is None and first_cause.host is not None:
         return run.host(first_cause.host)  # the seeding said so itself
     # The assignee that reports the least room in the checkpoint directory; None where none reports it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core import reach
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
@@ -181,6 +182,7 @@ def begin_generation(turn: Turn, assignment: Assignment) -> None:
         generation_last=generation,
         tasks=fresh,
         seed=None,
+        step_max=reach.step_max(before) if before.generation else None,
     )
     for host in turn.run.assignees:
         turn.set_host(host, untouched=False)

@@ -72,3 +72,5 @@ class Seed:
     """Then: what was trained before."""
     removed: tuple[int, ...] = ()
     """The generations beyond `keep` that were removed for it."""
+    dropped: tuple[str, ...] = ()
+    """Older files that were removed, since there was no room for the next saves."""

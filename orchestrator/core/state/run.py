@@ -16,6 +16,7 @@ from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.launching.placement import assigned
 from orchestrator.core.plan import PRIORITIES, HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.replacing import replace
+from orchestrator.core.saving import Restored
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.checkpoint import Checkpoint, GoneBack, Seed
 from orchestrator.core.state.host import Host
@@ -114,6 +115,10 @@ class Run:
     """The highest since a generation last started from a checkpoint: what the next restart goes back from."""
     longest_pause_s: float | None = None
     """The longest time between two moves of the chief's position, in this run."""
+    unrestorable: tuple[Restored, ...] = ()
+    """The checkpoints that tasks of this run could not restore."""
+    step_max: int | None = None
+    """Which step can have been reached when this generation began; None if unknown."""
     gone_back: GoneBack | None = None
     """Of `on_nonfinite: rollback`."""
     from_scratch: bool = False

@@ -9,7 +9,7 @@ from typing import cast
 
 from orchestrator.core.ends import Exit, FirstCause, Injected
 from orchestrator.core.plan import TaskId
-from orchestrator.core.saving import Holds, Rescued, Saving
+from orchestrator.core.saving import Holds, Rescued, Restored, Saving
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.roster import Roster
@@ -89,6 +89,8 @@ class Progress:
     """What it could hand over, once it was asked to compare."""
     rescued: Rescued | None = None
     """What it has handed over, once it was asked to."""
+    restored: Restored | None = None
+    """Which checkpoint of ours it went on from, or could not restore."""
 
     @property
     def steps_per_s(self) -> float | None:

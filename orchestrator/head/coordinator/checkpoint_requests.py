@@ -159,7 +159,7 @@ def _refusal(host: str, refused: OrderRefused) -> OrchestratorError:
 def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
     """Mark the checkpoints of which the head has a copy (`pulled`), and roll the copies back with the host."""
     if verb == "rollback":
-        store.go_back(float(answer["checkpoint"]["saved_at"]))
+        store.go_back(answer["checkpoint"])
     if verb == "rm":
         store.remove(answer["removed"])
     for checkpoint in answer.get("checkpoints") or []:

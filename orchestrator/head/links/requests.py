@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from orchestrator.core import saving
+from orchestrator.core import reach, saving
 from orchestrator.core.actions import (
     ReleaseTask,
     SeedCheckpoint,
@@ -23,6 +23,7 @@ from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task
 from orchestrator.core.transitions import LEADS_TO
 from orchestrator.protocol import orders
+from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.table import (
     BLOB,
     EXAMINE,
@@ -230,6 +231,19 @@ def seed(
         fields["claim"] = claimed
     if only is not None:
         fields["only"] = only
+    if run.step_max is not None:
+        fields["step_max"] = run.step_max
+    if run.unrestorable:
+        fields["unrestorable"] = [
+            {
+                "file": RelativePath(each.file),
+                "step": each.step,
+                "saved_at": each.saved_time,
+                "bytes": each.bytes,
+                "why": each.why,
+            }
+            for each in run.unrestorable
+        ]
     if checkpoint.group is not None:
         fields["group"] = checkpoint.group
     if (share := _share(run)) is not None:
@@ -248,6 +262,8 @@ def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Or
     }
     if (share := _share(run)) is not None:
         fields["share"] = share
+    if (step_max := reach.step_max(run)) is not None:
+        fields["step_max"] = step_max
     return VERIFY(fields)
 
 

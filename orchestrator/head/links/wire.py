@@ -9,7 +9,7 @@ from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
 from orchestrator.core.plan import TaskId
-from orchestrator.core.saving import Holds, Rescued, Saving
+from orchestrator.core.saving import Holds, Rescued, Restored, Saving
 from orchestrator.core.state.checkpoint import Aside, Seed
 from orchestrator.core.state.host import GpuLoad, Leaving, Unkillable
 from orchestrator.core.state.phase_states import Swept
@@ -151,6 +151,7 @@ def _progress(sent: reports.Task) -> Progress:
         rescues=sent.get("rescues", False),
         holds=Holds(**holds) if (holds := sent.get("holds")) is not None else None,
         rescued=Rescued(**rescued) if (rescued := sent.get("rescued")) is not None else None,
+        restored=_restored(sent.get("restored")),
         epoch=sent.get("epoch"),
         steps_total=sent.get("steps_total"),
         epochs=sent.get("epochs"),
@@ -166,6 +167,12 @@ def _progress(sent: reports.Task) -> Progress:
         stage_age_s=sent.get("stage_age_s") or 0.0,
         unreached=tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in sent.get("peers", ())),
     )
+
+
+def _restored(sent: reports.Restored | None) -> Restored | None:
+    if sent is None:
+        return None
+    return Restored(sent["file"], sent["saved_at"], sent["bytes"], sent["step"], sent["why"][:WHY_CHARS_MAX])
 
 
 def _exit(
@@ -234,6 +241,7 @@ def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
         copy=copy,
         aside=_aside(ok.get("aside")),
         removed=tuple(ok.get("removed") or ()),
+        dropped=tuple((ok.get("dropped") or ())[:NAMED_MAX]),
     )
 
 

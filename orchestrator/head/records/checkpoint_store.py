@@ -16,11 +16,11 @@ from io import FileIO
 from typing import Any, cast
 
 from orchestrator.both import durable
+from orchestrator.both.newest import SAME_S, across, is_further, is_same
+from orchestrator.core.saving import Restored
 from orchestrator.protocol.orders import Manifest
 
 _ASIDE = ".aside"
-_SAME_S = 1e-3
-"""Two times that differ by less are the same: file systems keep them only so exactly."""
 
 
 class CheckpointStore:
@@ -38,7 +38,7 @@ class CheckpointStore:
 
     def newest(self) -> Manifest | None:
         """Return the manifest of the newest complete snapshot that was not rolled back."""
-        return cast("Manifest | None", max(self._load(""), key=_age, default=None))
+        return cast("Manifest | None", max(self._load(""), key=across, default=None))
 
     def place(self) -> str | None:
         """Return the host that has the newest generation's directory; None if unknown."""
@@ -51,10 +51,8 @@ class CheckpointStore:
 
     def holds(self, global_step: int | None, saved_at: float) -> bool:
         """Return whether the checkpoint of that step and time (Unix) is here, in any generation."""
-        return any(
-            manifest["global_step"] == global_step and abs(manifest["saved_at"] - saved_at) < _SAME_S
-            for manifest in self._load("")
-        )
+        known = {"global_step": global_step, "saved_at": saved_at}
+        return any(is_same(manifest, known) for manifest in self._load(""))
 
     def path(self, chunk: str) -> str:
         """Return the path of a chunk, whether it exists or not."""
@@ -127,12 +125,29 @@ class CheckpointStore:
         """Record that the newest generation's directory is on that host."""
         self._write(os.path.join(self.root, "place.json"), {"host": host, "generation": generation})
 
-    def go_back(self, saved_at: float | None) -> None:
-        """Set aside the snapshots saved after `saved_at` (all if None). They count towards a `keep` of their own."""
+    def go_back(self, checkpoint: Mapping[str, Any] | None) -> None:
+        """Set aside the snapshots that are newer than that (all if None). They count towards a `keep` of their own."""
         for manifest in self._load(""):
-            if saved_at is None or manifest["saved_at"] > saved_at + _SAME_S:
-                path = self._manifest_path(manifest["digest"])
-                durable.place(path, path.removesuffix(".json") + _ASIDE + ".json")
+            if checkpoint is None or (
+                not is_same(manifest, checkpoint)
+                and (
+                    (manifest["generation"] or 0) > checkpoint["generation"]
+                    or is_further(manifest, checkpoint)
+                )
+            ):
+                self._set_aside(manifest)
+
+    def pass_over(self, failed: Collection[Restored]) -> None:
+        """Set aside the snapshots of what a task could not restore."""
+        for manifest in self._load(""):
+            names = {name for name, *_ in manifest["files"]}
+            times = [each.saved_time for each in failed if each.file in names]
+            if any(abs(manifest["saved_at"] - saved_time) < SAME_S for saved_time in times):
+                self._set_aside(manifest)
+
+    def _set_aside(self, manifest: Mapping[str, Any]) -> None:
+        path = self._manifest_path(manifest["digest"])
+        durable.place(path, path.removesuffix(".json") + _ASIDE + ".json")
 
     # -- files ---------------------------------------------------------------------------------------------
 
@@ -165,7 +180,7 @@ class CheckpointStore:
 
         Snapshots that were set aside stay until a person removes them.
         """
-        manifests = sorted(self._load(""), key=_age, reverse=True)
+        manifests = sorted(self._load(""), key=across, reverse=True)
         for manifest in [*manifests[: self._keep], *self._load(_ASIDE)]:
             used.update(chunk for _, _, _, made_of in manifest["files"] for chunk in made_of)
         for manifest in manifests[self._keep :]:
@@ -226,7 +241,7 @@ def holdings(state_dir: str) -> list[Holding]:
             for file in names_in(manifests)
             if file.endswith(".json") and (manifest := durable.read_object(manifests, file))
         ]
-        newest = max(whole, key=_age, default=None) or {}
+        newest = max(whole, key=across, default=None) or {}
         by = newest.get("by") or {}
         stores.append(
             Holding(os.path.join(above, name), len(whole), newest.get("global_step"), by.get("run"))
@@ -240,7 +255,3 @@ def names_in(directory: str) -> list[str]:
         return os.listdir(directory)
     except FileNotFoundError:
         return []
-
-
-def _age(manifest: Mapping[str, Any]) -> tuple[int, float]:
-    return manifest.get("generation") or 0, manifest["saved_at"]

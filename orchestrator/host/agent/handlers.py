@@ -240,6 +240,10 @@ class Orders:
             from orchestrator.checkpoints import safe
 
             argv += ["--only", safe.directory_of(order["dir"], order["only"])]
+        if "step_max" in order:
+            argv += ["--step-max", str(order["step_max"])]
+        if order.get("unrestorable"):
+            argv += ["--unrestorable", json.dumps(order["unrestorable"])]
         if order.get("by"):
             argv += ["--by", json.dumps(order["by"])]
         if order.get("claim"):
@@ -252,7 +256,12 @@ class Orders:
 
     def _on_verify(self, order: orders.Verify, _blob: bytes, reply: Reply) -> None:
         directory = os.path.join(order["dir"], f"gen-{order['generation']:06d}")
-        argv = ["checkpoints", "verify", directory]
+        argv = [
+            "checkpoints",
+            "verify",
+            directory,
+            *([str(order["step_max"])] if "step_max" in order else []),
+        ]
         self._directories.watch(order["run"], order["dir"], order.get("share"))
         what = "the verification of the checkpoint"
         self._with_share(order, reply, lambda: self._python(order["python"], argv, reply, what))

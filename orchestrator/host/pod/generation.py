@@ -87,7 +87,9 @@ def begin_or_join(
         step, number = seeded["global_step"], int(seeded["highest_generation"])
         saved_at = _saved_at(seeded["source"])
         most = int(settings.document["timing"]["without_progress_max"])
-        count, mark, why = outcome.give_up(before if same else {}, failed, saved_at, most)
+        count, mark, why = outcome.give_up(
+            before if same else {}, failed, {"global_step": step, "saved_at": saved_at}, most
+        )
         restarts = int(before.get("restarts", -1)) + 1 if same else 0
         if why is not None:
             raise Unfit(f"given up: {why}")

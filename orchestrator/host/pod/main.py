@@ -15,6 +15,7 @@ import sys
 import time
 
 from orchestrator.both.hostdir import HostFault
+from orchestrator.both.newest import is_further
 from orchestrator.host.pod import generation, outcome, settings, shim
 from orchestrator.host.pod.outcome import PEERS, STALL, TERM, Outcome, Pace
 from orchestrator.host.pod.settings import Unfit
@@ -42,8 +43,8 @@ class Leaving:
         self._verification: subprocess.Popen[bytes] | None = None
         self._verify_at = at
         self._took_s = 0.0
-        self._saved_at: float | None = None
-        """When the newest checkpoint of the first verification was saved, by the clock of the file server."""
+        self._first: dict[str, Any] | None = None
+        """The newest checkpoint of the first verification."""
 
     def is_over(self, at: float) -> bool:
         """Return whether the task is to be stopped now: a newer checkpoint reads whole, or no time is left."""
@@ -58,13 +59,11 @@ class Leaving:
             self._took_s, self._verification = at - self._verify_at, None
             self._verify_at = at + max(_VERIFY_EVERY_S, self._took_s)
             try:
-                checkpoint = json.loads(out).get("checkpoint") or {}
+                newest = json.loads(out).get("checkpoint") or {"global_step": None, "saved_at": 0.0}
             except ValueError:
                 return False
-            saved_at = float(checkpoint.get("saved_at") or 0.0)
-            if self._saved_at is None:
-                self._saved_at = saved_at
-            return saved_at > self._saved_at
+            self._first = self._first or newest
+            return is_further(newest, self._first)
         return False
 
     def close(self) -> None:

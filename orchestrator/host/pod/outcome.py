@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.both.newest import is_further
 from orchestrator.protocol import pod
 
 TYPE_CHECKING = False
@@ -94,17 +95,18 @@ class Pace:
 
 
 def give_up(
-    before: dict[str, Any], failed: dict[str, Any] | None, saved_at: float | None, most: int
+    before: dict[str, Any], failed: dict[str, Any] | None, started: dict[str, Any], most: int
 ) -> tuple[int, str, str | None]:
     """Return the failures in a row without a newer checkpoint, this failure's mark, and why to give up, if so.
 
     Args:
-        before: the entry of the generation before: its `count`, `mark` and `saved_at`.
+        before: the entry of the generation before: its `count`, `mark`, `global_step` and `saved_at`.
         failed: the first end in that generation; None if no failure counts.
-        saved_at: when the checkpoint was saved that the next generation starts from. Not every one tells its step.
+        started: `global_step` and `saved_at` of the checkpoint that the next generation starts from, if there is one.
         most: how many failures in a row end the run.
     """
-    newer = saved_at is not None and saved_at > (before.get("saved_at") or 0.0)
+    known = {"global_step": before.get("global_step"), "saved_at": before.get("saved_at") or 0.0}
+    newer = started["saved_at"] is not None and is_further(started, known)
     if failed is None:
         return (0 if newer else int(before.get("count", 0))), "", None
     mark = f"{failed.get('sentence')}"

@@ -11,6 +11,7 @@ from orchestrator.protocol.limits import (
     LEFT_MAX,
     METRIC_CHARS_MAX,
     METRICS_MAX,
+    PATH_CHARS_MAX,
     SAID_CHARS_MAX,
     SAID_MAX,
     SPAN_MAX_S,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         Left,
         NonFinite,
         Rescued,
+        Restored,
         Said,
         Saving,
         Stage,
@@ -86,6 +88,7 @@ def blank_task(start: dict[str, Any]) -> Task:
         "rescues": False,
         "holds": None,
         "rescued": None,
+        "restored": None,
         "epoch": None,
         "steps_total": None,
         "epochs": None,
@@ -146,6 +149,7 @@ class Progress:
         self.rescues = False
         self.holds: Holds | None = None
         self.rescued: Rescued | None = None
+        self.restored: Restored | None = None
         self.epoch: int | None = None
         self.steps_total: int | None = None
         self.epochs: int | None = None
@@ -186,6 +190,9 @@ class Progress:
         if "rescued" in message:
             self.rescued = self.rescued or _rescued(message["rescued"])
             return "now"
+        if "restored" in message:
+            self.restored = _restored(message["restored"]) or self.restored
+            return "soon"
         if "say" in message:
             return self._say(_said(message["say"]))
         return ""
@@ -269,6 +276,7 @@ class Progress:
         task["rescues"] = self.rescues
         task["holds"] = self.holds
         task["rescued"] = self.rescued
+        task["restored"] = self.restored
         task["epoch"] = self.epoch
         task["steps_total"] = self.steps_total
         task["epochs"] = self.epochs
@@ -401,6 +409,21 @@ def _rescued(value: Any) -> Rescued:
     return {
         "step": step if _is_step(step) else None,
         "took_s": took_s if _is_span(took_s) else 0.0,
+        "why": str(value.get("why", ""))[:SAID_CHARS_MAX],
+    }
+
+
+def _restored(value: Any) -> Restored | None:
+    value = value if isinstance(value, dict) else {}
+    file, step, saved_at, size = (value.get(key) for key in ("file", "step", "saved_at", "bytes"))
+    is_name = isinstance(file, str) and file.isprintable() and len(file) <= PATH_CHARS_MAX
+    if not is_name or not isinstance(saved_at, float) or not 0 <= saved_at <= 1e11 or not _is_step(size):
+        return None
+    return {
+        "file": file,
+        "step": step if _is_step(step) else None,
+        "saved_at": saved_at,
+        "bytes": size,
         "why": str(value.get("why", ""))[:SAID_CHARS_MAX],
     }
 

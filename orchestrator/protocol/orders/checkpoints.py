@@ -21,6 +21,7 @@ from orchestrator.protocol.bounds import (
 from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, OfRun, Share
 from orchestrator.protocol.orders.watching import Claim
 from orchestrator.protocol.paths import RelativePath
+from orchestrator.protocol.reports import Restored
 
 
 class By(TypedDict):
@@ -51,6 +52,10 @@ class Seed(OfRun):
     """The new owner of the checkpoint directory. Refused with code `driven` while another coordinator's run uses it."""
     only: NotRequired[str]
     """The digest of the only snapshot that may be used."""
+    step_max: NotRequired[int]
+    """Which step the training can have reached. A file of ours that claims more is not believed."""
+    unrestorable: NotRequired[list[Restored]]
+    """The checkpoints that tasks of this run could not restore: the one before is used."""
     group: NotRequired[str | None]
     """Whose members may write into the directory too."""
     share: NotRequired[Share]
@@ -76,6 +81,8 @@ class Seeded(TypedDict):
     """false if the format cannot be verified; null if there is no checkpoint."""
     path: GenerationPath
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
+    dropped: NotRequired[Annotated[list[Path], Length(FILES_MAX)]]
+    """Older files that were removed, where a run with rescues had no room for its next saves."""
     highest_generation: NotRequired[Generation]
     from_scratch: NotRequired[bool]
     aside: NotRequired[KeptAside | None]
@@ -94,6 +101,8 @@ class Verify(OfRun):
     python: str
     share: NotRequired[Share]
     """Refused with code `share-missing` where this is not there."""
+    step_max: NotRequired[int]
+    """As in `seed`."""
 
 
 class SavedCheckpoint(TypedDict):

@@ -165,6 +165,17 @@ class Atomic:
             crc = zlib.crc32(np.ascontiguousarray(self.value(weight)).view(np.uint8).data, crc)
         return crc
 
+    def check_finite(self) -> None:
+        """Raise NotAtomic where a weight is NaN or infinite: the checkpoint before may have been finite."""
+        import numpy as np
+
+        for weight in getattr(self._model(), "trainable_variables", ()):
+            value = np.asarray(self.value(weight))
+            if value.dtype.kind not in "biufc":
+                value = value.astype(np.float32)  # bfloat16 and similar types
+            if not np.isfinite(value).all():
+                raise NotAtomic(f"a weight is NaN or infinite ({getattr(weight, 'name', 'without a name')})")
+
     def value(self, variable: Any) -> Any:
         """Return the value that a variable had after the last whole step, on this process's replica."""
         mine = own(variable)

@@ -6,11 +6,15 @@ name and `optimizer/iterations` are what `checkpoints` looks for.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import zlib
 
+from orchestrator.both import backup_file, durable
+from orchestrator.both.backup_file import ABOUT, CHECKSUMS, POSITION, RESCUED
+from orchestrator.both.newest import MARKER, InGeneration
 from orchestrator.task import fence
 from orchestrator.task.keras.optimizers import optimizers_of
 
@@ -18,16 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-NAME = "latest.weights.h5"
-STEPS = "optimizer/iterations"
-"""The name of the number of steps in the file."""
-CHECKSUMS = "orch-checksums"
-"""The name of the CRC-32 of all else in the file, taken on the way there: `checkpoints` compares it when it reads."""
+NAME, STEPS = backup_file.NAME, backup_file.STEPS
 _BUILDING = "saving_temp"
 """The directory of the temporary file. `checkpoints` ignores directories that end with `_temp`."""
-
-
-_RESCUED = "rescued-by-"
 
 
 class Position:
@@ -77,7 +74,7 @@ def folder(checkpoint_dir: str, fit: int) -> str:
 
 def rescued(directory: str, task: str) -> str:
     """Return the directory of the state that a survivor has handed over, for the fit of this directory."""
-    return os.path.join(directory, _RESCUED + task.replace(":", "-"))
+    return os.path.join(directory, RESCUED + task.replace(":", "-"))
 
 
 def variables_of(model: Any) -> dict[str, list[Any]]:
@@ -106,19 +103,34 @@ def collect(groups: dict[str, list[Any]], steps: int) -> dict[str, Any]:
 
 
 def write(directory: str, values: dict[str, Any], position: Position) -> None:
-    """Replace the backup in `directory`. Raises OSError if the disk refuses."""
+    """Replace the backup in `directory`. Raises OSError if the disk refuses; then nothing new is left."""
     fence.check()
-    import h5py
     import numpy as np
 
     building = os.path.join(directory, _BUILDING)
     os.makedirs(building, exist_ok=True)
     path = os.path.join(building, NAME)
-    # The position is not an attribute: those hold at most 64 KiB, and a history may be longer.
-    arrays = {"position": np.frombuffer(position.as_json().encode(), dtype=np.uint8)}
+    arrays = {POSITION: np.frombuffer(position.as_json().encode(), dtype=np.uint8)}
+    try:
+        _fill(path, values | arrays, int(values[STEPS]))
+    except (OSError, RuntimeError):  # h5py raises either where the disk is full
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # else it takes the room that the next start needs
+        raise
+    os.replace(path, os.path.join(directory, NAME))
+    sync(directory)
+    for older in _rescues(directory):
+        if 0 < _steps(older) <= int(values[STEPS]):  # 0: it is being written, beside this save
+            shutil.rmtree(older, ignore_errors=True)
+
+
+def _fill(path: str, values: dict[str, Any], steps: int) -> None:
+    import h5py
+    import numpy as np
+
     sums = {}
     with h5py.File(path, "w") as file:
-        for name, value in (values | arrays).items():
+        for name, value in values.items():
             array = np.asarray(value)
             if name == STEPS:
                 array = array.astype(np.int64)
@@ -126,12 +138,8 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
                 array = array.astype(np.float32)
             file[name], sums[name] = array, zlib.crc32(np.ascontiguousarray(array).data)
         file[CHECKSUMS] = np.frombuffer(json.dumps(sums).encode(), dtype=np.uint8)
+        file[ABOUT] = np.frombuffer(backup_file.about(sums, steps), dtype=np.uint8)
     sync(path)
-    os.replace(path, os.path.join(directory, NAME))
-    sync(directory)
-    for older in _rescues(directory):
-        if 0 < _steps(older) <= int(values[STEPS]):  # 0: it is being written, beside this save
-            shutil.rmtree(older, ignore_errors=True)
 
 
 def sync(path: str) -> None:
@@ -143,36 +151,46 @@ def sync(path: str) -> None:
         os.close(descriptor)
 
 
-def _newest(directory: str) -> str | None:
-    """Return where the backup with the most steps is: the fit's own, or one that a survivor has handed over."""
+def newest(directory: str) -> str | None:
+    """Return where the newest backup is: the fit's own, or one that a survivor has handed over."""
     there = [each for each in (directory, *_rescues(directory)) if os.path.isfile(os.path.join(each, NAME))]
-    return max(there, key=_steps) if len(there) > 1 else there[0] if there else None
+    root = os.path.dirname(os.path.dirname(directory))
+    marker = os.path.join(root, MARKER)
+    made_at = os.stat(marker).st_mtime if os.path.isfile(marker) else None
+    generation = InGeneration(durable.read_object(marker), made_at)
+
+    def key(folder: str) -> tuple[object, ...]:
+        path = os.path.join(folder, NAME)
+        about = os.stat(path)
+        return generation.key(os.path.relpath(path, root), _steps(folder), about.st_mtime, about.st_size)
+
+    return max(there, key=key) if len(there) > 1 else there[0] if there else None
 
 
 def _rescues(directory: str) -> list[str]:
     if not os.path.isdir(directory):
         return []
     return [
-        os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name.startswith(_RESCUED)
+        os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name.startswith(RESCUED)
     ]
 
 
 def _steps(directory: str) -> int:
-    """Return the steps of the backup in this very directory; 0 without one."""
+    """Return the steps of the backup in this very directory; 0 without one that tells them."""
     import h5py
 
-    path = os.path.join(directory, NAME)
-    if not os.path.isfile(path):
+    try:
+        with h5py.File(os.path.join(directory, NAME), "r") as file:
+            return int(file[STEPS][()])
+    except (OSError, KeyError, TypeError, ValueError):
         return 0
-    with h5py.File(path, "r") as file:
-        return int(file[STEPS][()]) if STEPS in file else 0
 
 
 def position(directory: str) -> Position | None:
     """Return the position of the backup; None if there is no backup."""
     import h5py
 
-    generation = _newest(directory)
+    generation = newest(directory)
     if generation is None:
         return None
     with h5py.File(os.path.join(generation, NAME), "r") as file:
@@ -180,23 +198,28 @@ def position(directory: str) -> Position | None:
 
 
 def read(directory: str) -> tuple[dict[str, Any], Position] | None:
-    """Return what `write` wrote; None if there is no backup."""
+    """Return what `write` wrote; None if there is no backup. Raises ValueError where that is not what is there now."""
     import h5py
+    import numpy as np
 
-    generation = _newest(directory)
+    generation = newest(directory)
     if generation is None:
         return None
     with h5py.File(os.path.join(generation, NAME), "r") as file:
         groups = [name for name, item in file.items() if isinstance(item, h5py.Group)]
         values = {f"{group}/{name}": file[group][name][()] for group in groups for name in file[group]}
-        return values, Position.from_json(bytes(file["position"][()]).decode())
+        texts = {name: bytes(file[name][()]) for name in backup_file.TEXTS if name in file}
+    sums = {name: zlib.crc32(np.ascontiguousarray(value).data) for name, value in values.items()}
+    sums[POSITION] = zlib.crc32(texts.get(POSITION, b""))
+    backup_file.check(sums, texts, values.get(STEPS))
+    return values, Position.from_json(texts[POSITION].decode())
 
 
 def steps_saved(checkpoint_dir: str) -> int:
     """Return the largest number of steps in a backup of any fit; 0 without a backup."""
     root = os.path.join(checkpoint_dir, "orch")
     fits = [os.path.join(root, name) for name in os.listdir(root)] if os.path.isdir(root) else []
-    return max((_steps(generation) for generation in map(_newest, fits) if generation is not None), default=0)
+    return max((_steps(generation) for generation in map(newest, fits) if generation is not None), default=0)
 
 
 def fits(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> bool:

@@ -178,6 +178,8 @@ class Rescue:
             if why := self._nothing():
                 raise NotAtomic(why)
             step, write = hand_over()
+            if self._newest is not None:
+                self._newest.check_finite()
             if self._compare and self._link is not None and self._newest is not None:
                 holds: Holds = {"step": step, "checksum": self._newest.checksum()}
                 self._link.send({"holds": holds}, wait_s=1.0)

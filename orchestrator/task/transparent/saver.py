@@ -6,10 +6,14 @@ memory and beside the training.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import sys
 import time
 
+from orchestrator.protocol.paths import RelativePath
+from orchestrator.task import this_task
 from orchestrator.task.transparent import backup
 from orchestrator.task.transparent.remembered import GROUP, Memory
 from orchestrator.task.transparent.replay import is_traceable
@@ -17,10 +21,16 @@ from orchestrator.task.transparent.strategy import mean_over_workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
+    from orchestrator.protocol.reports import Restored
     from orchestrator.task.transparent.replay import Course
     from orchestrator.task.transparent.setting import Setting
+
+_WHY_CHARS_MAX = 300
+_NOT_OF_THE_FILE = ("ResourceExhaustedError", "UnavailableError", "AbortedError", "CancelledError")
+"""TensorFlow's errors that say nothing of what is restored."""
 
 _FIGURES = "_get_metrics_result_or_logs"
 """Keras 3's method for the figures of an epoch: without a batch it returns none."""
@@ -34,7 +44,8 @@ class Saver:
         self._directory = directory
         self._course = course
         self._epochs = epochs
-        saved = backup.position(directory) if directory else None
+        with self._restoring():
+            saved = backup.position(directory) if directory else None
         if saved is not None and saved.first_epoch is not None:
             # A script that looks for its newest file may begin elsewhere now; the data is passed over from there.
             course.first_epoch = saved.first_epoch
@@ -89,7 +100,8 @@ class Saver:
     def _begin(self, model: Any, params: Any) -> None:
         self._epochs = int((params or {}).get("epochs") or self._epochs)
         self._memory = Memory(self.others, self._setting.library, self._setting.report)
-        saved = backup.read(self._directory) if self._directory else None
+        with self._restoring():
+            saved = backup.read(self._directory) if self._directory else None
         position = saved[1] if saved else backup.Position(self._course.first_epoch, 0)
         if saved is not None:
             position.in_batches_of(self._setting.shrink.scale)
@@ -98,7 +110,9 @@ class Saver:
         if saved is None:
             self._setting.steps_before = 0
             return
-        self._restore(model, saved[0])
+        with self._restoring():
+            self._restore(model, saved[0])
+        self._tell_restored(position.steps)
         self._setting.steps = position.steps
         self._restored = saved
         self._course.leap(position.epoch, position.batch)
@@ -126,10 +140,39 @@ class Saver:
 
         def restore_late(model: Any) -> None:
             groups = self._setting.groups_of(model)
-            for name in late:
-                backup.assign(groups, values, name)
+            with self._restoring():
+                for name in late:
+                    backup.assign(groups, values, name)
 
         self._course.when_traced = restore_late if late else None
+
+    @contextlib.contextmanager
+    def _restoring(self) -> Iterator[None]:
+        """Tell the shim of what is raised: it counts against the file, and the next generation is given another."""
+        try:
+            yield
+        except MemoryError:
+            raise
+        except Exception as e:
+            if type(e).__name__ not in _NOT_OF_THE_FILE:
+                self._tell_restored(None, f"{type(e).__name__}: {e}")
+            raise
+
+    def _tell_restored(self, steps: int | None, why: str = "") -> None:
+        """Tell the shim from which file this fit goes on, or why it could not."""
+        folder, root = backup.newest(self._directory or ""), self._setting.checkpoint_dir
+        if folder is None or root is None or this_task.link is None:
+            return
+        path = os.path.join(folder, backup.NAME)
+        known = os.stat(path)
+        restored: Restored = {
+            "file": RelativePath(os.path.relpath(path, root)),
+            "step": steps,
+            "saved_at": known.st_mtime,
+            "bytes": known.st_size,
+            "why": why[:_WHY_CHARS_MAX],
+        }
+        this_task.link.send({"restored": restored}, wait_s=1.0)
 
     def _agree(self, position: backup.Position) -> None:
         """Check that all workers continue at one position; else they would wait for each other for ever."""

@@ -338,12 +338,20 @@ def test_one_goes_back_only_to_what_reads_whole(tmp_path: Path) -> None:
     assert not (tmp_path / ".orch" / "aside.json").exists()
 
 
-def test_one_does_not_go_back_where_a_copy_has_lost_the_times(tmp_path: Path) -> None:
+def test_one_goes_back_by_the_step_where_a_copy_has_lost_the_times(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "manager")
     for path in directory.rglob("*"):
         os.utime(path, (0, 1_700_000_000))
+    inventory.rollback(str(tmp_path), "24")
+    assert seeded(tmp_path, 2)["global_step"] == 24
+
+
+def test_one_does_not_go_back_where_neither_steps_nor_times_tell_what_is_newer(tmp_path: Path) -> None:
+    for epoch in (3, 4):
+        path = made.npz(tmp_path / "gen-000001" / f"epoch_{epoch}.npz")
+        os.utime(path, (0, 1_700_000_000))
     with pytest.raises(SeedError, match="written in the same millisecond"):
-        inventory.rollback(str(tmp_path), "24")
+        inventory.rollback(str(tmp_path), "gen-000001/epoch_3.npz")
     assert not (tmp_path / ".orch" / "aside.json").exists()
 
 

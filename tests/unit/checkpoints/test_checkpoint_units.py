@@ -96,8 +96,8 @@ def test_a_directory_that_is_named_after_its_step_is_one_unit(tmp_path: Path) ->
         saved.npz(folder / name)
     (folder / "trainer_state.json").write_text("{}")
     saved.npz(tmp_path / "global_step100" / "mp_rank_00_model_states.npz")
-    assert found(aged(tmp_path)) == [("global_step100", "npz", 100), ("checkpoint-500", "npz", 500)]
-    assert [len(unit.paths) for unit in saved.found(tmp_path).units] == [1, 6]
+    assert found(aged(tmp_path)) == [("checkpoint-500", "npz", 500), ("global_step100", "npz", 100)]
+    assert [len(unit.paths) for unit in saved.found(tmp_path).units] == [6, 1]
     (folder / "model.safetensors").write_bytes(b"x" * 100_000)
     kinds = [unit.kind for unit in saved.found(aged(tmp_path)).units if unit.name == "checkpoint-500"]
     assert kinds == ["unknown"], (

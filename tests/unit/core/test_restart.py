@@ -16,6 +16,7 @@ from orchestrator.core.state.budget import Budget
 POLICY = RestartPolicy(without_progress_max=5, backoff_s=5.0, backoff_max_s=300.0)
 NEITHER = (
     Cause.PREEMPTED,
+    Cause.UNRESTORABLE,
     Cause.PORT,
     Cause.SHIM,
     Cause.REBOOTED,

@@ -30,7 +30,7 @@ from orchestrator.core.plan import (
     TaskPlan,
     Timing,
 )
-from orchestrator.core.saving import Holds, Rescued
+from orchestrator.core.saving import Holds, Rescued, Restored
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, Leaving, Unkillable
 from orchestrator.core.state.instants import rebased
@@ -302,6 +302,10 @@ class Transcript:
         if step == "nothing":
             return Seed(generation, path=f"/shared/t/gen-{generation:06d}", rejected=rejected)
         path, number = f"/shared/t/gen-{generation:06d}", step.removeprefix(UNREAD)
+        if number.startswith("backup-"):  # of ours, in its place
+            number = number.removeprefix("backup-")
+            source = f"/shared/t/gen-{generation - 1:06d}/orch/fit-000/latest.weights.h5"
+            return Seed(generation, int(number), source, path, rejected)
         return Seed(generation, int(number), f"ckpt-{number}", path, rejected, verified=number == step)
 
     def _report(self, at: float, host: str, changes: list[str]) -> ev.HostReported:
@@ -385,6 +389,7 @@ class Transcript:
                 stage_age_s=float(options.get("staged", 0.0)),
                 unreached=_unreached(options.get("unreached", "")),
                 rescued=_handed_over(options["rescued"]) if "rescued" in options else None,
+                restored=_restored(options["restored"]) if "restored" in options else None,
                 rescues=options.get("rescues") == "yes",
                 holds=Holds(*map(int, options["holds"].split("/"))) if "holds" in options else None,
             ),
@@ -396,6 +401,14 @@ class Transcript:
 def _handed_over(told: str) -> Rescued:
     """`rescued=240` of a step, or `rescued=no_fit_is_going_on`."""
     return Rescued(int(told), 0.3) if told.isdecimal() else Rescued(why=told.replace("_", " "))
+
+
+def _restored(told: str) -> Restored:
+    """`restored=600` a step, or `restored=KeyError` which says why it could not."""
+    file = "orch/fit-000/latest.weights.h5"
+    if told.isdecimal():
+        return Restored(file, 100.0, 2000, int(told))
+    return Restored(file, 750.0, 2000, None, told.replace("_", " "))
 
 
 def _unkillable(pid: int) -> Unkillable:

@@ -19,6 +19,7 @@ from orchestrator.both.hostdir import HostFault
 from orchestrator.checkpoints import copying, places, safe, seed, verify
 from orchestrator.core.actions import SeedCheckpoint
 from orchestrator.core.plan import TaskId
+from orchestrator.core.saving import Restored
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.links import edge
@@ -385,7 +386,7 @@ def test_going_back_holds_for_what_the_head_has(lab: Lab) -> None:
     store = lab.checkpoints.store(run)
     store.settle("a", 2)
     assert store.holds(20, 1_700_000_500.0)
-    store.go_back(1_700_000_000.0)
+    store.go_back({"generation": 1, "global_step": 32, "saved_at": 1_700_000_000.0})
     assert not store.holds(20, 1_700_000_500.0)
     assert lab.seed(lab.run("c", "b"), 3).global_step == 32
 
@@ -510,3 +511,19 @@ def test_a_host_that_loses_what_it_was_sent_is_sent_it_three_times(
 def places_of(lab: Lab, generation: int) -> Path:
     """Return a generation's directory on host a."""
     return Path(places.directory_of(str(lab.a.root), generation))
+
+
+@pytest.mark.fault(106)
+def test_a_copy_of_what_a_task_could_not_restore_is_not_handed_out_again(lab: Lab) -> None:
+    run = lab.run()
+    lab.bring(run, 1, lab.a.train(1, saved_at=1_700_000_000.0) / "manager" / "ckpt-2")
+    directory = lab.a.train(2, "keras3_backup", saved_at=1_700_000_500.0)
+    weights = directory / "keras3_backup" / "latest.weights.h5"
+    lab.bring(run, 2, weights)
+    store = lab.checkpoints.store(run)
+    store.settle("a", 2)
+    newest = store.newest()
+    assert newest is not None
+    assert newest["generation"] == 2
+    failed = Restored("keras3_backup/latest.weights.h5", newest["saved_at"], 1, None, "KeyError: x")
+    assert lab.seed(replace(lab.run("c", "b"), unrestorable=(failed,)), 3).global_step == 32

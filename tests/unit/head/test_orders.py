@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from orchestrator.core.actions import ReleaseTask, SeedCheckpoint, StartTask, SweepHost
+from orchestrator.core import reach
+from orchestrator.core.actions import ReleaseTask, SeedCheckpoint, StartTask, SweepHost, VerifyCheckpoint
+from orchestrator.core.causes import Cause
+from orchestrator.core.ends import Exit
 from orchestrator.core.faults import Fault
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.saving import Restored, Saving
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.phase_states import Intent, Phase
 from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import TaskPhase
 from orchestrator.head.links import requests as orders
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -163,3 +169,54 @@ def test_a_task_that_is_restarted_alone_is_released_with_the_port_that_its_peers
     released = orders.release(a_run(), ReleaseTask("b", W1, 7, addresses, port=20016)).fields
     assert released["port"] == 20016
     assert "port" not in orders.release(a_run(), ReleaseTask("b", W1, 7, addresses)).fields
+
+
+def test_a_seed_says_what_could_not_be_restored_and_which_step_can_have_been_reached() -> None:
+    run = a_run()
+    assert run.plan.checkpoint is not None
+    known = orders.seed(run, SeedCheckpoint("a", 3), run.plan.checkpoint).fields
+    assert "step_max" not in known
+    assert "unrestorable" not in known
+    failed = Restored("orch/fit-000/latest.weights.h5", 5.5, 9, None, "KeyError: x")
+    run = replace(run, step_max=1750, unrestorable=(failed,))
+    assert run.plan.checkpoint is not None
+    told = orders.seed(run, SeedCheckpoint("a", 3), run.plan.checkpoint).fields
+    assert told["step_max"] == 1750
+    assert told["unrestorable"] == [
+        {"file": failed.file, "step": None, "saved_at": 5.5, "bytes": 9, "why": "KeyError: x"}
+    ]
+
+
+def _at(run: Run, step: int | None, phase: TaskPhase, **more: Any) -> Run:
+    for task in run.tasks:
+        progress = replace(
+            task.progress,
+            global_step=step,
+            measured={"steps_per_s": more["pace"]} if more.get("pace") else {},
+            saving=more.get("saving"),
+        )
+        run = run.with_task(replace(task, phase=phase, progress=progress, exit=more.get("exit")))
+    return replace(run, best_step=step)
+
+
+@pytest.mark.parametrize(
+    ("step", "phase", "more", "expected"),
+    [
+        (None, TaskPhase.RUNNING, {}, None),
+        (750, TaskPhase.STARTING, {}, None),
+        (750, TaskPhase.RUNNING, {}, 1750),
+        (750, TaskPhase.RUNNING, {"pace": 100.0}, 60_750),
+        (750, TaskPhase.EXITED, {"exit": Exit(Cause.SIGNAL)}, 1750),
+        (750, TaskPhase.EXITED, {"exit": Exit(Cause.HOST_LOST)}, None),
+        (750, TaskPhase.LOST, {"exit": Exit(Cause.HOST_LOST)}, None),
+        (10, TaskPhase.RUNNING, {"saving": Saving(500, 60.0, "spec", saved_step=9000)}, 11_000),
+    ],
+)
+def test_which_step_can_have_been_reached_is_known_of_what_was_heard_to_its_end(
+    step: int | None, phase: TaskPhase, more: dict[str, Any], expected: int | None
+) -> None:
+    run = _at(a_run(), step, phase, **more)
+    assert reach.step_max(run) == expected
+    assert run.plan.checkpoint is not None
+    order = orders.verify(run, VerifyCheckpoint("a", 3), run.plan.checkpoint)
+    assert order.fields.get("step_max") == expected

@@ -68,16 +68,32 @@ def test_a_standstill_is_judged_by_the_pace_so_far() -> None:
     assert pace.standstill_s(231.0) == 201.0
 
 
+def started(saved_at: float, step: int | None = None) -> dict[str, Any]:
+    """Return what a generation starts from."""
+    return {"global_step": step, "saved_at": saved_at}
+
+
+def test_a_checkpoint_is_newer_by_its_step_whatever_the_clocks_said() -> None:
+    failed, before = (
+        {"sentence": "worker:1 failed at step 7"},
+        {"count": 1, "global_step": 5, "saved_at": 900.0},
+    )
+    assert outcome.give_up(before, failed, started(10.0, 6), 5)[0] == 0
+    assert outcome.give_up(before, failed, started(990.0, 5), 5)[0] == 2
+
+
 def test_failures_without_a_newer_checkpoint_end_the_run() -> None:
     failed = {"sentence": "worker:1 failed at step 7"}
     before: dict[str, Any] = {"count": 0, "mark": "", "saved_at": 10.0}
-    assert outcome.give_up(before, failed, 20.0, 5)[0] == 0  # a newer checkpoint clears the count
-    count, mark, why = outcome.give_up(before, failed, 10.0, 5)
+    assert outcome.give_up(before, failed, started(20.0), 5)[0] == 0  # a newer checkpoint clears the count
+    count, mark, why = outcome.give_up(before, failed, started(10.0), 5)
     assert (count, mark, why) == (1, "worker:1 failed at step 7", None)
-    assert "twice" in (outcome.give_up({**before, "count": 1, "mark": mark}, failed, 10.0, 5)[2] or "")
+    assert "twice" in (
+        outcome.give_up({**before, "count": 1, "mark": mark}, failed, started(10.0), 5)[2] or ""
+    )
     other = {**before, "count": 4, "mark": "another"}
-    assert "5 failures" in (outcome.give_up(other, failed, 10.0, 5)[2] or "")
-    assert outcome.give_up(other, None, 10.0, 5) == (4, "", None)  # a drained node is nobody's fault
+    assert "5 failures" in (outcome.give_up(other, failed, started(10.0), 5)[2] or "")
+    assert outcome.give_up(other, None, started(10.0), 5) == (4, "", None)  # a drained node is nobody's fault
 
 
 def test_what_ended_a_generation_is_the_drained_pod_and_not_the_peer_that_noticed(tmp_path: Path) -> None:

@@ -334,3 +334,35 @@ def test_a_stage_grows_old_until_the_next_and_a_step_is_training() -> None:
     assert progress.heard({"step": 41}, 16.0) == "now"
     progress.put_into(task, 16.0)
     assert (progress.has_stepped, task["stage"], task["stage_age_s"]) == (True, "training", 0.0)
+
+
+RESTORED = {"file": "orch/fit-000/latest.weights.h5", "step": 7, "saved_at": 5.5, "bytes": 9, "why": ""}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(
+            "x",
+            None,
+            {},
+            {**RESTORED, "file": "a\nb"},
+            {**RESTORED, "file": "\ud800"},
+            {**RESTORED, "file": 7},
+            {**RESTORED, "file": "a" * 5000},
+        ),
+        *({**RESTORED, "saved_at": value} for value in (float("nan"), float("inf"), -1.0, "x", None, 1e300)),
+        *({**RESTORED, "bytes": value} for value in (-1, 1.5, True, None, 1 << 70)),
+    ],
+)
+def test_what_a_task_restored_is_told_and_what_is_malformed_is_not(odd: Any) -> None:
+    progress = Progress()
+    assert progress.heard({"restored": odd}, 1.0) == "soon"
+    assert said(progress, 1.0)["restored"] is None
+    progress.heard({"restored": {**RESTORED, "step": "x", "why": "y" * 99_999}}, 1.0)
+    told = said(progress, 1.0)["restored"]
+    assert told is not None
+    assert (told["step"], len(told["why"])) == (None, 2000)
+    progress.heard({"restored": odd}, 1.0)
+    progress.heard({"restored": RESTORED}, 1.0)
+    assert said(progress, 1.0)["restored"] == RESTORED

@@ -15,7 +15,8 @@ import pytest
 from orchestrator.task import shim_orders, this_task
 from orchestrator.task.shim_orders import Orders
 from orchestrator.task.transparent import backup, rescue
-from orchestrator.task.transparent.atomic import own
+from orchestrator.task.transparent.atomic import Atomic as RealAtomic
+from orchestrator.task.transparent.atomic import NotAtomic, own
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.rescue import Rescue
@@ -70,6 +71,7 @@ class Atomic:
         self.done = 0
         self.refusal: str | None = None
         self.is_put_back = False
+        self.is_broken = False
 
     def counted(self) -> int:
         return self.done
@@ -79,6 +81,10 @@ class Atomic:
 
     def put_back(self) -> None:
         self.is_put_back = True
+
+    def check_finite(self) -> None:
+        if self.is_broken:
+            raise NotAtomic("a weight is NaN or infinite (w)")
 
     def checksum(self) -> int:
         return 77
@@ -475,3 +481,70 @@ def test_an_order_gives_a_rescue_its_whole_grace_and_the_next_one_chooses_it(
     monkeypatch.setattr(this_task, "rescue", None)
     with pytest.raises(Ended):
         Orders(link)._stop({"grace_s": 50.0, "rescue": True})
+
+
+@pytest.mark.fault(106)
+def test_weights_that_are_not_finite_are_not_handed_over(tmp_path: Path) -> None:
+    task = World(tmp_path, "worker:0")
+    assert task.fit(compare=False, meanwhile=lambda task: setattr(task.atomic, "is_broken", True)) == "ended"
+    assert task.why == "a weight is NaN or infinite (w)"
+    assert task.written(task.own) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "is_finite"),
+    [
+        ([0.0, 1e300], True),
+        ([0.0, float("nan")], False),
+        ([float("-inf")], False),
+        ([1, 2], True),
+        ([True], True),
+        ([], True),
+    ],
+)
+def test_all_trainable_weights_are_looked_at(values: list[Any], is_finite: bool) -> None:
+    np = pytest.importorskip("numpy")
+    weights = [SimpleNamespace(numpy=lambda: np.zeros(3), handle=1), SimpleNamespace(handle=2, name="w")]
+    weights[1].numpy = lambda: np.asarray(values)
+    model = type("Model", (), {"trainable_variables": weights})()
+    atomic = RealAtomic(model)
+    if is_finite:
+        atomic.check_finite()
+        return
+    with pytest.raises(NotAtomic, match=r"a weight is NaN or infinite \(w\)"):
+        atomic.check_finite()
+
+
+@pytest.mark.fault(105, 106)
+def test_a_task_tells_from_which_file_it_goes_on_and_which_it_could_not_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np = pytest.importorskip("numpy")
+    directory = backup.folder(str(tmp_path), 0)
+    survivor = backup.rescued(directory, "worker:1")
+    for folder, steps, at in ((directory, 40, 9e8), (survivor, 57, 8e8)):
+        backup.write(folder, {backup.STEPS: steps, "model/00000": np.ones(3)}, Position(2, steps, steps))
+        os.utime(Path(folder, backup.NAME), (at, at))
+    told: list[dict[str, Any]] = []
+    link = SimpleNamespace(send=lambda line, **_: told.append(line["restored"]))
+    monkeypatch.setattr(this_task, "link", link)
+    setting: Any = SimpleNamespace(library="keras", report=lambda *_: None, checkpoint_dir=str(tmp_path))
+    saver = Saver(setting, directory, Course(0), 3)
+    saver._tell_restored(57)
+    size = Path(survivor, backup.NAME).stat().st_size
+    file = "orch/fit-000/rescued-by-worker-1/latest.weights.h5"
+    assert told == [{"file": file, "step": 57, "saved_at": 8e8, "bytes": size, "why": ""}]
+    for error, is_told in ((KeyError("x"), True), (MemoryError(), False), (backup.Mismatch("y"), True)):
+        told.clear()
+        with pytest.raises(type(error)), saver._restoring():
+            raise error
+        assert [(each["file"], each["step"]) for each in told] == ([(file, None)] if is_told else [])
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(Path(survivor, backup.NAME), "r+") as torn:
+        del torn["position"]
+    told.clear()
+    with pytest.raises(KeyError):
+        Saver(setting, directory, Course(0), 3)
+    assert [(each["file"], "position" in each["why"]) for each in told] == [(file, True)]
+    Path(survivor, backup.NAME).write_bytes(b"x")
+    assert Saver(setting, directory, Course(0), 3).resumes, "its own backup is there"

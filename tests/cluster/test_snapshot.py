@@ -144,7 +144,7 @@ def test_a_host_that_was_built_anew_gets_what_was_submitted(
     for pid in [*there, *agents(host.host_dir)]:
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(map(is_alive, there)), "all that ran there is gone")
-    shutil.rmtree(host.host_dir)
+    os.rename(host.host_dir, tmp_path / "the disk before")  # at once: what ends there may still remove files
     host.start_sshd()
     after = cluster.wait(lambda run: run["generation"] > before["generation"] and run["phase"] == "RUNNING")
     assert cluster.wait(lambda run: (run["global_step"] or 0) > (after["global_step"] or 0) + 5)

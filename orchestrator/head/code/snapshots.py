@@ -238,7 +238,7 @@ class Snapshots:
                 return
         handle = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(handle)
+            durable.sync(handle)
         finally:
             os.close(handle)
         durable.place(fresh, path, durable=False)

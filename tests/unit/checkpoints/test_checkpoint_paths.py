@@ -27,7 +27,6 @@ ALLOWED = {
     ("places.py", "os.statvfs"): "the same",
     ("claims.py", "os.path.realpath"): "names the host's own directory, which is ours alone",
     ("tensorflow_files.py", "os.symlink"): "in a private directory, to files that are open already",
-    ("arrival.py", "open"): "of a descriptor",
 }
 """What else is used, and why."""
 

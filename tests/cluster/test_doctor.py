@@ -222,8 +222,12 @@ def test_hosts_that_save_as_two_users_and_what_another_user_has_left(
         found = examine(plan, {"ssh": ssh}, bundle.load).findings
         return {one.id: one.message for one in found if one.id.startswith("storage.")}
 
-    assert seen("ann", "ann") == {}
+    assert set(seen("ann", "ann")) == {"storage.others"}, "everybody may write there"
+    assert not (shared / ".orch").exists()
+    shared.chmod(0o755)
+    assert set(seen("ann", "ann")) == {"storage.writers"}
     found = seen("ann", "bob")
+    assert found["storage.others"] == f"host-1: its owner ann may write into {shared}"
     assert found["storage.users"].startswith(
         f"the hosts write {shared} as ann (uid {FIRST_UID}) on host-0; bob (uid "
     )

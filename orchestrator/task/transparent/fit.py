@@ -96,10 +96,38 @@ def _wrapped(fit: Callable[..., Any], setting: Setting, files: Files, folder: st
                 if setting.rescue is None:
                     return fit(model, **kwargs)
                 return setting.rescue.during(functools.partial(fit, model, **kwargs), model, setting)
+        except Exception as e:
+            if has_constant_batch(str(e), setting.strategy.num_replicas_in_sync):
+                raise setting.report.unsupported(
+                    f"{line_of_script(folder) or 'fit'}: a step computes with a constant number of examples, and each "
+                    f"of the {setting.strategy.num_replicas_in_sync} replicas has its own part of the batch: write "
+                    "`tf.shape(x)[0]` for the batch's size in the step and in the layers, or remove `transparent: true`"
+                ) from e
+            raise
         finally:
             setting.inside, files.fit = False, None
 
     return transparent_fit
+
+
+def has_constant_batch(error: str, replicas: int) -> bool:
+    """Return whether an error is that of shapes of which one has the size of a replica's part of the other."""
+    if replicas == 1 or not any(words in error for words in _OF_SHAPES):
+        return False
+    import re
+
+    sizes = {int(size) for size in re.findall(r"(?:\[|tensor with |shape has )(\d+)", error)}
+    return any(
+        part in (whole // replicas, -(-whole // replicas)) for part in sizes for whole in sizes - {part}
+    )
+
+
+_OF_SHAPES = (
+    "ncompatible shapes",
+    "requested shape has",
+    "imensions of inputs should match",
+    "imension mismatch",
+)
 
 
 def _refuse_fixed_batch(model: Any, setting: Setting, folder: str) -> None:

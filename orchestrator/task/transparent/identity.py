@@ -2,8 +2,8 @@
 
 The order of the calls says nothing: a script that skips what is done calls `fit` fewer times after a restart. So a fit
 is known by the function that calls it, by the model and how it is compiled, by its data, and by its starting weights.
-Names and paths are left out: Keras counts its layers, and a temporary directory has another name each time. Numbers with
-a fraction are compared by what they sum up to, since another processor may round them differently.
+Names and paths are left out: Keras counts its layers, and a temporary directory has another name each time. Numbers
+with a fraction are compared by what they sum up to, since another processor may round them differently.
 """
 
 from __future__ import annotations

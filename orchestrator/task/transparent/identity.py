@@ -13,6 +13,7 @@ import functools
 import math
 import os
 import sys
+import types
 import zlib
 
 from orchestrator.both.script import is_of_script
@@ -94,7 +95,8 @@ def described(value: Any) -> str:
         return described([value.func, value.args, value.keywords])
     code = getattr(value, "__code__", None)
     if code is not None:
-        cells = [each.cell_contents for each in value.__closure__ or () if _is_plain(each.cell_contents)]
+        cells = [each.cell_contents for each in value.__closure__ or () if each != types.CellType()]
+        cells = [each for each in cells if _is_plain(each)]
         body = [code.co_code.hex(), *filter(_is_plain, code.co_consts)] if code.co_name == "<lambda>" else []
         return described([value.__qualname__, cells, value.__defaults__, body])
     own = _plain_attributes(value)

@@ -136,6 +136,15 @@ def focal(gamma: float) -> Any:
     return loss
 
 
+def recursive() -> Any:
+    def loss(t: float) -> float:
+        return loss(t) + missing
+
+    if loss is None:
+        missing = 1.0
+    return loss
+
+
 def test_settings_are_described_without_names_and_with_all_that_may_differ() -> None:
     assert described(Optimizer(0.1)) == described(Optimizer(0.1, "adam_7"))
     assert described(Optimizer(0.1)) != described(Optimizer(0.2))
@@ -144,6 +153,7 @@ def test_settings_are_described_without_names_and_with_all_that_may_differ() -> 
     assert described(functools.partial(max, 1)) != described(functools.partial(max, 2))
     assert described(lambda x: x + 1) != described(lambda x: x + 2)
     assert described(object()) == described(object())
+    assert described(recursive()) == described(recursive())
     assert described({"b": 1, "a": [True, None]}) == described({"a": [True, None], "b": 1})
 
 

@@ -138,9 +138,9 @@ def focal(gamma: float) -> Any:
 
 def recursive() -> Any:
     def loss(t: float) -> float:
-        return loss(t) + missing
+        return t * missing
 
-    if loss is None:
+    if loss.__name__ == "another":
         missing = 1.0
     return loss
 

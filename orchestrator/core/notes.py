@@ -280,9 +280,14 @@ class NoteKind(Enum):
     TRANSPARENT_CALLBACK = Row(
         "transparent-callback", "A callback holds state that a restart cannot restore.", by_task=True
     )
+    TRANSPARENT_FITS = Row(
+        "transparent-fits", "A `fit` was skipped or reordered, or has no backup of its own.", by_task=True
+    )
     TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` resumes from its backup.", by_task=True)
     TRANSPARENT_METRICS = Row(
-        "transparent-metrics", "Which part of the data the metrics after a restart cover.", by_task=True
+        "transparent-metrics",
+        "What a metric covers: the whole batch, or after a restart a part of the epoch.",
+        by_task=True,
     )
     NO_RESCUE = Row(
         "no-rescue",

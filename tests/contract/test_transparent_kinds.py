@@ -68,6 +68,13 @@ VALUES: dict[str, tuple[str, Callable[[Any, Any, Any], Any]]] = {
     "kept above a bound": ("divisor", lambda tf, x, w: tf.maximum(tf.reduce_sum(x), 1.0)),
     "examples compared": ("cross", lambda tf, x, w: tf.reduce_mean(tf.matmul(x, x, transpose_b=True))),
     "examples subtracted": ("cross", lambda tf, x, w: tf.reduce_sum(x[:, None, :] - x[None])),
+    "triplets of a batch": ("cross", lambda tf, x, w: tf.reduce_mean(tf.split(x, 3)[1])),
+    "parts of unequal size": ("cross", lambda tf, x, w: tf.reduce_mean(tf.split(x, [2, -1], axis=0)[0])),
+    "parts of each example": ("mean", lambda tf, x, w: tf.reduce_mean(tf.split(x, 3, axis=-1)[1])),
+    "parts of what was put together": (
+        "mean",
+        lambda tf, x, w: tf.reduce_mean(tf.nn.relu(tf.split(tf.matmul(tf.concat([x, -x], 0), w), 2)[0])),
+    ),
     "compared by einsum": ("cross", lambda tf, x, w: tf.reduce_mean(tf.einsum("ik,jk->ij", x, x))),
 }
 

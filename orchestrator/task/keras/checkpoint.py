@@ -27,9 +27,10 @@ _settings: dict[str, Setting] = {}
 def Checkpoint() -> Any:
     """Return the callback, for `model.fit(callbacks=[Checkpoint(), …])`.
 
-    The n-th `fit` of the script with this callback has the n-th checkpoint. If there is one, it is restored when
-    training begins, and the fit resumes after its last batch. `checkpoint: {every: …}` of the spec sets how often it
-    saves. Without orch, or without `checkpoint:`, the callback does nothing.
+    A `fit` goes on from the checkpoint of one with the same model, that the same function called; where that one had
+    ended, with the same data too. It is restored when training begins, and the fit resumes after its last batch.
+    `checkpoint: {every: …}` of the spec sets how often it saves. Without orch, or without `checkpoint:`, the callback
+    does nothing.
 
     Raises:
         RuntimeError: Keras runs on another backend than TensorFlow, for whose variables alone this is made.
@@ -47,29 +48,25 @@ def fit(fit: Callable[..., Any], model: Any, library: str, given: dict[str, Any]
     if not wanted or not os.environ.get("ORCH_CHECKPOINT_DIR"):
         return fit(model, **given)
     setting = _setting(library, model)
-    from orchestrator.task.transparent import backup, replay
     from orchestrator.task.transparent import fit as transparent
+    from orchestrator.task.transparent import replay
     from orchestrator.task.transparent.saver import Saver
 
     course = replay.Course(int(given.get("initial_epoch") or 0))
-    saver = Saver(setting, backup.folder(os.environ["ORCH_CHECKPOINT_DIR"], setting.fits), course, 1)
+    saver = Saver(setting, course, dict(given))
     saver.others = [each for each in every if each not in wanted]
     history = sys.modules[f"{library}.src.callbacks"].History
     if not any(isinstance(each, history) for each in saver.others):
         saver.others.insert(0, history())  # else Keras adds one behind all others
     # The others reset themselves when training begins, and ours restores them; the last one reports the progress.
-    given["callbacks"] = [*saver.others[:-1], saver.callback(), *saver.others[-1:]]
-    given["initial_epoch"] = saver.initial_epoch
+    given["callbacks"] = saver.callbacks(saver.others[:-1], saver.others[-1:])
     if library == "tf_keras":
-        transparent.build(model, given.get("x"), setting)
-    try:
-        with course:
-            if setting.rescue is None:
-                return fit(model, **given)
-            setting.rescue.watch(setting.strategy, model)
-            return setting.rescue.during(functools.partial(fit, model, **given), model, setting)
-    finally:
-        setting.fits += 1
+        transparent.build(model, given.get("x"), setting, given.get("batch_size"))
+    with course:
+        if setting.rescue is None:
+            return fit(model, **given)
+        setting.rescue.watch(setting.strategy, model)
+        return setting.rescue.during(functools.partial(fit, model, **given), model, setting)
 
 
 def _library() -> str:
@@ -128,4 +125,5 @@ def _setting(library: str, model: Any) -> Setting:
         rescue = Rescue.of_this_task()
         _settings[library] = Own(library, strategy, dict(this_task.options), report, chief, rescue=rescue)
         _settings[library].restores_late = False  # nobody watches its first step
+        _settings[library].is_seeded = False
     return _settings[library]

@@ -39,8 +39,14 @@ class Position:
         """The global batch of these batches, as a multiple of the script's; None: the present one."""
         self.rate = 1.0
         """What the script's learning rate was multiplied with."""
-        self.first_epoch: int | None = None
-        """The epoch with which the script began this fit."""
+        self.fit = 0
+        """The number of the fit, which its folder has."""
+        self.identity: list[float] = []
+        """What tells the fit from others (see `identity.py`)."""
+        self.epochs = 0
+        """How many epochs the script asked for."""
+        self.chance: list[Any] | None = None
+        """The state of the random generators of the process, once the fit has ended."""
         self.callbacks: dict[str, dict[str, Any]] = {}
         """Attributes of callbacks by place and class name (see `remembered.py`): also History's."""
 
@@ -58,8 +64,8 @@ class Position:
         fields = json.loads(text)
         position = Position(int(fields["epoch"]), int(fields["batch"]), int(fields.get("steps", 0)))
         position.scale, position.rate = fields.get("scale"), float(fields.get("rate", 1.0))
-        position.first_epoch = fields.get("first_epoch")
-        position.callbacks = dict(fields["callbacks"])
+        for name in ("fit", "identity", "epochs", "chance", "callbacks"):
+            setattr(position, name, fields.get(name, getattr(position, name)))
         return position
 
 
@@ -68,7 +74,7 @@ class Mismatch(RuntimeError):
 
 
 def folder(checkpoint_dir: str, fit: int) -> str:
-    """Return the directory for the backups of the script's `fit`-th call of fit."""
+    """Return the directory for the backups of the fit with this number."""
     return os.path.join(checkpoint_dir, "orch", f"fit-{fit:03d}")
 
 
@@ -215,11 +221,12 @@ def read(directory: str) -> tuple[dict[str, Any], Position] | None:
     return values, Position.from_json(texts[POSITION].decode())
 
 
-def steps_saved(checkpoint_dir: str) -> int:
-    """Return the largest number of steps in a backup of any fit; 0 without a backup."""
+def positions(checkpoint_dir: str) -> dict[int, Position]:
+    """Return the positions of all backups, by the number of their fit."""
     root = os.path.join(checkpoint_dir, "orch")
-    fits = [os.path.join(root, name) for name in os.listdir(root)] if os.path.isdir(root) else []
-    return max((_steps(generation) for generation in map(newest, fits) if generation is not None), default=0)
+    names = sorted(os.listdir(root)) if os.path.isdir(root) else []
+    found = {int(name[4:]): position(os.path.join(root, name)) for name in names if name[:4] == "fit-"}
+    return {fit: each for fit, each in found.items() if each is not None}
 
 
 def fits(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> bool:

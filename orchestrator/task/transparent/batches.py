@@ -33,7 +33,7 @@ def install(
         _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, report, noise, rescue)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
         _patch_predict_step(trainer.TensorFlowTrainer, strategy)
-        _patch_building(trainer.TensorFlowTrainer)
+        _patch_building(trainer.TensorFlowTrainer, report, folder)
     else:
         _patch_keras2(sys.modules["tf_keras"].Model, strategy, stepping, rescue)
 
@@ -158,9 +158,9 @@ def _patch_predict_step(owner: Any, strategy: Any) -> None:
     owner.predict_step = predict_step_of_a_replica
 
 
-def _patch_building(owner: Any) -> None:
+def _patch_building(owner: Any, report: Reporter, folder: str) -> None:
     """Let a model with a `train_step` and no `call` train: its steps make their variables (see `step.py`)."""
-    build = owner._maybe_symbolic_build
+    build = steps.explained(owner._maybe_symbolic_build, report, folder)
 
     @functools.wraps(build)
     def _maybe_symbolic_build(self: Any, *args: Any, **kwargs: Any) -> None:

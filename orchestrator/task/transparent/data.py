@@ -123,16 +123,17 @@ def files_of(dataset: Any) -> list[str] | None:
     graph = dataset._as_serialized_graph().numpy()
     if not any(reader in graph for reader in _READERS):
         return None
-    return [name for source in _sources(dataset) for name in _names_in(source)] or None
+    return [name for source in sources(dataset) for name in _names_in(source)] or None
 
 
-def _sources(dataset: Any) -> Iterator[Any]:
+def sources(dataset: Any) -> Iterator[Any]:
+    """Yield the data sets that a data set is made of, which have no inputs themselves."""
     inputs = dataset._inputs()
     if not inputs or hasattr(dataset, "_filenames"):
         yield dataset
         return
     for each in inputs:
-        yield from _sources(each)
+        yield from sources(each)
 
 
 def _names_in(source: Any) -> list[str]:
@@ -142,16 +143,21 @@ def _names_in(source: Any) -> list[str]:
     if names is not None and not isinstance(names, tf.data.Dataset):
         return [name.decode() for name in tf.reshape(names, [-1]).numpy()]
     # To iterate over a source changes nothing: the shuffles are above it.
-    source = source if names is None else next(_sources(names))
+    source = source if names is None else next(sources(names))
     spec = source.element_spec
     if not isinstance(spec, tf.TensorSpec) or spec.dtype != tf.string or spec.shape.rank != 0:
         return []
     return [name.decode() for name in source.as_numpy_iterator()] if int(source.cardinality()) > 0 else []
 
 
-def rebatched(dataset: Any, up: int, down: int = 1) -> Any:
-    """Return the dataset with batches `up / down` times as large; None if its batch size is unknown."""
+def rows_of(dataset: Any) -> int:
+    """Return the number of examples in a batch; -1 if it is unknown before the data is read."""
     from tensorflow.python.data.experimental.ops import distribute
 
-    size = int(distribute.compute_batch_size(dataset))
+    return int(distribute.compute_batch_size(dataset))
+
+
+def rebatched(dataset: Any, up: int, down: int = 1) -> Any:
+    """Return the dataset with batches `up / down` times as large; None if its batch size is unknown."""
+    size = rows_of(dataset)
     return dataset.rebatch(max(1, size * up // down)) if size > 0 else None

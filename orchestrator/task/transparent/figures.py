@@ -1,6 +1,7 @@
 """Makes figures and states those of the global batch: values that a step gives to `Mean` and `Sum`, or assigns.
 
-Metrics that are given a value for each example need nothing: their sums and counts add up over the replicas.
+Metrics that are given a value for each example need nothing: their sums and counts add up over the replicas. A function
+of the script may compute anything of the batch, so it is given the whole one, gathered from all replicas.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import functools
 import sys
 
 from orchestrator.task.transparent import step as steps
+from orchestrator.task.transparent.kinds import SAME
+from orchestrator.task.transparent.kinds import each as each_example
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
     """Patch `Mean`, `Sum`, BatchNormalization and variables of this Keras."""
     metrics = sys.modules[library].metrics
     metrics.Mean.update_state = _of_the_global_batch(metrics.Mean.update_state, adds_up=False)
+    wrapper = metrics.MeanMetricWrapper
+    wrapper._fn = _Gathered(wrapper, library, report)
     metrics.Sum.update_state = _of_the_global_batch(metrics.Sum.update_state, adds_up=True)
     if library == "keras":
         normalization = sys.modules["keras"].layers.BatchNormalization
@@ -28,6 +33,48 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
         normalization.call = _with_own_statistics(normalization.call)
         variable = sys.modules["keras.src.backend.tensorflow.core"].Variable
         variable.assign = _of_all_replicas(variable.assign, report, script, folder)
+
+
+class _Gathered:
+    """The attribute `_fn` of a metric that is a function: within a step, one that computes on the whole batch.
+
+    Outside of a step it is the script's function, which Keras saves with the model.
+    """
+
+    def __init__(self, owner: Any, library: str, report: Reporter) -> None:
+        self._owner, self._library, self._report = owner, library, report
+
+    def __set__(self, metric: Any, function: Any) -> None:
+        metric.__dict__["_fn"] = function
+
+    def __get__(self, metric: Any, _owner: type | None = None) -> Any:
+        if metric is None:
+            return self
+        function, step = metric.__dict__["_fn"], steps.current()
+        is_of_keras = str(getattr(function, "__module__", "")).startswith(f"{self._library}.")
+        if step is None or step.replicas == 1 or is_of_keras:
+            return function
+        return functools.partial(self._on_the_whole, step, metric.name, function)
+
+    def _on_the_whole(
+        self, step: steps.Step, name: str, function: Any, y_true: Any, y_pred: Any, **given: Any
+    ) -> Any:
+        import tensorflow as tf
+
+        whole = [step.gathered(tf.convert_to_tensor(each)) for each in (y_true, y_pred)]
+        sizes = [int(each.dtype.size * (each.shape[1:].num_elements() or 1)) for each in whole]
+        self._report(
+            "metrics",
+            f"the metric {name} is a function: it is computed on the whole batch, which all replicas send each other "
+            f"({sum(sizes)} bytes for each example)",
+        )
+        values = tf.convert_to_tensor(function(*whole, **given))
+        if values.shape.rank == 0 or values.shape[0] is not None:
+            step.kinds.set(values, SAME)
+            return values
+        mine = step.part_of(values, y_pred)
+        step.kinds.set(mine, each_example())
+        return mine
 
 
 def _with_own_statistics(call: Any) -> Any:

@@ -39,7 +39,7 @@ def install(library: str, strategy: Any, chief: bool, report: Reporter) -> Files
     for name in ("save", "save_weights", "export"):
         if hasattr(root.Model, name):
             setattr(root.Model, name, files.keeping(_with_path(getattr(root.Model, name), 1, files.to_write)))
-    _replace_everywhere(tf.saved_model.load, _outside(_with_path(tf.saved_model.load, 0, files.to_read)))
+    replace_everywhere(tf.saved_model.load, _outside(_with_path(tf.saved_model.load, 0, files.to_read)))
     if chief:
         return files
     if own is not None:  # else KerasTuner, and callbacks of tf_keras, remove what a worker saves
@@ -55,7 +55,7 @@ def install(library: str, strategy: Any, chief: bool, report: Reporter) -> Files
         (tf.saved_model.save, 1, files.to_write),
         (tf.train.latest_checkpoint, 0, files.to_read),
     ):
-        _replace_everywhere(function, _with_path(function, place, change))
+        replace_everywhere(function, _with_path(function, place, change))
     report(
         "save",
         "not the chief: what Keras saves beside the script is saved here too; elsewhere the chief alone saves, and "
@@ -308,7 +308,7 @@ def _with_path(function: Callable[..., Any], place: int, change: Callable[[Any],
     return changed
 
 
-def _replace_everywhere(old: Any, new: Any) -> None:
+def replace_everywhere(old: Any, new: Any) -> None:
     """Replace a function in every module of its library that holds it, since the API exports it in several."""
     library = old.__module__.partition(".")[0]
     for name, module in list(sys.modules.items()):

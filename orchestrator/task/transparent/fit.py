@@ -1,8 +1,8 @@
 """A `fit` that continues where it was killed, even within an epoch, and that can take batches per replica.
 
-The n-th call of `fit` in the script has the n-th backup. The backup is restored once the model is built and before
-its first step; then the data is skipped up to the next batch. A fit that had finished runs no epoch and returns its
-history, so a script with several fits reaches the one that was interrupted.
+A fit has an identity (`identity.py`), and goes on from the backup that has the same one. It is restored once the model
+is built and before its first step; then the data is skipped up to the next batch. A fit that had finished runs no epoch
+and returns its history, so a script with several fits reaches the one that was interrupted.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 
 from orchestrator.task import this_task
 from orchestrator.task.keras import fit_arguments
-from orchestrator.task.transparent import backup, replay
-from orchestrator.task.transparent.data import rebatched
+from orchestrator.task.transparent import replay
+from orchestrator.task.transparent.data import rebatched, rows_of
 from orchestrator.task.transparent.saver import Saver
 from orchestrator.task.transparent.step import line_of_script
 
@@ -71,13 +71,14 @@ def _counted(train_on_batch: Callable[..., Any], setting: Setting) -> Callable[.
 def _wrapped(fit: Callable[..., Any], setting: Setting, files: Files, folder: str) -> Callable[..., Any]:
     @functools.wraps(fit)
     def transparent_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if setting.inside:  # a fit within a callback of another fit does not count in the order of fits
+        if setting.inside:  # a fit within a callback of another fit has no backup
             return fit(model, *args, **kwargs)
         if len(args) > len(fit_arguments.NAMES):
             return fit(model, *args, **kwargs)
         kwargs = fit_arguments.named(args, kwargs)
         _refuse_fixed_batch(model, setting, folder)
-        setting.inside, files.fit = True, setting.fits
+        given = dict(kwargs)
+        setting.inside = True
         try:
             if getattr(model, "distribute_strategy", None) is not setting.strategy:
                 setting.report("fit", "a model that was made outside the scope trains without the strategy")
@@ -85,26 +86,48 @@ def _wrapped(fit: Callable[..., Any], setting: Setting, files: Files, folder: st
                 _scale(kwargs, setting)
             else:
                 setting.report("batch", "a batch of the script is global: it is split among the replicas")
-            directory = (
-                backup.folder(setting.checkpoint_dir, setting.fits) if setting.checkpoint_dir else None
-            )
             if setting.library == "tf_keras":
-                build(model, kwargs.get("x"), setting)
+                build(model, kwargs.get("x"), setting, kwargs.get("batch_size"))
             course = replay.Course(int(kwargs.get("initial_epoch") or 0))
-            saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)))
+            saver = Saver(setting, course, given)
             kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
-            kwargs["initial_epoch"] = saver.initial_epoch
-            if saver.resumes:
-                files.put_back(saver.others)
+            saver.when_known = functools.partial(_known, saver, setting, files)
             with course:
                 if setting.rescue is None:
                     return fit(model, **kwargs)
                 return setting.rescue.during(functools.partial(fit, model, **kwargs), model, setting)
+        except Exception as e:
+            if has_constant_batch(str(e), setting.strategy.num_replicas_in_sync):
+                raise setting.report.unsupported(
+                    f"{line_of_script(folder) or 'fit'}: a step computes with a constant number of examples, and each "
+                    f"of the {setting.strategy.num_replicas_in_sync} replicas has its own part of the batch: write "
+                    "`tf.shape(x)[0]` for the batch's size in the step and in the layers, or remove `transparent: true`"
+                ) from e
+            raise
         finally:
             setting.inside, files.fit = False, None
-            setting.fits += 1
 
     return transparent_fit
+
+
+def has_constant_batch(error: str, replicas: int) -> bool:
+    """Return whether an error is that of shapes of which one has the size of a replica's part of the other."""
+    if replicas == 1 or not any(words in error for words in _OF_SHAPES):
+        return False
+    import re
+
+    sizes = {int(size) for size in re.findall(r"(?:\[|tensor with |shape has )(\d+)", error)}
+    return any(
+        part in (whole // replicas, -(-whole // replicas)) for part in sizes for whole in sizes - {part}
+    )
+
+
+_OF_SHAPES = (
+    "ncompatible shapes",
+    "requested shape has",
+    "imensions of inputs should match",
+    "imension mismatch",
+)
 
 
 def _refuse_fixed_batch(model: Any, setting: Setting, folder: str) -> None:
@@ -123,25 +146,33 @@ def _refuse_fixed_batch(model: Any, setting: Setting, folder: str) -> None:
     )
 
 
+def _known(saver: Saver, setting: Setting, files: Files, resumes: bool) -> None:
+    """Prepare the files of a fit, before its callbacks open them."""
+    files.fit = saver.fit
+    if not resumes:
+        return
+    files.put_back(saver.others)
+    for each in saver.others:
+        if isinstance(each, sys.modules[f"{setting.library}.src.callbacks"].CSVLogger):
+            each.append = True  # otherwise it would truncate its file
+
+
 def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:
     callbacks = sys.modules[f"{setting.library}.src.callbacks"]
     if isinstance(given, callbacks.CallbackList):
         saver.others = list(given.callbacks)
-        given.append(saver.callback())
+        given.callbacks[:] = saver.callbacks(saver.others)
+        given.set_model(given.model)
         return given
     every = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
     kept = [each for each in every if not isinstance(each, callbacks.BackupAndRestore)]
     if len(kept) < len(every):
         setting.report("backup", "the script's BackupAndRestore is left out: this run is backed up by orch")
-    if saver.resumes:
-        for each in kept:
-            if isinstance(each, callbacks.CSVLogger):
-                each.append = True  # otherwise it would truncate its file
     if not any(isinstance(each, callbacks.History) for each in kept):
         kept.append(callbacks.History())
     saver.others = kept
     # Ours goes last: the script's callbacks reset themselves when training begins, and we save History's state.
-    return [*kept, saver.callback()]
+    return saver.callbacks(kept)
 
 
 def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
@@ -187,7 +218,7 @@ def _batch_sentence(shrink: Shrink) -> str:
     )
 
 
-def build(model: Any, x: Any, setting: Setting) -> None:
+def build(model: Any, x: Any, setting: Setting, batch_size: int | None = None) -> None:
     """Build a subclassed model of tf_keras before training, so that its weights exist and can be restored."""
     import numpy as np
     import tensorflow as tf
@@ -196,12 +227,17 @@ def build(model: Any, x: Any, setting: Setting) -> None:
         if isinstance(x, tf.data.Dataset):
             spec = x.element_spec
             inputs = spec[0] if isinstance(spec, tuple) else spec
+            rows = max(1, rows_of(x))
             example = tf.nest.map_structure(
-                lambda s: tf.zeros([size or 1 for size in s.shape], s.dtype), inputs
+                lambda s: tf.zeros(
+                    [size or (1 if axis else rows) for axis, size in enumerate(s.shape)], s.dtype
+                ),
+                inputs,
             )
         else:
             try:
-                example = tf.nest.map_structure(lambda part: np.asarray(part[:1]), x)
+                rows = batch_size or fit_arguments.DEFAULT_BATCH
+                example = tf.nest.map_structure(lambda part: np.asarray(part[:rows]), x)
             except (TypeError, KeyError, IndexError):
                 setting.report(
                     "backup", "the model is built by its first batch: a restart begins this fit anew"

@@ -93,7 +93,7 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
     random = noise.install(library, strategy)
     rescue = Rescue.of_this_task()
     batches.install(library, strategy, report, random, script.folder, rescue)
-    setting = Setting(library, strategy, options, report, chief, random, rescue)
+    setting = Setting(library, strategy, options, report, chief, random, rescue, script.folder)
     empty_shares.install(strategy)
     setting.shrink.install(library, strategy)
     fit.install(setting, places, script.folder)

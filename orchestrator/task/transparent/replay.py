@@ -6,7 +6,10 @@ created again. Their batches are read only where one iterator serves several epo
 
 from __future__ import annotations
 
+import functools
 import sys
+
+from orchestrator.task.transparent.data import rows_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ class Course:
         self.epoch = first_epoch
         self.batch = 0
         self._handler: Any = None
+        self.first_batch: Any = None
+        """The first batch of a generator or Sequence, which Keras reads before it trains."""
         self.when_traced: Callable[[Any], object] | None = None
         """Called once the steps are traced, before the first one runs."""
         self.figures: Callable[[], Any] | None = None
@@ -42,13 +47,17 @@ class Course:
     def __exit__(self, *_error: object) -> None:
         Course.current = None
 
+    def keep_batch(self, batch: Any) -> None:
+        if self.first_batch is None:
+            self.first_batch = batch
+
     def keep_handler(self, handler: Any) -> None:
         """Remember the handler of the training data: the first that Keras makes in a fit. Later ones validate."""
         if self._handler is None:
             self._handler = handler
 
     def example(self) -> Any:
-        """Return zeros in the shape of a batch of Keras 3; None if the shape is unknown."""
+        """Return symbols in the shape of a batch of Keras 3; None if the shape is unknown."""
         return _example(self._handler) if self._handler is not None else None
 
     def leap(self, epoch: int, batch: int) -> None:
@@ -72,7 +81,7 @@ class Course:
 
 
 def build_without_data(trainer: Any) -> None:
-    """Have Keras 3 build the model from zeros, and not from a batch.
+    """Have Keras 3 build the model from the shape of a batch, and not from a batch.
 
     Under a strategy, Keras builds the model from a first batch. Reading that batch advances the state of the shuffle,
     and the script would see its data in another order than without a strategy.
@@ -109,27 +118,51 @@ def install_keras3(epoch_iterator: Any) -> None:
             else:
                 yield begin, end, iterator
 
+    adapters: Any = sys.modules.get("keras.src.trainers.data_adapters.generator_data_adapter")
+    if adapters is not None:
+        adapters.peek_and_restore = _keeping(adapters.peek_and_restore, lambda peeked: peeked[0][:1])
+        owner = sys.modules["keras.src.trainers.data_adapters.py_dataset_adapter"].PyDatasetAdapter
+        owner._standardize_batch = _keeping(owner._standardize_batch, lambda batch: batch)
     epoch_iterator.__init__ = __init__
     epoch_iterator._enumerate_iterator = _enumerate_iterator
 
 
 def _example(epoch_iterator: Any) -> Any:
-    """Return zeros in the shape of a batch; None if the shape is unknown before the data is read."""
+    """Return symbols in the shape of a batch of one process; None if the shape is unknown before the data is read.
+
+    Where the number of examples is unknown, so is that of the symbols: a loss may split the batch into three.
+    """
     import tensorflow as tf
 
-    unknown = False
+    unknown, symbol = False, sys.modules["keras"].KerasTensor
+    first_batch = Course.current.first_batch if Course.current is not None else None
+    known = [len(each) for each in tf.nest.flatten(first_batch) if getattr(each, "shape", ())]
+    dataset = getattr(epoch_iterator._distributed_dataset, "_original_dataset", None)
+    rows = known[0] if known else -1 if dataset is None else rows_of(dataset)
 
-    def zeros(spec: Any) -> Any:
+    def symbols(spec: Any) -> Any:
         nonlocal unknown
         first = getattr(spec, "_value_specs", (spec,))[0]  # the spec of the first replica
         if not isinstance(first, tf.TensorSpec) or first.shape.rank is None or None in first.shape[1:]:
             unknown = True
             return None
-        shape = [1 if size is None else size for size in first.shape]
-        return tf.zeros(shape, first.dtype) if first.dtype != tf.string else tf.fill(shape, "")
+        return symbol([rows if rows > 0 else None, *first.shape[1:]], first.dtype.name)
 
-    example = tf.nest.map_structure(zeros, epoch_iterator._distributed_dataset.element_spec)
+    example = tf.nest.map_structure(symbols, epoch_iterator._distributed_dataset.element_spec)
     return None if unknown else example
+
+
+def _keeping(read: Callable[..., Any], batch_in: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a function that reads the first batch of a fit, and keeps it."""
+
+    @functools.wraps(read)
+    def keeping(*args: Any) -> Any:
+        found = read(*args)
+        if Course.current is not None:
+            Course.current.keep_batch(batch_in(found))
+        return found
+
+    return keeping
 
 
 def _pass_over(epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]) -> None:
@@ -178,6 +211,12 @@ def install_keras2(model: Any, data_handler: Any) -> None:
             logs, course.figures = course.figures(), None
         return synced(logs)
 
+    adapters: Any = sys.modules.get("tf_keras.src.engine.data_adapter")
+    for name in ("GeneratorDataAdapter", "KerasSequenceAdapter"):
+        if owner := getattr(adapters, name, None):
+            owner._peek_and_restore = staticmethod(
+                _keeping(owner._peek_and_restore, lambda peeked: peeked[0])
+            )
     utils.sync_to_numpy_or_python_type = sync_to_numpy_or_python_type
     data_handler.__init__ = __init__
     data_handler.enumerate_epochs = enumerate_from_course

@@ -157,7 +157,7 @@ class Rescue:
 
         After the fit its final state can be handed over until the next fit begins.
         """
-        self._of_fit = functools.partial(self._held, model, setting, setting.fits)
+        self._of_fit = functools.partial(self._held, model, setting)
         try:
             return fit()
         except Exception as e:
@@ -203,7 +203,7 @@ class Rescue:
         is_first = self._marks == 1 and not self._newest.counted()
         return self._newest.refusal or ("no step has been made since the start" if is_first else "")
 
-    def _held(self, model: Any, setting: Any, fit: int) -> Held:
+    def _held(self, model: Any, setting: Any) -> Held:
         root = os.environ.get("ORCH_RESCUE_DIR") or (setting.checkpoint_dir if setting.chief else None)
         if root is None:
             raise NotAtomic("only the chief can reach the checkpoint directory")
@@ -225,7 +225,7 @@ class Rescue:
                 **self._metrics,
             }
             values.update(arrays)
-            backup.write(backup.rescued(backup.folder(root, fit), self._task), values, position)
+            backup.write(backup.rescued(backup.folder(root, position.fit), self._task), values, position)
 
         return position.steps, write
 

@@ -370,6 +370,25 @@ def _einsum(op: Any, kinds: list[Kind], _index: int) -> Kind:
     return each(out.index(letter)) if letter in out else SUM
 
 
+def _concat(op: Any, kinds: list[Kind], index: int) -> Kind:
+    kind, axis = of_unknown(op, kinds, index), constant_of(op.inputs[-1])
+    is_longer = (
+        kind.name == EACH and axis is not None and int(axis) % (rank_of(op.outputs[0]) or 1) == kind.axis
+    )
+    return each(kind.axis, ragged=True) if is_longer else kind
+
+
+def _split(op: Any, kinds: list[Kind], index: int) -> Kind:
+    """Return the kind of a part. Parts of the batch itself, such as triplets, are others on each replica."""
+    place = 0 if op.type == "Split" else 2
+    kind, axis = kinds[1 if op.type == "Split" else 0], constant_of(op.inputs[place])
+    if kind.name == EACH and axis is not None:
+        if int(axis) % (rank_of(op.outputs[0]) or 1) != kind.axis:
+            return kind
+        return of_unknown(op, kinds, index) if kind.ragged else CROSS
+    return of_unknown(op, kinds, index)
+
+
 def _squared_sum(op: Any, kinds: list[Kind], _index: int) -> Kind:
     return SUM if kinds[0].name == EACH else of_unknown(op, kinds, 0)
 
@@ -405,6 +424,8 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "BatchMatMul"), _matmul),
     "Einsum": _einsum,
     "L2Loss": _squared_sum,
+    "ConcatV2": _concat,
+    **dict.fromkeys(("Split", "SplitV"), _split),
     "TensorListStack": stacked_list,
     **dict.fromkeys(
         ("SquaredDifference", "Minimum", "Pow", "SelectV2", "Select", "Less", "Equal"), elementwise

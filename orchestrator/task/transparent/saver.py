@@ -14,14 +14,15 @@ import time
 
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.task import this_task
-from orchestrator.task.transparent import backup
+from orchestrator.task.transparent import backup, chance
+from orchestrator.task.transparent.identity import identity
 from orchestrator.task.transparent.remembered import GROUP, Memory
 from orchestrator.task.transparent.replay import is_traceable
 from orchestrator.task.transparent.strategy import mean_over_workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from orchestrator.protocol.reports import Restored
@@ -39,21 +40,18 @@ _FIGURES = "_get_metrics_result_or_logs"
 class Saver:
     """Restores and saves the backups of one fit."""
 
-    def __init__(self, setting: Setting, directory: str | None, course: Course, epochs: int) -> None:
+    def __init__(self, setting: Setting, course: Course, given: dict[str, Any]) -> None:
+        """Take the arguments of `fit` by name, as the script gives them."""
         self._setting = setting
-        self._directory = directory
+        self._directory: str | None = None
         self._course = course
-        self._epochs = epochs
-        with self._restoring():
-            saved = backup.position(directory) if directory else None
-        if saved is not None and saved.first_epoch is not None:
-            # A script that looks for its newest file may begin elsewhere now; the data is passed over from there.
-            course.first_epoch = saved.first_epoch
-        self.resumes = saved is not None
-        """Whether this fit has a backup."""
-        in_keras_3 = setting.library == "keras"
-        self.initial_epoch = saved.epoch if saved is not None and in_keras_3 else course.first_epoch
-        """The epoch that Keras is to begin with. tf_keras makes data for the epochs from there on, and leaps itself."""
+        self._given = given
+        self._epochs = int(given.get("epochs") or 1)
+        self.fit = 0
+        """The number of the fit, once it is known: when training begins."""
+        self._identity: list[float] = []
+        self.when_known: Callable[[bool], object] = bool
+        """Called when the number is known, before the script's callbacks begin: with whether there is a backup."""
         self._epoch = course.first_epoch
         self._restored: tuple[dict[str, Any], backup.Position] | None = None
         self._metrics: dict[str, Any] | None = None
@@ -65,10 +63,16 @@ class Saver:
         """The script's own callbacks, with History."""
         self._memory = Memory([], setting.library, setting.report)
 
-    def callback(self) -> Any:
-        """Return an instance of a subclass of the `Callback` of the Keras in use."""
+    def callbacks(self, before: list[Any], after: list[Any] | None = None) -> list[Any]:
+        """Return the script's callbacks with ours: one that finds the backup goes first, one that saves goes behind."""
         saver = self
         base: Any = sys.modules[f"{self._setting.library}.src.callbacks"].Callback
+
+        class OrchIdentity(base):  # type: ignore[misc]
+            _supports_tf_logs = True
+
+            def on_train_begin(self, *_: Any, **_logs: Any) -> None:
+                saver._know(self.model)
 
         class OrchBackup(base):  # type: ignore[misc]
             _supports_tf_logs = True
@@ -95,7 +99,18 @@ class Saver:
             def on_train_end(self, *_: Any, **_logs: Any) -> None:
                 saver._end(self.model)
 
-        return OrchBackup()
+        return [OrchIdentity(), *before, OrchBackup(), *(after or ())]
+
+    def _know(self, model: Any) -> None:
+        """Find out which fit this is: its model is built, and nothing has been trained."""
+        setting = self._setting
+        self._identity = identity(model, self._given, self._course.first_batch, setting.folder)
+        if model.distribute_strategy is setting.strategy:
+            setting.compare(self._identity)
+        if setting.checkpoint_dir is not None:
+            self.fit = setting.number_of(self._identity, self._epochs)
+            self._directory = backup.folder(setting.checkpoint_dir, self.fit)
+        self.when_known(setting.backups.pop(self.fit, None) is not None)
 
     def _begin(self, model: Any, params: Any) -> None:
         self._epochs = int((params or {}).get("epochs") or self._epochs)
@@ -108,12 +123,15 @@ class Saver:
         self._agree(position)
         self._setting.shrink.begin(position.rate if saved is not None else None)
         if saved is None:
-            self._setting.steps_before = 0
+            self._setting.steps = self._setting.count_steps()
             return
         with self._restoring():
             self._restore(model, saved[0])
         self._tell_restored(position.steps)
-        self._setting.steps = position.steps
+        self._setting.steps = max(self._setting.steps, position.steps)
+        if position.epoch >= self._epochs and position.chance is not None:
+            chance.restore(position.chance)  # what the script draws after this fit is what it drew then
+        self._begin_with(model, position.epoch)
         self._restored = saved
         self._course.leap(position.epoch, position.batch)
         self._memory.recall(position.callbacks, saved[0])
@@ -122,7 +140,7 @@ class Saver:
             if position.epoch >= self._epochs
             else (f"in epoch {position.epoch + 1} of {self._epochs}, after {position.batch} batches of it")
         )
-        self._setting.report("resumed", f"fit {self._setting.fits + 1} goes on from its backup, {where}")
+        self._setting.report("resumed", f"fit {self.fit + 1} goes on from its backup, {where}")
 
     def _restore(self, model: Any, values: dict[str, Any]) -> None:
         """Restore the groups that are built. An optimizer of a `train_step`, say, is built only when that is traced."""
@@ -183,7 +201,13 @@ class Saver:
                 "all must be seeded from the same checkpoint"
             )
 
+    def _begin_with(self, model: Any, epoch: int | None) -> None:
+        """Tell Keras 3 the epoch that training begins with; None: the script's. tf_keras is told by the course."""
+        if self._setting.library == "keras":
+            model._initial_epoch = epoch
+
     def _begin_epoch(self, model: Any, epoch: int) -> None:
+        self._begin_with(model, None)
         self._epoch = epoch
         self._counted = 0
         restored, self._restored = self._restored, None
@@ -241,7 +265,9 @@ class Saver:
 
     def _position(self, epoch: int, batch: int, steps: int) -> backup.Position:
         position = backup.Position(epoch, batch, steps)
-        position.first_epoch = self._course.first_epoch
+        position.fit, position.identity, position.epochs = self.fit, self._identity, self._epochs
+        if epoch >= self._epochs and self._setting.is_seeded:
+            position.chance = chance.state()
         position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
         return position
 
@@ -252,6 +278,7 @@ class Saver:
             self._setting.rescue.mark(model, position, self._memory.keep)
 
     def _end(self, model: Any) -> None:
+        self._begin_with(model, None)
         # EarlyStopping may end a fit before its last epoch. The backup must say that this fit has finished.
         if self._directory is not None and self._epoch + 1 < self._epochs and self._restored is None:
             self._save(model, self._epochs, 0)

@@ -7,9 +7,15 @@ import os
 
 from orchestrator.task import this_task
 from orchestrator.task.cadence import Cadence, Wish
-from orchestrator.task.transparent.backup import steps_saved, variables_of
+from orchestrator.task.transparent.backup import positions, variables_of
+from orchestrator.task.transparent.identity import DATA, WEIGHTS, difference
 from orchestrator.task.transparent.shrink import Shrink
-from orchestrator.task.transparent.strategy import told_by_chief
+from orchestrator.task.transparent.strategy import (
+    names_of_workers,
+    rows_of_workers,
+    told_by_chief,
+    workers_of,
+)
 from orchestrator.task.writer import Writer
 
 TYPE_CHECKING = False
@@ -38,6 +44,7 @@ class Setting:
         chief: bool,
         noise: Noise | None = None,
         rescue: Rescue | None = None,
+        folder: str = "",
     ) -> None:
         self.library = library
         self.strategy = strategy
@@ -53,14 +60,19 @@ class Setting:
         self.checkpoint_dir = os.environ.get("ORCH_CHECKPOINT_DIR") or None
         self.restores_late = library == "keras"
         """Whether variables that are built only when the first step is traced can be restored then."""
-        self.fits = 0
+        self.is_seeded = True
+        """Whether chance is the same in each generation, and so are the starting weights."""
+        self.folder = folder
         self.inside = False
         self.noise = noise
         self.rescue = rescue
         self.steps = 0
         """The steps of all fits so far."""
-        self.steps_before = steps_saved(self.checkpoint_dir) if self.checkpoint_dir else 0
-        """The steps of the newest backup, until the fit that has no backup: the fits before it train nothing."""
+        self.backups = positions(self.checkpoint_dir) if self.checkpoint_dir else {}
+        """The backups of the generation before, by the number of their fit, but for those of fits that went on."""
+        self._next = max(self.backups, default=-1) + 1
+        self.steps_before = max((each.steps for each in self.backups.values()), default=0)
+        """The steps of the newest backup: fits that had ended train nothing."""
 
     def prepare(self, model: Any, course: Course) -> None:
         """Build the variables that are to be restored, as far as possible."""
@@ -68,6 +80,54 @@ class Setting:
     def count_steps(self) -> int:
         """Return the steps of the script, which never become fewer."""
         return max(self.steps, self.steps_before)
+
+    def compare(self, mine: list[float]) -> None:
+        """Refuse a fit in which the workers have other data or other models. All must call this."""
+        if workers_of(self.strategy) == 1 or not self.is_seeded:
+            return
+        names, rows = names_of_workers(self.strategy), rows_of_workers(self.strategy, mine)
+        differing = {
+            name: why for name, row in zip(names, rows, strict=True) if (why := difference(rows[0], row))
+        }
+        if differing:
+            raise self.report.unsupported(
+                f"the workers do not train the same: {' and '.join(differing)} and {names[0]} differ in "
+                f"{next(iter(differing.values()))} of a fit, so a global batch would be put together from parts of "
+                "different ones: sort what is listed, seed what draws the data, and give all hosts the same files, or "
+                "remove `transparent: true`"
+            )
+
+    def number_of(self, mine: list[float], epochs: int) -> int:
+        """Return the number of a fit: that of its backup, which is then no other fit's, or a new one.
+
+        The chief decides. Workers whose backups differ are found by the position that they begin with.
+        """
+        found = self._find(mine, epochs) if self.chief else None
+        number = round(told_by_chief(self.strategy, self.chief, -1.0 if found is None else found))
+        if number < 0:
+            number = self._next
+            self._next += 1
+        return number
+
+    def _find(self, mine: list[float], epochs: int) -> int | None:
+        others: list[str] = []
+        for fit, position in sorted(self.backups.items()):
+            why = difference(position.identity, mine)
+            has_ended = position.epoch >= position.epochs
+            if not self.is_seeded and (why == WEIGHTS or (why == DATA and not has_ended)):
+                why = ""  # the script draws others in each generation
+            if not why and epochs != position.epochs and (has_ended or position.epoch > epochs):
+                why = "its epochs"
+            if not why:
+                if others:
+                    said = f"fit {fit + 1} comes before {' and '.join(others[-3:])}: skipped or reordered by the script"
+                    self.report("fits", f"{said}; each goes on from its own backup only")
+                return fit
+            others.append(f"fit {fit + 1}, which differs in {why}")
+        if others:
+            said = f"fit {self._next + 1} has no backup, and is not {' or '.join(others[-3:])}"
+            self.report("fits", f"{said}: it begins as the script lets it begin")
+        return None
 
     def groups_of(self, model: Any) -> dict[str, list[Any]]:
         """Return all variables to save, by group."""

@@ -72,6 +72,8 @@ class Step:
         self.total = self.context.all_reduce(tf.distribute.ReduceOp.SUM, self.examples)
         self.draws = 0
         """How many random tensors this step has drawn with `tf.random`."""
+        self._gathered: dict[Any, Any] = {}
+        """The tensors of the whole batch, by the reference of this replica's part."""
         self.at_end: list[Callable[[], object]] = []
         self.own_statistics = False
         """Whether the layer that is being called keeps statistics of its replica's part, like BatchNormalization."""
@@ -142,6 +144,32 @@ class Step:
         total = self.context.all_reduce(tf.distribute.ReduceOp.SUM, value)
         self.kinds.set(total, SAME)
         return total
+
+    def gathered(self, tensor: Any) -> Any:
+        """Return the rows of a tensor of all replicas, on every replica: the tensor of the whole batch."""
+        import tensorflow as tf
+
+        if tensor.ref() in self._gathered:
+            return self._gathered[tensor.ref()]
+        devices = self.strategy.extended.worker_devices
+        replica = tf.get_static_value(tf.convert_to_tensor(self.context.replica_id_in_sync_group))
+        with tf.device(devices[int(replica) % len(devices)]):  # TensorFlow must know where it gathers to
+            whole = self._gathered[tensor.ref()] = self.context.all_gather(tf.identity(tensor), axis=0)
+        self.kinds.set(whole, SAME)
+        return whole
+
+    def part_of(self, whole: Any, mine: Any) -> Any:
+        """Return the rows of a tensor of the whole batch that belong to this replica, as those of `mine` do.
+
+        A tensor that has not a row for each example is returned as it is.
+        """
+        import tensorflow as tf
+
+        counts = self.gathered(tf.shape(mine)[:1])
+        place = self.context.replica_id_in_sync_group
+        is_of_rows = tf.equal(tf.shape(whole)[0], tf.reduce_sum(counts))
+        begin = tf.where(is_of_rows, tf.reduce_sum(counts[:place]), 0)
+        return whole[begin : begin + tf.where(is_of_rows, counts[place], tf.shape(whole)[0])]
 
     def guarded(self, tensor: Any) -> Any:
         """Return the tensor, or zeros if the replica has no example, since an empty mean is NaN."""
@@ -214,20 +242,21 @@ def install(
     kinds: list[Kinds] = []
 
     def stepping(function: Callable[..., Any], atomic: Any = None) -> Callable[..., Any]:
-        return _stepping(_explained(function, report, folder), strategy, kinds, atomic)
+        return _stepping(explained(function, report, folder), strategy, kinds, atomic)
 
     return stepping
 
 
-def _explained(function: Callable[..., Any], report: Reporter, folder: str) -> Callable[..., Any]:
+def explained(function: Callable[..., Any], report: Reporter, folder: str) -> Callable[..., Any]:
     """Explain the error of a step that uses its batch size as a constant, and say what to write instead."""
 
     @functools.wraps(function)
-    def explained(data: Any) -> Any:
+    def explaining(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(data)
-        except (TypeError, ValueError) as e:
-            line = innermost_line(traceback.extract_tb(e.__traceback__), folder)
+            return function(*args, **kwargs)
+        except (TypeError, ValueError, RuntimeError) as e:
+            first = e.__context__ or e  # Keras makes another error of one in the building of a model
+            line = innermost_line(traceback.extract_tb(first.__traceback__), folder)
             if not line or not any(words in str(e) for words in _NO_NUMBER):
                 raise
             raise report.unsupported(
@@ -235,7 +264,7 @@ def _explained(function: Callable[..., Any], report: Reporter, folder: str) -> C
                 "of the batch: write `tf.shape(x)[0]` for it, or remove `transparent: true`"
             ) from e
 
-    return explained
+    return explaining
 
 
 _NO_NUMBER = ("len is not well defined", "None values not supported", "NoneType")

@@ -86,8 +86,10 @@ def workers_of(strategy: Any) -> int:
 
 def mean_over_workers(strategy: Any, number: float) -> float:
     """Return the mean of a number over all workers, which must all call this."""
-    if workers_of(strategy) == 1:
-        return number
+    return number if workers_of(strategy) == 1 else float(_mean_over_workers(strategy, number))
+
+
+def _mean_over_workers(strategy: Any, numbers: Any) -> Any:
     import tensorflow as tf
 
     global _mean
@@ -95,7 +97,23 @@ def mean_over_workers(strategy: Any, number: float) -> float:
         _mean = tf.function(
             lambda value: strategy.reduce("MEAN", strategy.run(tf.identity, (value,)), axis=None)
         )
-    return float(_mean(tf.constant(number, tf.float64)))
+    return _mean(tf.constant(numbers, tf.float64)).numpy()
+
+
+def rows_of_workers(strategy: Any, numbers: list[float]) -> list[list[float]]:
+    """Return the numbers of each worker, in the order of `names_of_workers`. All must call this, with as many."""
+    workers = workers_of(strategy)
+    if workers == 1:
+        return [numbers]
+    rows = [[0.0] * len(numbers) for _ in range(workers)]
+    rows[strategy.extended._id_in_cluster] = [number * workers for number in numbers]
+    found: list[list[float]] = _mean_over_workers(strategy, rows).tolist()
+    return found
+
+
+def names_of_workers(strategy: Any) -> list[str]:
+    tasks = strategy.cluster_resolver.cluster_spec().as_dict()
+    return [f"{job}:{index}" for job in ("chief", "worker") for index in range(len(tasks.get(job, ())))]
 
 
 def told_by_chief(strategy: Any, chief: bool, number: float) -> float:
@@ -105,7 +123,7 @@ def told_by_chief(strategy: Any, chief: bool, number: float) -> float:
 
 
 _mean: Any = None
-"""The function of `mean_over_workers`, traced once."""
+"""The function of `_mean_over_workers`, traced once for each shape."""
 
 
 _REPLACED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy")

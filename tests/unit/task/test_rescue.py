@@ -122,13 +122,16 @@ class World:
         self.rescue = Rescue(SimpleNamespace(send=lambda line, **_: self.said.append(line)), task)  # type: ignore[arg-type]
         self.model, self.atomic = Model(), Atomic()
         self.groups: dict[str, list[Any]] = {}
+        self.number = 0
         self.setting = SimpleNamespace(
-            checkpoint_dir=str(self.own), chief=task == "worker:0", fits=0, groups_of=lambda _: self.groups
+            checkpoint_dir=str(self.own), chief=task == "worker:0", groups_of=lambda _: self.groups
         )
         self.rescue._atomics[self.model] = self.atomic  # type: ignore[assignment]
 
     def begin_epoch(self, epoch: int = 1, steps: int = 120, arrays: Any = None) -> None:
-        self.rescue.mark(self.model, Position(epoch, 0, steps), lambda: ({}, arrays or {}))
+        position = Position(epoch, 0, steps)
+        position.fit = self.number
+        self.rescue.mark(self.model, position, lambda: ({}, arrays or {}))
 
     def fit(
         self,
@@ -304,7 +307,7 @@ def test_after_a_fit_its_end_can_be_handed_over_until_the_next_one_begins(tmp_pa
     task.rescue.during(task.begin_epoch, task.model, task.setting)
     task.atomic.done = 20
     assert task.rescue.is_ready()
-    task.setting.fits = 1
+    task.number = 1
     assert task.fit(compare=False) == "ended"
     root = str(task.own)
     assert [backup.position(backup.folder(root, fit)) is not None for fit in range(2)] == [False, True]
@@ -392,10 +395,11 @@ def test_a_fit_that_goes_on_within_an_epoch_can_be_handed_over_from_there(
         groups_of=lambda _: {"metrics": metrics},
         steps=27,
         steps_of=lambda _: setting.steps,
+        is_seeded=False,
     )
-    saver = Saver(setting, None, Course(0), 3)
+    saver = Saver(setting, Course(0), {"epochs": 3})
     saver._restored = ({}, Position(1, 7))
-    callback = saver.callback()
+    _, callback = saver.callbacks([])
     callback.model = Model()
     callback.on_epoch_begin(1)
     for batch in range(7, 20):

@@ -110,6 +110,46 @@ def test_what_is_drawn_without_a_seed_is_equal_on_all_workers_and_differs_from_e
     assert not set(first["free"]) & set(second["free"])
 
 
+LISTS = """
+import glob, json, os, pathlib, shutil
+from orchestrator.task.transparent.chance import equal_order
+plain = os.listdir(".")
+equal_order()
+top = pathlib.Path(".")
+with os.scandir(".") as entries:
+    scanned = [each.name for each in entries]
+with os.scandir(".") as entries:
+    next(entries)
+    entries.close()
+    left = list(entries)
+shutil.copytree(".", "../copied")
+print(json.dumps({
+    "plain": plain, "left": left, "of bytes": [os.fsdecode(each) for each in os.listdir(b".")],
+    "listed": [
+        os.listdir(), os.listdir("."), scanned, glob.glob("*"), [str(each) for each in top.iterdir()],
+        [str(each) for each in top.glob("*")], next(os.walk("."))[2], [each.path[2:] for each in os.scandir(".")],
+        os.listdir("../copied"),
+    ],
+}))
+"""
+
+
+def test_files_are_listed_in_one_order_whatever_the_file_system_says(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    names = [f"{random.Random(number).getrandbits(64):x}.txt" for number in range(60)]
+    for name in names:
+        (tmp_path / "files" / name).touch()
+    env = {**os.environ, "PYTHONPATH": str(Path(transparent.__file__).parents[3])}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTS], env=env, cwd=tmp_path / "files", capture_output=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert found["listed"] == [sorted(names)] * 9
+    assert found["of bytes"] == sorted(names)
+    assert sorted(found["plain"]) == sorted(names)
+    assert found["left"] == []
+
+
 @pytest.mark.parametrize(
     ("sizes", "policy", "why"),
     [
@@ -254,7 +294,8 @@ def test_tensorboard_writes_below_the_tasks_log_directory(
 
 def test_a_position_survives_its_file() -> None:
     position = Position(3, 7)
-    position.first_epoch, position.scale, position.rate = 2, 0.5, 0.25
+    position.fit, position.scale, position.rate, position.epochs = 2, 0.5, 0.25, 9
+    position.identity, position.chance = [7.0, 0.5], [["MT19937", [1, 2]]]
     position.callbacks = {"0 EarlyStopping": {"wait": 2, "best": 0.5}}
     assert vars(Position.from_json(position.as_json())) == vars(position)
 
@@ -386,9 +427,9 @@ def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_
     handed_over = transparent_backup.rescued(own, "worker:1")
     for directory, steps in ((own, 40), (handed_over, 57)):
         values = {transparent_backup.STEPS: steps, "model/00000": np.full((3,), steps, "float32")}
-        transparent_backup.write(directory, values, Position(2, steps))
+        transparent_backup.write(directory, values, Position(2, steps, steps))
     assert verify(str(root))["checkpoint"]["global_step"] == 57
-    assert transparent_backup.steps_saved(str(root)) == 57
+    assert {fit: each.steps for fit, each in transparent_backup.positions(str(root)).items()} == {0: 57}
     answer = seed.seed(str(tmp_path), 2)
     assert answer["global_step"] == 57
     next_own = transparent_backup.folder(answer["path"], 0)

@@ -1,0 +1,206 @@
+"""The identity of a fit: what must be the same for a backup to be restored, and on all workers.
+
+The order of the calls says nothing: a script that skips what is done calls `fit` fewer times after a restart. So a fit
+is known by the function that calls it, by the model and how it is compiled, by its data, and by its starting weights.
+Names and paths are left out: Keras counts its layers, and a temporary directory has another name each time. Numbers
+with a fraction are compared by what they sum up to, since another processor may round them differently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import sys
+import types
+import zlib
+
+from orchestrator.both.script import is_of_script
+from orchestrator.task.transparent.backup import variables_of
+from orchestrator.task.transparent.data import sources
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+SAMPLE_BYTES = 1 << 24
+"""How much of an array is looked at: evenly spaced rows of a larger one, and its last one."""
+
+DATA, WEIGHTS = "the data", "the starting weights"
+_PLACES = ("the function that calls fit", "the model or how it is compiled", *[DATA] * 4, *[WEIGHTS] * 4)
+"""What each number of an identity is of."""
+_EXACT = (0, 1, 2, 6)
+_ROUNDING = 1e-4
+_SETTINGS = ("batch_size", "class_weight", "initial_epoch", "shuffle", "steps_per_epoch", "validation_split")
+_UNSTABLE = frozenset({"name", "build_config", "shared_object_id", "built", "stop_training"})
+"""Attributes and settings that may differ in another process, or after a fit."""
+
+
+def identity(model: Any, given: dict[str, Any], first_batch: Any, folder: str) -> list[float]:
+    """Return the identity of a fit whose model is built.
+
+    Args:
+        model: the model, with its starting weights.
+        given: the arguments of `fit`, by name.
+        first_batch: the first batch, of data that can be read only once; else None.
+        folder: the folder of the script.
+    """
+    callbacks = getattr(given.get("callbacks"), "callbacks", given.get("callbacks")) or []
+    names = [
+        type(each).__name__ for each in (callbacks if isinstance(callbacks, (list, tuple)) else [callbacks])
+    ]
+    layers = [each for each in model._flatten_layers() if not getattr(each, "layers", None)]
+    weights = [[list(each.shape), str(each.dtype), bool(each.trainable)] for each in model.weights]
+    compiled = [getattr(model, name, None) for name in ("optimizer", "loss")]
+    settings = [given.get(name) for name in _SETTINGS]
+    made = described(
+        [type(model).__name__, _plain_attributes(model), layers, weights, compiled, settings, names]
+    )
+    data = [given.get(name) for name in ("x", "y", "sample_weight", "validation_data")]
+    return [
+        float(zlib.crc32(_caller(folder).encode())),
+        float(zlib.crc32(made.encode())),
+        *_summed_up([*data, first_batch]),
+        *_summed_up(variables_of(model)["model"]),
+    ]
+
+
+def difference(one: list[float], other: list[float]) -> str:
+    """Return in what two identities differ first; empty if they are the same."""
+    if len(one) != len(other):
+        return "what is known of it"
+    for place, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+        if abs(mine - theirs) > (0.1 if place in _EXACT else _ROUNDING):
+            return _PLACES[place]
+    return ""
+
+
+def described(value: Any) -> str:
+    """Return settings as a text that is the same in every process. What is not understood has its class only."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return repr(value)
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return described(value.item())
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return str(
+            [(str(key), described(value[key])) for key in sorted(value, key=str) if key not in _UNSTABLE]
+        )
+    if isinstance(value, (list, tuple)):
+        return str([described(each) for each in value])
+    if isinstance(value, functools.partial):
+        return described([value.func, value.args, value.keywords])
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        cells = [each.cell_contents for each in value.__closure__ or () if each != types.CellType()]
+        cells = [each for each in cells if _is_plain(each)]
+        body = [code.co_code.hex(), *filter(_is_plain, code.co_consts)] if code.co_name == "<lambda>" else []
+        return described([value.__qualname__, cells, value.__defaults__, body])
+    own = _plain_attributes(value)
+    with contextlib.suppress(Exception):  # it has none, or a class of the script did not write one
+        own.update(value.get_config())
+    return f"{type(value).__name__} {described(own)}"
+
+
+def _plain_attributes(value: Any) -> dict[str, Any]:
+    """Return the plain attributes that a class of the script has set: they may be what two models differ in."""
+    if type(value).__module__.partition(".")[0] in ("keras", "tf_keras"):
+        return {}
+    attributes = getattr(value, "__dict__", {})
+    return {name: each for name, each in attributes.items() if name[0] != "_" and _is_plain(each)}
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str, bytes))
+
+
+def _caller(folder: str) -> str:
+    frame: Any = sys._getframe()
+    while frame is not None and not (folder and is_of_script(frame.f_code.co_filename, folder)):
+        frame = frame.f_back
+    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)} {frame.f_code.co_name}"
+
+
+def _summed_up(values: list[Any]) -> list[float]:
+    """Return a checksum of what must be exactly equal, and three sums over all numbers with a fraction."""
+    import numpy as np
+
+    base = np.random.Generator(np.random.PCG64(1)).standard_normal((2, 65521))
+    exact, sums = 0, [0.0, 0.0, 0.0]
+    for place, leaf in enumerate(leaf for value in values for leaf in _leaves(value)):
+        array = leaf if isinstance(leaf, str) else _sample(leaf)
+        if isinstance(array, str):
+            exact = zlib.crc32(array.encode(), exact)
+            continue
+        shape = [int(size) for size in getattr(leaf, "shape", array.shape)]
+        exact = zlib.crc32(f"{shape} {array.dtype.kind}".encode(), exact)
+        if array.dtype.kind in "OSU":
+            exact = zlib.crc32(_texts(array), exact)
+        elif array.dtype.kind in "biu":
+            exact = zlib.crc32(np.ascontiguousarray(array).data, exact)
+        else:
+            numbers = np.nan_to_num(np.ravel(array).astype(np.float64))
+            length = float(np.linalg.norm(numbers))
+            weight = math.cos(place + 1)
+            for row in (0, 1):
+                along = np.resize(base[row, place * 7919 % 50_000 :], numbers.size)
+                sums[row] += weight * float(numbers @ along) / (length + 1e-12)
+            sums[2] += weight * math.log(length + 1e-12)
+    return [float(exact), *sums]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    import tensorflow as tf
+
+    if value is None:
+        return
+    if isinstance(value, tf.data.Dataset):
+        yield f"{value.element_spec} {int(value.cardinality())}"
+        for source in sources(value):
+            names = getattr(source, "_filenames", None)
+            yield from getattr(source, "_tensors", ())
+            if names is not None and not isinstance(names, tf.data.Dataset):
+                yield names
+        return
+    if hasattr(value, "to_numpy"):  # of pandas
+        yield value.to_numpy()
+        return
+    try:
+        yield from tf.nest.flatten(value)
+    except (TypeError, ValueError):
+        yield type(value).__name__
+
+
+def _sample(leaf: Any) -> Any:
+    """Return an array of what is looked at; of what is no array, the name of its class."""
+    import numpy as np
+
+    if not hasattr(leaf, "shape") and not _is_plain(leaf):
+        return type(leaf).__name__  # a Sequence, say: to make an array of it would read it
+    try:
+        if hasattr(leaf, "aggregation"):  # a variable: all workers read it
+            leaf = leaf.numpy()
+        size = math.prod(map(int, np.shape(leaf))) * (
+            getattr(getattr(leaf, "dtype", None), "itemsize", 0) or 8
+        )
+        stride = 1 + size // SAMPLE_BYTES
+        if stride > 1 and len(leaf.shape):
+            array = np.concatenate([np.asarray(leaf[::stride]), np.asarray(leaf[-1:])])
+        else:
+            array = np.asarray(leaf)
+    except Exception:  # ragged, sparse, a variant: whatever it is, it is no array
+        return type(leaf).__name__
+    return array if array.dtype.kind in "biufOSU" else array.astype(np.float32)
+
+
+def _texts(array: Any) -> bytes:
+    """Return the texts of an array without the directory that all paths among them share."""
+    items = [
+        each.decode(errors="replace") if isinstance(each, bytes) else each for each in array.ravel().tolist()
+    ]
+    texts = [str(each) if _is_plain(each) else type(each).__name__ for each in items]
+    shared = os.path.commonprefix(texts).rpartition("/")[0]  # noqa: RUF071 - they may be no paths
+    return "\0".join(each[len(shared) :] for each in texts).encode(errors="replace")

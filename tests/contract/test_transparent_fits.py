@@ -1,0 +1,186 @@
+"""Fits that are told from each other, and figures of the whole batch: two workers against one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.checkpoints import verify
+from orchestrator.task.transparent import chance
+from orchestrator.task.transparent.identity import SAMPLE_BYTES, difference, identity
+from tests.contract.test_runtime_tensorflow import Gang, seeded
+from tests.contract.test_transparent import SCRIPTS, alone, environment, gang, last_line, said
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+__all__ = ["gang"]
+
+
+def test_a_script_that_skips_the_folds_that_are_there_goes_on_with_the_right_ones(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    script, host = SCRIPTS / "folds.py", tmp_path / "host"
+    (tmp_path / "alone").mkdir()
+    single = alone(str(script), cwd=tmp_path / "alone")
+    env = environment(save_every_steps=3, replicas_on_cpu=1)
+    first = gang(script, directories=seeded(tmp_path, 1, 2)[1], env=env, host_dir=host)
+    chief = str(tmp_path / "shared" / "gen-000001")
+    first.wait_for(lambda: (verify(chief)["checkpoint"] or {}).get("global_step", 0) >= 36, "a backup")
+    first.close()
+    answer, directories = seeded(tmp_path, 2, 2)
+    second = gang(script, directories=directories, env=env, host_dir=host)
+    assert second.ended() == [0, 0], second.tasks[0].err
+    assert "there: 0" in second.tasks[0].out
+    assert "fit 2 comes before fit 1, which differs in the data: skipped or reordered" in said(second)
+    assert "fit 2 goes on from its backup, in epoch" in said(second)
+    assert "fit 1 goes on" not in said(second)
+    assert "fit 3 goes on" not in said(second)
+    assert "the metric r2 is a function" in said(second)
+    assert second.steps()[0] >= answer["global_step"]
+    stdout, stderr = single.communicate(timeout=100)
+    assert single.returncode == 0, stderr
+    expected, results = last_line(stdout), [last_line(task.out) for task in second.tasks]
+    assert results[0] == results[1]
+    assert results[0]["weights"] == pytest.approx(expected["weights"], rel=1e-4)
+    assert list(results[0]["histories"]) == ["1", "2"]
+    for fold, history in results[0]["histories"].items():
+        for name, values in history.items():
+            assert values == pytest.approx(expected["histories"][fold][name], rel=1e-3), (fold, name)
+
+
+def test_workers_that_have_other_data_are_named(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    run = gang(
+        SCRIPTS / "other_data.py",
+        directories=[tmp_path / "0", tmp_path / "1"],
+        env=environment(replicas_on_cpu=1),
+    )
+    assert run.ended() == [1, 1]
+    for task, heard in zip(run.tasks, run.heard, strict=True):
+        error = next(message["error"] for message in heard if "error" in message)
+        assert error["kind"] == "unsupported"
+        assert error["message"].startswith(
+            "the workers do not train the same: worker:1 and worker:0 differ in the data of a fit"
+        )
+        assert "not reached" not in task.out
+
+
+class Read:
+    """A Sequence, which is read by nobody but Keras."""
+
+    def __len__(self) -> int:
+        raise AssertionError("it was read")
+
+    __getitem__ = __len__
+
+
+def files(tmp: str, names: str = "abc") -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices([f"{tmp}/{name}.png" for name in names]).batch(2)
+
+
+def test_a_fit_is_known_by_what_it_trains_and_not_by_names(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    import numpy as np
+
+    class Vae(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self, beta: float, **given: Any) -> None:
+            super().__init__(**given)
+            self.beta = beta
+            self.inner = keras.layers.Dense(2, activation=None if beta > 1 else "relu")
+
+        def call(self, x: Any) -> Any:
+            return self.inner(x)
+
+    def known(
+        *, beta: float = 1.0, seed: int = 1, rate: float = 0.1, first: Any = None, tmp: str = "", **given: Any
+    ) -> list[float]:
+        keras.utils.set_random_seed(seed)
+        model = Vae(beta, name=f"at-{given.get('verbose')}")
+        model(np.zeros((1, 6), "float32"))
+        model.compile(keras.optimizers.Adam(rate), lambda t, p: abs(t - p))
+        return identity(model, {"x": x, "epochs": 3, **given}, first, tmp)
+
+    x = np.random.default_rng(0).normal(size=(100, 6)).astype("float32")
+    large = np.arange(3 * SAMPLE_BYTES // 4, dtype="float32").reshape(-1, 8)
+    last = large.copy()
+    last[-1] = 0
+    one = known()
+    assert difference(one, known(verbose=2, x=x.copy())) == ""
+    assert difference(one, known(x=x * np.float32(1.0000001))) == "", "rounded in another way"
+    assert difference(one, known(seed=2)) == "the starting weights"
+    for changed in (
+        {"beta": 2.0},
+        {"rate": 0.2},
+        {"batch_size": 8},
+        {"initial_epoch": 1},
+        {"callbacks": [one]},
+    ):
+        assert difference(one, known(**changed)) == "the model or how it is compiled", changed
+    others: list[dict[str, Any]] = [
+        {"x": np.delete(x, 50, axis=0)},
+        {"x": x[::-1]},
+        {"x": np.concatenate([x[:-1], x[:1]])},
+        {"validation_data": (x, x)},
+        {"x": large},
+        {"x": last},
+        {"x": Read()},
+        {"x": Read(), "first": [x[:4]]},
+        {"x": files("/data/1", "acb")},
+        {"x": files("/data/1")},
+        {"x": {"words": np.array([["a"], ["b"]], dtype=object)}},
+        {"x": {"words": np.array([["a"], ["c"]], dtype=object)}},
+    ]
+    each = [known(**other) for other in others]
+    for place, mine in enumerate(each):
+        assert difference(mine, known(**others[place])) == ""
+        for theirs in (one, *each[:place]):
+            assert difference(mine, theirs) == "the data", others[place]
+    assert difference(each[9], known(x=files("/scratch/7"))) == "", "the same files in another directory"
+
+
+def test_what_is_drawn_after_a_fit_that_is_passed_over_is_what_was_drawn_then() -> None:
+    import json
+    import random
+
+    import numpy as np
+    from tensorflow.python.framework import random_seed
+
+    pytest.importorskip("keras").utils.set_random_seed(3)
+
+    def drawn() -> list[float]:
+        # TensorFlow keeps the operation of each seed, so in one process the seed is what can be compared.
+        return [random.random(), float(np.random.normal()), float(random_seed.get_seed(None)[1])]
+
+    drawn()
+    state = json.loads(json.dumps(chance.state()))
+    expected = drawn()
+    drawn()
+    chance.restore(state)
+    assert drawn() == expected
+
+
+def test_tensorflow_lists_files_in_one_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    import tensorflow as tf
+    from tensorflow.python.lib.io import file_io
+
+    for name in (os.listdir.__name__, os.scandir.__name__):
+        monkeypatch.setattr(os, name, getattr(os, name))  # what is changed is put back
+    for name in ("list_directory_v2", "get_matching_files_v2"):
+        monkeypatch.setattr(file_io, name, getattr(file_io, name))
+    for name in ("listdir", "glob"):
+        monkeypatch.setattr(tf.io.gfile, name, getattr(tf.io.gfile, name))
+    names = [f"{number * 7919 % 1000}.txt" for number in range(60)]
+    for name in names:
+        (tmp_path / name).touch()
+    chance.equal_order()
+    assert tf.io.gfile.listdir(str(tmp_path)) == sorted(names)
+    assert [Path(each).name for each in tf.io.gfile.glob(f"{tmp_path}/*")] == sorted(names)
+    assert next(tf.io.gfile.walk(str(tmp_path)))[2] == sorted(names)
+    listed = tf.data.Dataset.list_files(f"{tmp_path}/*", shuffle=False).as_numpy_iterator()
+    assert [Path(each.decode()).name for each in listed] == sorted(names)

@@ -144,8 +144,11 @@ class _Doctor:
         def probe_and_import() -> None:
             probed.update(self._probe_all(list(met)))
             if self._imports:
-                fit = {name: item.versions for name, item in probed.items() if isinstance(item, Facts)}
-                imported.update(self._import_all([name for name in fit if fit[name].get("tensorflow")]))
+                fit = {name: item for name, item in probed.items() if isinstance(item, Facts)}
+                pythons = {
+                    name: item.executable for name, item in fit.items() if item.versions.get("tensorflow")
+                }
+                imported.update(self._import_all(pythons))
 
         probing = threading.Thread(target=probe_and_import, daemon=True)
         if self._whole:
@@ -351,8 +354,9 @@ class _Doctor:
         }
         return {**answers, **late}
 
-    def _import_all(self, names: Sequence[str]) -> dict[str, Imported | None]:
-        """Have TensorFlow imported on all of these at once, and return how that went; None if unknown."""
+    def _import_all(self, pythons: Mapping[str, str]) -> dict[str, Imported | None]:
+        """Have these Pythons, by host, import TensorFlow at once. Return how that went; None if unknown."""
+        names = list(pythons)
 
         def import_there(name: str) -> Imported | None:
             host = self._plan.host(name)
@@ -362,7 +366,7 @@ class _Doctor:
                 {
                     "run": RUN_ID,
                     "epoch": self._run.epoch,
-                    "python": host.python,
+                    "python": pythons[name] or host.python,
                     "checkpoint_dir": None,
                     "tensorflow": {"env": {**self._plan.env, **gpus}, "within_s": IMPORT_S - 5.0},
                 }

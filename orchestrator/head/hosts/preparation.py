@@ -160,6 +160,11 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 "run": run.run_id,
                 "epoch": run.epoch,
                 "python": plan.host(name).python,
+                "env": dict(plan.env),
+                "files": _SHARED.get(
+                    (run.run_id, plan.workdir, "choosers"),
+                    lambda: codetree.choosers(plan.workdir, plan.withheld),
+                ),
                 "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
                 "modules": list(_needed(run)),
                 "source": source,
@@ -184,6 +189,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
         versions=probed["versions"],
         checkpoint_share=probed["checkpoint_share"] or "",
         unkillable=wire.unkillable(probed["unkillable"]),
+        executable=probed.get("executable", ""),
     )
 
 

@@ -47,12 +47,17 @@ COMMAND = (
     "exec /bin/sh -c '"
     'echo orch-shell; IFS= read -r p && case "$p" in "orch-python "*) p="${p#orch-python }";; '
     '*) echo orch-eaten; exit 127;; esac && case "$p" in "~/"*) p="$HOME/${p#??}";; esac && '
+    'export ORCH_LOGIN="$(base64 </proc/$$/environ 2>/dev/null)"; [ ${#ORCH_LOGIN} -lt 100000 ] || unset ORCH_LOGIN; '
     'if command -v "$p" >/dev/null; then '
     'exec "$p" -I -S -X utf8 -c "import os,sys;f=os.fdopen(0,sys.argv[1]);exec(f.read(int(f.readline())))" rb; '
     'elif [ -L "$p" ] || [ -e "$p" ]; then echo orch-bad-python; exit 127; '
     "else echo orch-no-python; exit 127; fi'"
 )
-"""For any login shell (sh, bash, zsh, fish, csh): one line, no quote within the single quotes, no backslash."""
+"""For any login shell (sh, bash, zsh, fish, csh): one line, no quote within the single quotes, no backslash.
+
+ORCH_LOGIN keeps the environment of the login for the tasks: a shim of Python sets variables by which its next processes
+are given the same version, whatever their directory says.
+"""
 
 _FIRST = r"""
 import json, os, sys

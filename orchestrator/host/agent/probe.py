@@ -45,13 +45,16 @@ def main(argv: list[str]) -> int:
         if checkpoint_dir is None
         else within(DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run")), hangs)
     )
-    from orchestrator.host.agent import gpus
+    from orchestrator.host.agent import gpus, place_of_tasks
     from orchestrator.host.system import unkillable
 
     uuids, no_gpus = gpus.present()
     installed = _installed()
     facts: Facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": place_of_tasks.started_as(
+            wish["command"], sys.executable, wish["env"], wish["surroundings"]
+        ),
         "versions": {name: _version(name, names, installed) for name, names in _PACKAGES.items()},
         "checkpoint_writable": checkpoint_dir is None or why is None,
         "checkpoint_why": why,

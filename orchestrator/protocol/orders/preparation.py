@@ -5,6 +5,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from orchestrator.protocol.bounds import (
     Count,
     Digest,
+    FilePath,
     Form,
     FreeBytes,
     Length,
@@ -43,6 +44,10 @@ class Probe(OfRun):
     """Check the run's Python, script and checkpoint directory."""
 
     python: str
+    env: NotRequired[dict[str, str]]
+    """The environment of the tasks, as the spec has it."""
+    files: NotRequired[list[tuple[str, str]]]
+    """Small files of the working directory, with their text: a shim such as pyenv's chooses the Python by them."""
     checkpoint_dir: str | None
     modules: NotRequired[list[str]]
     """Top-level modules that the script needs."""
@@ -74,6 +79,8 @@ class Facts(TypedDict):
     """The result of `probe`."""
 
     python: Name
+    executable: NotRequired[FilePath]
+    """What starts this Python. A shim is passed by: it might choose another Python for the next process."""
     versions: Annotated[dict[Name, Name | None], Length(16)]
     """Versions of tensorflow, keras, tf_keras and numpy; null for a missing package."""
     checkpoint_writable: bool

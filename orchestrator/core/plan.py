@@ -70,6 +70,7 @@ class HostPlan:
     identity_file: str | None = None
     known_hosts: str | None = None
     proxy_jump: str | None = None
+    """`none`: connect directly, whatever ~/.ssh/config says. None: ~/.ssh/config decides."""
     python: str = "python3"
     gpus: tuple[int, ...] = ()
     slots: int = 1

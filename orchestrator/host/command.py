@@ -96,7 +96,9 @@ def _place(host_dir: str, asked: Command) -> tuple[dict[str, str], str]:
     # The directory of the run's Python comes first: `python` is the one that trains.
     if asked["task"] is None:
         paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
-        return {**spawn.of_login(os.environ), "PATH": os.pathsep.join(paths)}, os.path.expanduser("~")
+        env = {**os.environ, "PATH": os.pathsep.join(paths)}
+        env.pop("ORCH_LOGIN", None)
+        return env, os.path.expanduser("~")
     directory = hostdir.generation_dir(host_dir, asked["run"], asked["task"], asked["generation"])
     try:
         with open(os.path.join(directory, "start.json"), encoding="utf-8") as file:

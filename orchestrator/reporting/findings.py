@@ -87,6 +87,11 @@ ssh.config warning
   `ssh` may reach the host where orch does not, or by another way
   write the same into the cluster spec: `address`, `port`, `user`, `identity_file`, `proxy_jump`
 
+ssh.proxy fine
+  a host is reached by a ProxyCommand of ~/.ssh/config
+  the coordinator runs that command for each connection, as you, with the environment that it was started with
+  nothing needs to be done; `proxy_jump: none` in the cluster spec connects directly
+
 net.reached fine
   the hosts reach each other by the addresses of TF_CONFIG, on ports of the run, in both directions
   TensorFlow connects them in the same way

@@ -258,5 +258,5 @@ def _host(host: Host, spec: ClusterSpec, base_dir: Path, local_python: str) -> H
         port=host.port or ssh.port,
         identity_file=absolute(identity_file, base_dir) if identity_file else None,
         known_hosts=absolute(known_hosts, base_dir) if known_hosts else None,
-        proxy_jump=None if jump == "none" else jump,
+        proxy_jump=jump,
     )

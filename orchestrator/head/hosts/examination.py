@@ -64,6 +64,9 @@ class _Warns(Protocol):
     def warnings(self, host: HostPlan) -> list[str]:
         """Return the settings that it does not follow, as sentences."""
 
+    def proxy_commands(self, host: HostPlan) -> list[str]:
+        """Return the commands of that person by which it connects."""
+
 
 @dataclass(frozen=True, slots=True)
 class Examined:
@@ -182,8 +185,9 @@ class _Doctor:
             self._leases.close()
 
     def _passed_over(self) -> list[Finding]:
-        """Return the settings in ssh_config and known_hosts of these hosts that orch does not follow."""
+        """Return the settings of these hosts that orch does not follow, and the commands of ssh_config that it runs."""
         warnings: dict[str, str] = {}
+        commands: list[Finding] = []
         for host in self._plan.hosts:
             way = self._transports[host.transport]
             if isinstance(way, _Warns):
@@ -191,7 +195,11 @@ class _Doctor:
                     warnings.update(
                         (warning, host.name) for warning in way.warnings(host) if warning not in warnings
                     )
-        return [finding("ssh.config", warning, name) for warning, name in warnings.items()]
+                    commands += [
+                        finding("ssh.proxy", f"{host.name} is reached by {command}", host.name)
+                        for command in way.proxy_commands(host)
+                    ]
+        return [*(finding("ssh.config", warning, name) for warning, name in warnings.items()), *commands]
 
     def _meet(self, name: str) -> Met | Finding:
         """Connect, and have the host listen on the run's ports."""

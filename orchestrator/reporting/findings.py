@@ -254,6 +254,16 @@ python.unusable error no-python python-too-old
   nothing can be started there
   give the full path of the Python that has TensorFlow as `python`
 
+python.activated fine
+  `activate` of the spec has changed the environment on all hosts in the same way
+  the checks, `setup` and the tasks get that environment; secrets are not shown
+  nothing needs to be done
+
+python.activate-fails error activate
+  the line `activate` of the spec fails in the login shell of a host
+  without its environment nothing is checked, installed or started there
+  run `bash -lc 'LINE'` there; a module or an environment may be missing, or its command may be unknown to that shell
+
 python.fits fine
   the Python of all hosts has what the script needs, in the same versions
   a gang computes one gradient, and its members agree

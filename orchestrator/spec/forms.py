@@ -239,9 +239,16 @@ ProxyJump = Annotated[
 Python = Annotated[
     str,
     text_of(
-        r"[A-Za-z0-9_][A-Za-z0-9_.+-]*|/[A-Za-z0-9_./+-]*[A-Za-z0-9_.+-]",
-        "must be a command such as python3, or an absolute path of letters, digits and _ . / + -",
+        r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*|~?/[A-Za-z0-9_./+@ -]*[A-Za-z0-9_.+@-]",
+        "must be a command such as python3, or a path from / or ~/ of letters, digits, spaces and _ . / + @ -",
         max_length=1024,
+    ),
+]
+
+Activate = Annotated[
+    str,
+    text_of(
+        r"[^\x00-\x1f\x7f]+", "must be one line for a shell, without control characters", max_length=2000
     ),
 ]
 

@@ -245,6 +245,7 @@ def _host(host: Host, spec: ClusterSpec, base_dir: Path, local_python: str) -> H
         gpus=host.gpus,
         slots=host.slots,
         spare=host.spare,
+        activate=spec.run.activate,
     )
     if local:
         return plain

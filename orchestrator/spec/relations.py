@@ -23,7 +23,7 @@ from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute
 from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.sbatch import why_not
-from orchestrator.spec.secrets import is_secret, read_secret
+from orchestrator.spec.secrets import is_secret, looks_secret, read_secret
 from orchestrator.spec.task_relations import task_relations
 
 _SSH_KEYS = ("address", "user", "port", "identity_file", "known_hosts", "proxy_jump")
@@ -42,6 +42,7 @@ def relations(parts: Parts) -> Diagnostics:
         _files,
         _setup,
         _checkpoint,
+        _activate,
         _env,
         _args,
         _notify,
@@ -262,6 +263,15 @@ def _env(parts: Parts) -> Diagnostics:
                 read_secret(written, parts.base_dir)
             except ValueError as error:
                 yield ("run", "secrets", name), str(error)
+
+
+def _activate(parts: Parts) -> Diagnostics:
+    run = parts.run
+    if run.good("activate") and run.value.activate is not None and looks_secret("", run.value.activate):
+        yield (
+            ("run", "activate"),
+            "seems to hold a secret; write that under `secrets`, whose files only you read",
+        )
 
 
 def _args(parts: Parts) -> Diagnostics:

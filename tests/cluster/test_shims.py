@@ -92,6 +92,30 @@ def test_a_script_that_does_more_than_choose_is_started_each_time(
     assert said(local_cluster, code, python=program(tmp_path / "python", bound))[1] == "200"
 
 
+def test_a_line_that_a_person_writes_makes_the_environment_of_checks_and_tasks(
+    local_cluster: Cluster, tmp_path: Path
+) -> None:
+    environments(tmp_path)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "say.py").write_text(SAY)
+    (tmp_path / "more").write_text("export LIBRARY=/opt/cuda API_TOKEN=hush-hush\n")
+    line = f"source {tmp_path}/two/bin/activate && . {tmp_path}/more"
+    local_cluster.env["SHELL"] = "/bin/bash"
+    fits, told = said(local_cluster, code, python="python", activate=line)
+    assert "keras 3.2.0" in fits
+    assert told == f"{tmp_path}/two child: {tmp_path}/two library: /opt/cuda"
+    spec = str(sorted(local_cluster.directory.glob("cluster*.yaml"))[-1])
+    assert f"first, on each host: {line}" in local_cluster.ok("plan", spec)
+    looked = local_cluster.orch("doctor", spec).stdout
+    assert "LIBRARY=/opt/cuda" in looked
+    assert "API_TOKEN=***" in looked
+    assert "hush-hush" not in looked
+    refused = local_cluster.orch("up", local_cluster.spec(tasks=1, activate="module load nothing-like-it"))
+    assert refused.returncode != 0
+    assert "here: `activate` failed there with exit code 127: module load nothing-like-it" in refused.stderr
+
+
 def pyenv() -> tuple[Path, list[str]] | None:
     """Return the shims of a real pyenv, and the versions that it has and that hosts can run; None without two."""
     root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()

@@ -37,6 +37,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
     rows += [[t["task"], t["host"], ",".join(map(str, t["gpus"])) or "none", t["address"]] for t in tasks]
     styles = {(0, column): ("dim",) for column in range(len(rows[0]))}
     lines += ["", *(f"  {line}" for line in table(rows, paint, styles=styles))]
+    lines += [f"  first, on each host: {document['activate']}"] if document["activate"] else []
     lines += [
         f"  {host} is reached by: {command}"
         for host, commands in document["proxy_commands"].items()

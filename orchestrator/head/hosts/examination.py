@@ -444,8 +444,11 @@ def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
     if hosts and not wrong and len(hosts) == len(run.hosts):
         versions = facts[hosts[0].name].versions
         packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-        python = facts[hosts[0].name].python
+        python, activated = facts[hosts[0].name].python, facts[hosts[0].name].activated
         wrong.append(
             finding("python.fits", f"Python {python}{f' with {packages}' if packages else ''} on all hosts")
         )
+        if activated:
+            changed = "; ".join(f"{name}={value}" for name, value in activated.items())
+            wrong.append(finding("python.activated", f"`activate` sets on all hosts: {changed}"))
     return [*stuck, *wrong]

@@ -32,6 +32,7 @@ from orchestrator.head.links.conversation import Asks, OrderRefused, refused
 from orchestrator.protocol.orders import Facts as Probed
 from orchestrator.protocol.orders import Leased
 from orchestrator.protocol.table import CODE, HIGHEST, LEASE
+from orchestrator.spec.secrets import looks_secret
 
 T = TypeVar("T")
 
@@ -189,6 +190,10 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
         versions=probed["versions"],
         checkpoint_share=probed["checkpoint_share"] or "",
         unkillable=wire.unkillable(probed["unkillable"]),
+        activated={
+            variable: "***" if looks_secret(variable, value) else value
+            for variable, value in probed.get("activated", {}).items()
+        },
         executable=probed.get("executable", ""),
     )
 

@@ -126,6 +126,7 @@ class Orders:
             "command": python,
             "env": env,
             "surroundings": place_of_tasks.surroundings(os.getpid()),
+            "activated": place_of_tasks.activated(),
         }
         try:
             self._python(

@@ -29,6 +29,31 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**spawn.of_login(os.environ), **env}
 
 
+def activated() -> dict[str, str]:
+    """Return what `activate` of the spec has changed here, with the host's name and home left out; empty if none ran.
+
+    A variable that it has removed is empty.
+    """
+    from orchestrator.host.shim import spawn
+
+    if "ORCH_BEFORE" not in os.environ:
+        return {}
+    before, now = spawn.kept(os.environ["ORCH_BEFORE"]), spawn.of_login(os.environ)
+    own = {os.uname().nodename: "HOST", os.path.expanduser("~"): "~"}
+    changed = {}
+    for name in sorted(before.keys() | now.keys()):
+        value = now.get(name, "")
+        if (
+            before.get(name, "") != value
+            and name not in _OF_SHELLS - {"PATH"}
+            and not name.startswith("ORCH_")
+        ):
+            for text, instead in own.items():
+                value = value.replace(text, instead)
+            changed[name] = value
+    return changed
+
+
 def make(host_dir: str, files: Sequence[tuple[str, str]]) -> str:
     """Return a new directory with these files, each with its text."""
     directory = os.path.join(host_dir, f"{_BEGINNING}{os.urandom(4).hex()}")

@@ -65,6 +65,8 @@ def main(argv: list[str]) -> int:
         "own_name": own_name(os.uname().nodename),
         "unkillable": unkillable.known(host_dir) if host_dir else [],
     }
+    if wish.get("activated"):
+        facts["activated"] = wish["activated"]
     missing, syntax = _missing(wish.get("modules") or []), _syntax(wish.get("source"))
     if missing:
         facts["missing"] = missing

@@ -61,12 +61,8 @@ def task_env(
 
 def of_login(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return what a task inherits of the login's environment, before a shim of Python has changed it."""
-    of_shell = inherited.get("ORCH_LOGIN")
-    if of_shell:
-        import binascii
-
-        lines = os.fsdecode(binascii.a2b_base64(of_shell)).split("\0")
-        inherited = dict(line.split("=", 1) for line in lines if "=" in line)
+    if inherited.get("ORCH_LOGIN"):
+        inherited = kept(inherited["ORCH_LOGIN"])
     # A task of another run may have started the agent (tests do that), and its marker must not be inherited; nor what
     # a login file has left of another launcher: TensorFlow would wait for the peers of a stale TF_CONFIG.
     return {
@@ -74,6 +70,14 @@ def of_login(inherited: Mapping[str, str]) -> dict[str, str]:
         for name, value in inherited.items()
         if not name.startswith("ORCH_") and name not in wired.ALL
     }
+
+
+def kept(text: str) -> dict[str, str]:
+    """Return an environment that the start of the agent has kept: NUL-separated, in base64."""
+    import binascii
+
+    lines = os.fsdecode(binascii.a2b_base64(text)).split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def _with_first(place: str, path: str) -> str:

@@ -81,6 +81,8 @@ class Facts(TypedDict):
     python: Name
     executable: NotRequired[FilePath]
     """What starts this Python. A shim is passed by: it might choose another Python for the next process."""
+    activated: NotRequired[Annotated[dict[Name, Annotated[str, Length(1 << 16)]], Length(1024)]]
+    """The variables that `activate` of the spec has changed, without the host's name and home; empty if removed."""
     versions: Annotated[dict[Name, Name | None], Length(16)]
     """Versions of tensorflow, keras, tf_keras and numpy; null for a missing package."""
     checkpoint_writable: bool

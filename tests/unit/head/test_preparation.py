@@ -53,6 +53,7 @@ class FakeLink:
         }
         del self.probe["syntax"]
         self.probe["executable"] = "/opt/python3"
+        del self.probe["activated"]
         self.runs: list[dict[str, Any]] = []
         self.checkpoint: dict[str, Any] | None = None
         self.others: list[dict[str, Any]] = []
@@ -175,6 +176,14 @@ def test_the_probe_gets_by_what_a_shim_chooses_and_nothing_that_is_not_pushed(wo
     assert isinstance(event, HostPrepared)
     assert run.python("a") == "python3"
     assert run.with_host(replace(run.hosts[0], facts=event.facts)).python("a") == "/opt/python3"
+
+
+def test_what_activate_changed_is_kept_without_its_secrets(workdir: Path) -> None:
+    link = FakeLink()
+    link.probe["activated"] = {"LOADED": "tf", "API_TOKEN": "hush", "URL": "https://me:hush@x"}
+    event = prepare(link, a_run(workdir), "a", now=at_last, is_known=known)
+    assert isinstance(event, HostPrepared)
+    assert event.facts.activated == {"LOADED": "tf", "API_TOKEN": "***", "URL": "***"}
 
 
 def test_what_is_there_already_is_not_sent_again(workdir: Path) -> None:

@@ -290,9 +290,35 @@ def test_paths_are_neither_options_nor_control_characters(folder: Path, key: str
     ]
 
 
-@pytest.mark.parametrize("python", ["python3", "/opt/tf-2.21/bin/python3.11", "pypy3"])
+@pytest.mark.parametrize(
+    "python",
+    [
+        "python3",
+        "/opt/tf-2.21/bin/python3.11",
+        "pypy3",
+        "~/venv/bin/python",
+        "python@3.11",
+        "/my envs/bin/python",
+    ],
+)
 def test_ordinary_pythons_are_taken(folder: Path, python: str) -> None:
     assert diagnostics(folder, run(f"python: {python}")) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("module load tf/2.21 && source ~/env/bin/activate # é", ""),
+        ("export HF_TOKEN=hf_0123456789abcdefghij", "seems to hold a secret; write that under `secrets`"),
+        ("export PASSWORD=x", "seems to hold a secret; write that under `secrets`"),
+        ("one\\ntwo", "must be one line for a shell"),
+        ("", "must be one line for a shell"),
+    ],
+)
+def test_a_line_for_the_login_shell_is_one_line_without_secrets(folder: Path, line: str, why: str) -> None:
+    found = diagnostics(folder, run(f'activate: "{line}"'))
+    assert [why in text for text in found] == ([True] if why else [])
+    assert not any("0123456789" in text for text in found)
 
 
 @pytest.mark.fault(48)

@@ -6,6 +6,7 @@ reaches a shell; this is a second line of defence.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -193,9 +194,18 @@ def _pattern(value: str) -> str:
     return value
 
 
+ARGUMENT_BYTES_MAX = 1 << 17
+"""MAX_ARG_STRLEN of Linux, for one argument or one `NAME=value`, with the NUL at its end."""
+
+
 def _argument(value: str) -> str:
     if "\0" in value:
         raise diagnose("must not hold a NUL character")
+    if (size := len(os.fsencode(value))) >= ARGUMENT_BYTES_MAX:
+        raise diagnose(
+            f"holds {size} bytes, and Linux gives a program no text of {ARGUMENT_BYTES_MAX} or more; write it "
+            "into a file of workdir, and give its name"
+        )
     return value
 
 

@@ -17,7 +17,7 @@ from orchestrator.protocol import wired
 from orchestrator.spec import own_paths, setup
 from orchestrator.spec.diagnostics import Diagnostics, Loc
 from orchestrator.spec.durations import as_written
-from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
+from orchestrator.spec.forms import ARGUMENT_BYTES_MAX, RecipientFile, env_name_diagnostic
 from orchestrator.spec.kubernetes.objects import refused
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute
@@ -250,9 +250,14 @@ def _env(parts: Parts) -> Diagnostics:
             return f"{name} is set by orch for each task of `strategy: {row.name}`, and cannot be set here"
         return env_name_diagnostic(name)
 
-    for name in parts.env:
+    for name, value in parts.env.items():
         if problem := diagnostic(name):
             yield ("run", "env", name), problem
+        elif isinstance(value, str) and 0 <= ARGUMENT_BYTES_MAX - len(os.fsencode(value)) <= len(name) + 1:
+            yield (
+                ("run", "env", name),
+                f"with its name it has {ARGUMENT_BYTES_MAX} bytes or more, which Linux refuses",
+            )
     for name, written in parts.secrets.items():
         if problem := diagnostic(name):
             yield ("run", "secrets", name), problem

@@ -279,6 +279,21 @@ def test_options_and_shell_are_refused_in_what_reaches_ssh(folder: Path, key: st
     assert found[0].isprintable()
 
 
+def test_a_text_that_linux_gives_to_no_program_is_refused_with_the_limit(folder: Path) -> None:
+    longest = "x" * ((1 << 17) - 1)
+    assert diagnostics(folder, run(f"args: [{longest}]")) == []
+    assert (
+        "holds 131072 bytes, and Linux gives a program no text of 131072 or more"
+        in diagnostics(folder, run(f"args: [{longest}x]"))[0]
+    )
+    assert "holds 131072 bytes" in diagnostics(folder, run(f"args: [{'é' * (1 << 16)}]"))[0]
+    assert "holds 200000 bytes" in diagnostics(folder, run(f"env: {{NAME: {'x' * 200_000}}}"))[0]
+    assert diagnostics(folder, run(f"env: {{NAME: {longest[:-5]}}}")) == []
+    assert (
+        "with its name it has 131072 bytes" in diagnostics(folder, run(f"env: {{NAME: {longest[:-4]}}}"))[0]
+    )
+
+
 @pytest.mark.parametrize("key", ["identity_file", "known_hosts"])
 @pytest.mark.parametrize("text", ["-F/dev/null", "a\\nb", "a\\0b", ""])
 @pytest.mark.fault(48)

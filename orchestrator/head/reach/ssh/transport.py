@@ -225,6 +225,13 @@ class SshTransport:
             warnings += [*hop.not_done, *self._known_hosts(host, hop).warnings]
         return list(dict.fromkeys(warnings))
 
+    def bastions(self, host: HostPlan) -> tuple[tuple[str, int], ...]:
+        """Return address and port of each bastion on the way. Empty where orch does not support the way."""
+        try:
+            return tuple((hop.address, hop.port) for hop in self.route(host).bastions)
+        except HostError:
+            return ()
+
     def proxy_commands(self, host: HostPlan) -> list[str]:
         """Return the commands of ssh_config that connect to the sshds on the way, each as the shell gets it."""
         return [hop.proxy_command for hop in self.route(host).hops if hop.proxy_command is not None]

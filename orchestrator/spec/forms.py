@@ -236,7 +236,10 @@ _ADDRESS = text_of(
 Address = Annotated[str, _ADDRESS, _without_port("write `address: {host}` and `port: {port}`")]
 DataAddress = Annotated[str, _ADDRESS, _without_port("the tasks' ports are those of `run.ports`")]
 
-User = Annotated[str, text_of(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "must be a user name", max_length=64)]
+_LOGIN = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
+User = Annotated[
+    str, text_of(rf"{_LOGIN}(\\{_LOGIN})?", "must be a user name, such as ml or CORP\\ml", max_length=64)
+]
 
 ProxyJump = Annotated[
     str,

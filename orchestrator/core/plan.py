@@ -70,7 +70,10 @@ class HostPlan:
     identity_file: str | None = None
     known_hosts: str | None = None
     proxy_jump: str | None = None
+    """`none`: connect directly, whatever ~/.ssh/config says. None: ~/.ssh/config decides."""
     python: str = "python3"
+    activate: str | None = None
+    """A person's line for the login shell, which makes the environment of all that runs there."""
     gpus: tuple[int, ...] = ()
     slots: int = 1
     """How many tasks of this run it may hold."""

@@ -94,18 +94,18 @@ def _run(host_dir: str, asked: Command) -> int:
 def _place(host_dir: str, asked: Command) -> tuple[dict[str, str], str]:
     """Return the environment and the working directory: of the login, or of the task. Never the task's secrets."""
     # The directory of the run's Python comes first: `python` is the one that trains.
-    paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
     if asked["task"] is None:
-        return {**os.environ, "PATH": os.pathsep.join(paths)}, os.path.expanduser("~")
+        paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+        env = {**os.environ, "PATH": os.pathsep.join(paths)}
+        env.pop("ORCH_LOGIN", None)
+        return env, os.path.expanduser("~")
     directory = hostdir.generation_dir(host_dir, asked["run"], asked["task"], asked["generation"])
     try:
         with open(os.path.join(directory, "start.json"), encoding="utf-8") as file:
             start = dict(json.load(file))
     except (OSError, ValueError) as e:
         raise CannotStart(f"{asked['task']} was not started on this host, or its files were removed") from e
-    env = spawn.task_env(start, dict(os.environ), {}, asked["env"], directory)
-    env["PATH"] = os.pathsep.join([paths[0], env.get("PATH", os.defpath)])
-    return env, spawn.work_dir(start)
+    return spawn.task_env(start, dict(os.environ), {}, asked["env"], directory), spawn.work_dir(start)
 
 
 def _end_all() -> list[int]:

@@ -87,6 +87,11 @@ ssh.config warning
   `ssh` may reach the host where orch does not, or by another way
   write the same into the cluster spec: `address`, `port`, `user`, `identity_file`, `proxy_jump`
 
+ssh.proxy fine
+  a host is reached by a ProxyCommand of ~/.ssh/config
+  the coordinator runs that command for each connection, as you, with the environment that it was started with
+  nothing needs to be done; `proxy_jump: none` in the cluster spec connects directly
+
 net.reached fine
   the hosts reach each other by the addresses of TF_CONFIG, on ports of the run, in both directions
   TensorFlow connects them in the same way
@@ -248,6 +253,16 @@ python.unusable error no-python python-too-old
   the Python of the run cannot be started on a host, or is too old
   nothing can be started there
   give the full path of the Python that has TensorFlow as `python`
+
+python.activated fine
+  `activate` of the spec has changed the environment on all hosts in the same way
+  the checks, `setup` and the tasks get that environment; secrets are not shown
+  nothing needs to be done
+
+python.activate-fails error activate
+  the line `activate` of the spec fails in the login shell of a host
+  without its environment nothing is checked, installed or started there
+  run `bash -lc 'LINE'` there; a module or an environment may be missing, or its command may be unknown to that shell
 
 python.fits fine
   the Python of all hosts has what the script needs, in the same versions

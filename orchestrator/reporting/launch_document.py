@@ -60,6 +60,7 @@ def _document(
         "name": plan.name,
         "strategy": plan.strategy,
         "workdir": plan.workdir,
+        "activate": plan.hosts[0].activate,
         "hosts": [{"name": h.name, "transport": h.transport, "spare": h.spare} for h in plan.hosts],
         "spares": [
             {"host": h.name, "for": [host for host in plan.hosts_used if has_room(plan, host, h.name)]}

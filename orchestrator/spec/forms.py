@@ -6,6 +6,7 @@ reaches a shell; this is a second line of defence.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -193,9 +194,18 @@ def _pattern(value: str) -> str:
     return value
 
 
+ARGUMENT_BYTES_MAX = 1 << 17
+"""MAX_ARG_STRLEN of Linux, for one argument or one `NAME=value`, with the NUL at its end."""
+
+
 def _argument(value: str) -> str:
     if "\0" in value:
         raise diagnose("must not hold a NUL character")
+    if (size := len(os.fsencode(value))) >= ARGUMENT_BYTES_MAX:
+        raise diagnose(
+            f"holds {size} bytes, and Linux gives a program no text of {ARGUMENT_BYTES_MAX} or more; write it "
+            "into a file of workdir, and give its name"
+        )
     return value
 
 
@@ -226,7 +236,10 @@ _ADDRESS = text_of(
 Address = Annotated[str, _ADDRESS, _without_port("write `address: {host}` and `port: {port}`")]
 DataAddress = Annotated[str, _ADDRESS, _without_port("the tasks' ports are those of `run.ports`")]
 
-User = Annotated[str, text_of(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "must be a user name", max_length=64)]
+_LOGIN = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
+User = Annotated[
+    str, text_of(rf"{_LOGIN}(\\{_LOGIN})?", "must be a user name, such as ml or CORP\\ml", max_length=64)
+]
 
 ProxyJump = Annotated[
     str,
@@ -239,9 +252,16 @@ ProxyJump = Annotated[
 Python = Annotated[
     str,
     text_of(
-        r"[A-Za-z0-9_][A-Za-z0-9_.+-]*|/[A-Za-z0-9_./+-]*[A-Za-z0-9_.+-]",
-        "must be a command such as python3, or an absolute path of letters, digits and _ . / + -",
+        r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*|~?/[A-Za-z0-9_./+@ -]*[A-Za-z0-9_.+@-]",
+        "must be a command such as python3, or a path from / or ~/ of letters, digits, spaces and _ . / + @ -",
         max_length=1024,
+    ),
+]
+
+Activate = Annotated[
+    str,
+    text_of(
+        r"[^\x00-\x1f\x7f]+", "must be one line for a shell, without control characters", max_length=2000
     ),
 ]
 

@@ -21,6 +21,7 @@ from orchestrator.reporting.notices import BY_DEFAULT
 from orchestrator.spec.checks import duration, path_of, size, some
 from orchestrator.spec.forms import (
     GPUS_MAX,
+    Activate,
     Address,
     Argument,
     DataAddress,
@@ -299,6 +300,9 @@ class Run(_Model):
     """How much of what each task leaves is fetched."""
     python: Python | None = None
     """The Python of the hosts. Default: python3; on the head node itself, orch's own."""
+    activate: Activate | None = None
+    """One line that the login shell of each host runs first, such as `module load tf/2.21` or
+    `source ~/env/bin/activate`. The checks, `setup` and the tasks get the environment that it makes."""
     env: Annotated[dict[str, Argument], Field(repr=False)] = {}
     """The environment of every task. A value whose name looks secret (TOKEN, PASSWORD, …) is never shown."""
     secrets: dict[str, Argument] = {}

@@ -246,6 +246,7 @@ def _host(host: Host, spec: ClusterSpec, base_dir: Path, local_python: str) -> H
         gpus=host.gpus,
         slots=host.slots,
         spare=host.spare,
+        activate=spec.run.activate,
     )
     if local:
         return plain
@@ -259,5 +260,5 @@ def _host(host: Host, spec: ClusterSpec, base_dir: Path, local_python: str) -> H
         port=host.port or ssh.port,
         identity_file=absolute(identity_file, base_dir) if identity_file else None,
         known_hosts=absolute(known_hosts, base_dir) if known_hosts else None,
-        proxy_jump=None if jump == "none" else jump,
+        proxy_jump=jump,
     )

@@ -17,13 +17,13 @@ from orchestrator.protocol import wired
 from orchestrator.spec import own_paths, setup
 from orchestrator.spec.diagnostics import Diagnostics, Loc
 from orchestrator.spec.durations import as_written
-from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
+from orchestrator.spec.forms import ARGUMENT_BYTES_MAX, RecipientFile, env_name_diagnostic
 from orchestrator.spec.kubernetes.objects import refused
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute
 from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.sbatch import why_not
-from orchestrator.spec.secrets import is_secret, read_secret
+from orchestrator.spec.secrets import is_secret, looks_secret, read_secret
 from orchestrator.spec.task_relations import task_relations
 
 _SSH_KEYS = ("address", "user", "port", "identity_file", "known_hosts", "proxy_jump")
@@ -42,6 +42,7 @@ def relations(parts: Parts) -> Diagnostics:
         _files,
         _setup,
         _checkpoint,
+        _activate,
         _env,
         _args,
         _notify,
@@ -249,9 +250,14 @@ def _env(parts: Parts) -> Diagnostics:
             return f"{name} is set by orch for each task of `strategy: {row.name}`, and cannot be set here"
         return env_name_diagnostic(name)
 
-    for name in parts.env:
+    for name, value in parts.env.items():
         if problem := diagnostic(name):
             yield ("run", "env", name), problem
+        elif isinstance(value, str) and 0 <= ARGUMENT_BYTES_MAX - len(os.fsencode(value)) <= len(name) + 1:
+            yield (
+                ("run", "env", name),
+                f"with its name it has {ARGUMENT_BYTES_MAX} bytes or more, which Linux refuses",
+            )
     for name, written in parts.secrets.items():
         if problem := diagnostic(name):
             yield ("run", "secrets", name), problem
@@ -262,6 +268,15 @@ def _env(parts: Parts) -> Diagnostics:
                 read_secret(written, parts.base_dir)
             except ValueError as error:
                 yield ("run", "secrets", name), str(error)
+
+
+def _activate(parts: Parts) -> Diagnostics:
+    run = parts.run
+    if run.good("activate") and run.value.activate is not None and looks_secret("", run.value.activate):
+        yield (
+            ("run", "activate"),
+            "seems to hold a secret; write that under `secrets`, whose files only you read",
+        )
 
 
 def _args(parts: Parts) -> Diagnostics:

@@ -36,20 +36,23 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """A word of a name, however names are written: DB_PASS, dbPass, db-pass, DB_PASS_2."""
 
 _OPENS = re.compile(
-    r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s:@]*:(?!\d{1,5}[/?#])[^\s@\"']+@"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"[A-Za-z0-9+.-]://[^/?#\s:@]{0,256}:(?!\d{1,5}[/?#])[^\s@\"']{1,512}@"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
     r"|(?<![\w-])(?:gh[oprsu]_|github_pat_|glpat-|hf_|sk-(?:[a-z]+\d*-)*|[sr]k_live_)(?=\w*\d)\w{16}"
     r"|(?<![\w-])(?:xox[a-z]-\d{8}|eyJ[\w-]{8,}\.eyJ[\w-]{8})"
     r"|(?<!\w)(?:AKIA|ASIA)[A-Z0-9]{16}(?!\w)"
     r"|://hooks\.slack\.com/|/api/webhooks/\d+/|\.webhook\.office\.com/"
     r"|(?i:\bauthorization\W{1,4}(?:basic|bearer|token)\s+\S|\bbearer\s+[\w.~+/-]{16,})"
 )
-"""What opens something by its form: a URL with a password, a private key, a service's token."""
+"""What opens something by its form: a URL with a password, a private key, a service's token.
+
+Nothing is tried at each letter of a long word to the word's end: a text of a megabyte is searched at once.
+"""
 
 _IN_ENV = re.compile(
     r"(?i)(?:password|passwd|pwd|passphrase|secret|token|accountkey|access[-_]?key|api[-_]?key|private[-_]?key)"
     r"[\"']?\s*[=:]\s*[\"']?[^\s\"';,&]"
-    r"|https?://[^/?#\s:@]+@"
+    r"|https?://[^/?#\s:@]{1,512}@"
     r"|^[^/\s:@]+:[^/\s@]+@[\w.-]+(?::\d+)?/?$"
 )
 """What may be one, and costs nothing to hide: a setting among others (`host=h password=x`, `AccountKey=x;`, JSON), the

@@ -9,6 +9,7 @@ import os
 import pwd
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -31,7 +32,8 @@ from orchestrator.head.reach.ssh.transport import SshTimeouts, SshTransport
 from orchestrator.head.reach.transport import Channel
 from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import Lab, LabHost
-from tests.patience import patient
+from tests.cluster.processes import is_alive
+from tests.patience import comes, patient
 
 pytestmark = pytest.mark.lab
 
@@ -273,6 +275,37 @@ class TestBastion:
         before = inner.log.read_text().count(f"from {outer.address}")
         assert says_hello(ssh, there.plan(proxy_jump="inner"))
         assert inner.log.read_text().count(f"from {outer.address}") > before
+
+    def test_a_command_of_ssh_config_connects_and_the_key_behind_it_is_judged(
+        self, lab: Lab, ssh: SshTransport, tmp_path: Path
+    ) -> None:
+        outer, _, there = lab.hosts
+        (tmp_path / ".ssh").mkdir()
+        pids = tmp_path / "pids"
+        relay = (
+            "import socket,sys,threading,os\n"
+            "s=socket.create_connection((sys.argv[1],int(sys.argv[2])))\n"
+            "def back():\n"
+            "    while d:=s.recv(65536): os.write(1,d)\n"
+            "    os._exit(0)\n"
+            "threading.Thread(target=back,daemon=True).start()\n"
+            "while d:=os.read(0,65536): s.sendall(d)\n"
+        )
+        (tmp_path / "relay.py").write_text(relay)
+        way = f"sh -c 'echo $$ >> {pids}; exec {sys.executable} {tmp_path}/relay.py %h %p'"
+        (tmp_path / ".ssh/config").write_text(
+            f"Host gpu-a\n  HostName {there.address}\n  Port {there.port}\n  ProxyCommand {way}\n"
+            f"Host gate\n  HostName {outer.address}\n  Port {outer.port}\n  ProxyCommand {way}\n"
+        )
+        plan = replace(there.plan(), address="gpu-a", port=None)
+        assert says_hello(ssh, plan)
+        assert says_hello(ssh, there.plan(proxy_jump="gate")), "and a bastion too"
+        with pytest.raises(HostKeyUnknown):
+            ssh.open(replace(plan, known_hosts=str(tmp_path / "none")), HELLO)
+        assert {scanned.state for scanned in ssh.scan(plan)} <= {"known", "not needed"}
+        started = [int(pid) for pid in pids.read_text().split()]
+        assert len(started) > 3
+        assert comes(lambda: not any(map(is_alive, started)), 10), "none of them is left"
 
     def test_a_certificate_that_lies_elsewhere(
         self, make_lab: MakeLab, ssh: SshTransport, tmp_path: Path

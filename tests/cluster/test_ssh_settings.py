@@ -60,7 +60,7 @@ class TestAlgorithms:
         write(tmp_path, "HostKeyAlgorithms rsa-sha2-512")
         with pytest.raises(HostUnfit, match="have no algorithm in common") as refused:
             ssh.open(there.plan(), HELLO)
-        assert "HostKeyAlgorithms of ssh_config" in (refused.value.hint or "")
+        assert "`HostKeyAlgorithms rsa-sha2-512` of ssh_config counts" in (refused.value.hint or "")
         with pytest.raises(HostUnfit, match="no host key of a type that orch may ask for"):
             ssh.scan(there.plan())
 

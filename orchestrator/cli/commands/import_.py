@@ -167,7 +167,14 @@ def ansible(
     """From an Ansible inventory, as INI or YAML."""
     from orchestrator.spec.foreign import ansible
 
-    return put(session, ansible.ansible(_read(file), group, command_line), name, output)
+    def beside(kind: str, of: str) -> str | None:
+        files = (
+            Path(file).expanduser().parent / kind / f"{of}{ending}"
+            for ending in ("", ".yml", ".yaml", ".json")
+        )
+        return next((_read(str(path)) for path in files if "/" not in of and path.is_file()), None)
+
+    return put(session, ansible.ansible(_read(file), group, command_line, beside), name, output)
 
 
 @command.command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ import click
 from orchestrator.cli.help import Command
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import table
+from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted
 from orchestrator.reporting.launch_document import document
 
@@ -35,6 +37,12 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
     rows += [[t["task"], t["host"], ",".join(map(str, t["gpus"])) or "none", t["address"]] for t in tasks]
     styles = {(0, column): ("dim",) for column in range(len(rows[0]))}
     lines += ["", *(f"  {line}" for line in table(rows, paint, styles=styles))]
+    lines += [f"  first, on each host: {document['activate']}"] if document["activate"] else []
+    lines += [
+        f"  {host} is reached by: {command}"
+        for host, commands in document["proxy_commands"].items()
+        for command in commands
+    ]
     for task in tasks:
         lines += ["", f"  {paint(task['task'], 'bold')} on {task['host']}: {shlex.join(task['command'])}"]
         lines += [f"    {name}={value}" for name, value in sorted(task["env"].items())]
@@ -46,13 +54,29 @@ def show(file: str, session: Session, *, as_json: bool) -> int:
     from orchestrator.spec.plan import load_plan
 
     plan, _ = load_plan(file)
-    plan_document = document(plan)
+    plan_document = {**document(plan), "proxy_commands": _proxy_commands(plan, session)}
     if as_json:
         session.put_json(plan_document)
     else:
         session.put(text(plan_document, session.paint))
         session.say("Ports differ from run to run and from generation to generation; these are examples")
     return 0
+
+
+def _proxy_commands(plan: Plan, session: Session) -> dict[str, list[str]]:
+    """Return, by host, the commands of ssh_config by which it is reached."""
+    hosts = [host for host in plan.hosts if host.transport == "ssh"]
+    if not hosts or not any(
+        word in path.read_text(encoding="utf-8", errors="replace").lower()
+        for word in ("proxycommand", "include")
+        for path in (Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config"))
+        if path.is_file()
+    ):
+        return {}
+    from orchestrator.head.reach.ssh.transport import SshTransport
+
+    ssh = SshTransport(Path(session.paths.known_hosts))
+    return {host.name: commands for host in hosts if (commands := ssh.proxy_commands(host))}
 
 
 @click.command(

@@ -19,6 +19,8 @@ from orchestrator.core.plan import HostPlan
 from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from orchestrator.head.reach.ssh.transport import ScannedKey
 
 
@@ -34,6 +36,8 @@ class Scanner(Protocol):
     def trust(self, keys: Iterable[ScannedKey]) -> int: ...
 
     def warnings(self, host: HostPlan) -> list[str]: ...
+
+    def bastions(self, host: HostPlan) -> tuple[tuple[str, int], ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +114,29 @@ def scan(
         except HostError as e:
             return Scanned(host, (), e)
 
+    first: dict[tuple[object, ...], Future[Scanned]] = {}
+
+    def scan_behind(host: HostPlan, before: Future[Scanned]) -> Scanned:
+        """Ask the host, unless the first behind the same bastion has got no further than to the bastion's keys.
+
+        Each connection without a login counts against us: OpenSSH 9.8 bans who makes many (PerSourcePenalties).
+        """
+        keys = before.result().keys
+        return Scanned(host, keys) if keys and all(key.hop.bastion for key in keys) else scan_host(host)
+
+    def submit(host: HostPlan) -> Future[Scanned]:
+        bastions = transport.bastions(host)
+        if bastions in first:
+            return pool.submit(scan_behind, host, first[bastions])
+        asking = pool.submit(scan_host, host)
+        if bastions:
+            first[bastions] = asking
+        return asking
+
     pool = ThreadPoolExecutor(max_workers=AT_ONCE)
     scanned: list[Scanned] = []
     try:
-        asked = [pool.submit(scan_host, host) for host in hosts]
+        asked = [submit(host) for host in hosts]
         for answered, _ in enumerate(as_completed(asked), 1):
             count(answered)
             while len(scanned) < len(asked) and asked[len(scanned)].done():
@@ -282,7 +305,8 @@ def trust_rounds(
         if not takes:
             break
         if not request.yes:
-            keys = [key for host_keys in takes for key in host_keys.to_take]
+            to_take = [key for host_keys in takes for key in host_keys.to_take]
+            keys = list({(key.hop.address, key.hop.port, key.key): key for key in to_take}.values())
             if not is_interactive(session):
                 raise Refused(
                     "no terminal to confirm the keys on",
@@ -307,10 +331,11 @@ def trust_rounds(
 def _scan_and_show(
     session: Session, transport: Scanner, hosts: Sequence[HostPlan], *, quiet: bool
 ) -> list[Scanned]:
-    counter = Counter(session, len(hosts))
+    counter, seen = Counter(session, len(hosts)), set[str]()
 
     def show(scanned: Scanned) -> None:
-        shown = lines(scanned)
+        shown = [line for line in lines(scanned) if line.partition("  ")[2] not in seen]
+        seen.update(line.partition("  ")[2] for line in shown if any(key.hop.bastion for key in scanned.keys))
         if shown and not quiet:
             counter.clear()
             session.put("\n".join(shown))

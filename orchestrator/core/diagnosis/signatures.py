@@ -153,6 +153,23 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.DISK,
+        (
+            r"/dev/shm\b.*(?:No space left|\(28\)|Bus error)",
+            r"(?:No space left|Bus error).*(?:/dev/shm\b|shared memory)",
+        ),
+        "/dev/shm on {host}, the memory that processes share, is full",
+        "`df -h /dev/shm` on {host}: remove what dead processes have left there, or make it larger (`mount -o "
+        "remount,size=…`; of a container `--shm-size`; of a pod `shm` of `kubernetes:`)",
+    ),
+    Signature(
+        Cause.DISK,
+        (r"No locks available", r"\[Errno 37\]", r"unable to lock file, errno = 37"),
+        "the file system takes no locks: an NFS mount without a lock daemon, or with `nolock` on its server",
+        'start rpc.statd there and on the server, or mount it by NFS 4; or set `HDF5_USE_FILE_LOCKING: "FALSE"` under '
+        "`env`, where one process alone writes each file",
+    ),
+    Signature(
+        Cause.DISK,
         ("No space left on device", r"\bENOSPC\b", r"\[Errno 28\]", r"errno = 28\b"),
         "the disk it writes to is full, or has no inodes left for another file; the last verified checkpoint is "
         "untouched",

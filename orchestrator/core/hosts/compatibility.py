@@ -18,6 +18,9 @@ def differences(hosts: Sequence[Host]) -> Problem | None:
     rows = {"python": [".".join(host.facts.python.split(".")[:2]) if host.facts else "" for host in hosts]}
     for package in MUST_AGREE:
         rows[package] = [(host.facts.versions.get(package) if host.facts else None) or "-" for host in hosts]
+    activated = [host.facts.activated if host.facts else {} for host in hosts]
+    for name in sorted({name for variables in activated for name in variables}):
+        rows[f"{name} after `activate`"] = [variables.get(name, "-") for variables in activated]
     rows["code"] = [host.facts.code[:12] if host.facts else "" for host in hosts]
     differing = {name: values for name, values in rows.items() if len(set(values)) > 1}
     if not differing:
@@ -31,6 +34,8 @@ def differences(hosts: Sequence[Host]) -> Problem | None:
         message=f"the hosts differ in {differing_words}",
         hint="the working directory changed while it was pushed: `orch up` again"
         if "code" in differing
+        else "let `activate` do the same on all hosts: the same modules or environment must be installed"
+        if any("`activate`" in what for what in differing)
         else "install the same versions on all hosts, or name another Python per host with `python:`",
         exit_code=6,
         table=(("host", *differing), *zip(names, *differing.values(), strict=True)),

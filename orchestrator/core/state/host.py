@@ -58,6 +58,10 @@ class Facts:
     checkpoint_share: str = ""
     """What the run found written in the checkpoint directory: the same on all hosts, or they do not share it."""
     unkillable: tuple[Unkillable, ...] = ()
+    activated: Mapping[str, str] = field(default_factory=dict)
+    """The variables that `activate` has changed: the same on all hosts."""
+    executable: str = ""
+    """What starts the Python that was probed; empty if an older orch probed it."""
 
 
 @dataclass(frozen=True, slots=True)

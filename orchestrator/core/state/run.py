@@ -196,6 +196,11 @@ class Run:
         slot = next(slot for slot in self.plan.hosts_used if self.replacements.get(slot, slot) == now)
         return replace(self.plan, tasks=assigned(self.plan, {**self.replacements, slot: host}))
 
+    def python(self, host: str) -> str:
+        """Return the Python of a host: the one that was probed there, else as the plan names it."""
+        facts = self.host(host).facts
+        return (facts.executable if facts is not None else "") or self.plan.host(host).python
+
     @property
     def assignees(self) -> tuple[Host, ...]:
         """Return the hosts that hold the tasks of this generation."""

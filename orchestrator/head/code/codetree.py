@@ -7,6 +7,7 @@ hosts may have it. A directory of which nothing is pushed is there all the same:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -27,6 +28,10 @@ MANIFEST_BYTES_MAX = 3_500_000
 """Names and hashes must fit in one frame."""
 
 _READ_BYTES = 1 << 20
+_CHOOSERS = ("Pipfile", "mise.toml", "pyproject.toml", "runtime.txt")
+"""Beside all whose name begins with a dot, such as .python-version and .tool-versions."""
+_CHOOSERS_MAX = 16
+_CHOOSER_BYTES_MAX = 16 << 10
 _SHOWN = 5
 _DIAGNOSTICS_SHOWN = 20
 _ENTRY_BYTES = 100
@@ -253,6 +258,21 @@ def _known_or_read(entry: _Entry) -> tuple[CodeFile, bool]:
     return file, is_changed
 
 
+def choosers(workdir: str, withheld: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Return the pushed files by which version managers choose a Python, with their text. A link is followed."""
+    root = os.path.realpath(workdir)
+    walk = _Walk(root, withheld)
+    for name in sorted(os.listdir(root)) if os.path.isdir(root) else []:
+        if (name[0] == "." or name in _CHOOSERS) and os.path.isfile(os.path.join(root, name)):
+            walk.entry(name, os.path.join(root, name), (root,))
+    chosen = []
+    for entry in walk.files[:_CHOOSERS_MAX]:
+        with contextlib.suppress(OSError, UnicodeDecodeError), open(entry.absolute, encoding="utf-8") as file:
+            if entry.stat.st_size <= _CHOOSER_BYTES_MAX:
+                chosen.append((entry.path, file.read(_CHOOSER_BYTES_MAX)))
+    return chosen
+
+
 class _Walk:
     """Goes through a directory, and then through what its links lead to that lies there and is not pushed itself."""
 
@@ -306,9 +326,10 @@ class _Walk:
             self._pushed.add(path)
             self.bare.add(path)
         for name in names:
-            self._entry(f"{path}/{name}" if path else name, os.path.join(absolute, name), above)
+            self.entry(f"{path}/{name}" if path else name, os.path.join(absolute, name), above)
 
-    def _entry(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
+    def entry(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
+        """List what has this name, unless a rule leaves it out."""
         is_link = os.path.islink(absolute)
         try:
             status: os.stat_result | None = os.stat(absolute)

@@ -87,7 +87,7 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> 
             **orders.of_run(run),
             "do": cast("CheckpointsDo", verb),
             "dir": checkpoint.dir,
-            "python": run.plan.host(host).python,
+            "python": run.python(host),
             "what": what,
             "group": checkpoint.group,
         }

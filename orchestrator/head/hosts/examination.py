@@ -64,6 +64,9 @@ class _Warns(Protocol):
     def warnings(self, host: HostPlan) -> list[str]:
         """Return the settings that it does not follow, as sentences."""
 
+    def proxy_commands(self, host: HostPlan) -> list[str]:
+        """Return the commands of that person by which it connects."""
+
 
 @dataclass(frozen=True, slots=True)
 class Examined:
@@ -144,8 +147,11 @@ class _Doctor:
         def probe_and_import() -> None:
             probed.update(self._probe_all(list(met)))
             if self._imports:
-                fit = {name: item.versions for name, item in probed.items() if isinstance(item, Facts)}
-                imported.update(self._import_all([name for name in fit if fit[name].get("tensorflow")]))
+                fit = {name: item for name, item in probed.items() if isinstance(item, Facts)}
+                pythons = {
+                    name: item.executable for name, item in fit.items() if item.versions.get("tensorflow")
+                }
+                imported.update(self._import_all(pythons))
 
         probing = threading.Thread(target=probe_and_import, daemon=True)
         if self._whole:
@@ -179,8 +185,9 @@ class _Doctor:
             self._leases.close()
 
     def _passed_over(self) -> list[Finding]:
-        """Return the settings in ssh_config and known_hosts of these hosts that orch does not follow."""
+        """Return the settings of these hosts that orch does not follow, and the commands of ssh_config that it runs."""
         warnings: dict[str, str] = {}
+        commands: list[Finding] = []
         for host in self._plan.hosts:
             way = self._transports[host.transport]
             if isinstance(way, _Warns):
@@ -188,7 +195,11 @@ class _Doctor:
                     warnings.update(
                         (warning, host.name) for warning in way.warnings(host) if warning not in warnings
                     )
-        return [finding("ssh.config", warning, name) for warning, name in warnings.items()]
+                    commands += [
+                        finding("ssh.proxy", f"{host.name} is reached by {command}", host.name)
+                        for command in way.proxy_commands(host)
+                    ]
+        return [*(finding("ssh.config", warning, name) for warning, name in warnings.items()), *commands]
 
     def _meet(self, name: str) -> Met | Finding:
         """Connect, and have the host listen on the run's ports."""
@@ -352,8 +363,9 @@ class _Doctor:
         }
         return {**answers, **late}
 
-    def _import_all(self, names: Sequence[str]) -> dict[str, Imported | None]:
-        """Have TensorFlow imported on all of these at once, and return how that went; None if unknown."""
+    def _import_all(self, pythons: Mapping[str, str]) -> dict[str, Imported | None]:
+        """Have these Pythons, by host, import TensorFlow at once. Return how that went; None if unknown."""
+        names = list(pythons)
 
         def import_there(name: str) -> Imported | None:
             host = self._plan.host(name)
@@ -363,7 +375,7 @@ class _Doctor:
                 {
                     "run": RUN_ID,
                     "epoch": self._run.epoch,
-                    "python": host.python,
+                    "python": pythons[name] or host.python,
                     "checkpoint_dir": None,
                     "tensorflow": {"env": {**self._plan.env, **gpus}, "within_s": IMPORT_S - 5.0},
                 }
@@ -433,8 +445,11 @@ def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
     if hosts and not wrong and len(hosts) == len(run.hosts):
         versions = facts[hosts[0].name].versions
         packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-        python = facts[hosts[0].name].python
+        python, activated = facts[hosts[0].name].python, facts[hosts[0].name].activated
         wrong.append(
             finding("python.fits", f"Python {python}{f' with {packages}' if packages else ''} on all hosts")
         )
+        if activated:
+            changed = "; ".join(f"{name}={value}" for name, value in activated.items())
+            wrong.append(finding("python.activated", f"`activate` sets on all hosts: {changed}"))
     return [*stuck, *wrong]

@@ -28,7 +28,7 @@ from orchestrator.core.state.host import Facts
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import listed
-from orchestrator.head.code import needs
+from orchestrator.head.code import codetree, needs
 from orchestrator.head.code.codetree import CodeFile
 from orchestrator.head.code.snapshots import Snapshot, Snapshots
 from orchestrator.head.links import ownership, wire
@@ -37,6 +37,7 @@ from orchestrator.head.links.conversation import Asks, OrderRefused, refused
 from orchestrator.protocol.orders import Facts as Probed
 from orchestrator.protocol.orders import Leased
 from orchestrator.protocol.table import CODE, HIGHEST, LEASE
+from orchestrator.spec.secrets import looks_secret
 
 T = TypeVar("T")
 
@@ -167,6 +168,11 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 "run": run.run_id,
                 "epoch": run.epoch,
                 "python": plan.host(name).python,
+                "env": dict(plan.env),
+                "files": _SHARED.get(
+                    (run.run_id, plan.workdir, "choosers"),
+                    lambda: codetree.choosers(plan.workdir, plan.withheld),
+                ),
                 "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
                 "group": plan.checkpoint.group if plan.checkpoint else None,
                 "share": run.share or None,
@@ -204,6 +210,11 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
         versions=probed["versions"],
         checkpoint_share=probed["checkpoint_share"] or "",
         unkillable=wire.unkillable(probed["unkillable"]),
+        activated={
+            variable: "***" if looks_secret(variable, value) else value
+            for variable, value in probed.get("activated", {}).items()
+        },
+        executable=probed.get("executable", ""),
     )
 
 

@@ -3,6 +3,10 @@
 The exchange after the host's shell has run COMMAND:
 
     head                                          host
+    exit 97\\n                                     (for another shell than ours: it ends)
+    with `activate` only:
+    orch-activate\\n<_ACTIVATE>\\n<sh>\\n<the line>\\n  orch-activates\\n …
+                                                  (what the line prints) orch-activated\\n
     orch-python <python>\\n<bytes of _FIRST>\\n<_FIRST>
     <request as JSON>\\n
                                                   (whatever motd and rc files print) orch-shell\\n
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -43,16 +48,36 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COMMAND = (
-    "exec /bin/sh -c '"
-    'echo orch-shell; IFS= read -r p && case "$p" in "orch-python "*) p="${p#orch-python }";; '
+_STAGE = (
+    'case "$p" in "orch-python "*) p="${p#orch-python }";; '
     '*) echo orch-eaten; exit 127;; esac && case "$p" in "~/"*) p="$HOME/${p#??}";; esac && '
+    'export ORCH_LOGIN="$(base64 </proc/$$/environ 2>/dev/null)"; [ ${#ORCH_LOGIN} -lt 100000 ] || unset ORCH_LOGIN; '
     'if command -v "$p" >/dev/null; then '
     'exec "$p" -I -S -X utf8 -c "import os,sys;f=os.fdopen(0,sys.argv[1]);exec(f.read(int(f.readline())))" rb; '
     'elif [ -L "$p" ] || [ -e "$p" ]; then echo orch-bad-python; exit 127; '
-    "else echo orch-no-python; exit 127; fi'"
+    "else echo orch-no-python; exit 127; fi"
 )
-"""For any login shell (sh, bash, zsh, fish, csh): one line, no quote within the single quotes, no backslash."""
+COMMAND = (
+    "exec /bin/sh -c 'echo orch-shell; IFS= read -r p; IFS= read -r p && "
+    'case "$p" in orch-activate) IFS= read -r w; IFS= read -r s; IFS= read -r a; '
+    'case "$SHELL" in */bash|*/zsh|*/ksh|*/dash|*/sh) l="$SHELL";; *) l=/bin/sh;; esac; '
+    'exec "$l" -l -c "$w" orch "$s" "$a" 3<&0 </dev/null;; esac; '
+    f"{_STAGE}'"
+)
+"""For any login shell (sh, bash, zsh, fish, csh): one line, no quote within the single quotes, no backslash.
+
+ORCH_LOGIN keeps the environment of the login for the tasks: a shim of Python sets variables by which its next processes
+are given the same version, whatever their directory says.
+"""
+
+_ACTIVATE = (
+    'echo orch-activates; ORCH_BEFORE="$(env -0 | base64)"; export ORCH_BEFORE; eval "$2" || exit; '
+    'echo orch-activated; exec /bin/sh -c "$1" <&3 3<&-'
+)
+"""What the login shell runs for `activate` of the spec: the person's line is an argument, and is in no other text."""
+
+_FOREIGN = 97
+"""The exit code of a shell that reads our input as commands: the first line has it end before it runs any."""
 
 _FIRST = r"""
 import fcntl, json, os, sys, time
@@ -359,8 +384,13 @@ class _Talk:
                 hint=PYTHON_HINT,
                 code="no-python",
             )
+        begin = b"exit %d\n" % _FOREIGN
+        if self.host.activate is not None:
+            stage = f"IFS= read -r p; {_STAGE}"
+            begin += "\n".join(["orch-activate", _ACTIVATE, stage, self.host.activate, ""]).encode()
         self.channel.write(
-            b"orch-python %s\n%d\n%s%s\n" % (path, len(first), first, json.dumps(request).encode("ascii"))
+            begin
+            + b"orch-python %s\n%d\n%s%s\n" % (path, len(first), first, json.dumps(request).encode("ascii"))
         )
         mark = f"\n{request['nonce'][::-1]} ".encode()
         answer = self._answer(mark, began_at)
@@ -446,6 +476,13 @@ class _Talk:
                 SHELL_HANGS,
                 hint=f"see what the rc files of that account wait for: ssh {name} true",
             )
+        activating = self.host.activate is not None and b"orch-activated\n" not in self.heard
+        if self.timed_out and activating:
+            return ConnectFailed(
+                name,
+                f"`activate` did not end in time there: {self.host.activate}",
+                hint="run the line there in a login shell: it must ask nothing, and end within seconds",
+            )
         if self.timed_out:
             return ConnectFailed(
                 name,
@@ -460,6 +497,20 @@ class _Talk:
                 "interactive must not ask",
                 code="rc-files",
             )
+        last = edge.last_line(re.sub("orch-(shell|activates|activated)", "", printed))
+        if (
+            activating
+            and b"orch-activates\n" in self.heard
+            and (code := self.channel.exit_status()) is not None
+        ):
+            return HostUnfit(
+                name,
+                f"`activate` failed there with exit code {code}: {self.host.activate}"
+                + (f"; it said: {last}" if last else ""),
+                hint="it is run by the login shell (`sh` where that is fish or csh): `bash -lc 'LINE'` there "
+                "must work; conda needs `source DIR/bin/activate NAME`",
+                code="activate",
+            )
         if b"orch-bad-python\n" in self.heard:
             return HostUnfit(
                 name,
@@ -471,7 +522,6 @@ class _Talk:
             )
         if b"orch-no-python\n" in self.heard:
             return no_python(self.host)
-        last = edge.last_line(printed.replace("orch-shell", ""))
         if self.channel.exit_status() is None:
             # Only a program that ended has an exit code: without one the connection broke, which is not Python's fault.
             return ConnectFailed(
@@ -479,6 +529,14 @@ class _Talk:
                 "the connection broke while its agent was being started"
                 + (f"; it said: {last}" if last else ""),
                 hint=f"see whether its Python ({self.host.python}) dies of a signal there",
+            )
+        if not shell and self.channel.exit_status() == _FOREIGN:
+            return HostUnfit(
+                name,
+                "a file of its login shell starts another shell in its place, which reads what our command was to read",
+                hint="look for `exec zsh` and its like in `.bashrc` and `.profile` there: only interactive shells may, "
+                "`case $- in *i*) exec zsh;; esac`; or make it the login shell by `chsh`",
+                code="rc-files",
             )
         if not shell:
             return HostUnfit(

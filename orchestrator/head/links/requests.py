@@ -120,7 +120,6 @@ def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orde
     """Return the order for StartTask. It carries secrets, over SSH; they are not written to any disk."""
     plan = run.placed_with(action.task, action.host)
     task = plan.task(action.task)
-    host = plan.host(task.host)
     facts = run.host(task.host).facts
     ports = (
         [action.port] if action.port else launch.port_candidates(plan, run.run_id, action.generation, task.id)
@@ -142,7 +141,7 @@ def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orde
             **of_run(run),
             "generation": action.generation,
             "task": str(task.id),
-            "python": host.python,
+            "python": run.python(task.host),
             "script": plan.command[0],
             "args": list(plan.command[1:]),
             "env": env,
@@ -222,7 +221,7 @@ def seed(
         "generation": action.generation,
         "dir": checkpoint.dir,
         "keep": checkpoint.keep,
-        "python": run.plan.host(action.host).python,
+        "python": run.python(action.host),
         "from_scratch": run.from_scratch,
         "by": {"run": run.run_id, "host": action.host, "task": str(run.chief)},
     }
@@ -258,7 +257,7 @@ def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Or
         "epoch": run.epoch,
         "generation": action.generation,
         "dir": checkpoint.dir,
-        "python": run.plan.host(action.host).python,
+        "python": run.python(action.host),
     }
     if (share := _share(run)) is not None:
         fields["share"] = share

@@ -112,6 +112,12 @@ class Orders:
     # ---------------------------------------------------------------- before a start
 
     def _on_probe(self, order: orders.Probe, _blob: bytes, reply: Reply) -> None:
+        from orchestrator.host.agent import place_of_tasks  # few probes are asked for
+
+        place_of_tasks.remove_old(self._host.host_dir)
+        env = place_of_tasks.environment(order.get("env", {}))
+        python = place_of_tasks.found(order["python"] or sys.executable, env)
+        directory = place_of_tasks.make(self._host.host_dir, order.get("files", []))
         wish = {
             "checkpoint_dir": order["checkpoint_dir"],
             "group": order.get("group"),
@@ -120,15 +126,26 @@ class Orders:
             "modules": order.get("modules", []),
             "source": order.get("source"),
             "tensorflow": order.get("tensorflow"),
+            "command": python,
+            "env": env,
+            "surroundings": place_of_tasks.surroundings(os.getpid()),
+            "activated": place_of_tasks.activated(),
         }
-        self._python(
-            order["python"],
-            ["probe"],
-            reply,
-            "the probe",
-            deadline_s=PROBE_S,
-            stdin=json.dumps(wish).encode(),
-        )
+        try:
+            self._python(
+                python,
+                ["probe"],
+                reply,
+                "the probe",
+                deadline_s=PROBE_S,
+                stdin=json.dumps(wish).encode(),
+                env=env,
+                directory=directory,
+                after=lambda: place_of_tasks.remove(directory),
+            )
+        except HostFault:
+            place_of_tasks.remove(directory)
+            raise
 
     def _on_machine(self, order: orders.AskMachine, _blob: bytes, reply: Reply) -> None:
         del order
@@ -458,6 +475,9 @@ class Orders:
         *,
         deadline_s: float = CHECKPOINT_S,
         stdin: bytes = b"",
+        env: Mapping[str, str] = os.environ,
+        directory: str | None = None,
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         """Run `<the run's Python> <bundle> <argv>`, which prints one JSON object."""
         # -I: neither the login's PYTHONPATH nor the home directory has a say in what is imported.
@@ -472,10 +492,13 @@ class Orders:
                 raise
 
         def done(result: Result) -> None:
+            after()
             reply.attempt(lambda: answer(result))
 
         try:
-            self._jobs.program(command, done, deadline_s=deadline_s, stdin=stdin)
+            self._jobs.program(
+                command, done, deadline_s=deadline_s, stdin=stdin, env=env, directory=directory
+            )
         except OSError as e:
             raise no_python(python, e) from e
 

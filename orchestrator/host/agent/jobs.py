@@ -70,19 +70,31 @@ class Jobs:
         stdin: bytes = b"",
         keep: bool = False,
         given: Mapping[int, int] = _NOTHING,
+        env: Mapping[str, str] = os.environ,
+        directory: str | None = None,
     ) -> None:
         """Run a program. Its stdout and stderr are its output. Raises OSError if it cannot be started.
 
-        With `keep`, it is not killed when the agent ends. `given`: the descriptors that it inherits, by their numbers
-        in it.
+        Args:
+            argv: the program and its arguments.
+            done: is called with its result.
+            deadline_s: after this it is killed.
+            stdin: what it reads.
+            keep: whether it lives on when the agent ends.
+            given: the descriptors that it inherits, by their numbers in it.
+            env: its environment. By default that of the agent.
+            directory: its working directory. By default that of the agent.
         """
         reader, writer = os.pipe()
         source = _stdin_of(stdin)
+        here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if directory is not None else -1
         try:
+            if directory is not None:
+                os.chdir(directory)  # the agent has one thread, and posix_spawn takes no directory
             pid = os.posix_spawnp(
                 argv[0],
                 list(argv),
-                os.environ,
+                env,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, source, 0),
                     (os.POSIX_SPAWN_DUP2, writer, 1),
@@ -95,6 +107,9 @@ class Jobs:
             os.close(reader)
             raise
         finally:
+            if here >= 0:
+                os.fchdir(here)
+                os.close(here)
             os.close(writer)
             os.close(source)
         self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, keep))

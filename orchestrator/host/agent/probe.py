@@ -53,13 +53,16 @@ def main(argv: list[str]) -> int:
             hangs,
         )
     )
-    from orchestrator.host.agent import gpus
+    from orchestrator.host.agent import gpus, place_of_tasks
     from orchestrator.host.system import unkillable
 
     uuids, no_gpus = gpus.present()
     installed = _installed()
     facts: Facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": place_of_tasks.started_as(
+            wish["command"], sys.executable, wish["env"], wish["surroundings"]
+        ),
         "versions": {name: _version(name, names, installed) for name, names in _PACKAGES.items()},
         "checkpoint_writable": checkpoint_dir is None or why is None,
         "checkpoint_why": why,
@@ -71,6 +74,8 @@ def main(argv: list[str]) -> int:
         "own_name": own_name(os.uname().nodename),
         "unkillable": unkillable.known(host_dir) if host_dir else [],
     }
+    if wish.get("activated"):
+        facts["activated"] = wish["activated"]
     missing, syntax = _missing(wish.get("modules") or []), _syntax(wish.get("source"))
     if missing:
         facts["missing"] = missing

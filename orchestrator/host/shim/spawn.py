@@ -17,6 +17,7 @@ from orchestrator.protocol import wired
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, NoReturn
 
 _FAILED = 127
@@ -41,13 +42,7 @@ def task_env(
     generation_dir: str,
 ) -> dict[str, str]:
     """Return the environment: that of the login, of the order and of the release, the secrets, and the marker."""
-    # A task of another run may have started the agent (tests do that), and its marker must not be inherited; nor what
-    # a login file has left of another launcher: TensorFlow would wait for the peers of a stale TF_CONFIG.
-    env = {
-        name: value
-        for name, value in inherited.items()
-        if not name.startswith("ORCH_") and name not in wired.ALL
-    }
+    env = of_login(inherited)
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update({str(name): str(value) for name, value in start["env"].items()})
     env.update(release_env)
@@ -59,7 +54,39 @@ def task_env(
     paths = [str(start["bundle"]), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     env.update(marker(start, generation_dir))
+    place = os.path.dirname(os.path.expanduser(str(start["python"])))
+    env["PATH"] = _with_first(place, env.get("PATH", os.defpath))
     return env
+
+
+def of_login(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return what a task inherits of the login's environment, before a shim of Python has changed it."""
+    if inherited.get("ORCH_LOGIN"):
+        inherited = kept(inherited["ORCH_LOGIN"])
+    # A task of another run may have started the agent (tests do that), and its marker must not be inherited; nor what
+    # a login file has left of another launcher: TensorFlow would wait for the peers of a stale TF_CONFIG.
+    return {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("ORCH_") and name not in wired.ALL
+    }
+
+
+def kept(text: str) -> dict[str, str]:
+    """Return an environment that the start of the agent has kept: NUL-separated, in base64."""
+    import binascii
+
+    lines = os.fsdecode(binascii.a2b_base64(text)).split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def _with_first(place: str, path: str) -> str:
+    """Return a PATH that finds `python` and `python3` in this directory, where it has them: a script may call them."""
+    for name in ("python", "python3") if os.path.isabs(place) else ():
+        having = (each for each in path.split(os.pathsep) if os.access(os.path.join(each, name), os.X_OK))
+        if os.access(os.path.join(place, name), os.X_OK) and next(having, "") != place:
+            return os.pathsep.join((place, path))
+    return path
 
 
 def marker(start: dict[str, Any], generation_dir: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from orchestrator.protocol.bounds import (
     Count,
     Digest,
+    Exact,
     Form,
     FreeBytes,
     Length,
@@ -44,6 +45,10 @@ class Probe(OfRun):
     """Check the run's Python, script and checkpoint directory."""
 
     python: str
+    env: NotRequired[dict[str, str]]
+    """The environment of the tasks, as the spec has it."""
+    files: NotRequired[list[tuple[str, str]]]
+    """Small files of the working directory, with their text: a shim such as pyenv's chooses the Python by them."""
     checkpoint_dir: str | None
     group: NotRequired[str | None]
     """Whose members may write into the checkpoint directory too."""
@@ -80,6 +85,10 @@ class Facts(TypedDict):
     """The result of `probe`."""
 
     python: Name
+    executable: NotRequired[Annotated[str, Length(4096), Exact()]]
+    """What starts this Python. A shim is passed by: it might choose another Python for the next process."""
+    activated: NotRequired[Annotated[dict[Name, Annotated[str, Length(1 << 16)]], Length(1024)]]
+    """The variables that `activate` of the spec has changed, without the host's name and home; empty if removed."""
     versions: Annotated[dict[Name, Name | None], Length(16)]
     """Versions of tensorflow, keras, tf_keras and numpy; null for a missing package."""
     checkpoint_writable: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import UsageError
@@ -22,9 +22,10 @@ from orchestrator.spec.foreign.layout import (
 _ADDRESS = ("ansible_host", "ansible_ssh_host")
 _USER = ("ansible_user", "ansible_ssh_user")
 _PORT = ("ansible_port", "ansible_ssh_port")
-_LEFT_OUT = ("ansible_ssh_private_key_file", "ansible_private_key_file", "ansible_ssh_common_args")
-"""What decides how Ansible connects, and has its place in `ssh:` of the spec or in ~/.ssh/config."""
-_USED = (*_ADDRESS, *_USER, *_PORT, *_LEFT_OUT, "ansible_connection")
+_KEY = ("ansible_ssh_private_key_file", "ansible_private_key_file")
+_OPTIONS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
+_JUMP = re.compile(r"(?:-J\s*|-o\s*ProxyJump[= ])([\w.@+:-]+)")
+_USED = (*_ADDRESS, *_USER, *_PORT, *_KEY, *_OPTIONS, "ansible_connection")
 _RANGE_MAX = 10_000
 
 Facts = dict[str, object]
@@ -86,9 +87,23 @@ class _Inventory:
         return [name for name in self.groups() if name not in below]
 
 
-def ansible(text: str, group: str | None, words: Sequence[str]) -> Layout:
+Beside = Callable[[str, str], str | None]
+"""Returns the text of one in `group_vars` or `host_vars` beside the inventory, by its name; None if none is there."""
+
+
+def ansible(
+    text: str, group: str | None, words: Sequence[str], beside: Beside = lambda _kind, _name: None
+) -> Layout:
     """Return the layout of an inventory, or of one group of it."""
+    text = text.removeprefix("\ufeff")
     inventory = _of_yaml(text) if _is_yaml(text) else _of_ini(text)
+    for name in ("all", *inventory.groups()):
+        inventory.vars[name] = {**inventory.vars.get(name, {}), **_read_beside(beside, "group_vars", name)}
+    own = {
+        host: _read_beside(beside, "host_vars", host) for hosts in inventory.hosts.values() for host in hosts
+    }
+    for hosts in inventory.hosts.values():
+        hosts.update({host: {**facts, **own[host]} for host, facts in hosts.items()})
     if group not in (None, "all") and group not in inventory.groups():
         raise UsageError(
             f"the inventory has no group {group!r}; it has {', '.join(inventory.groups()) or 'none'}"
@@ -96,9 +111,15 @@ def ansible(text: str, group: str | None, words: Sequence[str]) -> Layout:
     every = inventory.hosts_of("all")
     chosen = every if group is None else inventory.hosts_of(group)
     machines = [_machine(name, every[name]) for name in chosen]
-    left_out = [key for key in _LEFT_OUT if any(key in every[name] for name in chosen)]
-    remarks = [f"{key} is left out: write it under `ssh:`, or into ~/.ssh/config" for key in left_out]
+    given = [(key, str(every[name][key])) for name in chosen for key in _OPTIONS if key in every[name]]
+    left_out = dict.fromkeys(key for key, text in given if _JUMP.sub("", text).strip(" '\""))
+    remarks = [f"{key} is left out but for its bastion: write it into ~/.ssh/config" for key in left_out]
     return one_task_each("an Ansible inventory", machines, words, remarks)
+
+
+def _read_beside(beside: Beside, kind: str, name: str) -> Facts:
+    text = beside(kind, name)
+    return yaml_mapping(text, f"{kind}/{name}") if text and text.strip(" -\n") else {}
 
 
 def _machine(name: str, facts: Facts) -> Machine:
@@ -114,6 +135,10 @@ def _machine(name: str, facts: Facts) -> Machine:
         address if address != name_of(name) else None,
         user=first(_USER),
         port=int(port) if port else None,
+        identity_file=first(_KEY),
+        proxy_jump=next(
+            (jump[1] for key in _OPTIONS if (jump := _JUMP.search(str(facts.get(key, ""))))), None
+        ),
     )
 
 
@@ -157,21 +182,23 @@ def _of_ini(text: str) -> _Inventory:
 
 
 def _expanded(name: str, where: str) -> Iterator[str]:
-    """Yield the names of a range.
+    """Yield the names of ranges, of numbers or letters, with a step. `where`: the place, for errors.
 
-    >>> list(_expanded("gpu-[01:03].lab", "line 1"))
-    ['gpu-01.lab', 'gpu-02.lab', 'gpu-03.lab']
+    >>> list(_expanded("gpu-[01:03].lab", "line 1")), list(_expanded("r[a:b]-[1:5:2]", "line 1"))
+    (['gpu-01.lab', 'gpu-02.lab', 'gpu-03.lab'], ['ra-1', 'ra-3', 'ra-5', 'rb-1', 'rb-3', 'rb-5'])
     """
-    begin, bracket, rest = name.partition("[")
-    span, closed, end = rest.partition("]")
-    first, _, last = span.partition(":")
-    if not (bracket and closed and first.isdecimal() and last.isdecimal()):
+    range_ = re.search(r"\[(\d{1,9}|[A-Za-z]):(\d{1,9}|[A-Za-z])(?::(\d{1,9}))?\]", name)
+    if range_ is None and re.search(r"\[\d+:\d+", name) is None:
         yield name
         return
-    if max(len(first), len(last)) > 9 or not 0 <= int(last) - int(first) < _RANGE_MAX:
+    first, last, step = (range_[1], range_[2], int(range_[3] or 1)) if range_ else ("1", "0", 0)
+    letters = first.isalpha()
+    begin, end = (1, 0) if letters != last.isalpha() else map(ord if letters else int, (first, last))
+    if range_ is None or not (0 <= end - begin < _RANGE_MAX and step):
         raise UsageError(f"{where}: {name[:80]!r} is no range of hosts")
-    for number in range(int(first), int(last) + 1):
-        yield f"{begin}{number:0{len(first)}}{end}"
+    for number in range(begin, end + 1, step):
+        this = chr(number) if letters else f"{number:0{len(first)}}"
+        yield from _expanded(name[: range_.start()] + this + name[range_.end() :], where)
 
 
 def _of_yaml(text: str) -> _Inventory:

@@ -35,6 +35,8 @@ class Machine:
     gpus: int | None = None
     """None: what was read does not say."""
     python: str | None = None
+    identity_file: str | None = None
+    proxy_jump: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

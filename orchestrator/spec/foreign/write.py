@@ -61,6 +61,9 @@ def _host(machine: Machine) -> Iterator[str]:
         yield f"slots: {machine.slots}"
     if machine.user is not None:
         yield f"user: {_text(machine.user)}"
+    for key in ("identity_file", "proxy_jump"):
+        if (value := getattr(machine, key)) is not None:
+            yield f"{key}: {_text(value)}"
     if machine.port is not None:
         yield f"port: {machine.port}"
     if machine.python is not None:

@@ -31,6 +31,7 @@ class Sshds:
 
     def __init__(self, changed: Mapping[str, Path] | None = None, revoked: Collection[str] = ()) -> None:
         self.trusted: list[str] = []
+        self.scanned: list[str] = []
         self.changed = dict(changed or {})
         self.revoked = revoked
 
@@ -39,10 +40,14 @@ class Sshds:
             raise ConnectFailed("down", "nothing answers", hint="is it on?")
         # A bastion that is not trusted yet shows its own key in place of the host's.
         behind = host.proxy_jump is not None and "bastion" not in self.trusted
+        self.scanned.append("bastion" if behind else host.name)
         return [self._key(host, "bastion" if behind else host.name)]
 
+    def bastions(self, host: HostPlan) -> tuple[tuple[str, int], ...]:
+        return (("bastion", 22),) if host.proxy_jump else ()
+
     def trust(self, keys: Iterable[ScannedKey]) -> int:
-        new = [key.hop.address for key in keys if key.state in ("new", "changed")]
+        new = list(dict.fromkeys(key.hop.address for key in keys if key.state in ("new", "changed")))
         self.trusted += new
         return len(new)
 
@@ -164,6 +169,17 @@ def test_behind_a_bastion_it_takes_two_rounds(session: Session) -> None:
     assert trust(session, sshds, [host], YES, as_json=True) == 0
     assert sshds.trusted == ["bastion", "gpu-a"]
     assert json.loads(put_out(session))["added"] == 2
+
+
+def test_many_hosts_behind_a_bastion_that_is_not_trusted_ask_it_once(session: Session) -> None:
+    sshds = Sshds()
+    hosts = [HostPlan(f"gpu-{n}", address=f"gpu-{n}", proxy_jump="bastion") for n in range(36)]
+    assert trust(session, sshds, hosts, YES, as_json=False) == 0
+    assert sshds.scanned.count("bastion") == 1, "OpenSSH 9.8 bans who connects often without a login"
+    assert sorted(sshds.trusted) == sorted(["bastion", *(host.name for host in hosts)])
+    shown = put_out(session)
+    assert shown.count("  bastion:22  ") == 1
+    assert all(f"{host.name}  {host.name}:22  " in shown for host in hosts)
 
 
 @pytest.mark.fault(61)

@@ -102,6 +102,12 @@ def test_errors_carry_message_hint_and_code() -> None:
             "install the same versions on all hosts, or name another Python per host with `python:`",
         ),
         (
+            (Facts("3.11.2", activated={"LOADED": "tf/2"}), Facts("3.11.2", activated={"LOADED": "tf/1"})),
+            "the hosts differ in LOADED after `activate` (tf/2 on a, tf/1 on bb)",
+            (("host", "LOADED after `activate`"), ("a", "tf/2"), ("bb", "tf/1")),
+            "let `activate` do the same on all hosts: the same modules or environment must be installed",
+        ),
+        (
             (Facts("3.11.2", {}, "c0de1"), Facts("3.11.2", {}, "c0de2")),
             "the hosts differ in code (c0de1 on a, c0de2 on bb)",
             (("host", "code"), ("a", "c0de1"), ("bb", "c0de2")),

@@ -367,6 +367,7 @@ def test_whatever_a_host_gains_is_of_its_connection_unless_it_is_of_the_run() ->
         "known_hosts",
         "proxy_jump",
         "python",
+        "activate",
         "allocation",
         "spec",
     }

@@ -96,6 +96,22 @@ TEXTS: list[tuple[str, Cause, str]] = [
     ),
     ("OSError: [Errno 28] No space left on device: '/w/model.keras'", Cause.DISK, "no inodes left"),
     (f"{ERRORS}.UnknownError: Could not start gRPC server", Cause.PORT, "took the task's port"),
+    (
+        "Error while creating shared memory segment /dev/shm/nccl-a (size 96), error: No space left on device (28)",
+        Cause.DISK,
+        "/dev/shm on gpu-a",
+    ),
+    (
+        "RuntimeError: unable to write to file </torch_1_2>: No space left on device (28): shared memory",
+        Cause.DISK,
+        "/dev/shm",
+    ),
+    (
+        "BlockingIOError: [Errno 37] Unable to synchronously open file (unable to lock file, errno = 37, error "
+        "message = 'No locks available')",
+        Cause.DISK,
+        "takes no locks",
+    ),
     ("OSError: [Errno 98] Address already in use", Cause.PORT, "belongs to another"),
     (
         f"{ERRORS}.UnknownError: Graph execution error: Horovod has been shut down. This was caused by an exception "

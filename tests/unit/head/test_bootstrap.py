@@ -54,14 +54,18 @@ def login() -> Iterator[Open]:
         channel._child.wait(20)
 
 
-def start(channel: LocalChannel, python: str = sys.executable, **options: object) -> bootstrap.Started:
-    host = HostPlan("gpu-a", python=python)
+def start(
+    channel: LocalChannel, python: str = sys.executable, activate: str | None = None, **options: object
+) -> bootstrap.Started:
+    host = HostPlan("gpu-a", python=python, activate=activate)
     return bootstrap.start_agent(channel, host, bundle.load(), **options)  # type: ignore[arg-type]
 
 
-def refusal(channel: LocalChannel, python: str = sys.executable, **options: object) -> HostError:
+def refusal(
+    channel: LocalChannel, python: str = sys.executable, activate: str | None = None, **options: object
+) -> HostError:
     with pytest.raises(HostError) as caught:
-        start(channel, python, **options)
+        start(channel, python, activate, **options)
     assert str(caught.value).startswith("gpu-a: ")
     assert caught.value.hint
     assert "\n" not in str(caught.value)
@@ -115,6 +119,57 @@ def test_login_shells(login: Open, tmp_path: Path, shell: str) -> None:
         link.symlink_to(path)
         path = str(link)
     assert start(login(shell=path, HOME=str(tmp_path))).hello["python"]
+
+
+def test_a_line_of_a_person_makes_the_environment_in_which_the_python_is_found(
+    login: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python-of-module").symlink_to(sys.executable)
+    (tmp_path / ".profile").write_text("module() { PATH=$PATH:$HOME/bin; export LOADED=$1; }\nread eaten\n")
+    home = {"HOME": str(tmp_path), "SHELL": "/bin/sh"}
+    line = """module 'tf 2.21' && echo "it says $(cat)" """
+    channel = login(JUNK, **home)
+    assert start(channel, "python-of-module", line).hello["python"]
+    environ = Path(f"/proc/{channel._child.pid}/environ").read_bytes().split(b"\0")
+    assert b"LOADED=tf 2.21" in environ, "the agent has it, and so all that it starts"
+    for shell in ("/usr/bin/fish", "", "/bin/bash"):
+        line = "module x 2>/dev/null; . ~/.profile; module x"
+        assert start(login(**{**home, "SHELL": shell}), "python-of-module", line).hello["python"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("echo loading; no-such-module load tf", "failed there with exit code 127: echo loading; no-such"),
+        (
+            "echo missing >&2; exit 3",
+            "failed there with exit code 3: echo missing >&2; exit 3; it said: missing",
+        ),
+        ("false", "failed there with exit code 1: false"),
+        ("if", "failed there with exit code 2: if"),
+    ],
+)
+def test_a_line_that_fails_is_told_with_its_output(login: Open, tmp_path: Path, line: str, said: str) -> None:
+    error = refusal(login(HOME=str(tmp_path), SHELL="/bin/sh"), activate=line)
+    assert isinstance(error, HostUnfit)
+    assert said in str(error)
+
+
+def test_a_line_that_hangs_has_a_time_limit(login: Open, tmp_path: Path) -> None:
+    error = refusal(login(HOME=str(tmp_path)), activate="sleep 4", timeout_s=1.0)
+    assert isinstance(error, ConnectFailed)
+    assert "`activate` did not end in time there: sleep 4" in str(error)
+
+
+def test_a_shell_in_the_place_of_the_login_shell_runs_nothing_of_ours(login: Open, tmp_path: Path) -> None:
+    (tmp_path / "zsh").symlink_to("/bin/sh")
+    (tmp_path / "import").write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
+    (tmp_path / "import").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    error = refusal(login("exec zsh; ", HOME=str(tmp_path), PATH=path))
+    assert "starts another shell in its place" in str(error)
+    assert not (tmp_path / "was-run").exists()
 
 
 def test_a_damaged_bundle_is_pushed_again(login: Open, tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ class FakeLink:
             "missing": [],
         }
         del self.probe["syntax"]
+        self.probe["executable"] = "/opt/python3"
+        del self.probe["activated"]
         self.runs: list[dict[str, Any]] = []
         self.checkpoint: dict[str, Any] | None = None
         self.others: list[dict[str, Any]] = []
@@ -140,7 +142,7 @@ def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: 
     link = FakeLink()
     event = made_ready(link, a_run(workdir))
     digest = digest_of(codetree.manifest(str(workdir)))
-    assert event == HostPrepared(99.0, "a", Facts("3.11.2", VERSIONS, digest, 7))
+    assert event == HostPrepared(99.0, "a", Facts("3.11.2", VERSIONS, digest, 7, executable="/opt/python3"))
     assert all((order["run"], order["epoch"]) == ("t-1", 4) for order in link.asked[1:])
     assert (link.asked[0]["dir"], link.asked[1]["checkpoint_dir"]) == ("/shared/t", "/shared/t")
     assert link.verbs()[:3] == ["runs", "probe", "code"]
@@ -165,6 +167,33 @@ def test_row_62_a_host_where_another_drives_the_run_is_changed_in_nothing(workdi
     link.runs = []
     link.checkpoint = {"claim": {**claim, "run": "t-0"}, "host": "gpu-z", "ago_s": 3.0, "driven": True}
     assert "the checkpoint directory, by gpu-z" in refused(link, a_run(workdir)).message
+
+
+def test_the_probe_gets_by_what_a_shim_chooses_and_nothing_that_is_not_pushed(workdir: Path) -> None:
+    (workdir / ".python-version").write_text("3.11.7\n")
+    (workdir / ".env").write_text("TOKEN=hush\n")
+    (workdir / ".tool-versions").write_text("python 3.12.1\n")
+    (workdir / ".gitignore").write_text(".tool-versions\n")
+    (workdir / ".large").write_text("x" * 20_000)
+    (workdir / ".git").mkdir()
+    (workdir / "mise.toml").write_bytes(b"\xff")
+    link = FakeLink()
+    run = a_run(workdir, env={"PYENV_VERSION": "3.12.1"})
+    event = made_ready(link, run)
+    (asked,) = [order for order in link.asked if order["order"] == "probe"]
+    assert asked["files"] == [(".gitignore", ".tool-versions\n"), (".python-version", "3.11.7\n")]
+    assert asked["env"] == {"PYENV_VERSION": "3.12.1"}
+    assert isinstance(event, HostPrepared)
+    assert run.python("a") == "python3"
+    assert run.with_host(replace(run.hosts[0], facts=event.facts)).python("a") == "/opt/python3"
+
+
+def test_what_activate_changed_is_kept_without_its_secrets(workdir: Path) -> None:
+    link = FakeLink()
+    link.probe["activated"] = {"LOADED": "tf", "API_TOKEN": "hush", "URL": "https://me:hush@x"}
+    event = made_ready(link, a_run(workdir))
+    assert isinstance(event, HostPrepared)
+    assert event.facts.activated == {"LOADED": "tf", "API_TOKEN": "***", "URL": "***"}
 
 
 def test_what_is_there_already_is_not_sent_again(workdir: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from orchestrator.core.errors import HostUnfit
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.ssh.config import Route, read_config, route
+from orchestrator.head.reach.ssh.transport import SshTransport
+from orchestrator.spec.plan import load_plan
 
 
 def lookup_of(**names: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
@@ -197,7 +199,7 @@ class TestRoute:
         assert [(hop.address, hop.user) for hop in hops[1:-1]] == [("gate", "x")], (
             "as written, it is the whole way"
         )
-        assert "has a ProxyCommand (nc): orch does not run it" in hops[0].not_done[0]
+        assert (hops[0].proxy_command, hops[0].not_done) == ("nc", ())
 
     def test_the_agent_and_variables_of_the_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -233,11 +235,15 @@ class TestRoute:
             (HostPlan("h", proxy_jump="-oProxyCommand=touch x"), "not an address"),
             (HostPlan("h", address="ml@a"), "not an address"),
             (HostPlan("h", address="-oProxyCommand=x"), "not an address"),
-            (HostPlan("p"), "ProxyCommand"),
+            (HostPlan("p", user="CORP\\ml"), "does not hand .* to a shell for that"),
+            (HostPlan("p", user="-oX"), "does not hand '-oX' to a shell"),
+            (HostPlan("odd"), "has %k: orch does not know that"),
         ],
     )
     def test_ways_that_are_not_gone(self, tmp_path: Path, host: HostPlan, why: str) -> None:
-        names = lookup_of(p={"hostname": "p", "proxycommand": "nc %h %p"})
+        names = lookup_of(
+            p={"hostname": "p", "proxycommand": "nc %h %p %r"}, odd={"hostname": "p", "proxycommand": "x %k"}
+        )
         with pytest.raises(HostUnfit, match=why) as refused:
             route_to(tmp_path, host, names)
         assert refused.value.hint
@@ -246,3 +252,40 @@ class TestRoute:
         names = lookup_of(p={"hostname": "p", "proxycommand": "nc %h %p"})
         assert route_to(tmp_path, HostPlan("p", proxy_jump="none"), names).bastions == ()
         assert len(route_to(tmp_path, HostPlan("p", proxy_jump="gate"), names).bastions) == 1
+        assert route_to(tmp_path, HostPlan("p", proxy_jump="none"), names).target.proxy_command is None
+        assert route_to(tmp_path, HostPlan("p", port=2222), names).target.proxy_command == "nc p 2222"
+        names = lookup_of(p={"hostname": "fd00::1", "proxycommand": "x 100%% '%n' %h %r | y"})
+        assert route_to(tmp_path, HostPlan("p", user="ml"), names).target.proxy_command == (
+            "x 100% 'p' fd00::1 ml | y"
+        )
+
+    @pytest.mark.parametrize(
+        ("settings", "spec", "way"),
+        [
+            ("ProxyJump gate", "", ["gate", "gpu-a"]),
+            ("ProxyJump gate", "proxy_jump: none", ["gpu-a"]),
+            ("ProxyJump gate", "proxy_jump: other", ["other", "gpu-a"]),
+            ("ProxyCommand nc %h %p", "", ["gpu-a nc gpu-a 22"]),
+            ("ProxyCommand nc %h %p", "proxy_jump: none", ["gpu-a"]),
+            (
+                "ProxyCommand nc %h %p\nHost gate\n  ProxyCommand tunnel %h",
+                "proxy_jump: gate",
+                ["gate tunnel gate", "gpu-a"],
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("of_host", [True, False])
+    def test_from_the_spec_to_the_way(
+        self, tmp_path: Path, settings: str, spec: str, way: list[str], of_host: bool
+    ) -> None:
+        (tmp_path / "config").write_text(f"Host gpu-a\n  {settings}\n")
+        (tmp_path / "train.py").write_text("")
+        host = f"{{name: gpu-a, {spec}}}" if of_host and spec else "{name: gpu-a}"
+        ssh_part = f"ssh: {{{spec}}}\n" if not of_host and spec else ""
+        (tmp_path / "cluster.yaml").write_text(
+            f"version: 1\nname: t\nhosts: [{host}]\n{ssh_part}run: {{strategy: single, script: train.py}}\n"
+        )
+        (planned,) = load_plan(tmp_path / "cluster.yaml")[0].hosts
+        ssh = SshTransport(tmp_path / "known", home=tmp_path, config_files=(tmp_path / "config",))
+        hops = ssh.route(planned).hops
+        assert [f"{hop.address} {hop.proxy_command or ''}".strip() for hop in hops] == way

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ START: dict[str, Any] = {
     "task": "worker:1",
     "generation": 3,
     "bundle": "/bundle",
+    "python": "python3",
     "env": {},
 }
 
@@ -78,6 +81,32 @@ def test_our_code_comes_before_what_a_login_adds_to_the_path() -> None:
     assert env({"PYTHONPATH": "/theirs"})["PYTHONPATH"] == "/bundle:/theirs"
     assert env({"PYTHONPATH": "/theirs"}, order={"PYTHONPATH": "/specs"})["PYTHONPATH"] == "/bundle:/specs"
     assert env()["PYTHONPATH"] == "/bundle"
+
+
+def test_a_script_finds_the_python_that_trains(tmp_path: Path) -> None:
+    for name in ("a/python", "b/python", "b/python3", "c/python3"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    a, b, c = (str(tmp_path / name) for name in "abc")
+
+    def path(python: str, login: str) -> str:
+        return env({"PATH": login}, python=python)["PATH"]
+
+    assert path(f"{b}/python3", f"{a}:/usr/bin") == f"{b}:{a}:/usr/bin"
+    assert path(f"{b}/python3", f"{b}:{a}") == f"{b}:{a}"
+    assert path(f"{c}/python3", f"{a}:{b}") == f"{c}:{a}:{b}"
+    assert path(f"{c}/python3", f"{a}:{c}") == f"{a}:{c}"
+    assert path(f"{a}/python", "") == f"{a}:"
+    assert path("python3", f"{a}:{b}") == f"{a}:{b}"
+
+
+def test_what_a_shim_of_python_has_set_for_the_agent_is_not_inherited() -> None:
+    login = b"PATH=/shims:/usr/bin\0A=1\nB=2\0ORCH_X=1\0"
+    agents = {"PATH": "/3.11/bin:/shims:/usr/bin", "PYENV_VERSION": "3.11", "A": "3"}
+    found = env({**agents, "ORCH_LOGIN": base64.encodebytes(login).decode()})
+    assert (found["PATH"], found["A"]) == ("/shims:/usr/bin", "1\nB=2")
+    assert not {"PYENV_VERSION", "ORCH_LOGIN", "ORCH_X"} & found.keys()
 
 
 def test_a_proxy_of_the_login_files_is_gone_around_between_the_hosts() -> None:

@@ -192,11 +192,52 @@ def test_groups_of_groups_and_a_host_that_is_this_one(tmp_path: Path) -> None:
     layout = ansible.ansible(NESTED, "gpus", ())
     found = [(h.name, h.user, h.port) for h in planned(tmp_path, layout).hosts]
     assert found == [("gpu-1", "ml", 2222), ("gpu-2", "mini", None)]
-    assert "ansible_ssh_private_key_file is left out" in layout.remarks[0]
+    assert [m.identity_file for m in layout.machines] == [None, "~/.ssh/lab"]
     every = cluster_yaml(ansible.ansible(NESTED, None, ()), "t")
     assert "name: localhost, transport: local}" in every
     assert "add its `data_address`" in every
     assert [m.user for m in ansible.ansible(NESTED_YAML, "gpus", ()).machines] == ["ml", "ml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts"),
+    [
+        ("g[01:06:2]", ["g01", "g03", "g05"]),
+        ("g[a:c]", ["ga", "gb", "gc"]),
+        ("r[1:2]-[a:b].lab", ["r1-a", "r1-b", "r2-a", "r2-b"]),
+        ("g[1:3:5]", ["g1"]),
+    ],
+)
+def test_ranges_as_ansible_has_them(name: str, hosts: list[str]) -> None:
+    assert [m.name for m in ansible.ansible(f"\ufeff[gpus]\n{name}\n", "gpus", ()).machines] == hosts
+    assert [
+        m.name for m in ansible.ansible(f"\ufeffall: {{hosts: {{'{name}': }}}}\n", None, ()).machines
+    ] == hosts
+
+
+@pytest.mark.parametrize("name", ["g[3:1]", "g[a:3]", "g[1:3:0]", "g[0:99999]"])
+def test_what_is_no_range_is_said(name: str) -> None:
+    with pytest.raises(UsageError, match="is no range of hosts"):
+        ansible.ansible(f"[gpus]\n{name}\n", "gpus", ())
+
+
+def test_the_key_the_bastion_and_the_files_beside_an_inventory(tmp_path: Path) -> None:
+    files = {
+        ("group_vars", "all"): "---\nansible_user: 'CORP\\ml'\nansible_private_key_file: '~/my keys/id'\n",
+        ("group_vars", "gpus"): "ansible_ssh_common_args: '-o ProxyJump=ml@gate:2222'\nansible_port: 23\n",
+        ("host_vars", "b"): "ansible_host: 10.0.0.2\nansible_port: 24\n",
+        ("group_vars", "web"): "---\n",
+    }
+    text = "[gpus]\na\nb ansible_port=22\n[web]\nc ansible_ssh_common_args='-J far -o Compression=yes'\n"
+    layout = ansible.ansible(text, None, (), lambda kind, of: files.get((kind, of)))
+    hosts = planned(tmp_path, layout).hosts
+    assert [(h.name, h.address, h.user, h.port, h.proxy_jump) for h in hosts] == [
+        ("a", "a", "CORP\\ml", 23, "ml@gate:2222"),
+        ("b", "10.0.0.2", "CORP\\ml", 24, "ml@gate:2222"),
+        ("c", "c", "CORP\\ml", None, "far"),
+    ]
+    assert {h.identity_file for h in hosts} == {str(Path("~/my keys/id").expanduser())}
+    assert "ansible_ssh_common_args is left out but for its bastion" in layout.remarks[0]
 
 
 def test_a_ray_cluster_file(tmp_path: Path) -> None:

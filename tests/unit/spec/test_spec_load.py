@@ -279,6 +279,21 @@ def test_options_and_shell_are_refused_in_what_reaches_ssh(folder: Path, key: st
     assert found[0].isprintable()
 
 
+def test_a_text_that_linux_gives_to_no_program_is_refused_with_the_limit(folder: Path) -> None:
+    longest = "x" * ((1 << 17) - 1)
+    assert diagnostics(folder, run(f"args: [{longest}]")) == []
+    assert (
+        "holds 131072 bytes, and Linux gives a program no text of 131072 or more"
+        in diagnostics(folder, run(f"args: [{longest}x]"))[0]
+    )
+    assert "holds 131072 bytes" in diagnostics(folder, run(f"args: [{'é' * (1 << 16)}]"))[0]
+    assert "holds 200000 bytes" in diagnostics(folder, run(f"env: {{NAME: {'x' * 200_000}}}"))[0]
+    assert diagnostics(folder, run(f"env: {{NAME: {longest[:-5]}}}")) == []
+    assert (
+        "with its name it has 131072 bytes" in diagnostics(folder, run(f"env: {{NAME: {longest[:-4]}}}"))[0]
+    )
+
+
 @pytest.mark.parametrize("key", ["identity_file", "known_hosts"])
 @pytest.mark.parametrize("text", ["-F/dev/null", "a\\nb", "a\\0b", ""])
 @pytest.mark.fault(48)
@@ -290,9 +305,35 @@ def test_paths_are_neither_options_nor_control_characters(folder: Path, key: str
     ]
 
 
-@pytest.mark.parametrize("python", ["python3", "/opt/tf-2.21/bin/python3.11", "pypy3"])
+@pytest.mark.parametrize(
+    "python",
+    [
+        "python3",
+        "/opt/tf-2.21/bin/python3.11",
+        "pypy3",
+        "~/venv/bin/python",
+        "python@3.11",
+        "/my envs/bin/python",
+    ],
+)
 def test_ordinary_pythons_are_taken(folder: Path, python: str) -> None:
     assert diagnostics(folder, run(f"python: {python}")) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("module load tf/2.21 && source ~/env/bin/activate # é", ""),
+        ("export HF_TOKEN=hf_0123456789abcdefghij", "seems to hold a secret; write that under `secrets`"),
+        ("export PASSWORD=x", "seems to hold a secret; write that under `secrets`"),
+        ("one\\ntwo", "must be one line for a shell"),
+        ("", "must be one line for a shell"),
+    ],
+)
+def test_a_line_for_the_login_shell_is_one_line_without_secrets(folder: Path, line: str, why: str) -> None:
+    found = diagnostics(folder, run(f'activate: "{line}"'))
+    assert [why in text for text in found] == ([True] if why else [])
+    assert not any("0123456789" in text for text in found)
 
 
 @pytest.mark.fault(48)

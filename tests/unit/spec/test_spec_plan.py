@@ -59,7 +59,7 @@ def test_everything_that_a_spec_says_is_in_the_plan(tmp_path: Path, monkeypatch:
         ),
         HostPlan(
             "gpu-b", "ssh", "10.0.0.12", "192.168.5.12", "me", 2222, f"{tmp_path}/keys/b", known,
-            proxy_jump=None, python="/opt/b/python", gpus=(0, 3),
+            proxy_jump="none", python="/opt/b/python", gpus=(0, 3),
         ),
         HostPlan(
             "gpu-c", "ssh", "gpu-c", "gpu-c", "ml", 22, key, known, proxy_jump="bastion",

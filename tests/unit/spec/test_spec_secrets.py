@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -278,3 +279,32 @@ def test_a_name_in_env_and_in_secrets_is_one_too_many(tmp_path: Path) -> None:
         f"{file}:9:16: run.secrets.A: A stands in env too; keep one",
         f"{file}:9:23: run.secrets.TF_CONFIG: TF_CONFIG is set by orch for each task, and cannot be set here",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" * 1_000_000,
+        "x://" * 250_000,
+        "x://:b" * 160_000,
+        "http://" * 140_000,
+        "http://" + "a" * 1_000_000,
+        "-----BEGIN " + "A " * 500_000,
+        "-----BEGIN A" * 80_000,
+        "sk-" + "a1-" * 300_000,
+        "password" * 120_000,
+        "password" + " " * 1_000_000,
+        "bearer " * 140_000,
+        "bearer" + " " * 1_000_000,
+        "eyJ" + "a" * 1_000_000,
+        "a:" * 500_000,
+        "A" * 1_000_000 + "a",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_text_of_a_megabyte_is_searched_at_once(text: str) -> None:
+    began_at = time.process_time()
+    looks_secret("X" + text[:1000], text)
+    looks_secret(text, "")
+    assert time.process_time() - began_at < 5.0
+    assert looks_secret("X", f"{text} s3://me:hush@bucket")

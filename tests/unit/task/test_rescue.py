@@ -533,7 +533,8 @@ def test_a_task_tells_from_which_file_it_goes_on_and_which_it_could_not_restore(
     link = SimpleNamespace(send=lambda line, **_: told.append(line["restored"]))
     monkeypatch.setattr(this_task, "link", link)
     setting: Any = SimpleNamespace(library="keras", report=lambda *_: None, checkpoint_dir=str(tmp_path))
-    saver = Saver(setting, directory, Course(0), 3)
+    saver = Saver(setting, Course(0), {"epochs": 3})
+    saver._directory = directory
     saver._tell_restored(57)
     size = Path(survivor, backup.NAME).stat().st_size
     file = "orch/fit-000/rescued-by-worker-1/latest.weights.h5"
@@ -547,8 +548,8 @@ def test_a_task_tells_from_which_file_it_goes_on_and_which_it_could_not_restore(
     with h5py.File(Path(survivor, backup.NAME), "r+") as torn:
         del torn["position"]
     told.clear()
-    with pytest.raises(KeyError):
-        Saver(setting, directory, Course(0), 3)
+    with pytest.raises(KeyError), saver._restoring():
+        backup.read(directory)
     assert [(each["file"], "position" in each["why"]) for each in told] == [(file, True)]
     Path(survivor, backup.NAME).write_bytes(b"x")
-    assert Saver(setting, directory, Course(0), 3).resumes, "its own backup is there"
+    assert backup.read(directory) is not None, "its own backup is there"

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import fabric
 import paramiko
@@ -221,7 +221,7 @@ class _Ready(threading.Event):
         super().clear()
 
 
-def hang_up(connections: list[fabric.Connection]) -> None:
+def hang_up(connections: Sequence[fabric.Connection]) -> None:
     """Close them all, from any thread."""
     # The bastion first: closing what runs through it would otherwise wait for a link that may be cut.
     # Not client.close(): that one may be called by one thread only.

@@ -70,6 +70,8 @@ class Hop:
     """Files of certificates over our keys, in addition to those beside a key's file."""
     algorithms: Mapping[str, str] = field(default_factory=dict)
     """The settings of ssh_config about algorithms, by keyword."""
+    proxy_command: str | None = None
+    """The ProxyCommand of ssh_config that connects to it, as the shell gets it."""
 
     def __str__(self) -> str:
         place = self.address if self.port == SSH_PORT else f"{self.address} port {self.port}"
@@ -197,13 +199,7 @@ def route(host: HostPlan, lookup: Lookup, home: Path) -> Route:
     target = _hop(host, name, settings, home, user=host.user, port=host.port)
     jump = host.proxy_jump or str(settings.get("proxyjump") or "none")
     if jump.lower() == "none":
-        if settings.get("proxycommand") and not host.proxy_jump:
-            raise HostUnfit(
-                host.name,
-                "~/.ssh/config has a ProxyCommand for it, which orch does not run",
-                hint="name the bastion as proxy_jump, or write `proxy_jump: none` to connect directly",
-            )
-        return Route(host, target)
+        return Route(host, target if host.proxy_jump else _by_command(host, name, target, settings))
     return Route(host, target, _bastions(host, jump, lookup, home, [target]))
 
 
@@ -228,11 +224,36 @@ def _bastions(host: HostPlan, jump: str, lookup: Lookup, home: Path, beyond: lis
     own = before or str(settings.get("proxyjump") or "none")
     if own.lower() != "none":
         return (*_bastions(host, own, lookup, home, [*beyond, hop]), hop)
+    return (_by_command(host, name, hop, settings),)
+
+
+def _by_command(host: HostPlan, name: str, hop: Hop, settings: Mapping[str, object]) -> Hop:
+    """Return the hop with its ProxyCommand, if ssh_config has one. The command is the person's own; what stands in the
+    spec is put into it only where no shell reads it as anything but a word."""
     command = str(settings.get("proxycommand") or "none")
     if command.lower() == "none":
-        return (hop,)
-    text = f"the bastion {name} has a ProxyCommand ({command}): orch does not run it, and connects directly"
-    return (replace(hop, not_done=(*hop.not_done, text)),)
+        return hop
+    values = {
+        "%": "%",
+        "h": hop.address,
+        "n": name,
+        "p": str(hop.port),
+        "r": hop.user,
+        "u": getpass.getuser(),
+    }
+
+    def value(token: re.Match[str]) -> str:
+        text = values.get(token[1])
+        if text is None or not re.fullmatch(r"[A-Za-z0-9_.:@+%][A-Za-z0-9_.:@+%-]*", text):
+            why = "does not know" if text is None else f"does not hand {text!r} to a shell for"
+            raise HostUnfit(
+                host.name,
+                f"the ProxyCommand of ssh_config for {name} has %{token[1]}: orch {why} that",
+                hint="write another token or the value itself, or `proxy_jump: none` in the spec to connect directly",
+            )
+        return text
+
+    return replace(hop, proxy_command=re.sub(r"%(.?)", value, command))
 
 
 def _hop(

@@ -45,8 +45,10 @@ def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_
         case paramiko.ChannelException():
             return ConnectFailed(host.name, f"the bastion cannot connect to {hop}: {one_line(error.text)}")
         case paramiko.ssh_exception.IncompatiblePeer():
-            ours = " and ".join(KEYWORDS[keyword] for keyword in hop.algorithms)
-            hint = f"update its sshd{f', or allow more by {ours} of ssh_config' if ours else ''}"
+            ours = " and ".join(f"`{KEYWORDS[keyword]} {value}`" for keyword, value in hop.algorithms.items())
+            hint = "update its sshd, or go by a bastion that it speaks with"
+            if ours:
+                hint += f"; {ours} of ssh_config counts: it must allow one that the sshd and orch's SSH library have"
             return HostUnfit(
                 host.name, f"{hop} and orch have no algorithm in common: {one_line(error)}", hint=hint
             )

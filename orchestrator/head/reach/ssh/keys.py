@@ -23,6 +23,11 @@ from orchestrator.head.reach.ssh.config import Hop
 from orchestrator.head.reach.ssh.errors import one_line, refusal
 from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement, KnownHosts
 
+_SECOND_FACTOR = (
+    "orch connects by itself, at any hour, and can answer no question: ask for an exception in sshd_config there, "
+    "`Match User YOU Address HEAD` with `AuthenticationMethods publickey`; or go by a ProxyCommand that holds a login"
+)
+
 
 class KnownOnly(paramiko.RejectPolicy):
     """Accepts only keys that known_hosts has. It is asked about every key, since the client itself knows none.
@@ -79,7 +84,7 @@ class Keys:
                     more = transport.auth_publickey(self._hop.user, key)
                 except BadAuthenticationType as error:
                     raise self._refused(
-                        "takes no keys, only " + one_line(", ".join(error.allowed_types))
+                        "takes no keys, only " + one_line(", ".join(error.allowed_types)), _SECOND_FACTOR
                     ) from error
                 except paramiko.SSHException:
                     if not transport.is_active() and not refused:
@@ -90,19 +95,22 @@ class Keys:
                         raise self._refused("closed the connection after too many keys") from None
                     continue
                 if more:
-                    raise self._refused(f"wants more than the key {label}: " + one_line(", ".join(more)))
+                    raise self._refused(
+                        f"wants more than the key {label}: " + one_line(", ".join(more)), _SECOND_FACTOR
+                    )
                 return []
             raise self._refused("refused")
         finally:
             agent.close()
 
-    def _refused(self, what: str) -> AuthRefused:
+    def _refused(self, what: str, hint: str | None = None) -> AuthRefused:
         hop = self._hop
         tried = "; ".join(self._tried) if self._tried else "there was none to offer"
         return AuthRefused(
             self._host.name,
             f"{hop} {what} for user {hop.user}; keys tried: {tried}",
-            hint=f"add a public key to ~/.ssh/authorized_keys of {hop.user} there, or name another user or "
+            hint=hint
+            or f"add a public key to ~/.ssh/authorized_keys of {hop.user} there, or name another user or "
             "identity_file; a key with a passphrase must be in the SSH agent",
         )
 

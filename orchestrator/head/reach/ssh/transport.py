@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ from orchestrator.head.reach.ssh.known_hosts import (
 )
 from orchestrator.head.reach.ssh.known_hosts import append as append_known_host
 from orchestrator.head.reach.ssh.known_hosts import replace as replace_known_host
+from orchestrator.head.reach.ssh.proxy import ProxySocket
 from orchestrator.head.reach.transport import Channel, OpenChannels
 
 T = TypeVar("T")
@@ -224,6 +225,17 @@ class SshTransport:
             warnings += [*hop.not_done, *self._known_hosts(host, hop).warnings]
         return list(dict.fromkeys(warnings))
 
+    def bastions(self, host: HostPlan) -> tuple[tuple[str, int], ...]:
+        """Return address and port of each bastion on the way. Empty where orch does not support the way."""
+        try:
+            return tuple((hop.address, hop.port) for hop in self.route(host).bastions)
+        except HostError:
+            return ()
+
+    def proxy_commands(self, host: HostPlan) -> list[str]:
+        """Return the commands of ssh_config that connect to the sshds on the way, each as the shell gets it."""
+        return [hop.proxy_command for hop in self.route(host).hops if hop.proxy_command is not None]
+
     def route(self, host: HostPlan) -> Route:
         """Return the way to a host, by its spec and ~/.ssh/config. Raises HostUnfit where orch does not support it."""
         try:
@@ -255,16 +267,16 @@ class SshTransport:
         """Return the private key in a file, cached while the file stays: parsing costs a seventh of a connection."""
         return self._keys.setdefault(path, FileCache(lambda: (paramiko.PKey.from_path(path), (path,)))).get()
 
-    def _connections(self, route: Route) -> list[fabric.Connection]:
+    def _connections(self, route: Route) -> list[_Connection]:
         """Return a connection for each hop, none of them open yet, each strict about host keys."""
-        made: list[fabric.Connection] = []
+        made: list[_Connection] = []
         for hop in route.hops:
             connection = _Connection(
                 hop.address,
                 user=hop.user,
                 port=hop.port,
                 config=self._fabric,
-                gateway=made[-1] if made else False,
+                gateway=made[-1] if made else hop.proxy_command or False,
                 forward_agent=False,
                 connect_kwargs={
                     "timeout": self._timeouts.connect_s,
@@ -305,7 +317,7 @@ class SshTransport:
 
         return make
 
-    def _connect(self, route: Route) -> list[fabric.Connection]:
+    def _connect(self, route: Route) -> list[_Connection]:
         connections = self._connections(route)
         try:
             for hop, connection in zip(route.hops, connections, strict=True):
@@ -315,17 +327,27 @@ class SshTransport:
             raise
         return connections
 
-    def _open_hop(self, route: Route, hop: Hop, connection: fabric.Connection) -> None:
-        with self._handshake(route, hop), explained(route.host, hop, self._timeouts.connect_s):
+    def _open_hop(self, route: Route, hop: Hop, connection: _Connection) -> None:
+        with self._handshake(route, hop), self._explained(route, hop, connection):
             connection.open()
         connection.transport.set_keepalive(self._timeouts.keepalive_s)
         connection.transport.sock.settimeout(IDLE_WAKE_S)
+
+    @contextmanager
+    def _explained(self, route: Route, hop: Hop, connection: _Connection) -> Iterator[None]:
+        """Raise errors as errors of ours, with the last words of a ProxyCommand."""
+        try:
+            with explained(route.host, hop, self._timeouts.connect_s):
+                yield
+        except ConnectFailed as error:
+            proxy = connection.proxy
+            raise error if proxy is None else proxy.explained(route.host, hop, error) from error
 
     def _handshake(self, route: Route, hop: Hop) -> AbstractContextManager[None]:
         way = route.hops[: route.hops.index(hop) + 1]
         return self._gates.setdefault(tuple((hop.address, hop.port) for hop in way), Gate()).handshake()
 
-    def _start(self, route: Route, connections: list[fabric.Connection], command: str) -> paramiko.Channel:
+    def _start(self, route: Route, connections: list[_Connection], command: str) -> paramiko.Channel:
         connection = connections[-1]
         transport = connection.transport
         # paramiko waits for the reply to an exec without a limit; a link that is cut just here must end too.
@@ -347,7 +369,7 @@ class SshTransport:
                 ) from error
         return session
 
-    def _shown(self, route: Route, hop: Hop, connection: fabric.Connection) -> list[ScannedKey]:
+    def _shown(self, route: Route, hop: Hop, connection: _Connection) -> list[ScannedKey]:
         asked = (retried(partial(self._show_one, route, hop, connection, type_)) for type_ in _SCAN_TYPES)
         keys = [key for key in asked if key is not None]
         policy = self._policy(route.host, hop)
@@ -373,14 +395,14 @@ class SshTransport:
         return ScannedKey(hop, key, state, judged.entry, error, state == "changed" and ours_alone)
 
     def _show_one(
-        self, route: Route, hop: Hop, connection: fabric.Connection, key_type: str
+        self, route: Route, hop: Hop, connection: _Connection, key_type: str
     ) -> paramiko.PKey | None:
         """Return the key of that type that the sshd shows, or None. It does not authenticate."""
         offered = self._algorithms(route.host, hop)
         names = tuple(name for name in offered.host_keys if name.removesuffix(CERTIFICATE) == key_type)
         if not names:
             return None  # HostKeyAlgorithms of ssh_config forbids it
-        with self._handshake(route, hop), explained(route.host, hop, self._timeouts.connect_s):
+        with self._handshake(route, hop), self._explained(route, hop, connection):
             if connection.gateway:
                 sock = connection.open_gateway()
             else:
@@ -401,12 +423,21 @@ class _Connection(fabric.Connection):  # type: ignore[misc]  # untyped
     # shared by all connections here.
     __setattr__ = object.__setattr__
 
+    proxy: ProxySocket | None = None
+
+    def open_gateway(self) -> Any:
+        """Return what is read and written in the place of a TCP connection: of a bastion, or of a ProxyCommand."""
+        if not isinstance(self.gateway, str):
+            return super().open_gateway()
+        self.proxy = ProxySocket(self.gateway)
+        return self.proxy
+
 
 class _Config(paramiko.SSHConfig):
     # %l is this machine's full name: paramiko asks DNS for it at every look-up, used or not, and a resolver
     # that drops packets then costs 10 s.
     TOKENS_BY_CONFIG_KEY = {  # noqa: RUF012 - paramiko's own attribute
-        key: [token for token in tokens if token != "%l"]
+        key: [token for token in tokens if token != "%l" and key != "proxycommand"]  # it: `config.route`
         for key, tokens in paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY.items()
     }
 
@@ -417,7 +448,7 @@ def _without_delay(sock: object) -> None:
     sshd writes several small packets around the login, and its Nagle algorithm holds back each until the one before is
     acknowledged: 40 ms each time, while the rest of a connection takes 30 ms.
     """
-    if isinstance(sock, socket.socket):
+    if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_QUICKACK"):  # only Linux has it, and clears it by itself
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)

@@ -17,6 +17,8 @@ def ssh_words(host: HostPlan, own_known_hosts: Path) -> list[str]:
     """
     route = SshTransport(own_known_hosts).route(host)
     way = "-oProxyJump=none"
+    if route.hops[0].proxy_command is not None:
+        way = f"-oProxyCommand={route.hops[0].proxy_command.replace('%', '%%')}"
     for bastion in route.bastions:
         # With ProxyJump, ssh would use neither our keys nor our known_hosts for the bastion.
         proxy = shlex.join([*_hop(bastion, own_known_hosts), way]).replace("%", "%%")

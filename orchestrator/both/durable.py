@@ -39,21 +39,25 @@ def write_json(path: str, value: Any, *, mode: int = 0o600, durable: bool = True
 
 def read_json(*path: str) -> Any:
     """Return the JSON value in a file. None: it is missing or damaged, no regular file, or above `JSON_BYTES_MAX`."""
+    try:
+        # It may be a named pipe, which would wait for its writer for ever.
+        return json_of(os.open(os.path.join(*path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except (OSError, ValueError):
+        return None
+
+
+def json_of(handle: int) -> Any:
+    """Return the JSON value in an open file, and close it. None: as for `read_json`."""
     import json
 
     try:
-        with open(os.path.join(*path), "rb", opener=_at_once) as file:
-            status = os.fstat(file.fileno())
+        with open(handle, "rb") as file:
+            status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode) or status.st_size > JSON_BYTES_MAX:
                 return None
             return json.loads(file.read().decode())
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open a file that may be a named pipe, which would wait for its writer for ever."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_object(*path: str) -> dict[str, Any] | None:
@@ -64,7 +68,11 @@ def read_object(*path: str) -> dict[str, Any] | None:
 
 def fill(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Write a file that nobody reads yet, so not atomically. Raises OSError if the disk refuses."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    put(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), data, durable=durable)
+
+
+def put(handle: int, data: bytes, *, durable: bool = True) -> None:
+    """Write into an open file, and close it. Raises OSError if the disk refuses."""
     with open(handle, "wb") as file:
         file.write(data)
         file.flush()
@@ -97,11 +105,17 @@ def sync_tree(directory: str) -> None:
 def _sync(path: str, flags: int) -> None:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
+        sync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync(handle: int) -> None:
+    """Sync an open file or directory. Raises OSError if the disk refuses."""
+    try:
         os.fsync(handle)
     except OSError as e:
         import errno
 
         if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
             raise  # some network file systems cannot sync a directory
-    finally:
-        os.close(handle)

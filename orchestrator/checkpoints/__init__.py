@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from orchestrator.both.within import Tree
     from orchestrator.checkpoints.units import Unit
 
 USAGE = (
@@ -42,12 +43,19 @@ def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[
     not called torn, nor one that was written a moment ago; the directory is looked at again. One whose
     format nothing here verifies is `verified: false`: no name says that it is unfinished, and nobody writes it.
     """
+    from orchestrator.both.within import Tree
+
     waits = _Waits(pause)
-    for _ in range(TRIES_MAX):
-        answer, changed = _inspect(directory, waits)
-        if not changed:
-            break
-        waits.pause(RETRY_S)
+    try:
+        root = Tree(os.path.dirname(directory))
+    except FileNotFoundError:
+        return {"checkpoint": None, "rejected": []}
+    with root as tree:
+        for _ in range(TRIES_MAX):
+            answer, changed = _inspect(tree, directory, waits)
+            if not changed:
+                break
+            waits.pause(RETRY_S)
     return {**answer, "waited_s": round(waits.waited_s, 3)} if waits.waited_s else answer
 
 
@@ -64,37 +72,38 @@ class _Waits:
         self.waited_s += seconds
         self._pause(seconds)
 
-    def settles(self, unit: Unit, own: str) -> bool:
+    def settles(self, unit: Unit) -> bool:
         """Wait for the writer of a torn checkpoint. Return whether there was anything to wait for."""
+        from orchestrator.checkpoints.places import OWN
+
         is_first = unit.path not in self.waited_for
         self.waited_for.add(unit.path)
-        return unit.settle(own, self.pause if is_first else lambda _: None, torn=True)
+        return unit.settle(OWN, self.pause if is_first else lambda _: None, torn=True)
 
 
-def _inspect(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
+def _inspect(tree: Tree, directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
     """Look once. Return the answer, and whether a checkpoint changed while it was read."""
     from orchestrator.checkpoints import discovery, places
     from orchestrator.checkpoints.records import Records
     from orchestrator.checkpoints.torn import Torn
 
-    records, own = Records(os.path.dirname(directory)), places.own_dir(os.path.dirname(directory))
-    contents = discovery.find(directory)
+    records, contents = Records(tree), discovery.find(tree, directory)
     rejected = [{"path": path, "why": why} for path, why in contents.skipped]
     rank = max((unit.rank for unit in contents.units), default=None)
     changed = False
     for unit in contents.units:
         if unit.rank != rank:
             break
-        unit.settle(own, waits.pause)
+        unit.settle(places.OWN, waits.pause)
         try:
             unit.read()
         except Torn as e:
-            if _is_as_it_was(unit, directory) and not waits.settles(unit, own):
+            if _is_as_it_was(tree, unit, directory) and not waits.settles(unit):
                 rejected.append({"path": unit.path, "why": str(e)})
             else:
                 changed = True
             continue
-        if not unit.is_verified and not _is_as_it_was(unit, directory):
+        if not unit.is_verified and not _is_as_it_was(tree, unit, directory):
             rejected.append({"path": unit.path, "why": "it is still being written"})
             changed = True
             continue
@@ -105,10 +114,10 @@ def _inspect(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
     return {"checkpoint": None, "rejected": rejected}, changed
 
 
-def _is_as_it_was(unit: Unit, directory: str) -> bool:
+def _is_as_it_was(tree: Tree, unit: Unit, directory: str) -> bool:
     from orchestrator.checkpoints import discovery
 
-    return any(unit.is_same(now) for now in discovery.find(directory).units)
+    return any(unit.is_same(now) for now in discovery.find(tree, directory).units)
 
 
 def _summary(unit: Unit) -> dict[str, Any]:
@@ -180,7 +189,7 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
     if verb == "verify":
         return lambda: verify(path)
     if verb == "highest":
-        return lambda: {"generation": max(places.generations(path), default=0)}
+        return lambda: {"generation": places.highest(path)}
     return lambda: copying.copy(path, os.path.abspath(rest[1]))
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import time
+from contextlib import contextmanager, suppress
 
 from orchestrator.both.hostdir import HostFault
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import places
 from orchestrator.checkpoints.places import MARKER
 
@@ -32,8 +33,8 @@ ABANDONED_S = 86400.0
 _WRITE_BYTES = 512 << 10
 """For more at once, file systems take large pieces of memory, which a virtual machine often has to ask its host for."""
 
-_FILE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_IN_THE_WAY = (errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.EMLINK)
+"""The errors of a link, of what is no directory or no regular file, and of a file with a second name."""
 
 Place = tuple[str, str, int, int]
 """(directory, file in it, offset, bytes) of a chunk."""
@@ -74,23 +75,32 @@ class Arrival:
 
     def prepare(self) -> None:
         """Make the directories. Chunks are written only where these are."""
-        if not self._is_ours():
+        if self._is_ours():
+            return
+        with _tree(self.building) as tree:
             for name, _, _, _ in self.manifest["files"]:
-                os.makedirs(os.path.dirname(os.path.join(self.building, name)), exist_ok=True)
-            places.write_json(os.path.join(self.building, MARKER), {"token": self._token})
+                tree.make(os.path.dirname(os.path.join(self.building, name)))
+            tree.write_json(os.path.join(self.building, MARKER), {"token": self._token}, mode=0o666)
 
     def complete(self) -> None:
         """Fill the other places of chunks that occur more than once, and give the files their sizes and times."""
         for chunk, place in self._all_places():
             if place != self._places[chunk]:
                 _write(place, memoryview(_read(self._places[chunk])))
-        for name, size, mtime_ns, _ in self.manifest["files"]:
-            with open(_opened(self.building, name), "wb") as file:
-                file.truncate(size)
-            os.utime(os.path.join(self.building, name), ns=(mtime_ns, mtime_ns))
+        with _tree(self.building) as tree:
+            for name, size, mtime_ns, _ in self.manifest["files"]:
+                path = os.path.join(self.building, name)
+                handle = _opened(tree, self.building, name)
+                os.ftruncate(handle, size)
+                os.close(handle)
+                tree.touch(path, (mtime_ns, mtime_ns))
 
     def _is_ours(self) -> bool:
-        return (places.marker_of(self.building) or {}).get("token") == self._token
+        try:
+            with _tree(self.building) as tree:
+                return (places.marker_of(tree, self.building) or {}).get("token") == self._token
+        except FileNotFoundError:
+            return False
 
     def _all_places(self) -> Iterator[tuple[str, Place]]:
         whole = self.manifest["piece_bytes"]
@@ -162,7 +172,8 @@ class Writer:
             if not places.is_full(e):
                 raise
             refused = places.no_space(e, os.path.dirname(directory), needed)
-            shutil.rmtree(directory, ignore_errors=True)
+            with suppress(OSError), _tree(directory) as tree:
+                tree.remove(directory)
             raise refused from e
 
 
@@ -184,12 +195,20 @@ class _Chunk:
             self.sha256.update(data)
 
 
-def remove_abandoned(home: str) -> None:
+def remove_abandoned(tree: Tree) -> None:
     """Remove unfinished snapshots whose transfer was given up."""
-    for name in places.names_in(home):
-        path = os.path.join(home, name)
-        if name.endswith(".tmp") and time.time() - os.stat(path).st_mtime > ABANDONED_S:
-            shutil.rmtree(path, ignore_errors=True)
+    for name in tree.names(places.SAFE):
+        path = f"{places.SAFE}/{name}"
+        if name.endswith(".tmp") and time.time() - tree.stat(path).st_mtime > ABANDONED_S:
+            with suppress(OSError):
+                tree.remove(path)
+
+
+@contextmanager
+def _tree(building: str) -> Iterator[Tree]:
+    """Open the checkpoint directory in which a snapshot is received."""
+    with Tree(building.removesuffix(f"/{places.SAFE}/{os.path.basename(building)}")) as tree:
+        yield tree
 
 
 def _is_at(place: Place, chunk: str) -> bool:
@@ -197,21 +216,24 @@ def _is_at(place: Place, chunk: str) -> bool:
 
     try:
         data = _read(place)
-    except FileNotFoundError:
+    except OSError as e:
+        if e.errno not in (errno.ENOENT, *_IN_THE_WAY):
+            raise
         return False
     return len(data) == place[3] and sha256(data).hexdigest() == chunk
 
 
 def _read(place: Place) -> bytes:
     directory, name, offset, length = place
-    with open(os.path.join(directory, name), "rb") as file:
+    with _tree(directory) as tree, tree.reading(os.path.join(directory, name)) as file:
         file.seek(offset)
         return file.read(length)
 
 
 def _write(place: Place, data: memoryview) -> None:
     directory, name, offset, _ = place
-    handle = _opened(directory, name)
+    with _tree(directory) as tree:
+        handle = _opened(tree, directory, name)
     try:
         os.lseek(handle, offset, os.SEEK_SET)
         while data:
@@ -220,26 +242,13 @@ def _write(place: Place, data: memoryview) -> None:
         os.close(handle)
 
 
-def _opened(directory: str, name: str) -> int:
-    """Open a file to be written, through no link: not the file's own, nor one of a directory on the way to it.
-
-    Each directory is opened in the one before it, so nobody can put a link in the way between a look and the open.
-    """
-    *inside, file = os.path.normpath(name).split(os.sep)
+def _opened(tree: Tree, building: str, name: str) -> int:
+    """Open a file to be written."""
+    path = os.path.join(building, name)
     try:
-        there = os.open(directory, _DIRECTORY)
-        for part in inside:
-            try:
-                below = os.open(part, _DIRECTORY, dir_fd=there)
-            finally:
-                os.close(there)
-            there = below
-        try:
-            return os.open(file, _FILE, 0o666, dir_fd=there)
-        finally:
-            os.close(there)
+        return tree.opened(path, os.O_WRONLY | os.O_CREAT)
     except OSError as e:
-        if e.errno not in (errno.ELOOP, errno.ENOTDIR):
+        if e.errno not in _IN_THE_WAY:
             raise
-        problem = f"a link or a file is in its path; remove {directory}, and it is sent again"
-        raise OSError(errno.ELOOP, problem, os.path.join(directory, name)) from e
+        problem = f"a link or a file is in its path; remove {building}, and it is sent again"
+        raise OSError(e.errno, problem, path) from e

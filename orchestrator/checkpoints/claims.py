@@ -16,6 +16,7 @@ import os
 import time
 
 from orchestrator.both import durable, process
+from orchestrator.both.within import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ def claimed_of(content: Mapping[str, Any] | None) -> Claimed | None:
     }
 
 
-def _entry(path: str, claim: Claim) -> dict[str, Any]:
-    """Return the claim as stored, with the time since which this owner has had it."""
-    known = claimed_of(durable.read_object(path))
+def _entry(before: Mapping[str, Any] | None, claim: Claim) -> dict[str, Any]:
+    """Return the claim as stored, with the time since which this owner has had it, by what was stored before."""
+    known = claimed_of(before)
     is_same = known is not None and (known["id"], known["run"]) == (claim["id"], claim["run"])
     return {**claim, "since": known["since"] if known is not None and is_same else time.time()}
 
@@ -66,7 +67,7 @@ def _entry(path: str, claim: Claim) -> dict[str, Any]:
 def write(run_dir: str, claim: Claim) -> None:
     """Write that this agent watches the run for the coordinator in `claim`. OSError: no directory, or a full disk."""
     path = os.path.join(run_dir, FILE)
-    durable.write_json(path, {**_entry(path, claim), **_mark()})
+    durable.write_json(path, {**_entry(durable.read_object(path), claim), **_mark()})
 
 
 def renew(run_dir: str) -> None:
@@ -115,47 +116,43 @@ def _up_s() -> float:
 # ---------------------------------------------------------------- a checkpoint directory
 
 
-def stamp_path(root: str) -> str:
-    """Return the path of the claim on a checkpoint directory."""
-    return os.path.join(root, ".orch", FILE)
+STAMP = f".orch/{FILE}"
+"""The claim on a checkpoint directory."""
 
 
-def stamp(root: str, claim: Claim, host_dir: str) -> None:
+def stamp(tree: Tree, claim: Claim, host_dir: str) -> None:
     """Record which run saves into the directory, and from which host. Raises OSError."""
-    path = stamp_path(root)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     place = {"host": os.uname().nodename, "place": _place(host_dir)}
-    durable.write_json(path, {**_entry(path, claim), **place}, mode=0o666)
+    tree.write_json(STAMP, {**_entry(tree.read_object(STAMP), claim), **place}, mode=0o666)
 
 
-def stamped(root: str) -> Stamp | None:
+def stamped(tree: Tree) -> Stamp | None:
     """Return the directory's owner, and the time since its last sign of life; None if no run saves into it."""
-    path = stamp_path(root)
-    content = durable.read_object(path)
+    content = tree.read_object(STAMP)
     claimed = claimed_of(content)
     if content is None or claimed is None:
         return None
-    ago_s = max(0.0, _now(path) - max(os.stat(path).st_mtime, _newest_save(root)))
+    ago_s = max(0.0, _now(tree) - max(tree.stat(STAMP).st_mtime, _newest_save(tree)))
     host = str(content.get("host") or "")
     return {"claim": claimed, "host": host, "ago_s": ago_s, "driven": ago_s < DRIVEN_S}
 
 
 def touch_stamp(root: str, run: str, host_dir: str) -> None:
     """Mark that the run still saves into the directory, from the host that has stamped it. Raises OSError."""
-    path = stamp_path(root)
-    if _is_of(path, run, host_dir) and _now(path) - os.stat(path).st_mtime >= RENEW_EVERY_S:
-        os.utime(path)
+    with Tree(root) as tree:
+        if _is_of(tree, run, host_dir) and _now(tree) - tree.stat(STAMP).st_mtime >= RENEW_EVERY_S:
+            tree.touch(STAMP)
 
 
 def release_stamp(root: str, run: str, host_dir: str) -> None:
     """Remove the claim of a run that has ended, on the host that has stamped the directory: its chief's. OSError."""
-    path = stamp_path(root)
-    if _is_of(path, run, host_dir):
-        os.unlink(path)
+    with Tree(root) as tree:
+        if _is_of(tree, run, host_dir):
+            tree.remove(STAMP)
 
 
-def _is_of(path: str, run: str, host_dir: str) -> bool:
-    content = durable.read_object(path)
+def _is_of(tree: Tree, run: str, host_dir: str) -> bool:
+    content = tree.read_object(STAMP)
     return content is not None and content.get("run") == run and content.get("place") == _place(host_dir)
 
 
@@ -164,30 +161,31 @@ def _place(host_dir: str) -> list[str]:
     return [process.boot_id(), os.path.realpath(host_dir)]
 
 
-def _now(path: str) -> float:
+def _now(tree: Tree) -> float:
     """Return the time by the clock of the file system, which may be another machine's."""
-    probe = f"{path}.{os.uname().nodename}.{os.getpid()}.now"
+    probe = f"{STAMP}.{os.uname().nodename}.{os.getpid()}.now"
     try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        tree.remove(probe)
+        tree.create(probe, b"")
         try:
-            os.utime(probe)
-            return os.stat(probe).st_mtime
+            tree.touch(probe)
+            return tree.stat(probe).st_mtime
         finally:
-            os.unlink(probe)
+            tree.remove(probe)
     except OSError:
         return time.time()
 
 
-def _newest_save(root: str) -> float:
+def _newest_save(tree: Tree) -> float:
     """Return when something was last saved: tasks train on, and save, while no coordinator is there."""
-    names = [name for name in os.listdir(root) if name.startswith("gen-") and name[4:].isdigit()]
+    names = [name for name in tree.folders() if name.startswith("gen-") and name[4:].isdigit()]
     if not names:
         return 0.0
-    newest = os.path.join(root, max(names, key=lambda name: int(name[4:])))
+    newest = max(names, key=lambda name: int(name[4:]))
     times = [0.0]
-    for path in (newest, *(os.path.join(newest, name) for name in os.listdir(newest))):
+    for path in (newest, *(os.path.join(newest, name) for name in tree.names(newest))):
         try:
-            times.append(os.lstat(path).st_mtime)
+            times.append(tree.stat(path).st_mtime)
         except FileNotFoundError:
             continue  # scripts remove old checkpoints
     return max(times)

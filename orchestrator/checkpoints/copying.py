@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
+import stat
 
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import places
 from orchestrator.checkpoints.places import MARKER, is_full, no_space
 from orchestrator.checkpoints.torn import Torn
-from orchestrator.checkpoints.units import ORBAX, TENSORFLOW, Unit
+from orchestrator.checkpoints.units import GONE, ORBAX, TENSORFLOW, Unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
 
 _DATA_FILE_LETTERS = 32
 
+_REPLACED = (*GONE, errno.ELOOP, errno.EINVAL)
+"""The errors of a file that was removed meanwhile, or has become a link, a pipe or the like."""
 
-def copied(unit: Unit, source: str, building: str, *, link: bool = False) -> Unit:
+
+def copied(unit: Unit, source: str, building: Tree, *, link: bool = False) -> Unit:
     """Copy a unit into `building`, and return the copy.
 
     Args:
@@ -29,108 +34,122 @@ def copied(unit: Unit, source: str, building: str, *, link: bool = False) -> Uni
     Raises:
         Torn: the unit was removed meanwhile; or written, where reading the copy would not show it.
     """
-    unit.settle(building)
+    unit.settle(building.path)
     for path in unit.paths:
+        target = os.path.relpath(path, source)
         try:
-            place(path, within(path, source, building), link=link or is_linked(path, unit.kind))
-        except FileNotFoundError as e:
-            raise Torn(f"{os.path.basename(path)} went away") from e
+            place(unit.tree, path, building, target, link=link or is_linked(path, unit.kind))
+        except OSError as e:
+            if e.errno in _REPLACED:
+                raise Torn(f"{os.path.basename(path)} went away") from e
+            raise
     # TensorFlow removes its oldest while it is copied, and a copy that reads whole is as good as any.
     if unit.kind != TENSORFLOW and not unit.is_unchanged():
         raise Torn("it was written, or removed, while it was copied")
     return unit.moved(source, building)
 
 
-def drop(unit: Unit, source: str, building: str) -> None:
+def drop(unit: Unit, source: str, building: Tree) -> None:
     """Remove a partial copy, and directories that are then empty, since a script may interpret their names."""
     for path in unit.paths:
-        copy = within(path, source, building)
-        if os.path.lexists(copy):
-            os.unlink(copy)
-        folder = os.path.dirname(copy)
-        while folder != building and os.path.isdir(folder) and not os.listdir(folder):
-            os.rmdir(folder)
-            folder = os.path.dirname(folder)
+        copy = os.path.relpath(path, source)
+        building.remove(copy)
+        while (copy := os.path.dirname(copy)) and not building.names(copy):
+            building.remove(copy)
 
 
-def copy_others(source: str, others: list[str], building: str, rejected: list[dict[str, str]]) -> None:
+def copy_others(
+    tree: Tree, source: str, others: list[str], building: Tree, rejected: list[dict[str, str]]
+) -> None:
     for path in others:
         if os.path.basename(path) == MARKER:
             continue
         try:
-            place(path, within(path, source, building))
-        except FileNotFoundError:
+            place(tree, path, building, os.path.relpath(path, source))
+        except OSError as e:
+            if e.errno not in _REPLACED:
+                raise
             rejected.append({"path": path, "why": "it went away"})
 
 
-def copy_link(path: str, source: str, target: str) -> None:
+def copy_link(tree: Tree, path: str, target: Tree, copy: str) -> None:
     """Make the same symbolic link in a copy if its target is in the copy."""
-    copy = within(path, source, target)
-    leads_to = os.path.realpath(os.path.join(os.path.dirname(copy), os.readlink(path)))
-    inside = os.path.join(os.path.realpath(target), "")
-    if leads_to.startswith(inside) and os.path.exists(leads_to) and not os.path.lexists(copy):
-        os.symlink(os.readlink(path), copy)
+    if _leads_to(tree, path, target, copy) is not None and not target.has(copy):
+        target.symlink(tree.link_text(path), copy)
+
+
+def copy_linked(tree: Tree, path: str, target: Tree, copy: str) -> None:
+    """Give the file that a link leads to its name too, in a copy that is sent to hosts: only files are."""
+    leads_to = _leads_to(tree, path, target, copy)
+    if leads_to is not None and target.kind(leads_to) == stat.S_IFREG and not target.has(copy):
+        place(target, leads_to, target, copy, link=True)
+
+
+def _leads_to(tree: Tree, path: str, target: Tree, copy: str) -> str | None:
+    """Return the path in `target` to which a link leads from its place `copy` there; None if it leads elsewhere.
+
+    It may go up first and then down, through directories alone: so no link leads out by way of another one.
+    """
+    text = tree.link_text(path)
+    leads_to = os.path.normpath(os.path.join(os.path.dirname(copy), text))
+    try:
+        is_inside = ".." not in text.lstrip("./").split("/") and leads_to != "." and target.has(leads_to)
+    except OSError:
+        return None
+    return leads_to if is_inside else None
 
 
 def copy(source: str, target: str) -> dict[str, Any]:
     """Copy a seeded directory to `target`, a task's own checkpoint directory. Do nothing if that was done before."""
-    if os.path.exists(os.path.join(target, MARKER)):
-        return {"files": 0, "bytes": 0}
-    try:
-        return _copy(source, target)
-    except OSError as e:
-        # Empty a directory that holds half a checkpoint. The directory itself stays, since others made it.
-        for name in places.names_in(target):
-            path = os.path.join(target, name)
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.unlink(path)
-        if is_full(e):
-            sizes = [
-                size(os.path.join(folder, name)) for folder, _, names in os.walk(source) for name in names
-            ]
-            raise no_space(e, target, sum(sizes)) from e
-        raise
+    above, name = os.path.split(source)
+    with Tree(above) as root, root.below(name) as given, places.opened(target) as mine:
+        if mine.has(MARKER):
+            return {"files": 0, "bytes": 0}
+        try:
+            return _copy(given, mine)
+        except OSError as e:
+            # It may hold half a checkpoint. The directory itself stays, since others made it.
+            emptied(mine)
+            if is_full(e):
+                files = [os.path.join(folder, name) for folder, _, names in given.walk() for name in names]
+                raise no_space(e, target, sum(size(given, path) for path in files)) from e
+            raise
 
 
-def _copy(source: str, target: str) -> dict[str, Any]:
-    files = total = 0
-    marker, links = None, []
-    for folder, folders, names in os.walk(source):
-        links += [path for name in folders + names if os.path.islink(path := os.path.join(folder, name))]
-        os.makedirs(os.path.join(target, os.path.relpath(folder, source)), exist_ok=True)
+def _copy(given: Tree, mine: Tree) -> dict[str, Any]:
+    total = 0
+    files: list[str] = []
+    links: list[str] = []
+    for folder, _, names in given.walk():
+        mine.make(folder)
         for name in names:
             path = os.path.join(folder, name)
-            if os.path.islink(path):
-                continue
-            if name == MARKER and folder == source:
-                marker = path
-                continue
-            place(path, within(path, source, target), link=is_linked(path, TENSORFLOW))
-            files += 1
-            total += os.lstat(path).st_size
+            is_link = given.kind(path) == stat.S_IFLNK
+            (links if is_link else files).append(path)
+    marked = MARKER in files
+    for path in files:
+        if path != MARKER:
+            place(given, path, mine, path, link=is_linked(path, TENSORFLOW))
+            total += mine.stat(path).st_size
     for link in links:
-        copy_link(link, source, target)
-    if marker:
-        place(marker, os.path.join(target, MARKER))  # last, because it says that the rest is complete
-    return {"files": files, "bytes": total}
+        copy_link(given, link, mine, link)
+    if marked:
+        given.copy(MARKER, mine, MARKER)  # last, because it says that the rest is complete
+    return {"files": len(files) - marked, "bytes": total}
 
 
-def place(source: str, target: str, *, link: bool = False) -> None:
+def place(tree: Tree, path: str, to: Tree, target: str, *, link: bool = False) -> None:
     """Copy a file with its times, or make a hard link where that is wanted and possible."""
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.lexists(target):
-        os.unlink(target)
     if link:
         try:
-            os.link(source, target, follow_symlinks=False)
+            to.remove(target)
+            tree.link(path, to, target)
             return
         except FileNotFoundError:
             raise
         except OSError:
             pass  # the target is on another file system, or the file system has no links
-    shutil.copy2(source, target, follow_symlinks=False)
+    tree.copy(path, to, target)
 
 
 def is_linked(path: str, kind: str) -> bool:
@@ -146,18 +165,13 @@ def is_linked(path: str, kind: str) -> bool:
     return kind == TENSORFLOW and ".data-" in name
 
 
-def emptied(directory: str) -> None:
-    if os.path.lexists(directory):
-        shutil.rmtree(directory)
-    os.makedirs(directory)
+def emptied(building: Tree) -> None:
+    for name in building.names():
+        building.remove(name)
 
 
-def within(path: str, source: str, building: str) -> str:
-    return os.path.join(building, os.path.relpath(path, source))
-
-
-def size(path: str) -> int:
+def size(tree: Tree, path: str) -> int:
     try:
-        return os.lstat(path).st_size
+        return tree.stat(path).st_size
     except OSError:
         return 0

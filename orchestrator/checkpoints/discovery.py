@@ -11,7 +11,12 @@ import os
 import stat
 
 from orchestrator.checkpoints import hdf5, names, orbax, places
+from orchestrator.checkpoints.torn import Torn, opened
 from orchestrator.checkpoints.units import ARCHIVE, GONE, HDF5, NPZ, ORBAX, TENSORFLOW, UNKNOWN, Unit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from orchestrator.both.within import Tree
 
 POINTER = "checkpoint"
 """TensorFlow's file that names the newest prefix."""
@@ -24,7 +29,8 @@ _POINTER_START = b"model_checkpoint_path"
 class Contents:
     """What lies below a directory. Paths are absolute where the directory's is."""
 
-    def __init__(self, top: str) -> None:
+    def __init__(self, tree: Tree, top: str) -> None:
+        self.tree = tree
         self.top = top
         self.units: list[Unit] = []
         """Newest first."""
@@ -44,25 +50,26 @@ class Contents:
         self.unfinished += other.unfinished
 
 
-def find(directory: str, *, is_root: bool = False) -> Contents:
+def find(tree: Tree, directory: str, *, is_root: bool = False) -> Contents:
     """Return what lies below a directory.
 
     Args:
+        tree: in which it lies.
         directory: a generation's, or one like it.
         is_root: it is the checkpoint directory itself, which may hold anything, even a data set. Our own directories in
             it are left out; a file of a format that data sets also have counts only if its name tells a step.
     """
-    contents = Contents(directory)
+    contents = Contents(tree, directory)
     stamped: dict[tuple[str, str, str], list[tuple[Unit, str | None]]] = {}
-    for folder, folders, files in os.walk(directory, onerror=_forgive if is_root else _complain):
+    for folder, folders, files in tree.walk(directory, _forgive if is_root else _complain):
         folders.sort()
         if is_root:
-            folders[:] = [name for name in folders if not _is_of_a_run(os.path.join(folder, name))]
-        here = Contents(directory)
+            folders[:] = [name for name in folders if not _is_of_a_run(tree, os.path.join(folder, name))]
+        here = Contents(tree, directory)
         _prune(folder, folders, here)
         there = _regular(folder, sorted(files), here)
-        if orbax.is_one(folder, folders, there):
-            unit: Unit | None = Unit(ORBAX, folder, _all_below(folder, contents), in_series=True)
+        if orbax.is_one(tree, folder, folders, there):
+            unit: Unit | None = Unit(tree, ORBAX, folder, _all_below(folder, contents), in_series=True)
         elif folder != directory and names.is_step_folder(os.path.basename(folder)):
             unit = _of_step_folder(folder, contents, is_root=is_root)
         else:
@@ -88,34 +95,32 @@ def find(directory: str, *, is_root: bool = False) -> Contents:
         mine = [
             path
             for path in contents.others
-            if _has_content(path) and not names.is_log(os.path.basename(path))
+            if _has_content(tree, path) and not names.is_log(os.path.basename(path))
         ]
         if mine:
             taken = set(mine)
             steps = [names.step_in(os.path.basename(path)) for path in mine]
             step = max((step for step in steps if step is not None), default=None)
-            contents.units.append(Unit(UNKNOWN, directory, mine, step=step))
+            contents.units.append(Unit(tree, UNKNOWN, directory, mine, step=step))
             contents.others = [path for path in contents.others if path not in taken]
     contents.units.sort(key=Unit.order, reverse=True)
     return contents
 
 
-def _is_of_a_run(folder: str) -> bool:
+def _is_of_a_run(tree: Tree, folder: str) -> bool:
     """Return whether a folder is ours, or the checkpoint directory of another run, as of the trials of `orch scale`."""
     name = os.path.basename(folder)
     is_ours = name == places.OWN or (
-        name.startswith(places.PREFIX) and name[len(places.PREFIX) :].isdecimal()
+        name.startswith(places.PREFIX) and name[len(places.PREFIX) :].removesuffix(".tmp").isdecimal()
     )
-    return is_ours or os.path.isdir(places.own_dir(folder))
+    return is_ours or tree.kind(os.path.join(folder, places.OWN)) == stat.S_IFDIR
 
 
 def _prune(folder: str, folders: list[str], contents: Contents) -> None:
-    """Remove from the walk the folders that are not entered: links and temporary ones."""
+    """Remove from the walk the folders that are not entered: temporary ones."""
     for name in list(folders):
         path = os.path.join(folder, name)
-        if os.path.islink(path):
-            _link(path, contents)
-        elif names.is_temporary(name):
+        if names.is_temporary(name):
             contents.unfinished.append((path, "it has a temporary name: the save was not finished"))
         elif not name.endswith("_temp") and name != ".tempstate":
             continue
@@ -128,7 +133,7 @@ def _regular(folder: str, files: list[str], contents: Contents) -> list[str]:
     for name in files:
         path = os.path.join(folder, name)
         try:
-            mode = os.lstat(path).st_mode
+            mode = contents.tree.stat(path).st_mode
         except OSError as e:
             if e.errno not in GONE:
                 raise
@@ -147,7 +152,7 @@ def _regular(folder: str, files: list[str], contents: Contents) -> list[str]:
 def _link(path: str, contents: Contents) -> None:
     """Take note of a link, or skip one that leads out of the directory."""
     try:
-        target = os.readlink(path)
+        target = contents.tree.link_text(path)
     except OSError:
         return
     leads_to = os.path.normpath(os.path.join(os.path.dirname(path), target))
@@ -158,7 +163,7 @@ def _link(path: str, contents: Contents) -> None:
 
 
 def _complain(error: OSError) -> None:
-    """Raise an error that `os.walk` would ignore: a directory that cannot be read is not an empty one."""
+    """Raise an error of the walk: a directory that cannot be read is not an empty one."""
     if error.errno not in GONE:
         raise error
 
@@ -171,7 +176,7 @@ def _forgive(error: OSError) -> None:
 
 def _all_below(directory: str, contents: Contents) -> list[str]:
     paths = []
-    for folder, folders, files in os.walk(directory, onerror=_complain):
+    for folder, folders, files in contents.tree.walk(directory, _complain):
         folders.sort()
         _prune(folder, folders, contents)
         paths += [os.path.join(folder, name) for name in _regular(folder, sorted(files), contents)]
@@ -183,7 +188,7 @@ def _all_below(directory: str, contents: Contents) -> list[str]:
 
 def _of_step_folder(folder: str, contents: Contents, *, is_root: bool) -> Unit | None:
     """All that lies in it, as one unit; None if it is empty, or where TensorFlow or Keras wrote what is in it."""
-    inside = Contents(contents.top)
+    inside = Contents(contents.tree, contents.top)
     paths = _all_below(folder, inside)
     arrays: list[str] = []
     for below in dict.fromkeys(os.path.dirname(path) for path in paths):
@@ -191,17 +196,17 @@ def _of_step_folder(folder: str, contents: Contents, *, is_root: bool) -> Unit |
         if not {NPZ, None}.issuperset(kinds.values()):
             return None
         arrays += [os.path.join(below, name) for name, kind in kinds.items() if kind == NPZ]
-    if not arrays and (is_root or not any(map(_has_content, paths))):
+    if not arrays and (is_root or not any(_has_content(contents.tree, path) for path in paths)):
         return None
     contents.take_over(inside)
     # Arrays beside more that nothing here reads, such as rng.npz beside a model of torch, prove nothing.
-    if _bytes(arrays) < _bytes([path for path in paths if path not in arrays]):
+    if _bytes(contents.tree, arrays) < _bytes(contents.tree, [path for path in paths if path not in arrays]):
         arrays = []
-    return Unit(NPZ if arrays else UNKNOWN, folder, paths, arrays, in_series=True)
+    return Unit(contents.tree, NPZ if arrays else UNKNOWN, folder, paths, arrays, in_series=True)
 
 
-def _bytes(paths: list[str]) -> int:
-    return sum(os.lstat(path).st_size for path in paths if _has_content(path))
+def _bytes(tree: Tree, paths: list[str]) -> int:
+    return sum(tree.stat(path).st_size for path in paths if _has_content(tree, path))
 
 
 def _demand_parts(units: list[Unit]) -> None:
@@ -233,7 +238,9 @@ def _sort_out(folder: str, files: list[str], contents: Contents, *, is_root: boo
     for prefix in prefixes:
         mine = [name for name in files if name == f"{prefix}.index" or name.startswith(f"{prefix}.data-")]
         path = os.path.join(folder, prefix)
-        contents.units.append(Unit(TENSORFLOW, path, [os.path.join(folder, name) for name in mine]))
+        contents.units.append(
+            Unit(contents.tree, TENSORFLOW, path, [os.path.join(folder, name) for name in mine])
+        )
     kinds = _kinds(files)
     for place, group in _by_place([name for name, kind in kinds.items() if kind == NPZ]).items():
         paths = [os.path.join(folder, name) for name in group]
@@ -242,23 +249,25 @@ def _sort_out(folder: str, files: list[str], contents: Contents, *, is_root: boo
         else:
             # What was saved together, or all that has no number: none of these files is of use without the others
             step = next((step for step in map(names.step_in, group) if step is not None), None)
-            contents.units.append(Unit(NPZ, paths[0], paths, paths, step=step, in_series=place is not None))
+            contents.units.append(
+                Unit(contents.tree, NPZ, paths[0], paths, paths, step=step, in_series=place is not None)
+            )
     for name, format_ in kinds.items():
         path = os.path.join(folder, name)
         if format_ == HDF5:
             # Where it is a backup of Keras, the epoch beside it belongs to it
             bare = name.removesuffix(".bkp")
             metadata = os.path.join(folder, hdf5.METADATA + name[len(bare) :])
-            is_backup = bare == hdf5.WEIGHTS and os.path.isfile(metadata)
-            contents.units.append(Unit(HDF5, path, [path, metadata] if is_backup else [path]))
+            is_backup = bare == hdf5.WEIGHTS and contents.tree.kind(metadata) == stat.S_IFREG
+            contents.units.append(Unit(contents.tree, HDF5, path, [path, metadata] if is_backup else [path]))
         elif format_ == ARCHIVE:
-            contents.units.append(Unit(ARCHIVE, path, [path]))
+            contents.units.append(Unit(contents.tree, ARCHIVE, path, [path]))
         elif format_ is None and ".data-" in name and "-of-" in name:
             contents.skipped.append((path, "its index is missing: the save was not finished"))
         elif (
             format_ is None
             and name.removesuffix(".bkp") != hdf5.METADATA
-            and not _is_pointer(path, bool(prefixes))
+            and not _is_pointer(contents.tree, path, bool(prefixes))
         ):
             contents.others.append(path)
 
@@ -288,20 +297,20 @@ def _by_place(files: list[str]) -> dict[int | None, list[str]]:
     return groups
 
 
-def _is_pointer(path: str, has_prefixes: bool) -> bool:
+def _is_pointer(tree: Tree, path: str, has_prefixes: bool) -> bool:
     """Whether it is TensorFlow's file that names the newest prefix; others use that name for a checkpoint."""
     if os.path.basename(path) != POINTER:
         return False
     try:
-        with open(path, "rb") as file:
+        with opened(tree, path) as file:
             head = file.read(len(_POINTER_START))
-    except OSError:
+    except (OSError, Torn):
         return True
     return has_prefixes or not head or head == _POINTER_START
 
 
-def _has_content(path: str) -> bool:
+def _has_content(tree: Tree, path: str) -> bool:
     try:
-        return os.lstat(path).st_size > 0
+        return tree.stat(path).st_size > 0
     except OSError:
         return False

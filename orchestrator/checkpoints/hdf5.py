@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any
 
+    from orchestrator.both.within import Tree
+
 WEIGHTS, METADATA = "latest.weights.h5", "training_metadata.json"
 """The pair that Keras 3's BackupAndRestore writes."""
 
@@ -22,9 +24,9 @@ CHECKSUMS = "orch-checksums"
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
-def glance(path: str) -> None:
+def glance(tree: Tree, path: str) -> None:
     """Compare the size with the one that the file tells, and read the epoch beside a backup. Torn."""
-    with opened(path) as file:
+    with opened(tree, path) as file:
         head = file.read(64)
         size = file.seek(0, os.SEEK_END)
     if head[:8] != _SIGNATURE or len(head) < 48:
@@ -34,18 +36,18 @@ def glance(path: str) -> None:
     end = int.from_bytes(head[at : at + 8], "little")
     if size < end:
         raise Torn(f"it is cut off: {size} of {end} bytes")
-    _check_metadata(path)
+    _check_metadata(tree, path)
 
 
-def peek(path: str) -> int | None:
+def peek(tree: Tree, path: str) -> int | None:
     """Return the global step, without reading the tensors. Torn."""
-    with opened(path) as file:
+    with opened(tree, path) as file:
         return read_file(file, scalars_only=True)
 
 
-def read(path: str) -> int | None:
+def read(tree: Tree, path: str) -> int | None:
     """Read every tensor. Return the global step. Torn."""
-    with opened(path) as file:
+    with opened(tree, path) as file:
         return read_file(file)
 
 
@@ -87,14 +89,14 @@ def is_integer(value: Any) -> bool:
     return getattr(value, "ndim", 1) == 0 and getattr(getattr(value, "dtype", None), "kind", "") in ("i", "u")
 
 
-def _check_metadata(weights: str) -> None:
+def _check_metadata(tree: Tree, weights: str) -> None:
     """Read the epoch that Keras keeps in a file beside the weights: Keras fails at one that is torn."""
     folder, name = os.path.split(weights)
     if name.removesuffix(".bkp") != WEIGHTS:
         return
     path = os.path.join(folder, name.replace(WEIGHTS, METADATA))
     try:
-        with open(path, encoding="utf-8") as f:
+        with tree.reading(path) as f:
             int(json.load(f)["epoch"])
     except FileNotFoundError:
         return

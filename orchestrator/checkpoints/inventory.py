@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import copying, lineage, places, seed
 from orchestrator.checkpoints.lineage import SAME_S, Chapter
 from orchestrator.checkpoints.places import SeedError, room_for
@@ -44,9 +45,9 @@ class Entry:
         """Whether it is not whole, and its files change, or did a moment ago."""
         self.verified_at: float | None = None
         self.pins: list[str] = []
-        marker = places.marker_of(chapter.source) or {}
+        marker = places.marker_of(chapter.tree, chapter.source) or {}
         self.by: dict[str, Any] = marker.get("by") or {}
-        self.is_given = not chapter.is_copy and unit.saved_at <= _made_at(chapter.source)
+        self.is_given = not chapter.is_copy and unit.saved_at <= _made_at(chapter.tree, chapter.source)
         """Whether the generation was seeded with it: then it is a copy."""
 
     @property
@@ -56,7 +57,7 @@ class Entry:
     @property
     def name(self) -> str:
         """The name that people type: the path within the checkpoint directory."""
-        return os.path.relpath(self.unit.path, self.chapter.root)
+        return os.path.relpath(self.unit.path, self.chapter.tree.path)
 
     def inspect(self, records: Records, *, read: bool) -> None:
         """Find out whether it is whole: from its structure and the records; with `read`, by reading all of it."""
@@ -84,7 +85,7 @@ class Entry:
         """Return whether somebody is writing it. Copies of ours take their names once they are whole."""
         if self.chapter.is_copy:
             return False
-        age_s = self.unit.age_s(places.own_dir(self.chapter.root))
+        age_s = self.unit.age_s(places.OWN)
         # A time far in the future shows no writer: a clock was set back, or the file was copied with its time.
         return (age_s is not None and -WRITES_S <= age_s < WRITES_S) or not self.unit.is_unchanged()
 
@@ -111,23 +112,28 @@ class Entry:
         }
 
 
-def _made_at(directory: str) -> float:
+def _made_at(tree: Tree, directory: str) -> float:
     """Return when a generation's directory was completed, in Unix time; 0 if unknown. Older files were given to it."""
     try:
-        return os.stat(os.path.join(directory, places.MARKER)).st_mtime
+        return tree.stat(os.path.join(directory, places.MARKER)).st_mtime
     except OSError:
         return 0.0
 
 
 def listed(root: str, *, read: bool = False) -> dict[str, Any]:
     """Return the answer of `list`, newest generation first. With `read`, every checkpoint is read to its last byte."""
-    return {"dir": root, "checkpoints": [entry.to_json() for entry in _entries(root, read=read)]}
+    try:
+        tree = Tree(root)
+    except FileNotFoundError:
+        return {"dir": root, "checkpoints": []}
+    with tree:
+        return {"dir": root, "checkpoints": [entry.to_json() for entry in _entries(tree, read=read)]}
 
 
-def _entries(root: str, *, read: bool = False) -> list[Entry]:
-    records = Records(root)
+def _entries(tree: Tree, *, read: bool = False) -> list[Entry]:
+    records = Records(tree)
     entries = [
-        Entry(chapter, unit) for chapter in lineage.chapters(root) for unit in chapter.contents().units
+        Entry(chapter, unit) for chapter in lineage.chapters(tree) for unit in chapter.contents().units
     ]
     for entry in entries:
         entry.inspect(records, read=read)
@@ -164,18 +170,18 @@ def _is_older(entry: Entry, pin: Entry) -> bool:
 
 def pin(root: str, what: str) -> dict[str, Any]:
     """Copy a checkpoint to where neither a script that keeps only its newest few nor `keep` removes it."""
-    with places.locked(root):
-        entry, directory, again = _pinned(root, what)
+    with places.locked(root) as tree:
+        entry, directory, again = _pinned(tree, what)
     return {"checkpoint": entry.to_json() | {"pinned": True}, "path": directory, "already": again}
 
 
 def unpin(root: str, what: str) -> dict[str, Any]:
     """Remove the copies that `pin` made of a checkpoint."""
-    with places.locked(root):
-        entries = [entry for entry in _entries(root) if entry.pins]
+    with places.locked(root) as tree:
+        entries = [entry for entry in _entries(tree) if entry.pins]
         entry = _first(entries, what, "pinned checkpoint")
         for directory in entry.pins:
-            places.remove(root, directory)
+            places.remove(tree, directory)
     return {"checkpoint": entry.to_json() | {"pinned": False}}
 
 
@@ -190,12 +196,12 @@ def rm(root: str, what: str) -> dict[str, Any]:
         SeedError: there is no such generation, or it is what a restart would start from.
     """
     digits = what.removeprefix(places.PREFIX)
-    with places.locked(root):
-        entries = [entry for entry in _entries(root) if not entry.chapter.is_copy]
+    with places.locked(root) as tree:
+        entries = [entry for entry in _entries(tree) if not entry.chapter.is_copy]
         newest = next((entry for entry in entries if entry.counts and entry.unit.rank == IS_CHECKPOINT), None)
-        there = places.generations(root)
+        there = places.generations(tree)
         if what == SET_ASIDE:
-            chosen = [chapter.generation or 0 for chapter in lineage.set_aside(root)]
+            chosen = [chapter.generation or 0 for chapter in lineage.set_aside(tree)]
         elif digits != what and digits.isdecimal() and int(digits) in there:
             chosen = [int(digits)]
         else:
@@ -215,22 +221,22 @@ def rm(root: str, what: str) -> dict[str, Any]:
             )
         count = sum(entry.unit.bytes for entry in entries if entry.chapter.generation in chosen)
         for generation in chosen:
-            places.remove(root, places.directory_of(root, generation))
+            places.remove(tree, places.directory_of(tree.path, generation))
     return {"removed": chosen, "bytes": count}
 
 
 def rollback(root: str, what: str) -> dict[str, Any]:
     """Make the next generation start from that checkpoint: pin it, and set aside everything newer."""
-    with places.locked(root):
-        entry, _, _ = _pinned(root, what, check=_check_can_be_target)
+    with places.locked(root) as tree:
+        entry, _, _ = _pinned(tree, what, check=_check_can_be_target)
         generation = entry.chapter.generation
         assert generation is not None
-        newer = lineage.roll_back(root, generation, entry.unit.saved_at)
+        newer = lineage.roll_back(tree, generation, entry.unit.saved_at)
     entry.pins = entry.pins or [entry.chapter.source]
     return {"checkpoint": entry.to_json() | {"set_aside": False}, "set_aside": newer}
 
 
-def _check_can_be_target(root: str, entry: Entry) -> None:
+def _check_can_be_target(tree: Tree, entry: Entry) -> None:
     """Raise SeedError if the mark of a rollback could not identify the checkpoint."""
     if entry.chapter.generation is None:
         raise SeedError(
@@ -239,7 +245,7 @@ def _check_can_be_target(root: str, entry: Entry) -> None:
             "to resume from it, copy it into an empty directory, and give that to a new run as checkpoint directory",
         )
     # The mark of a rollback identifies a checkpoint by its time of saving, which `cp` without `-p` loses
-    for other in _entries(root):
+    for other in _entries(tree):
         mine, unit = entry.unit, other.unit
         if (
             other.chapter.generation == entry.chapter.generation
@@ -255,7 +261,7 @@ def _check_can_be_target(root: str, entry: Entry) -> None:
 
 
 def _pinned(
-    root: str, what: str, *, check: Callable[[str, Entry], None] | None = None
+    tree: Tree, what: str, *, check: Callable[[Tree, Entry], None] | None = None
 ) -> tuple[Entry, str, bool]:
     """Choose a checkpoint and pin it. Return it, the directory of the copy, and whether that existed before.
 
@@ -263,11 +269,11 @@ def _pinned(
     may mean a newer one by now. `check` raises SeedError for a checkpoint that must not be chosen.
     """
     for last in (False,) * (PIN_ATTEMPTS - 1) + (True,):
-        entry = _whole_one(root, what)
+        entry = _whole_one(tree, what)
         if check is not None:
-            check(root, entry)
+            check(tree, entry)
         try:
-            directory, again = _pin(root, entry)
+            directory, again = _pin(tree, entry)
         except Torn as e:
             if last:
                 raise _not_whole(entry, str(e)) from e
@@ -276,34 +282,34 @@ def _pinned(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _pin(root: str, entry: Entry) -> tuple[str, bool]:
+def _pin(tree: Tree, entry: Entry) -> tuple[str, bool]:
     """Pin a checkpoint. Return the directory of the copy, and whether it existed before. Raises Torn."""
     if entry.pins:
         return entry.pins[0], True
     unit, generation = entry.unit, entry.chapter.generation or 0
     step = f"step-{unit.global_step}" if unit.global_step is not None else "step-unknown"
     name = f"{places.PREFIX}{generation:06d}.{step}.{int(unit.saved_at)}"
-    target = os.path.join(places.own_dir(root), "pinned", name)
-    building = f"{target}.tmp"
+    target = os.path.join(tree.path, places.PINNED, name)
     source, others = entry.chapter.source, entry.chapter.contents().others
-    with room_for(building) as need:
-        need.bytes = unit.bytes
+    with room_for(tree, f"{target}.tmp") as need:
+        building, need.bytes = need.tree, unit.bytes
         copying.emptied(building)
         copy = copying.copied(unit, source, building)
         copy.read()  # the copy must be read, not the original: the training may be writing that at this moment
-        copying.copy_others(source, [] if source == root else others, building, [])
-        seed.finish(building, target, {"by": entry.by, "global_step": copy.global_step, "source": unit.path})
+        copying.copy_others(tree, source, [] if source == tree.path else others, building, [])
+        answer = {"by": entry.by, "global_step": copy.global_step, "source": unit.path}
+        seed.finish(tree, building, target, answer)
     return target, False
 
 
-def _whole_one(root: str, what: str) -> Entry:
+def _whole_one(tree: Tree, what: str) -> Entry:
     """Read the checkpoints that `what` may mean, and return the first that reads whole, or that nothing can read.
 
     Raises:
         SeedError: there is none by that name, or none of them reads whole.
     """
-    records = Records(root)
-    meant = _meant(_entries(root), what)
+    records = Records(tree)
+    meant = _meant(_entries(tree), what)
     for entry in meant:
         entry.inspect(records, read=True)
         if entry.whole is not False:
@@ -312,7 +318,7 @@ def _whole_one(root: str, what: str) -> Entry:
     records.save()
     if meant:
         raise _not_whole(meant[0], meant[0].why or "it was not read")
-    return _first([], what, "checkpoint", _entries(root))
+    return _first([], what, "checkpoint", _entries(tree))
 
 
 def _not_whole(entry: Entry, why: str) -> SeedError:

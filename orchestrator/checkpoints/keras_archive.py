@@ -11,25 +11,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO
 
+    from orchestrator.both.within import Tree
+
 _CHUNK_BYTES = 1 << 20
 
 
-def glance(path: str) -> None:
+def glance(tree: Tree, path: str) -> None:
     """Look for the archive's directory, which is at its end. Torn."""
-    with opened(path) as file:
+    with opened(tree, path) as file:
         if not zipfile.is_zipfile(file):
             raise Torn("it is no whole zip archive")
 
 
-def peek(_path: str) -> int | None:
+def peek(_tree: Tree, _path: str) -> int | None:
     """Return None: the step is found by reading the weights only."""
     return None
 
 
-def read(path: str) -> int | None:
+def read(tree: Tree, path: str) -> int | None:
     """Compare every member with its CRC-32, and read the weights. Return the global step. Torn."""
     step = None
-    with reading("zip"), zipfile.ZipFile(path) as archive:
+    with opened(tree, path) as packed, reading("zip"), zipfile.ZipFile(packed) as archive:
         for member in archive.namelist():
             with archive.open(member) as file:
                 to_end(file)

@@ -8,9 +8,6 @@ time, so generations made afterwards count.
 
 from __future__ import annotations
 
-import os
-
-from orchestrator.both import durable
 from orchestrator.checkpoints import discovery, places
 from orchestrator.checkpoints.discovery import Contents
 from orchestrator.checkpoints.units import Unit
@@ -18,6 +15,10 @@ from orchestrator.checkpoints.units import Unit
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from orchestrator.both.within import Tree
+
+FILE = f"{places.OWN}/aside.json"
 
 SAME_S = 1e-3
 """Two checkpoints whose times differ by less are the same: a copy keeps the time only as exactly as file systems do."""
@@ -28,14 +29,14 @@ class Chapter:
 
     def __init__(
         self,
-        root: str,
+        tree: Tree,
         source: str,
         generation: int | None,
         *,
         is_pin: bool = False,
         is_snapshot: bool = False,
     ) -> None:
-        self.root = root
+        self.tree = tree
         self.source = source
         self.generation = generation
         """None for the root, whose checkpoints are older than all generations."""
@@ -52,29 +53,29 @@ class Chapter:
 
     def contents(self) -> Contents:
         """Return its contents."""
-        return discovery.find(self.source, is_root=self.source == self.root)
+        return discovery.find(self.tree, self.source, is_root=self.source == self.tree.path)
 
     def counts(self, unit: Unit) -> bool:
         """Return whether a new generation may resume from `unit`."""
         return not self.is_aside and (self.until is None or unit.saved_at <= self.until + SAME_S)
 
 
-def chapters(root: str) -> list[Chapter]:
+def chapters(tree: Tree) -> list[Chapter]:
     """Return all chapters, newest first, including those that are set aside."""
-    pins, snapshots = places.pinned(root), places.safe(root)
-    there = set(places.generations(root))
+    pins, snapshots = places.pinned(tree), places.safe(tree)
+    there = set(places.generations(tree))
     listed: list[Chapter] = []
     for generation in sorted(there | {number for number, _ in pins + snapshots}, reverse=True):
         if generation in there:
-            listed.append(Chapter(root, places.directory_of(root, generation), generation))
-        listed += [Chapter(root, path, number, is_pin=True) for number, path in pins if number == generation]
+            listed.append(Chapter(tree, places.directory_of(tree.path, generation), generation))
+        listed += [Chapter(tree, path, number, is_pin=True) for number, path in pins if number == generation]
         listed += [
-            Chapter(root, path, number, is_snapshot=True)
+            Chapter(tree, path, number, is_snapshot=True)
             for number, path in snapshots
             if number == generation
         ]
-    listed.append(Chapter(root, root, None))
-    aside = _read(root)
+    listed.append(Chapter(tree, tree.path, None))
+    aside = _read(tree)
     left_behind, until = False, None
     for chapter in listed:
         name = str(chapter.generation)
@@ -82,37 +83,37 @@ def chapters(root: str) -> list[Chapter]:
         cut = aside["cuts"].get(name, {}).get("saved_at")
         # The limit also holds for all earlier chapters: what is set aside here may have been seeded from one of them.
         chapter.until = until = cut if until is None or (cut is not None and cut < until) else until
-        if not chapter.is_aside and (places.marker_of(chapter.source) or {}).get("from_scratch"):
+        if not chapter.is_aside and (places.marker_of(tree, chapter.source) or {}).get("from_scratch"):
             left_behind = True  # a start from scratch leaves everything older behind, on purpose
     return listed
 
 
-def history(root: str) -> list[Chapter]:
+def history(tree: Tree) -> list[Chapter]:
     """Return the chapters that a new generation may resume from, newest first."""
-    return [chapter for chapter in chapters(root) if not chapter.is_aside]
+    return [chapter for chapter in chapters(tree) if not chapter.is_aside]
 
 
-def set_aside(root: str) -> list[Chapter]:
+def set_aside(tree: Tree) -> list[Chapter]:
     """Return the generations that are set aside, newest first: rolled back, or left behind by a start from scratch.
 
     They are kept until a person removes them.
     """
     return [
         chapter
-        for chapter in chapters(root)
+        for chapter in chapters(tree)
         if chapter.is_aside and chapter.generation is not None and not chapter.is_copy
     ]
 
 
-def roll_back(root: str, generation: int, saved_at: float) -> list[int]:
+def roll_back(tree: Tree, generation: int, saved_at: float) -> list[int]:
     """Set aside all that is newer than the chosen checkpoint. The caller must hold the lock.
 
     Returns:
         the generations that are set aside, newest first.
     """
-    there = places.generations(root)
+    there = places.generations(tree)
     newest = max([generation, *there])
-    before = _read(root)
+    before = _read(tree)
     # A mark that was made after the chosen generation belongs to the history that this rollback leaves behind.
     kept = {
         kind: {
@@ -125,21 +126,16 @@ def roll_back(root: str, generation: int, saved_at: float) -> list[int]:
     newer = [number for number in there if number > generation]
     kept["generations"].update({str(number): {"after": newest} for number in newer})
     kept["cuts"][str(generation)] = {"saved_at": saved_at, "after": newest}
-    places.write_json(_path(root), kept)
+    tree.write_json(FILE, kept, mode=0o666)
     return newer
 
 
-def _path(root: str) -> str:
-    return os.path.join(places.own_dir(root), "aside.json")
-
-
-def _read(root: str) -> dict[str, dict[str, Any]]:
-    path = _path(root)
-    marks = durable.read_object(path)
-    if marks is None and os.path.exists(path):
+def _read(tree: Tree) -> dict[str, dict[str, Any]]:
+    marks = tree.read_object(FILE)
+    if marks is None and tree.has(FILE):
         raise places.SeedError(
             "aside-damaged",
-            f"{path} cannot be read: which checkpoints a rollback has set aside is not known",
+            f"{tree.path}/{FILE} cannot be read: which checkpoints a rollback has set aside is not known",
             "remove it, and every generation counts again; then `orch ckpt rollback` can set them aside again",
         )
     marks = marks or {}

@@ -6,11 +6,13 @@ import zipfile
 
 from orchestrator.checkpoints.keras_archive import glance, to_end
 from orchestrator.checkpoints.steps import choose_step
-from orchestrator.checkpoints.torn import Torn, reading
+from orchestrator.checkpoints.torn import Torn, opened, reading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any
+
+    from orchestrator.both.within import Tree
 
 __all__ = ["glance", "peek", "read"]
 
@@ -19,19 +21,19 @@ _HEADER_BYTES_MAX = 1 << 20
 _SCALAR_BYTES_MAX = 8
 
 
-def peek(path: str) -> int | None:
+def peek(tree: Tree, path: str) -> int | None:
     """Return the global step, without reading the large arrays. Torn."""
-    return _read_step(path, whole=False)
+    return _read_step(tree, path, whole=False)
 
 
-def read(path: str) -> int | None:
+def read(tree: Tree, path: str) -> int | None:
     """Compare every array with its CRC-32 and the length that its header tells. Return the global step. Torn."""
-    return _read_step(path, whole=True)
+    return _read_step(tree, path, whole=True)
 
 
-def _read_step(path: str, *, whole: bool) -> int | None:
+def _read_step(tree: Tree, path: str, *, whole: bool) -> int | None:
     steps: dict[str, int] = {}
-    with reading("zip"), zipfile.ZipFile(path) as archive:
+    with opened(tree, path) as packed, reading("zip"), zipfile.ZipFile(packed) as archive:
         for info in archive.infolist():
             if whole or info.file_size <= _HEADER_BYTES_MAX:
                 with archive.open(info) as file:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
 from orchestrator.checkpoints import names
 from orchestrator.checkpoints.torn import Torn, opened, reading
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from orchestrator.both.within import Tree
+
 _STEP_METADATA, _ITEM_METADATA, _MARK = "_CHECKPOINT_METADATA", "_METADATA", "orbax.checkpoint"
 _COMMITTED = "commit_success.txt"
 _MANIFEST, _OF_ONE_PROCESS = "manifest.ocdbt", "ocdbt.process_"
@@ -26,61 +29,54 @@ _ARRAYS = "array_metadatas"
 _AS_JSON = (_ITEM_METADATA, "_sharding", _ZARR, _ZARR3)
 
 
-def is_one(folder: str, folders: Sequence[str], files: Sequence[str]) -> bool:
+def is_one(tree: Tree, folder: str, folders: Sequence[str], files: Sequence[str]) -> bool:
     """Return whether a directory is a checkpoint of Orbax. Older ones are known by their items alone."""
     own = (_STEP_METADATA, _MARK, _ITEM_METADATA, _MANIFEST)
     if any(name in files for name in own):
         return True
     items = (os.path.join(folder, name, file) for name in folders for file in (_ITEM_METADATA, _MANIFEST))
-    return names.is_step_folder(os.path.basename(folder)) and any(map(os.path.isfile, items))
+    return names.is_step_folder(os.path.basename(folder)) and any(
+        tree.kind(item) == stat.S_IFREG for item in items
+    )
 
 
-def glance(directory: str) -> None:
+def glance(tree: Tree, directory: str) -> None:
     """Look whether the save was finished, and read the metadata. Torn."""
-    _check_commit(directory)
-    for folder, files in _folders(directory):
+    _check_commit(tree, directory)
+    for folder, folders, files in tree.walk(directory):
         for name in files:
             if name in _AS_JSON or os.path.basename(folder) == _ARRAYS:
-                _load(os.path.join(folder, name))
+                _load(tree, os.path.join(folder, name))
         # Each process writes a database of its own; the one that Orbax reads joins them
-        parts = [name for name in os.listdir(folder) if name.startswith(_OF_ONE_PROCESS)]
-        if parts and not os.path.exists(os.path.join(folder, _MANIFEST)):
+        parts = [name for name in folders + files if name.startswith(_OF_ONE_PROCESS)]
+        if parts and _MANIFEST not in files:
             raise Torn(f"{os.path.basename(folder)} has no {_MANIFEST}: Orbax has not joined {parts[0]}")
 
 
-def peek(directory: str) -> int | None:
+def peek(tree: Tree, directory: str) -> int | None:
     """Return None: the step is the name of the directory."""
-    glance(directory)
+    glance(tree, directory)
     return None
 
 
-def read(directory: str) -> int | None:
+def read(tree: Tree, directory: str) -> int | None:
     """Do as `peek`: what is in the arrays cannot be checked without Orbax."""
-    return peek(directory)
+    return peek(tree, directory)
 
 
-def _check_commit(directory: str) -> None:
+def _check_commit(tree: Tree, directory: str) -> None:
     path = os.path.join(directory, _STEP_METADATA)
-    if not os.path.exists(path):
+    if not tree.has(path):
         return
-    metadata = _load(path)
-    if "commit_timestamp_nsecs" not in metadata or os.path.exists(os.path.join(directory, _COMMITTED)):
+    metadata = _load(tree, path)
+    if "commit_timestamp_nsecs" not in metadata or tree.has(os.path.join(directory, _COMMITTED)):
         return
     if metadata["commit_timestamp_nsecs"] is None:
         raise Torn(f"Orbax has not committed it: it has no {_COMMITTED}")
 
 
-def _folders(directory: str) -> list[tuple[str, list[str]]]:
-    """Every directory with its files. Raises OSError if one cannot be read: `os.walk` alone would pass it over."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    return [(folder, files) for folder, _, files in os.walk(directory, onerror=fail)]
-
-
-def _load(path: str) -> dict[str, Any]:
-    with opened(path) as file, reading(f"{os.path.basename(path)} cannot be read"):
+def _load(tree: Tree, path: str) -> dict[str, Any]:
+    with opened(tree, path) as file, reading(f"{os.path.basename(path)} cannot be read"):
         content: dict[str, Any] = json.load(file)
         content.keys()
         return content

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from orchestrator.both import durable
 from orchestrator.both.hostdir import HostFault
+from orchestrator.both.within import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 
 
 OWN = ".orch"
+REMOVED = f"{OWN}/removed"
+PINNED = f"{OWN}/pinned"
+SAFE = f"{OWN}/safe"
 MARKER = ".orch-seed.json"
 PREFIX = "gen-"
 
@@ -46,91 +48,94 @@ def directory_of(root: str, generation: int) -> str:
     return os.path.join(root, f"{PREFIX}{generation:06d}")
 
 
-def own_dir(root: str) -> str:
-    """Return the directory of our own files, which belong to no generation."""
-    return os.path.join(root, OWN)
+def opened(root: str) -> Tree:
+    """Open a checkpoint directory, or a task's own, and make it where it is missing."""
+    os.makedirs(root, exist_ok=True)
+    return Tree(root)
 
 
-def generations(root: str) -> list[int]:
-    """Return the generations that have a directory under `root`, newest first."""
+def highest(root: str) -> int:
+    """Return the newest generation that has a directory under `root`; 0 if none has."""
+    try:
+        with Tree(root) as tree:
+            return max(generations(tree), default=0)
+    except FileNotFoundError:
+        return 0
+
+
+def generations(tree: Tree) -> list[int]:
+    """Return the generations that have a directory, newest first."""
     numbers = []
-    for name in names_in(root):
+    for name in tree.folders():
         digits = name.removeprefix(PREFIX)
-        path = os.path.join(root, name)
-        if name != digits and digits.isdecimal() and os.path.isdir(path) and not os.path.islink(path):
+        if name != digits and digits.isdecimal():
             numbers.append(int(digits))
     return sorted(numbers, reverse=True)
 
 
-def pinned(root: str) -> list[tuple[int, str]]:
+def pinned(tree: Tree) -> list[tuple[int, str]]:
     """Return (generation, directory) of each pinned copy, newest first."""
-    home = os.path.join(own_dir(root), "pinned")
     pins = []
-    for name in names_in(home):
+    for name in tree.folders(PINNED):
         digits = name.removeprefix(PREFIX).partition(".")[0]
         if name.startswith(PREFIX) and digits.isdecimal() and not name.endswith(".tmp"):
-            pins.append((int(digits), os.path.join(home, name)))
+            pins.append((int(digits), os.path.join(tree.path, PINNED, name)))
     return sorted(pins, reverse=True)
 
 
-def safe(root: str) -> list[tuple[int, str]]:
+def safe(tree: Tree) -> list[tuple[int, str]]:
     """Return (generation, directory) of each snapshot, newest first. Hosts that share no directory exchange them."""
-    home = os.path.join(own_dir(root), "safe")
     snapshots = []
-    for name in names_in(home):
-        marker = None if name.endswith(".tmp") else marker_of(os.path.join(home, name))
+    for name in tree.folders(SAFE):
+        marker = None if name.endswith(".tmp") else marker_of(tree, f"{SAFE}/{name}")
         if marker is not None and isinstance(marker.get("generation"), int):
-            snapshots.append((int(marker["generation"]), os.path.join(home, name)))
+            snapshots.append((int(marker["generation"]), os.path.join(tree.path, SAFE, name)))
     return sorted(snapshots, reverse=True)
 
 
-def names_in(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except FileNotFoundError:  # any other error must not look like an empty directory
-        return []
-
-
-def remove(root: str, directory: str) -> None:
+def remove(tree: Tree, directory: str) -> None:
     """Remove a generation, a pin or a snapshot: its name vanishes in one step, so nobody sees half of it.
 
     The caller holds the lock.
     """
-    heap = os.path.join(own_dir(root), "removed")
     try:
-        os.makedirs(heap, exist_ok=True)
-        target = os.path.join(heap, f"{os.path.basename(directory)}.{os.urandom(4).hex()}")
+        tree.make(REMOVED)
+        target = f"{REMOVED}/{os.path.basename(directory)}.{os.urandom(4).hex()}"
         # After a power cut it is there whole, and is removed again.
-        durable.place(directory, target, durable=False)
+        tree.rename(directory, target, durable=False)
     except OSError:  # a disk that is full has no room for one more name
-        shutil.rmtree(directory, ignore_errors=True)
-    for name in names_in(heap):  # what a killed process has left here is removed too
-        shutil.rmtree(os.path.join(heap, name), ignore_errors=True)
+        with suppress(OSError):
+            tree.remove(directory)
+    with suppress(OSError):
+        for name in tree.names(REMOVED):  # what a killed process has left here is removed too
+            with suppress(OSError):
+                tree.remove(f"{REMOVED}/{name}")
 
 
-def marker_of(directory: str) -> dict[str, Any] | None:
+def marker_of(tree: Tree, directory: str) -> dict[str, Any] | None:
     """Return what a generation was given. None: the directory is not ours, or not complete."""
-    return durable.read_object(directory, MARKER)
-
-
-def write_json(path: str, value: dict[str, Any]) -> None:
-    """Write a JSON object into the directory, which other users may share. Raises OSError if the disk refuses."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    durable.write_json(path, value, mode=0o666)
+    return tree.read_object(os.path.join(directory, MARKER))
 
 
 @contextmanager
-def locked(root: str, wait_s: float = LOCK_S) -> Iterator[None]:
-    """Hold the directory's lock. Two agents, on one host or on two, may be given the same order.
+def locked(root: str, wait_s: float = LOCK_S) -> Iterator[Tree]:
+    """Open the directory, and hold its lock. Two agents, on one host or on two, may be given the same order.
 
     Raises:
         SeedError: another process has held the lock for `wait_s`.
     """
+    with opened(root) as tree, _lock(tree, wait_s):
+        yield tree
+
+
+@contextmanager
+def _lock(tree: Tree, wait_s: float) -> Iterator[None]:
     import fcntl
 
-    os.makedirs(own_dir(root), exist_ok=True)
-    path = os.path.join(own_dir(root), "lock")
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = f"{OWN}/lock"
+    tree.make(OWN)
+    is_shared = tree.stat().st_mode & 0o020
+    handle = tree.opened(path, os.O_RDWR | os.O_CREAT, 0o660 if is_shared else 0o600)
     give_up_at = time.monotonic() + wait_s
     try:
         while True:
@@ -141,8 +146,8 @@ def locked(root: str, wait_s: float = LOCK_S) -> Iterator[None]:
                 if time.monotonic() >= give_up_at:
                     raise SeedError(
                         "locked",
-                        f"another process has been at work in {root} for {wait_s:.0f} s",
-                        f"see who holds {path} (`fuser {path}`), on each host",
+                        f"another process has been at work in {tree.path} for {wait_s:.0f} s",
+                        f"see who holds {path} there (`fuser {tree.path}/{path}`), on each host",
                     ) from e
                 time.sleep(0.05)
             except OSError as e:
@@ -161,29 +166,38 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Need:
-    """What is about to be written."""
+    """What is about to be written, and the directory for it: it stays the same one, whatever takes its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
         self.bytes = 0
 
 
 @contextmanager
-def room_for(building: str) -> Iterator[Need]:
+def room_for(tree: Tree, path: str) -> Iterator[Need]:
     """Build something in a directory that is renamed at the end; remove it if it was not renamed.
 
     Raises:
         SeedError: `no-space`, where the disk was full.
     """
-    need = Need()
+    needed = 0
     try:
-        yield need
+        tree.make(path)
+        with tree.below(path) as building:
+            need = Need(building)
+            try:
+                yield need
+            finally:
+                needed = need.bytes
     except OSError as e:
-        shutil.rmtree(building, ignore_errors=True)
+        with suppress(OSError):
+            tree.remove(path)
         if is_full(e):
-            raise no_space(e, os.path.dirname(building), need.bytes) from e
+            raise no_space(e, os.path.dirname(os.path.join(tree.path, path)), needed) from e
         raise
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        with suppress(OSError):
+            tree.remove(path)
 
 
 def is_full(error: OSError) -> bool:

@@ -8,23 +8,24 @@ from __future__ import annotations
 import os
 import time
 
-from orchestrator.both import durable
-from orchestrator.checkpoints import places
+from orchestrator.checkpoints.places import OWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from orchestrator.both.within import Tree
     from orchestrator.checkpoints.units import Unit
+
+FILE = f"{OWN}/verified.json"
 
 
 class Records:
     """The records of one checkpoint directory. They are read once, and `save` writes back what was added."""
 
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._path = os.path.join(places.own_dir(root), "verified.json")
-        self._known: dict[str, Any] = durable.read_object(self._path) or {}
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._known: dict[str, Any] = tree.read_object(FILE) or {}
         self._fresh: dict[str, Any] = {}
 
     def find(self, unit: Unit) -> dict[str, Any] | None:
@@ -54,17 +55,16 @@ class Records:
         """Write the records to disk. An error is ignored: a full disk must not keep a run from resuming."""
         if not self._fresh:
             return
-        known = {**(durable.read_object(self._path) or {}), **self._fresh}
-        there = {name: known[name] for name in known if self._is_there(name)}
+        known = {**(self._tree.read_object(FILE) or {}), **self._fresh}
         try:
-            places.write_json(self._path, there)
+            there = {name: known[name] for name in known if self._is_there(name)}
+            self._tree.write_json(FILE, there, mode=0o666)
         except OSError:
             return
         self._fresh = {}
 
     def _is_there(self, name: str) -> bool:
-        path = os.path.join(self._root, name)
-        return os.path.exists(path) or os.path.exists(f"{path}.index")
+        return self._tree.has(name) or self._tree.has(f"{name}.index")
 
     def _name(self, unit: Unit) -> str:
-        return os.path.relpath(unit.path, self._root)
+        return os.path.relpath(unit.path, self._tree.path)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 
-from orchestrator.both import durable
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import copying, discovery, places, seed
 from orchestrator.checkpoints.arrival import Arrival, remove_abandoned
 from orchestrator.checkpoints.places import SeedError
@@ -51,27 +51,29 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
     Raises:
         SeedError: the checkpoint was removed or overwritten meanwhile.
     """
-    contents = discovery.find(directory)
-    rank = max((unit.rank for unit in contents.units), default=None)
-    chosen = [unit for unit in contents.units if (unit.path == path if path else unit.rank == rank)]
-    building = os.path.join(places.own_dir(root), "safe", f"{os.path.basename(directory)}.tmp")
-    marker = places.marker_of(directory) or {}
-    with places.locked(root), places.room_for(building) as need:
-        for unit in chosen:
+    making = f"{places.SAFE}/{os.path.basename(directory)}.tmp"
+    with places.locked(root) as tree, places.room_for(tree, making) as need:
+        building = need.tree
+        contents = discovery.find(tree, directory)
+        rank = max((unit.rank for unit in contents.units), default=None)
+        marker = places.marker_of(tree, directory) or {}
+        for unit in contents.units:
+            if unit.path != path if path else unit.rank != rank:
+                continue
             copying.emptied(building)
             need.bytes = unit.bytes
             try:
                 copy = copying.copied(unit, directory, building)
-                copying.copy_others(directory, contents.others, building, [])
+                copying.copy_others(tree, directory, contents.others, building, [])
                 for link in contents.links:
-                    copying.copy_link(link, directory, building)
+                    copying.copy_linked(tree, link, building, os.path.relpath(link, directory))
                 seed.complete(building)
-                with _meanwhile(lambda: durable.sync_tree(building)), _meanwhile(copy.read):
+                with _meanwhile(building.sync), _meanwhile(copy.read):
                     files = _files(building)
             except Torn:
                 continue
             manifest = _manifest(files, copy, generation_of(directory), marker.get("by"))
-            _keep(root, building, manifest)
+            _keep(tree, building, manifest)
             return manifest
     raise SeedError(
         "went-away",
@@ -90,18 +92,18 @@ def receive(root: str, coming: Arrival) -> Received:
     """Put a snapshot in place whose chunks are there. While chunks are missing, only name them."""
     manifest = coming.manifest
     target = directory_of(root, manifest["digest"])
-    with places.locked(root):
-        if places.marker_of(target) is not None:
-            os.utime(target)
+    with places.locked(root) as tree:
+        if places.marker_of(tree, target) is not None:
+            tree.touch(target)
             return {"missing": []}
         missing = coming.missing()
         if missing:
             coming.prepare()
             return {"missing": missing}
-        with places.room_for(coming.building) as need:
+        with places.room_for(tree, coming.building) as need:
             need.bytes = manifest["bytes"]
             coming.complete()
-            _keep(root, coming.building, manifest)
+            _keep(tree, need.tree, manifest)
     return {"missing": []}
 
 
@@ -132,7 +134,7 @@ def directory_of(root: str, digest: str) -> str:
         ValueError: `digest` is not a SHA-256.
     """
     _check_digest(digest)
-    return os.path.join(places.own_dir(root), "safe", digest)
+    return os.path.join(root, places.SAFE, digest)
 
 
 def _check_digest(digest: str) -> None:
@@ -153,16 +155,13 @@ class ChunkReader:
         """Read at most `bytes_max` bytes of a snapshot's file, from `offset`, into `room`. Return how many there were.
 
         Raises:
-            ValueError: the file lies outside the snapshot.
+            ValueError: `digest` is not a SHA-256.
+            OSError: there is no such file in the snapshot, or its name leads out of it.
         """
         if self._where != (root, digest, name):
             self.close()
-            # The path of a snapshot's file
-            directory = directory_of(root, digest)
-            path = os.path.realpath(os.path.join(directory, name))
-            if os.path.commonpath([os.path.realpath(directory), path]) != os.path.realpath(directory):
-                raise ValueError(f"{name!r} lies outside the snapshot")
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            with Tree(root) as tree, tree.below(directory_of(root, digest)) as snapshot:
+                self._descriptor = snapshot.opened(name)
             self._where = root, digest, name
         return os.preadv(self._descriptor, [room[:bytes_max]], offset)
 
@@ -197,7 +196,7 @@ def _manifest(
     }
 
 
-def _files(directory: str) -> list[FileEntry]:
+def _files(tree: Tree) -> list[FileEntry]:
     """Return name, bytes, time and chunks of each file of a tree, sorted by name. Raises Torn as `_sum` does."""
     from concurrent.futures import ThreadPoolExecutor
     from queue import SimpleQueue
@@ -209,52 +208,51 @@ def _files(directory: str) -> list[FileEntry]:
         rooms.put(memoryview(bytearray(_READ_BYTES)))
     with ThreadPoolExecutor(count) as hashers:
         entries = []
-        for path in _paths(directory):
-            about = os.stat(path)
+        for path in _paths(tree):
+            about = tree.stat(path)
             sums = [
-                hashers.submit(_sum, path, offset, min(CHUNK_BYTES, about.st_size - offset), rooms)
+                hashers.submit(_sum, tree, path, offset, min(CHUNK_BYTES, about.st_size - offset), rooms)
                 for offset in range(0, about.st_size, CHUNK_BYTES)
             ]
-            entries.append((os.path.relpath(path, directory), about.st_size, about.st_mtime_ns, sums))
+            entries.append((path, about.st_size, about.st_mtime_ns, sums))
         return sorted(
             (name, size, at, [summed.result() for summed in sums]) for name, size, at, sums in entries
         )
 
 
-def _paths(directory: str) -> Iterator[str]:
+def _paths(tree: Tree) -> Iterator[str]:
     """Yield the path of each file. Raises SeedError for a name that cannot be transferred."""
     import re
 
     from orchestrator.protocol.limits import CONTROLS
 
     controls = re.compile(CONTROLS).search
-    for folder, _, names in os.walk(directory):
+    for folder, _, names in tree.walk():
         for name in names:
             path = os.path.join(folder, name)
-            inside = os.path.relpath(path, directory)
-            if controls(inside):
+            if controls(path):
                 raise SeedError(
                     "bad-name",
-                    f"{inside!r} cannot be transferred: its name has control characters",
+                    f"{path!r} cannot be transferred: its name has control characters",
                     "let the script give it another name",
                 )
             yield path
 
 
-def _sum(path: str, offset: int, length: int, rooms: SimpleQueue[memoryview]) -> str:
+def _sum(tree: Tree, path: str, offset: int, length: int, rooms: SimpleQueue[memoryview]) -> str:
     """Return the SHA-256 of a chunk. Raises Torn if the file has become shorter."""
     from hashlib import sha256
 
     summed, room = sha256(), rooms.get()
     try:
-        with open(path, "rb", buffering=0) as file:
-            file.seek(offset)
+        with tree.reading(path) as file:
             while length:
-                count = file.readinto(room[:length])
+                count = os.preadv(file.fileno(), [room[:length]], offset)
                 if not count:
                     raise Torn(f"{os.path.basename(path)} became shorter")
                 summed.update(room[:count])
                 length -= count
+                offset += count
     finally:
         rooms.put(room)
     return summed.hexdigest()
@@ -283,20 +281,19 @@ def _meanwhile(work: Callable[[], object]) -> Iterator[None]:
         raise raised[0]
 
 
-def _keep(root: str, building: str, manifest: Manifest) -> None:
+def _keep(tree: Tree, building: Tree, manifest: Manifest) -> None:
     """Rename a finished snapshot into place, and remove the oldest ones."""
-    target = directory_of(root, manifest["digest"])
-    if places.marker_of(target) is None:
+    target = directory_of(tree.path, manifest["digest"])
+    if places.marker_of(tree, target) is None:
         about = {
             "generation": manifest["generation"],
             "global_step": manifest["global_step"],
             "saved_at": manifest["saved_at"],
             "by": manifest["by"],
         }
-        seed.finish(building, target, about)
-    os.utime(target)
-    home = os.path.dirname(target)
-    there = [os.path.join(home, name) for name in places.names_in(home) if not name.endswith(".tmp")]
-    for path in sorted(there, key=os.path.getmtime, reverse=True)[KEPT:]:
-        places.remove(root, path)
-    remove_abandoned(home)
+        seed.finish(tree, building, target, about)
+    tree.touch(target)
+    there = [f"{places.SAFE}/{name}" for name in tree.names(places.SAFE) if not name.endswith(".tmp")]
+    for path in sorted(there, key=lambda path: tree.stat(path).st_mtime, reverse=True)[KEPT:]:
+        places.remove(tree, path)
+    remove_abandoned(tree)

@@ -8,11 +8,8 @@ because a process left over from the generation before may still be writing to t
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 
-from orchestrator.both import durable
 from orchestrator.checkpoints import claims, discovery, hdf5, lineage, places
 from orchestrator.checkpoints.copying import (
     copied,
@@ -22,7 +19,6 @@ from orchestrator.checkpoints.copying import (
     emptied,
     is_linked,
     size,
-    within,
 )
 from orchestrator.checkpoints.discovery import Contents
 from orchestrator.checkpoints.lineage import Chapter
@@ -43,6 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from orchestrator.both.within import Tree
     from orchestrator.protocol.orders import Claim
 
 _POINTER_BYTES_MAX = 4096
@@ -78,39 +75,38 @@ def seed(
         SeedError: another coordinator's run uses the directory, or there is a generation as new, or this one is another
             coordinator's, or there are checkpoints and none reads whole, or the disk is full.
     """
-    os.makedirs(root, exist_ok=True)
     target = directory_of(root, generation)
-    with places.locked(root):
+    with places.locked(root) as tree:
         if claim is not None:
-            _refuse_anothers(root, claim)
-            claims.stamp(root, claim, host_dir)
-        before = marker_of(target)
+            _refuse_anothers(tree, claim)
+            claims.stamp(tree, claim, host_dir)
+        before = marker_of(tree, target)
         if before is not None:
             _refuse_taken(root, generation, before.get("by"), by)
             return before
-        there = generations(root)
+        there = generations(tree)
         if there and there[0] >= generation:
             raise SeedError(
                 "superseded",
                 f"{root} already has generation {there[0]}; {generation} is not newer",
                 "start with a generation above it, or give the run another checkpoint directory",
             )
-        chapters = [Chapter(root, only, None)] if only else lineage.history(root)
-        answer = _make(root, generation, [] if from_scratch else chapters, by)
-        removed = _forget(root, keep, answer["source"]) if keep is not None else []
+        chapters = [Chapter(tree, only, None)] if only else lineage.history(tree)
+        answer = _make(tree, generation, [] if from_scratch else chapters, by)
+        removed = _forget(tree, keep, answer["source"]) if keep is not None else []
     return {**answer, "removed": removed} if removed else answer
 
 
-def _refuse_anothers(root: str, claim: Claim) -> None:
+def _refuse_anothers(tree: Tree, claim: Claim) -> None:
     """Refuse where another coordinator's run uses the directory: it may have begun after the hosts were asked."""
-    stamp = claims.stamped(root)
+    stamp = claims.stamped(tree)
     if stamp is None or not stamp["driven"]:
         return
     theirs = stamp["claim"]
     if theirs["run"] != claim["run"] and theirs["id"] != claim["id"]:
         raise SeedError(
             "driven",
-            f"{theirs['run']} of {theirs['user']}@{theirs['head']} saves into {root}, on {stamp['host']}, "
+            f"{theirs['run']} of {theirs['user']}@{theirs['head']} saves into {tree.path}, on {stamp['host']}, "
             f"and was seen there {stamp['ago_s']:.0f} s ago",
             "give each run its own checkpoint directory, or end that one first",
         )
@@ -129,14 +125,13 @@ def _refuse_taken(
         )
 
 
-def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any] | None) -> dict[str, Any]:
-    target = directory_of(root, generation)
-    building = f"{target}.tmp"
+def _make(tree: Tree, generation: int, chapters: list[Chapter], by: dict[str, Any] | None) -> dict[str, Any]:
+    target = directory_of(tree.path, generation)
     rejected: list[dict[str, str]] = []
-    with room_for(building) as need:
-        chosen = _build(root, chapters, building, rejected, need)
+    with room_for(tree, f"{target}.tmp") as need:
+        chosen = _build(tree, chapters, need, rejected)
         if chosen is None:
-            emptied(building)
+            emptied(need.tree)
         answer: dict[str, Any] = {
             "global_step": chosen.global_step if chosen else None,
             "source": chosen.path if chosen else None,
@@ -145,17 +140,15 @@ def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any
             "rejected": rejected,
             "highest_generation": generation,
             "from_scratch": not chapters,
-            "aside": _kept_aside(root) if not chapters else None,
+            "aside": _kept_aside(tree) if not chapters else None,
             "by": by,
         }
-        finish(building, target, answer)
+        finish(tree, need.tree, target, answer)
     return answer
 
 
-def _build(
-    root: str, chapters: list[Chapter], building: str, rejected: list[dict[str, str]], need: Need
-) -> Unit | None:
-    """Fill `building` from the newest generation that reads whole. Return None if there never was a checkpoint.
+def _build(tree: Tree, chapters: list[Chapter], need: Need, rejected: list[dict[str, str]]) -> Unit | None:
+    """Fill what `need` names from the newest generation that reads whole. Return None if there never was a checkpoint.
 
     Raises:
         SeedError: there are checkpoints, and none reads whole.
@@ -169,22 +162,22 @@ def _build(
     # where any generation has a checkpoint that scripts resume from by themselves, only such checkpoints count.
     rank = max((unit.rank for _, contents in history for unit in contents.units), default=0)
     torn: list[dict[str, str]] = []
-    records = Records(root)
+    records, building = Records(tree), need.tree
     for chapter, contents in history:
         skipped = (*contents.skipped, *contents.unfinished[:_UNFINISHED_NAMED])
         rejected += [{"path": path, "why": why} for path, why in skipped]
         # The root may hold anything, even a data set, so only checkpoints are copied from it.
-        contents.others = [] if chapter.source == root else contents.others
+        contents.others = [] if chapter.source == tree.path else contents.others
         emptied(building)
         # How much room the copy needs: a file that gets a second name needs none
         count = 0
         families = set()
         for unit in contents.units:
             if unit.family not in families or not unit.in_series:
-                count += sum(size(path) for path in unit.paths if not is_linked(path, unit.kind))
+                count += sum(size(tree, path) for path in unit.paths if not is_linked(path, unit.kind))
             families.add(unit.family)
-        need.bytes = count + sum(map(size, contents.others))
-        chosen = _copy_whole(chapter.source, contents, building, torn, rank)
+        need.bytes = count + sum(size(tree, path) for path in contents.others)
+        chosen = _copy_whole(tree, chapter.source, contents, building, torn, rank)
         if chosen is not None:
             rejected += torn
             records.add(chosen, None)
@@ -193,14 +186,14 @@ def _build(
     if torn:
         raise SeedError(
             "no-readable-checkpoint",
-            f"no checkpoint under {root} reads whole; the newest is {torn[0]['path']}: {torn[0]['why']}",
+            f"no checkpoint under {tree.path} reads whole; the newest is {torn[0]['path']}: {torn[0]['why']}",
             "put a good checkpoint there, or start anew with --from-scratch",
         )
     return None
 
 
 def _copy_whole(
-    source: str, contents: Contents, building: str, torn: list[dict[str, str]], rank: int
+    tree: Tree, source: str, contents: Contents, building: Tree, torn: list[dict[str, str]], rank: int
 ) -> Unit | None:
     """Copy what reads whole, and the files beside it. Return the newest unit of that rank, or None.
 
@@ -227,34 +220,33 @@ def _copy_whole(
         else:
             kept.append(unit)
     if chosen is not None:
-        copy_others(source, contents.others, building, torn)
+        copy_others(tree, source, contents.others, building, torn)
         complete(building)
-        _point_to_kept(source, contents, building, kept)
+        _point_to_kept(tree, source, contents, building, kept)
     return chosen
 
 
-def complete(building: str) -> None:
+def complete(building: Tree) -> None:
     """Write what a script needs in order to find the checkpoint files."""
     # Copy `latest.weights.h5.bkp` to `latest.weights.h5` where that was torn: Keras reads only the latter
     # name
-    for folder, _, names in os.walk(building):
+    for folder, _, names in building.walk():
         if hdf5.WEIGHTS + ".bkp" in names and hdf5.WEIGHTS not in names:
             for name in (hdf5.WEIGHTS, hdf5.METADATA):
-                old = os.path.join(folder, name + ".bkp")
-                if os.path.exists(old):
-                    shutil.copy2(old, os.path.join(folder, name))
+                if name + ".bkp" in names:
+                    building.copy(os.path.join(folder, name + ".bkp"), building, os.path.join(folder, name))
     _write_pointers(building)
 
 
-def _write_pointers(building: str) -> None:
+def _write_pointers(building: Tree) -> None:
     """Write new TensorFlow `checkpoint` files. An old one may be empty or torn, or name files that were dropped."""
-    for folder, _, names in os.walk(building):
+    for folder, _, names in building.walk():
         prefixes = [name[: -len(".index")] for name in names if name.endswith(".index")]
         if not prefixes:
             continue
         units = sorted(
             (
-                Unit(TENSORFLOW, os.path.join(folder, p), [os.path.join(folder, f"{p}.index")])
+                Unit(building, TENSORFLOW, os.path.join(folder, p), [os.path.join(folder, f"{p}.index")])
                 for p in prefixes
             ),
             key=Unit.order,
@@ -263,11 +255,11 @@ def _write_pointers(building: str) -> None:
         lines += [f'all_model_checkpoint_paths: "{_quoted(unit.name)}"' for unit in units]
         lines += [f"all_model_checkpoint_timestamps: {unit.saved_at!r}" for unit in units]
         lines.append(f"last_preserved_timestamp: {units[0].saved_at!r}")
-        with open(os.path.join(folder, discovery.POINTER), "w", encoding="utf-8") as f:
-            f.write("\n".join(lines) + "\n")
+        text = "\n".join(lines) + "\n"
+        building.write(os.path.join(folder, discovery.POINTER), text.encode(), mode=0o666, durable=False)
 
 
-def _point_to_kept(source: str, contents: Contents, building: str, kept: list[Unit]) -> None:
+def _point_to_kept(tree: Tree, source: str, contents: Contents, building: Tree, kept: list[Unit]) -> None:
     """Make the links again.
 
     A file that names a dropped checkpoint, such as DeepSpeed's `latest`, then names the newest kept one.
@@ -277,38 +269,47 @@ def _point_to_kept(source: str, contents: Contents, building: str, kept: list[Un
     for unit in kept:
         newest.setdefault(os.path.dirname(unit.path), unit.name)
     for path in contents.others if dropped else ():
-        folder, copy = os.path.dirname(path), within(path, source, building)
-        if not 0 < size(copy) <= _POINTER_BYTES_MAX:
+        folder, copy = os.path.dirname(path), os.path.relpath(path, source)
+        if not 0 < size(building, copy) <= _POINTER_BYTES_MAX:
             continue
-        with open(copy, encoding="utf-8", errors="replace") as file:
-            name = file.read().strip()
+        with building.reading(copy) as file:
+            name = file.read().decode(errors="replace").strip()
         if (folder, name) in dropped and folder in newest:
-            with open(copy, "w", encoding="utf-8") as file:
-                file.write(newest[folder])
+            building.write(copy, newest[folder].encode(), mode=0o666, durable=False)
     for path in contents.links:
-        folder = os.path.dirname(path)
-        if (folder, os.readlink(path)) in dropped and folder in newest:
-            os.symlink(newest[folder], within(path, source, building))
+        folder, copy = os.path.dirname(path), os.path.relpath(path, source)
+        if (folder, tree.link_text(path)) in dropped and folder in newest:
+            building.symlink(newest[folder], copy)
         else:
-            copy_link(path, source, building)
+            copy_link(tree, path, building, copy)
 
 
 def _quoted(name: str) -> str:
     return name.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def finish(building: str, target: str, answer: dict[str, Any]) -> None:
-    """Write the marker, fsync everything, and then rename the directory into place."""
-    with open(os.path.join(building, MARKER), "w", encoding="utf-8") as f:
-        json.dump(answer, f)
-    durable.sync_tree(building)
-    durable.place(building, target)
+def finish(tree: Tree, building: Tree, target: str, answer: dict[str, Any]) -> None:
+    """Write the marker, fsync everything, and then rename the directory into place.
+
+    Raises:
+        SeedError: somebody has put another directory, or a link, in the place of the one that was built.
+    """
+    building.write_json(MARKER, answer, mode=0o666, durable=False)
+    building.sync()
+    tree.rename(building.path, target)
+    if not os.path.samestat(tree.stat(target), building.stat()):
+        tree.remove(target)
+        raise SeedError(
+            "replaced",
+            f"{building.path} was replaced by something else while it was written",
+            "see who may write there: `orch doctor` says it",
+        )
 
 
-def _kept_aside(root: str) -> dict[str, Any]:
+def _kept_aside(tree: Tree) -> dict[str, Any]:
     """Return what a start from scratch leaves behind: it is set aside, and only a person removes it."""
     generations, steps, count = [], [], 0
-    for chapter in lineage.chapters(root):
+    for chapter in lineage.chapters(tree):
         if chapter.generation is None or chapter.is_pin or chapter.is_snapshot:
             continue
         units = chapter.contents().units
@@ -322,7 +323,7 @@ def _kept_aside(root: str) -> dict[str, Any]:
     return {"generations": generations, "global_step": max(steps, default=None), "bytes": count}
 
 
-def _forget(root: str, keep: int, source: str | None) -> list[int]:
+def _forget(tree: Tree, keep: int, source: str | None) -> list[int]:
     """Remove the generations that are older than the newest `keep`, and return which.
 
     The generation that the last good checkpoint came from always stays; where that is unknown, nothing is removed.
@@ -331,12 +332,12 @@ def _forget(root: str, keep: int, source: str | None) -> list[int]:
     """
     if source is None:
         return []
-    aside = {chapter.generation for chapter in lineage.set_aside(root)}
+    aside = {chapter.generation for chapter in lineage.set_aside(tree)}
     removed = []
-    for generation in [number for number in generations(root) if number not in aside][max(1, keep) :]:
-        directory = directory_of(root, generation)
-        begins = (marker_of(directory) or {}).get("from_scratch")
+    for generation in [number for number in generations(tree) if number not in aside][max(1, keep) :]:
+        directory = directory_of(tree.path, generation)
+        begins = (marker_of(tree, directory) or {}).get("from_scratch")
         if not begins and not os.path.join(source, "").startswith(os.path.join(directory, "")):
-            places.remove(root, directory)
+            places.remove(tree, directory)
             removed.append(generation)
     return removed

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 
-from orchestrator.both import durable
-from orchestrator.checkpoints import places
+from orchestrator.checkpoints.places import OWN, opened
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from orchestrator.both.within import Tree
 
 _TOKEN_BYTES = 16
 
@@ -25,53 +27,55 @@ def token(root: str, run: str) -> str:
     Raises:
         OSError: the directory cannot be written or read.
     """
-    home = places.own_dir(root)
-    os.makedirs(home, exist_ok=True)
-    path = os.path.join(home, f"share-{os.path.basename(run)}")
-    existing = _read(path)
-    if existing:
-        return existing
-    mine = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
-    try:
-        # Other hosts' users may read it.
-        durable.fill(mine, os.urandom(_TOKEN_BYTES).hex().encode(), mode=0o666)
-        _offer(mine, path)
-    finally:
-        if os.path.exists(mine):
-            os.unlink(mine)
-    _remove_old(home)
-    return _read(path)
+    path = f"{OWN}/share-{os.path.basename(run)}"
+    with opened(root) as tree:
+        tree.make(OWN)
+        existing = _read(tree, path)
+        if existing:
+            return existing
+        mine = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
+        try:
+            # Other hosts' users may read it.
+            tree.remove(mine)
+            tree.create(mine, os.urandom(_TOKEN_BYTES).hex().encode(), mode=0o666, durable=True)
+            _offer(tree, mine, path)
+        finally:
+            tree.remove(mine)
+        _remove_old(tree)
+        return _read(tree, path)
 
 
-def _remove_old(home: str) -> None:
+def _remove_old(tree: Tree) -> None:
     """Remove the tokens of runs that began long ago.
 
     One that is taken over is asked for its own until its coordinator knows of that, and other hosts do this too.
     """
-    for name in places.names_in(home):
-        path = os.path.join(home, name)
-        with suppress(FileNotFoundError):
-            if name.startswith("share-") and time.time() - os.stat(path).st_mtime > _KEPT_S:
-                os.unlink(path)
+    for name in tree.names(OWN):
+        path = f"{OWN}/{name}"
+        try:
+            if name.startswith("share-") and time.time() - tree.stat(path).st_mtime > _KEPT_S:
+                tree.remove(path)
+        except FileNotFoundError:
+            continue
 
 
-def _offer(mine: str, path: str) -> None:
+def _offer(tree: Tree, mine: str, path: str) -> None:
     """Move the token into place unless another host was first. Making a link is atomic on network file systems too."""
     try:
-        os.link(mine, path)
+        tree.link(mine, tree, path)
     except FileExistsError:
         return
     except OSError:  # a file system without links
         try:
-            os.close(os.open(path + ".made", os.O_CREAT | os.O_EXCL, 0o600))
+            tree.create(path + ".made", b"")
         except FileExistsError:
             return
-        os.rename(mine, path)
+        tree.rename(mine, path, durable=False)
 
 
-def _read(path: str) -> str:
+def _read(tree: Tree, path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(256).strip()
+        with tree.reading(path) as file:
+            return file.read(256).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return ""

@@ -17,7 +17,9 @@ from orchestrator.checkpoints.torn import NotUnderstood, Torn
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import BinaryIO
+    from typing import IO
+
+    from orchestrator.both.within import Tree
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -45,22 +47,23 @@ class Entry:
 class Bundle:
     """An opened checkpoint. Its index is whole, and its shards are long enough to hold all entries."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, tree: Tree, prefix: str) -> None:
         """Read the index and check the sizes of the shards.
 
         Raises:
             Torn: the index is damaged, or a shard is missing or too short.
             NotUnderstood: this reader does not support the index.
         """
+        self.tree = tree
         self.prefix = prefix
-        self.entries, self.shards = _read_index(f"{prefix}.index")
+        self.entries, self.shards = _read_index(tree, f"{prefix}.index")
         ends: dict[int, int] = {}
         for entry in self.entries.values():
             ends[entry.shard] = max(ends.get(entry.shard, 0), entry.offset + entry.size)
         for shard in range(self.shards):
             path = self.shard_path(shard)
             try:
-                size = os.lstat(path).st_size
+                size = tree.stat(path).st_size
             except OSError:
                 raise Torn(f"its shard {os.path.basename(path)} is missing") from None
             if size < ends.get(shard, 0):
@@ -84,7 +87,7 @@ class Bundle:
             mine = [
                 (e.offset, name, e) for name, e in self.entries.items() if e.shard == shard and not e.sliced
             ]
-            with open(self.shard_path(shard), "rb") as file:
+            with self.tree.reading(self.shard_path(shard)) as file:
                 for offset, name, entry in sorted(mine, key=lambda item: item[:2]):
                     if entry.dtype in (DT_VARIANT, DT_RESOURCE):
                         raise NotUnderstood("it holds variants")
@@ -99,12 +102,12 @@ class Bundle:
         entry = self.entries[name]
         if entry.elements != 1 or entry.dtype not in (DT_INT64, DT_INT32):
             return None
-        with open(self.shard_path(entry.shard), "rb") as f:
+        with self.tree.reading(self.shard_path(entry.shard)) as f:
             f.seek(entry.offset)
             return int.from_bytes(f.read(entry.size), "little", signed=True)
 
 
-def _sum(file: BinaryIO, size: int, crc: int) -> int:
+def _sum(file: IO[bytes], size: int, crc: int) -> int:
     while size > 0:
         data = file.read(min(size, _CHUNK_BYTES))
         if not data:
@@ -114,7 +117,7 @@ def _sum(file: BinaryIO, size: int, crc: int) -> int:
     return crc
 
 
-def _string_sum(file: BinaryIO, entry: Entry) -> int:
+def _string_sum(file: IO[bytes], entry: Entry) -> int:
     """Return the CRC of a tensor of strings, and check the CRC of their lengths.
 
     The tensor is stored as the lengths (varints), a CRC of the lengths, and the bytes. Both CRCs cover the lengths
@@ -135,10 +138,10 @@ def _string_sum(file: BinaryIO, entry: Entry) -> int:
     return crc32c(data[at:], crc)
 
 
-def _read_index(path: str) -> tuple[dict[str, Entry], int]:
+def _read_index(tree: Tree, path: str) -> tuple[dict[str, Entry], int]:
     name = os.path.basename(path)
     try:
-        with open(path, "rb") as f:
+        with tree.reading(path) as f:
             table = f.read(_INDEX_BYTES_MAX)
     except OSError as e:
         raise Torn(f"{name} cannot be read: {e.strerror}") from e

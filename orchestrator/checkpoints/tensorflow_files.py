@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, contextmanager
 
 from orchestrator.checkpoints import crc32c
 from orchestrator.checkpoints.hdf5 import is_integer
@@ -10,30 +11,36 @@ from orchestrator.checkpoints.steps import choose_step
 from orchestrator.checkpoints.tensor_bundle import Bundle
 from orchestrator.checkpoints.torn import NotUnderstood, Torn
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.both.within import Tree
+
 OWN_SUM_BYTES_MAX = 4 << 20
 """Above it, TensorFlow's own checksum is faster than ours without the C library, its import included."""
 
 
-def glance(prefix: str) -> None:
+def glance(tree: Tree, prefix: str) -> None:
     """Read the index, and compare the sizes of the shards with it. Torn."""
     try:
-        Bundle(prefix)
+        Bundle(tree, prefix)
     except NotUnderstood:
         return
 
 
-def peek(prefix: str) -> int | None:
+def peek(tree: Tree, prefix: str) -> int | None:
     """Return the global step, without reading the tensors. Torn."""
     try:
-        return _step_of(Bundle(prefix))
+        return _step_of(Bundle(tree, prefix))
     except NotUnderstood:
         return None
 
 
-def read(prefix: str) -> int | None:
+def read(tree: Tree, prefix: str) -> int | None:
     """Compare every tensor with its checksum. Return the global step. Torn."""
     try:
-        bundle = Bundle(prefix)
+        bundle = Bundle(tree, prefix)
         if bundle.data_bytes > OWN_SUM_BYTES_MAX and not crc32c.is_fast():
             raise NotUnderstood("too large")
         bundle.check_tensors()
@@ -44,15 +51,30 @@ def read(prefix: str) -> int | None:
 
         steps = {}
         try:
-            reader = tf.train.load_checkpoint(prefix)
-            for name, shape in reader.get_variable_to_shape_map().items():
-                value = reader.get_tensor(name)
-                if not shape and is_integer(value):
-                    steps[name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = int(value)
+            with _by_path(tree, prefix) as path:
+                reader = tf.train.load_checkpoint(path)
+                for name, shape in reader.get_variable_to_shape_map().items():
+                    value = reader.get_tensor(name)
+                    if not shape and is_integer(value):
+                        steps[name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = int(value)
         except (tf.errors.OpError, ValueError, OSError, RuntimeError) as e:
             raise Torn(f"TensorFlow: {str(e).splitlines()[0]}") from e
         return choose_step(steps)
     return _step_of(bundle)
+
+
+@contextmanager
+def _by_path(tree: Tree, prefix: str) -> Iterator[str]:
+    """Yield a path by which TensorFlow opens the files that we have opened: a private directory of links to them."""
+    from tempfile import TemporaryDirectory
+
+    folder, name = os.path.split(prefix)
+    with TemporaryDirectory(prefix="orch-") as private, ExitStack() as files:
+        for file in tree.names(folder):
+            if file.startswith((f"{name}.index", f"{name}.data-")):
+                opened = files.enter_context(tree.reading(os.path.join(folder, file)))
+                os.symlink(f"/proc/self/fd/{opened.fileno()}", os.path.join(private, file))
+        yield os.path.join(private, name)
 
 
 def _step_of(bundle: Bundle) -> int | None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
+    from orchestrator.both.within import Tree
+
 _WHY_CHARS_MAX = 500
 
 _DAMAGE = (
@@ -33,10 +35,10 @@ class NotUnderstood(Exception):
     """The checkpoint may be whole, but this reader cannot tell."""
 
 
-def opened(path: str) -> IO[bytes]:
+def opened(tree: Tree, path: str) -> IO[bytes]:
     """Open a file of a checkpoint. Torn if that fails."""
     try:
-        return open(path, "rb")
+        return tree.reading(path)
     except OSError as e:
         raise Torn(f"{os.path.basename(path)} cannot be read: {e.strerror}") from e
 

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
+    from orchestrator.both.within import Tree
+
     class Format(Protocol):
         """One kind of file, or of directory; of TensorFlow's, the path is a prefix. All may raise Torn or OSError."""
 
-        def glance(self, path: str, /) -> None: ...
-        def peek(self, path: str, /) -> int | None: ...
-        def read(self, path: str, /) -> int | None: ...
+        def glance(self, tree: Tree, path: str, /) -> None: ...
+        def peek(self, tree: Tree, path: str, /) -> int | None: ...
+        def read(self, tree: Tree, path: str, /) -> int | None: ...
 
 
 TENSORFLOW, HDF5, ARCHIVE, NPZ, ORBAX, UNKNOWN = "tensorflow", "hdf5", "keras", "npz", "orbax", "unknown"
@@ -64,6 +66,7 @@ class Unit:
 
     def __init__(
         self,
+        tree: Tree,
         kind: str,
         path: str,
         paths: Sequence[str],
@@ -76,6 +79,7 @@ class Unit:
         """Look at the state of its files.
 
         Args:
+            tree: in which it lies.
             kind: its format.
             path: what names it.
             paths: all its files.
@@ -84,6 +88,7 @@ class Unit:
             in_series: its name tells its place in a series of saves; no script writes it again.
             problem: why it cannot be whole, where its files' names say so.
         """
+        self.tree = tree
         self.kind = kind
         self.path = path
         self.paths = list(paths)
@@ -92,7 +97,7 @@ class Unit:
         self.problem = problem
         self.named_step = step if step is not None else names.step_in(self.name)
         self.global_step: int | None = None
-        self._states = [_state(file) for file in self.paths]
+        self._states = [_state(tree, file) for file in self.paths]
         self.saved_at = max((at for at, _, _ in self._states), default=0.0)
         self.bytes = sum(size for _, size, _ in self._states)
 
@@ -132,7 +137,7 @@ class Unit:
 
     def is_unchanged(self) -> bool:
         """Whether all its files are as they were when it was found."""
-        return [_state(path) for path in self.paths] == self._states
+        return [_state(self.tree, path) for path in self.paths] == self._states
 
     def settle(self, beside: str, pause: Callable[[float], None] = time.sleep, *, torn: bool = False) -> bool:
         """Wait until nobody has written it for `SETTLE_S`. Return whether there was anything to wait for.
@@ -141,7 +146,7 @@ class Unit:
         nobody is still writing it.
 
         Args:
-            beside: a directory of ours on the same file system, whose clock is asked: another may be wrong.
+            beside: a directory of ours in the same tree, whose clock is asked: another may be wrong.
             pause: sleeps.
             torn: it was read, and is not whole.
         """
@@ -158,15 +163,17 @@ class Unit:
     def age_s(self, beside: str) -> float | None:
         """Return how long ago it was written last, by the clock of `beside` as for `settle`; None if it has none."""
         try:
-            os.makedirs(beside, exist_ok=True)
-            os.utime(beside)
-            return os.stat(beside).st_mtime - self.saved_at
+            self.tree.make(beside)
+            self.tree.touch(beside)
+            return self.tree.stat(beside).st_mtime - self.saved_at
         except OSError:
             return None
 
     def is_gone(self) -> bool:
         """Whether one of its files has been removed, or all of them before they were found."""
-        return not self.paths or not all(number for _, _, number in map(_state, self.paths))
+        return not self.paths or not all(
+            number for _, _, number in (_state(self.tree, p) for p in self.paths)
+        )
 
     def order(self) -> tuple[int, bool, float, int]:
         """Return the sort key: lower ranks first, then Keras's second copies, then the others; newest last."""
@@ -189,9 +196,9 @@ class Unit:
         self.glance()
         self._know_step(self._each(lambda reader: reader.peek))
 
-    def _each(self, method: Callable[[Format], Callable[[str], int | None]]) -> list[int | None]:
+    def _each(self, method: Callable[[Format], Callable[[Tree, str], int | None]]) -> list[int | None]:
         try:
-            return [method(FORMATS[self.kind])(path) for path in self.parts]
+            return [method(FORMATS[self.kind])(self.tree, path) for path in self.parts]
         except OSError as e:  # a running training replaces and removes its checkpoints while we read them
             raise Torn(f"it cannot be read: {e.strerror or e}") from e
 
@@ -201,15 +208,16 @@ class Unit:
         known = (self.named_step, inside) if is_folder else (inside, self.named_step)
         self.global_step = next((step for step in known if step is not None), None)
 
-    def moved(self, source: str, target: str) -> Unit:
+    def moved(self, source: str, target: Tree) -> Unit:
         """Return the same unit, copied from below `source` to below `target`."""
 
         def there(path: str) -> str:
-            return os.path.normpath(os.path.join(target, os.path.relpath(path, source)))
+            return os.path.normpath(os.path.join(target.path, os.path.relpath(path, source)))
 
         parts = [there(path) for path in self.parts]
         paths = [there(path) for path in self.paths]
         return Unit(
+            target,
             self.kind,
             there(self.path),
             paths,
@@ -220,10 +228,10 @@ class Unit:
         )
 
 
-def _state(path: str) -> tuple[float, int, int]:
+def _state(tree: Tree, path: str) -> tuple[float, int, int]:
     """When it was written, its size, and which file it is; zeros where it is gone."""
     try:
-        info = os.lstat(path)
+        info = tree.stat(path)
     except OSError as e:
         if e.errno not in GONE:
             raise

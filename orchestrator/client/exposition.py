@@ -14,6 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from orchestrator import __version__
 from orchestrator.client.choice import is_active
+from orchestrator.protocol import measures
+from orchestrator.protocol.measures import Measure
 
 Document = Mapping[str, Any]
 
@@ -66,6 +68,14 @@ def _key(key: str) -> Callable[[Document], Any]:
     return lambda document: document.get(key)
 
 
+def _measured(rows: Mapping[str, Measure]) -> list[tuple[str, str, Callable[[Document], Any]]]:
+    return [
+        (row.metric, row.about, _ratio(name) if row.unit == "percent" else _key(name))
+        for name, row in rows.items()
+        if row.metric
+    ]
+
+
 def _of_checkpoint(key: str) -> Callable[[Document], Any]:
     return lambda run: (run.get("checkpoint") or {}).get(key)
 
@@ -108,9 +118,7 @@ _TASK = _Gauges(
     [
         ("orch_task_up", "1 where the task trains.", lambda task: int(task.get("phase") == "RUNNING")),
         ("orch_task_global_step", "The task's position.", _key("global_step")),
-        ("orch_task_steps_per_second", "The task's pace.", _key("steps_per_s")),
-        ("orch_task_cpu_cores", "CPU cores that it uses.", _ratio("cpu_percent")),
-        ("orch_task_memory_bytes", "Its resident memory.", _key("rss_bytes")),
+        *_measured(measures.TASK),
         ("orch_task_heartbeat_age_seconds", "Time since its last heartbeat.", _key("heartbeat_age_s")),
     ],
 )
@@ -124,25 +132,11 @@ _HOST = _Gauges(
             "1 where the host may be given tasks.",
             lambda host: int(host.get("state") in ("ready", "spare", "preparing")),
         ),
-        ("orch_host_cpu_ratio", "Share of its CPU that is used.", _ratio("cpu_percent")),
-        ("orch_host_memory_ratio", "Share of its memory that is used.", _ratio("memory_percent")),
+        *_measured(measures.HOST),
     ],
 )
 
-_GPU = _Gauges(
-    ["host", "gpu"],
-    [
-        (
-            "orch_gpu_utilization_ratio",
-            "Share of the time in which it computed.",
-            _ratio("utilization_percent"),
-        ),
-        ("orch_gpu_memory_used_bytes", "Its memory that is used.", _key("memory_used_bytes")),
-        ("orch_gpu_memory_size_bytes", "All of its memory.", _key("memory_total_bytes")),
-        ("orch_gpu_power_watts", "The power that it draws.", _key("power_w")),
-        ("orch_gpu_temperature_celsius", "Its temperature.", _key("temperature_c")),
-    ],
-)
+_GPU = _Gauges(["host", "gpu"], _measured(measures.GPU))
 
 
 def families(document: Document | None) -> Iterator[Metric]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import JournalError
 from orchestrator.head.node.paths import Paths
+from orchestrator.protocol import measures
 
 if TYPE_CHECKING:
     from orchestrator.head.records.accounts import Accounts
 
-_NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", "steps_per_s", "cpu_percent", "rss_bytes"))
+_NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", *measures.TASK))
 """The fields of a task that only heartbeats have."""
 
 

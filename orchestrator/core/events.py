@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.ends import Exit
@@ -97,9 +98,7 @@ class HostReported:
     at: Instant
     host: str
     tasks: tuple[TaskReport, ...]
-    cpu_percent: float | None = None
-    memory_percent: float | None = None
-    memory_available_bytes: int | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
     dir_silent_s: float = 0.0
     """How long the checkpoint directory has been asked and has not answered."""
     dir_free_bytes: int | None = None

@@ -82,9 +82,7 @@ OF_HOST = (
     Field("at", belief=attrgetter("problem", "back_at", "state"), wakes=True),
     Field("host", belief=attrgetter("link"), wakes=True, kept=True),
     Field("tasks", news=lambda event: tuple(_news_of_task(task) for task in event.tasks)),
-    Field("cpu_percent"),
-    Field("memory_percent"),
-    Field("memory_available_bytes"),
+    Field("measured"),
     Field(
         "dir_silent_s",
         news=lambda event: event.dir_silent_s > 0,

@@ -15,6 +15,7 @@ from typing import Any
 import anyio.to_thread
 
 from orchestrator.page.source import Source
+from orchestrator.protocol import measures
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,9 @@ _MOVING = ("elapsed_s",)
 _PARTS = ("tasks", "hosts")
 _NUMBERS = frozenset(
     {
-        *("global_step", "steps_per_s", "cpu_percent", "memory_percent", "rss_bytes", "log_bytes"),
-        *("log_dropped_bytes", "heartbeat_time", "heard_time", "gpus"),
+        *("global_step", "heartbeat_time", "heard_time", "gpus"),
+        *measures.TASK,
+        *measures.HOST,
     }
 )
 """Measurements of a task or host, which change with every heartbeat."""

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.core.errors import (
@@ -30,14 +30,19 @@ from orchestrator.head.api.bodies import bounded_body
 from orchestrator.page.feed import POLL_S, Feed
 from orchestrator.page.guard import METRICS, Guard, Keys, Tickets
 from orchestrator.page.source import Source
+from orchestrator.protocol import measures
 
 STATIC = os.path.join(os.path.dirname(__file__), "static")
+
+MEASURES = "measures.js"
+"""The tables of `protocol/measures.py` for the page's scripts; it is made, and no file."""
 
 FILES = {
     "index.html": "text/html",
     "style.css": "text/css",
     "uplot.css": "text/css",
     "uplot.js": "text/javascript",
+    MEASURES: "text/javascript",
     "base.js": "text/javascript",
     "timeline.js": "text/javascript",
     "plots.js": "text/javascript",
@@ -80,6 +85,17 @@ def joined(ending: str) -> str:
 
 def read(name: str) -> str:
     """Return one of our files."""
+    if name == MEASURES:
+        tables = {"task": measures.TASK, "host": measures.HOST, "gpu": measures.GPU}
+        rows = {
+            of: [
+                {"name": name, "label": row.label, "unit": row.unit}
+                for name, row in table.items()
+                if row.label
+            ]
+            for of, table in tables.items()
+        }
+        return f"export const MEASURES = {json.dumps(rows)};\n"
     with open(os.path.join(STATIC, name), encoding="utf-8") as file:
         return file.read()
 
@@ -100,7 +116,7 @@ class Page:
             raise HTTPException(404)
         if name == "index.html" and self._actions:
             return HTMLResponse(read(name).replace("<body>", '<body data-actions="yes">'))
-        return FileResponse(os.path.join(STATIC, name), media_type=FILES[name])
+        return Response(await _thread(read, name), media_type=FILES[name])
 
     async def runs(self, request: Request) -> Response:
         """Return all runs."""

@@ -16,8 +16,6 @@ from orchestrator.protocol.bounds import (
     MetricName,
     Name,
     Number,
-    Pace,
-    Percent,
     Pid,
     Port,
     Range,
@@ -30,6 +28,7 @@ from orchestrator.protocol.bounds import (
     UnixTime,
 )
 from orchestrator.protocol.limits import LAST_LINES_MAX, LEFT_MAX, METRICS_MAX, SAID_MAX
+from orchestrator.protocol.measures import GpuMeasures, HostMeasures, TaskMeasures
 
 TaskPhase = Literal["starting", "ready", "running", "exited", "unknown"]
 
@@ -150,7 +149,7 @@ class Rescued(TypedDict):
     """Why it handed over nothing."""
 
 
-class Task(TypedDict):
+class Task(TaskMeasures):
     """All that is known about a task in a generation."""
 
     task: TaskName
@@ -184,13 +183,7 @@ class Task(TypedDict):
     """For each metric that was reported at another step than `global_step`: its step."""
     nonfinite: NotRequired[Annotated[dict[MetricName, NonFinite], Length(METRICS_MAX)]]
     """For each metric that was not finite: the first time."""
-    steps_per_s: NotRequired[Pace | None]
-    cpu_percent: NotRequired[Percent | None]
-    rss_bytes: NotRequired[Count | None]
     peak_rss_bytes: NotRequired[Count | None]
-    log_bytes: NotRequired[Count]
-    """The length of its log, including what rotation removed."""
-    log_dropped_bytes: NotRequired[Count]
     heartbeat_age_s: NotRequired[Seconds]
     """Time since the shim's last report."""
     runtime_age_s: NotRequired[Seconds | None]
@@ -213,16 +206,11 @@ class DirectorySample(TypedDict):
     free_bytes: FreeBytes | None
 
 
-class GpuLoad(TypedDict):
-    """The load of a GPU. null: unknown."""
+class GpuLoad(GpuMeasures):
+    """The load of a GPU."""
 
     index: Annotated[int, Range(0, 63)]
     name: Name
-    utilization_percent: Percent | None
-    memory_used_bytes: Count | None
-    memory_total_bytes: Count | None
-    temperature_c: Percent | None
-    power_w: Percent | None
 
 
 class GpuFault(TypedDict):
@@ -233,13 +221,9 @@ class GpuFault(TypedDict):
     """The error that the driver reported; null: the GPU has disappeared."""
 
 
-class Sample(TypedDict):
+class Sample(HostMeasures):
     """The load of a host."""
 
-    cpu_percent: Percent | None
-    memory_percent: Percent | None
-    memory_available_bytes: NotRequired[FreeBytes | None]
-    disk_free_bytes: FreeBytes | None
     gpus: NotRequired[Annotated[list[GpuLoad], Length(64)]]
     """From nvidia-smi, every five seconds, on hosts that have it."""
     gpu_faults: NotRequired[Annotated[list[GpuFault], Length(128)]]

@@ -26,6 +26,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import verify
 from orchestrator.checkpoints.discovery import find
 from orchestrator.checkpoints.tensor_bundle import Bundle
@@ -336,9 +337,14 @@ def _undamaged(top: str, path: str) -> object:
 
 def _contents(directory: Path, path: str | Path) -> object:
     """Return what a checkpoint holds, as far as `verify` vouches for it: everything, or how long it is."""
-    (unit,) = (unit for unit in find(str(directory)).units if unit.path == str(path))
+    with Tree(str(directory)) as tree:
+        return _contents_of(tree, str(path))
+
+
+def _contents_of(tree: Tree, path: str) -> object:
+    (unit,) = (unit for unit in find(tree, tree.path).units if unit.path == path)
     if unit.kind == TENSORFLOW:
-        bundle = Bundle(unit.path)
+        bundle = Bundle(tree, unit.path)
         return {
             key: (
                 entry.dtype,

@@ -73,7 +73,7 @@ class Apart:
         told: Mapping[str, Any] = {}
         data = b""
         if verb == "highest":
-            told = {"generation": max(places.generations(root), default=0)}
+            told = {"generation": places.highest(root)}
         elif verb == "seed":
             only = safe.directory_of(root, order["only"]) if order.get("only") else None
             told = seed.seed(root, order["generation"], keep=order["keep"], by=order["by"], only=only)
@@ -98,7 +98,9 @@ class Apart:
     def copy_is_whole(self, machine: Machine, path: str) -> bool:
         """Return whether the copy is on that host from which a task is to start, and whole."""
         here = self._here(machine, path)
-        return places.marker_of(here) is not None and all(self._is_whole(p) for p in _saved_in(here))
+        return os.path.exists(os.path.join(here, places.MARKER)) and all(
+            self._is_whole(p) for p in _saved_in(here)
+        )
 
     # -- for the rules -------------------------------------------------------------------------------------
 
@@ -141,9 +143,10 @@ class Apart:
         """Tear one of the newest files, on any host."""
         found = sorted(
             path
-            for host in places.names_in(self._files)
-            for directory in places.generations(os.path.join(self._files, host) + self.dir)
-            for path in _saved_in(f"{os.path.join(self._files, host)}{self.dir}/gen-{directory:06d}")
+            for host in _names_in(self._files)
+            for directory in _names_in(os.path.join(self._files, host) + self.dir)
+            if directory.startswith(places.PREFIX) and directory[len(places.PREFIX) :].isdecimal()
+            for path in _saved_in(f"{os.path.join(self._files, host)}{self.dir}/{directory}")
         )
         if found:
             path = chance.choice(found[-3:])
@@ -199,8 +202,12 @@ class Apart:
             return False
 
 
+def _names_in(directory: str) -> list[str]:
+    return os.listdir(directory) if os.path.isdir(directory) else []
+
+
 def _saved_in(directory: str) -> list[str]:
-    return [os.path.join(directory, name) for name in places.names_in(directory) if name.endswith(".npz")]
+    return [os.path.join(directory, name) for name in _names_in(directory) if name.endswith(".npz")]
 
 
 def _step(path: str) -> int:

@@ -36,7 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "spec": {"core", "reporting", "protocol", "both"},
     # people and programs, on the head node
     "client": {"core", "reporting", "protocol", "both", "spec", "head"},
-    "page": {"core", "reporting", "client", "head"},
+    "page": {"core", "reporting", "protocol", "client", "head"},
     "cli": {"core", "reporting", "protocol", "both", "spec", "head", "client", "page"},
     # doors: what scripts import, and what the archive on a host starts with
     "runtime": {"task"},

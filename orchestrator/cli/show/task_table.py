@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.cli.session import Paint
 from orchestrator.cli.show.phase_colours import style_of
 from orchestrator.cli.show.tables import fitting
 from orchestrator.core.words import duration, pace, size
+from orchestrator.protocol import measures
 
 Document = Mapping[str, Any]
 
-_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "CPU", "MEM", "GPU", "HEARTBEAT")
-_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "CPU", "MEM", "GPU", "HEARTBEAT"})
+MEASURED = {row.label.upper(): (name, row.unit) for name, row in measures.TASK.items() if row.label}
+"""By column: the measure of a task that it shows, and its unit."""
+
+_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", *MEASURED, "GPU", "HEARTBEAT")
+_RIGHT = frozenset(_COLUMNS[3:])
 _ALWAYS = frozenset({"TASK", "HOST", "PHASE", "PID", "STEP"})
-_DROP = ("PID", "MEM", "CPU", "HEARTBEAT", "STEPS/S", "GPU", "HOST", "STEP")
+LEAST = tuple(reversed(MEASURED))
+"""The measures, the least important first."""
+_DROP = ("PID", *LEAST[:-1], "HEARTBEAT", LEAST[-1], "GPU", "HOST", "STEP")
 """The columns that a narrow terminal leaves out, in this order."""
+
+_IN_UNIT: Mapping[str, Callable[[Any], str]] = {
+    "percent": lambda value: f"{value:.0f}%",
+    "bytes": size,
+    "per_s": pace,
+    "count": lambda value: f"{value:.0f}",
+    "celsius": lambda value: f"{value:.0f} °C",
+    "watts": lambda value: f"{value:.0f} W",
+}
 
 
 def task_table(run: Document, paint: Paint, width: int | None = None) -> list[str]:
@@ -40,9 +55,10 @@ def task_row(task: Document, host: Document) -> dict[str, str]:
         "PHASE": phase_text(task),
         "PID": or_dash(task.get("pid")),
         "STEP": or_dash(task.get("global_step")),
-        "STEPS/S": "-" if task.get("steps_per_s") is None else pace(task["steps_per_s"]),
-        "CPU": "-" if task.get("cpu_percent") is None else f"{task['cpu_percent']:.0f}%",
-        "MEM": "-" if task.get("rss_bytes") is None else size(task["rss_bytes"]),
+        **{
+            column: "-" if task.get(name) is None else _IN_UNIT[unit](task[name])
+            for column, (name, unit) in MEASURED.items()
+        },
         "GPU": gpu_text(gpus_of(task, host)),
         "HEARTBEAT": "-" if heard is None else f"{duration(heard)} ago",
     }

@@ -9,17 +9,18 @@ from rich.text import Text
 
 from orchestrator.cli.session import Paint
 from orchestrator.cli.show import render, times
-from orchestrator.cli.show.task_table import gpus_of, task_row
+from orchestrator.cli.show.task_table import LEAST, MEASURED, gpus_of, task_row
 from orchestrator.cli.show.terminal import inert, printable
 from orchestrator.cli.show.troubles import trouble_lines
 from orchestrator.cli.top.feed import Seen
-from orchestrator.core.words import counted, duration, pace
+from orchestrator.core.words import counted, duration
 from orchestrator.head.records.log_file import LogLine
 
 Document = Mapping[str, Any]
 
-COLUMNS = ("TASK", "HOST", "PHASE", "STEP", "PACE", "HEARTBEAT", "CPU", "MEM", "GPU", "W")
-_DROP = ("CPU", "MEM", "W", "GPU", "HEARTBEAT", "PACE")
+_PACE, *_MEASURED = MEASURED
+COLUMNS = ("TASK", "HOST", "PHASE", "STEP", _PACE, "HEARTBEAT", *_MEASURED, "GPU", "W")
+_DROP = (*LEAST[:-1], "W", "GPU", "HEARTBEAT", _PACE)
 
 _GLYPHS = {"RUNNING": "▶", "SUCCEEDED": "✓", "FAILED": "✕", "KILLED": "✕", "STOPPING": "■"}
 _STYLES = {"RUNNING": "green", "SUCCEEDED": "green", "FAILED": "red", "KILLED": "red", "LOST": "red"}
@@ -137,9 +138,8 @@ def _cells(task: Document, host: Document) -> dict[str, Text]:
     power = [gpu.get("power_w") for gpu in gpus_of(task, host)]
     watts = [value for value in power if value is not None]
     return {
-        **{name: safe(shown[name]) for name in ("TASK", "HOST", "STEP", "HEARTBEAT", "CPU", "MEM", "GPU")},
+        **{name: safe(text) for name, text in shown.items()},
         "PHASE": safe(phase, _STYLES.get(phase.partition(":")[0], "yellow")),
-        "PACE": safe(f"{pace(float(task['steps_per_s']))}/s" if task.get("steps_per_s") else "-"),
         "W": safe(f"{sum(watts):.0f}" if watts else "-"),
     }
 

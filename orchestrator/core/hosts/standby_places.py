@@ -40,8 +40,9 @@ def why_no_memory(run: Run) -> str | None:
     """Return why the hosts that train have no memory left for a standby; None if they have."""
     for host in run.assignees:
         wanted = TASK_BYTES * len(run.tasks_on(host.name))
-        if host.memory_available_bytes is None or host.memory_available_bytes < MEMORY_SHARE * wanted:
-            free = "unknown" if host.memory_available_bytes is None else size(host.memory_available_bytes)
+        available = host.measured.get("memory_available_bytes")
+        if available is None or available < MEMORY_SHARE * wanted:
+            free = "unknown" if available is None else size(available)
             return f"it would take {size(wanted)} of {host.name}, where {free} is free"
     return None
 
@@ -66,7 +67,8 @@ def on_spares(run: Run, *, without: frozenset[str] = frozenset()) -> Iterator[tu
         # How many tasks a spare has room for
         most = SPARE_TASKS_MAX
         if run.plan.restart.standby == "auto":
-            most = min(most, (spare.memory_available_bytes or 0) // (MEMORY_SHARE * TASK_BYTES))
+            available = spare.measured.get("memory_available_bytes", 0)
+            most = min(most, int(available // (MEMORY_SHARE * TASK_BYTES)))
         room = min(most, launch.ports_in_block(run.plan, spare.name, len(run.tasks)))
         for slot in (*taken[first:], *taken[:first]):
             tasks = run.tasks_on(slots.assignee(run, slot) or "")

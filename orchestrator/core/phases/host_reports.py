@@ -163,9 +163,7 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
         heard_at=turn.at,
         # The problem that keeps the host from serving the run.
         problem=None if host.facts is not None else host.problem,
-        cpu_percent=event.cpu_percent,
-        memory_percent=event.memory_percent,
-        memory_available_bytes=event.memory_available_bytes,
+        measured=event.measured,
         gpu_loads=event.gpu_loads,
     )
     if was_cut_off and turn.run.phase is Phase.RUNNING and not host_state.is_cut_off(turn.run):

@@ -219,7 +219,7 @@ def _hosts(run: Run) -> list[HostReading]:
     if run.phase is not Phase.RUNNING or run.global_step is None:
         return []
     return [
-        HostReading(host.name, host.cpu_percent, _gpu_percent(run, host))
+        HostReading(host.name, host.measured.get("cpu_percent"), _gpu_percent(run, host))
         for host in run.assignees
         if host.link is Link.CONNECTED
     ]
@@ -228,8 +228,8 @@ def _hosts(run: Run) -> list[HostReading]:
 def _gpu_percent(run: Run, host: Host) -> float | None:
     own = {gpu for task in run.placed.tasks if task.host == host.name for gpu in task.gpus}
     known = [
-        load.utilization_percent
+        load.measured["utilization_percent"]
         for load in host.gpu_loads
-        if load.index in own and load.utilization_percent is not None
+        if load.index in own and "utilization_percent" in load.measured
     ]
     return sum(known) / len(known) if known else None

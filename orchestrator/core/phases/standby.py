@@ -248,10 +248,11 @@ def absorb(turn: Turn, event: HostReported) -> None:
     for task in here:
         if task.phase.may_live:
             _absorb(turn, task, reports.get(task.id))
-    is_full = event.memory_percent is not None and event.memory_percent >= MEMORY_FULL_PERCENT
+    memory_percent = event.measured.get("memory_percent", 0.0)
+    is_full = memory_percent >= MEMORY_FULL_PERCENT
     holds_any = any(task.phase.may_live for task in turn.run.standby.tasks_on(event.host))
     if is_full and holds_any and turn.run.plan.restart.standby == "auto" and not turn.run.standby.ended:
-        why = f"takes memory that {event.host} needs: {event.memory_percent:.0f} % are in use"
+        why = f"takes memory that {event.host} needs: {memory_percent:.0f} % are in use"
         _lose_on(turn, here[0], why)
 
 
@@ -267,10 +268,10 @@ def _absorb(turn: Turn, task: Task, report: TaskReport | None) -> None:
             _fail(turn, f"was released by somebody else: {task.id} on {task.host} runs")
     elif report.phase in _PHASES:
         phase = TaskPhase.READY if task.phase is TaskPhase.READY else _PHASES[report.phase]
-        rss_bytes = report.progress.rss_bytes or task.progress.rss_bytes
-        known = (task.phase, task.pid, task.port, task.progress.rss_bytes)
-        if known != (phase, report.pid, report.port, rss_bytes):
-            progress = replace(task.progress, rss_bytes=rss_bytes)
+        measured = report.progress.measured or task.progress.measured
+        known = (task.phase, task.pid, task.port, task.progress.measured.get("rss_bytes"))
+        if known != (phase, report.pid, report.port, measured.get("rss_bytes")):
+            progress = replace(task.progress, measured=measured)
             _set_task(turn, task, phase=phase, pid=report.pid, port=report.port, progress=progress)
 
 

@@ -62,15 +62,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class GpuLoad:
-    """The load of a GPU when its host was last heard; None for values that the driver does not report."""
+    """The load of a GPU when its host was last heard."""
 
     index: int
     name: str = ""
-    utilization_percent: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """By the names of `protocol/measures.py`; what the driver does not report is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +108,8 @@ class Host:
     """What may end tasks on this host although nothing is wrong with them."""
     retry_at: Deadline | None = None
     """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
-    cpu_percent: float | None = None
-    memory_percent: float | None = None
-    memory_available_bytes: int | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """The numbers that were measured of it, by the names of `protocol/measures.py`; unknown ones are missing."""
     silent_at: Instant | None = None
     """When it was last heard before it became unreachable, the last time that it was."""
     back_at: Instant | None = None

@@ -55,11 +55,8 @@ class Progress:
     global_step: int | None = None
     epoch: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    steps_per_s: float | None = None
-    cpu_percent: float | None = None
-    rss_bytes: int | None = None
-    log_bytes: int = 0
-    log_dropped_bytes: int = 0
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """The numbers that were measured of it, by the names of `protocol/measures.py`; unknown ones are missing."""
     heartbeat_age_s: float = 0.0
     step_age_s: float = 0.0
     """Since it moved to its step, when the shim spoke."""
@@ -92,6 +89,11 @@ class Progress:
     """What it could hand over, once it was asked to compare."""
     rescued: Rescued | None = None
     """What it has handed over, once it was asked to."""
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Return its pace; None if it is unknown."""
+        return self.measured.get("steps_per_s")
 
     @property
     def has_stepped(self) -> bool:

@@ -21,6 +21,7 @@ from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.words import proof_by
 from orchestrator.head.coordinator.halts import Halt
+from orchestrator.protocol import measures
 from orchestrator.reporting import findings
 from orchestrator.reporting.describe import Reason, reason
 from orchestrator.reporting.goodput import Account
@@ -217,7 +218,7 @@ def _standby(run: Run, now: float) -> dict[str, Any]:
         "state": state,
         "generation": waiting.generation if waiting.tasks else None,
         "age_s": round(now - waiting.since_at, 1) if waiting.tasks else None,
-        "memory_bytes": sum(task.progress.rss_bytes or 0 for task in waiting.tasks) or None,
+        "memory_bytes": sum(task.progress.measured.get("rss_bytes", 0) for task in waiting.tasks) or None,
         "reason": waiting.ended or (standby.why_none(run) if is_due else None),
         "tasks": [
             {"task": str(task.id), "host": task.host, "phase": task.phase.value, "pid": task.pid}
@@ -285,9 +286,11 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
         "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
         "problem": host.problem,
         "warning": host.warning,
-        "cpu_percent": host.cpu_percent,
-        "memory_percent": host.memory_percent,
-        "gpus": [asdict(load) for load in host.gpu_loads],
+        **measures.shown(measures.HOST, host.measured),
+        "gpus": [
+            {"index": load.index, "name": load.name, **measures.shown(measures.GPU, load.measured)}
+            for load in host.gpu_loads
+        ],
         "gpu_faults": [
             {"index": fault.index, "xid": fault.xid, "sentence": gpu_faults.sentence(host.name, fault)}
             for fault in host.gpu_faults
@@ -328,14 +331,10 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
         "gpus": list(placed.task(task.id).gpus),
         "restarts": task.budget.restarts,
         "global_step": task.progress.global_step,
-        "steps_per_s": task.progress.steps_per_s,
-        "cpu_percent": task.progress.cpu_percent,
-        "rss_bytes": task.progress.rss_bytes,
+        **measures.shown(measures.TASK, task.progress.measured),
         "exit_code": task.exit.code if task.exit else None,
         "signal": task.exit.signal if task.exit else None,
         "cause": task.exit.cause.value if task.exit else None,
         "ended_time": task.exit.ended_time if task.exit else None,
-        "log_bytes": task.progress.log_bytes,
-        "log_dropped_bytes": task.progress.log_dropped_bytes,
         "heartbeat_age_s": round(heard, 1) if heard is not None and task.phase.may_live else None,
     }

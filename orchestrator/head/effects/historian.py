@@ -16,6 +16,8 @@ from orchestrator.core.state.task import Task
 from orchestrator.head.effects.lookout import Lookout
 from orchestrator.head.records import history
 from orchestrator.head.records.history import FILE, History
+from orchestrator.protocol import measures
+from orchestrator.protocol.measures import Measure
 from orchestrator.reporting.goodput import Moved
 
 EVERY_S = 1.0
@@ -151,25 +153,22 @@ class Historian:
         for task in run.tasks:
             if task.heard_at is not None and task.heard_at >= latest and task.phase.may_live:
                 progress = task.progress
-                values = {
-                    "steps_per_s": progress.steps_per_s,
-                    "cpu_percent": progress.cpu_percent,
-                    "rss_bytes": progress.rss_bytes,
-                }
+                values = _kept(measures.TASK, progress.measured)
                 self._put(seen, at, run, progress.global_step, str(task.id), values)
         for host in run.hosts:
             if host.heard_at is not None and host.heard_at >= latest:
-                values = {"cpu_percent": host.cpu_percent, "memory_percent": host.memory_percent}
+                values = _kept(measures.HOST, host.measured)
                 for gpu in host.gpu_loads:
-                    values[f"gpu{gpu.index}_utilization_percent"] = gpu.utilization_percent
-                    values[f"gpu{gpu.index}_memory_bytes"] = gpu.memory_used_bytes
-                    values[f"gpu{gpu.index}_power_w"] = gpu.power_w
-                    values[f"gpu{gpu.index}_temperature_c"] = gpu.temperature_c
+                    of_gpu = _kept(measures.GPU, gpu.measured)
+                    values |= {f"gpu{gpu.index}_{name}": value for name, value in of_gpu.items()}
                 self._put(seen, at, run, run.global_step, f"host:{host.name}", values)
 
     @staticmethod
     def _put(
-        seen: _Seen, at: float, run: Run, step: int | None, task: str, values: Mapping[str, float | None]
+        seen: _Seen, at: float, run: Run, step: int | None, task: str, values: Mapping[str, float]
     ) -> None:
-        known = {name: float(value) for name, value in values.items() if value is not None}
-        seen.history.add(at, run.generation, step, task, known, tiers=_COARSE)
+        seen.history.add(at, run.generation, step, task, values, tiers=_COARSE)
+
+
+def _kept(rows: Mapping[str, Measure], measured: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(measured[name]) for name, row in rows.items() if row.kept and name in measured}

@@ -16,8 +16,9 @@ from orchestrator.core.state.phase_states import Swept
 from orchestrator.core.state.run import Problem
 from orchestrator.core.state.task import Progress
 from orchestrator.core.words import duration
-from orchestrator.protocol import orders, reports
+from orchestrator.protocol import measures, orders, reports
 from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.measures import measured
 from orchestrator.protocol.replies import Error
 
 _UNKILLABLE_MAX = 4
@@ -75,10 +76,11 @@ def host_reported(
         at=at,
         host=host,
         tasks=tuple(_bounded([item for item in reports if item.task in known])),
-        cpu_percent=sample["cpu_percent"],
-        memory_percent=sample["memory_percent"],
-        memory_available_bytes=sample.get("memory_available_bytes"),
-        gpu_loads=tuple(GpuLoad(**load) for load in sample.get("gpus", ())),
+        measured=measured(measures.HOST, sample),
+        gpu_loads=tuple(
+            GpuLoad(load["index"], load["name"], measured(measures.GPU, load))
+            for load in sample.get("gpus", ())
+        ),
         gpu_faults=tuple((item["index"], item["xid"]) for item in sample.get("gpu_faults", ())),
         dir_silent_s=directory["silent_s"] if directory is not None else 0.0,
         dir_free_bytes=directory["free_bytes"] if directory is not None else None,
@@ -143,10 +145,10 @@ def _progress(sent: reports.Task) -> Progress:
         began_step=began["step"] if began else None,
         began_stride=began["stride"] if began else 0,
         began_age_s=sent.get("began_age_s"),
-        saving=_saving(sent.get("saving")),
+        saving=Saving(**saving) if (saving := sent.get("saving")) is not None else None,
         rescues=sent.get("rescues", False),
-        holds=_holds(sent.get("holds")),
-        rescued=_rescued(sent.get("rescued")),
+        holds=Holds(**holds) if (holds := sent.get("holds")) is not None else None,
+        rescued=Rescued(**rescued) if (rescued := sent.get("rescued")) is not None else None,
         epoch=sent.get("epoch"),
         steps_total=sent.get("steps_total"),
         epochs=sent.get("epochs"),
@@ -155,38 +157,12 @@ def _progress(sent: reports.Task) -> Progress:
             n: step for n, step in sent.get("metric_steps", {}).items() if n in sent.get("metrics", {})
         },
         nonfinite={name: (at["step"], at["value"]) for name, at in sent.get("nonfinite", {}).items()},
-        steps_per_s=sent.get("steps_per_s"),
-        cpu_percent=sent.get("cpu_percent"),
-        rss_bytes=sent.get("rss_bytes"),
-        log_bytes=sent.get("log_bytes", 0),
-        log_dropped_bytes=sent.get("log_dropped_bytes", 0),
+        measured=measured(measures.TASK, sent),
         heartbeat_age_s=sent.get("heartbeat_age_s", 0.0),
         runtime_age_s=sent.get("runtime_age_s"),
         stage=sent.get("stage"),
         stage_age_s=sent.get("stage_age_s") or 0.0,
         unreached=tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in sent.get("peers", ())),
-    )
-
-
-def _holds(sent: reports.Holds | None) -> Holds | None:
-    return None if sent is None else Holds(sent["step"], sent["checksum"])
-
-
-def _rescued(sent: reports.Rescued | None) -> Rescued | None:
-    return None if sent is None else Rescued(sent["step"], sent["took_s"], sent["why"])
-
-
-def _saving(sent: reports.Saving | None) -> Saving | None:
-    if sent is None:
-        return None
-    return Saving(
-        every_steps=sent["every_steps"],
-        every_s=sent.get("every_s"),
-        cost_s=sent.get("cost_s"),
-        failure_s=sent["failure_s"],
-        why=sent["why"],
-        spent_s=sent.get("spent_s"),
-        saved_step=sent.get("saved_step"),
     )
 
 

@@ -16,7 +16,6 @@ from io import FileIO
 from typing import Any, cast
 
 from orchestrator.both import durable
-from orchestrator.checkpoints.places import names_in
 from orchestrator.protocol.orders import Manifest
 
 _ASIDE = ".aside"
@@ -233,6 +232,14 @@ def holdings(state_dir: str) -> list[Holding]:
             Holding(os.path.join(above, name), len(whole), newest.get("global_step"), by.get("run"))
         )
     return stores
+
+
+def names_in(directory: str) -> list[str]:
+    """Return the names in a directory; none if it is missing. No other error looks like an empty directory."""
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
 
 
 def _age(manifest: Mapping[str, Any]) -> tuple[int, float]:

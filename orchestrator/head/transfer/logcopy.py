@@ -133,7 +133,7 @@ class LogCopier:
             name = _Log(run_id, str(task.task), task.generation)
             source = self._sources.get(name)
             if source is not None and source.host == report.host:
-                self._ends[name] = end = task.progress.log_bytes
+                self._ends[name] = end = int(task.progress.measured.get("log_bytes", 0))
                 if self._copied.get(name, -1) < end and not self._was_asked(name):
                     self._do(partial(self._ask, link, name, epoch))
 

@@ -220,14 +220,14 @@ class Orders:
         return {} if whole else {"damaged": True}
 
     def _on_highest(self, order: orders.Highest, _blob: bytes, reply: Reply) -> None:
-        from orchestrator.checkpoints.places import generations
+        from orchestrator.checkpoints.places import highest
 
         directory = order["dir"]
         self._fork(
             reply,
             f"the listing of {directory}",
             QUERY_S,
-            lambda: {"generation": max(generations(directory), default=0)},
+            lambda: {"generation": highest(directory)},
         )
 
     def _on_seed(self, order: orders.Seed, _blob: bytes, reply: Reply) -> None:

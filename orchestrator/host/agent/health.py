@@ -167,11 +167,13 @@ def directories(host_dir: str, more: list[str]) -> list[Directory]:
 
 def save_bytes(directory: str) -> int | None:
     """Return the size of the newest checkpoint in a directory; None if none is found."""
+    from orchestrator.both.within import Tree
     from orchestrator.checkpoints import lineage
 
     try:
-        units = (unit for chapter in lineage.chapters(directory) for unit in chapter.contents().units)
-        newest = next(units, None)
+        with Tree(directory) as tree:
+            units = (unit for chapter in lineage.chapters(tree) for unit in chapter.contents().units)
+            newest = next(units, None)
     except OSError:
         return None
     return None if newest is None else newest.bytes

@@ -13,6 +13,7 @@ import time
 
 from orchestrator.both import durable, hostdir, process
 from orchestrator.both.hostdir import HostFault
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import claims
 from orchestrator.host.agent import state as agent_state
 from orchestrator.host.agent import sweep as agent_sweep
@@ -103,8 +104,13 @@ def known(host_dir: str, *, records: bool, brief: bool = False, directory: str |
 
 def _stamp(directory: str) -> Stamp | None:
     """Return whose the directory is. None also where it does not answer: the probe says what is wrong with it."""
+
+    def stamped() -> Stamp | None:
+        with Tree(directory) as tree:
+            return claims.stamped(tree)
+
     try:
-        return within(DIRECTORY_S, lambda: claims.stamped(directory), None)
+        return within(DIRECTORY_S, stamped, None)
     except OSError:
         return None
 

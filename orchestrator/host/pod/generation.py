@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import time
 
-from orchestrator.both import durable
 from orchestrator.checkpoints import copying, places
 from orchestrator.host.pod import outcome
 from orchestrator.host.pod.settings import Unfit
@@ -54,9 +52,7 @@ class Generation:
         if self.path is not None and settings.own["saves"]:
             env["ORCH_CHECKPOINT_DIR"] = self.path
         if self.roll is not None:
-            name = settings.task.replace(":", "-")
-            env["ORCH_LOG_DIR"] = os.path.join(self.roll.directory(self.number), "logs", name)
-            os.makedirs(env["ORCH_LOG_DIR"], exist_ok=True)
+            env["ORCH_LOG_DIR"] = self.roll.make_logs(self.number, settings.task)
         return env
 
     def fill(self, scratch: str) -> None:
@@ -145,7 +141,7 @@ def _seed(settings: Settings, root: str, above: int) -> dict[str, Any]:
     by = {"run": settings.run, "host": socket.gethostname(), "task": settings.task}
     error: dict[str, Any] = {}
     for _ in range(_SEED_TRIES):
-        number = max([above, *places.generations(root)[:1]]) + 1
+        number = max(above, places.highest(root)) + 1
         words = ["seed", "--dir", root, "--generation", str(number), "--by", json.dumps(by)]
         words += ["--keep", str(settings.document["checkpoint"]["keep"])]
         bundle = os.path.abspath(sys.argv[0])
@@ -181,31 +177,38 @@ class Roll:
     """
 
     def __init__(self, root: str) -> None:
-        self.home = os.path.join(places.own_dir(root), "pods")
-        os.makedirs(self.home, exist_ok=True)
+        self._tree = places.opened(root)
+        self._home = f"{places.OWN}/pods"
+        self._tree.make(self._home)
 
     def newest(self) -> dict[str, Any]:
         """Return the newest generation's entry; an empty one if there is none."""
-        return durable.read_object(self.home, "roll.json") or {}
+        return self._tree.read_object(f"{self._home}/roll.json") or {}
 
     def announce(self, entry: dict[str, Any]) -> None:
         """Let all pods know of a generation."""
-        os.makedirs(self.directory(int(entry["generation"])), exist_ok=True)
-        durable.write_json(os.path.join(self.home, "roll.json"), entry, mode=0o666)
-        for name in sorted(os.listdir(self.home))[:-_KEPT]:
+        self._tree.make(self.directory(int(entry["generation"])))
+        self._tree.write_json(f"{self._home}/roll.json", entry, mode=0o666)
+        for name in sorted(self._tree.names(self._home))[:-_KEPT]:
             if name.startswith(places.PREFIX):
-                shutil.rmtree(os.path.join(self.home, name), ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    self._tree.remove(f"{self._home}/{name}")
 
     def directory(self, generation: int) -> str:
         """Return the directory of a generation's records."""
-        return os.path.join(self.home, f"{places.PREFIX}{generation:06d}")
+        return os.path.join(self._tree.path, self._home, f"{places.PREFIX}{generation:06d}")
+
+    def make_logs(self, generation: int, task: str) -> str:
+        """Make the directory of a task's logs in a generation, and return it."""
+        directory = os.path.join(self.directory(generation), "logs", _plain(task))
+        self._tree.make(directory)
+        return directory
 
     def join(self, generation: int, task: str, who: str) -> None:
         """Join a generation. A task that is restarted alone joins the same one again, and its former end is removed."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._end(generation, task))
-        with open(os.path.join(self.directory(generation), _plain(task)), "w", encoding="utf-8") as file:
-            file.write(who)
+        self._tree.remove(self._end(generation, task))
+        path = os.path.join(self.directory(generation), _plain(task))
+        self._tree.write(path, who.encode(), mode=0o666, durable=False)
 
     def over(self, generation: int) -> str | None:
         """Return why a generation is over; None while it is not."""
@@ -215,7 +218,7 @@ class Roll:
     def record_end(self, generation: int, task: str, end: dict[str, Any]) -> None:
         """Keep how a task ended. Errors are ignored: its exit code says the same, and the disk may be why."""
         try:
-            durable.write_json(self._end(generation, task), end, mode=0o666)
+            self._tree.write_json(self._end(generation, task), end, mode=0o666)
         except OSError:
             return
 
@@ -225,10 +228,10 @@ class Roll:
         After a drained pod has gone its peers fail. That is no failure of theirs: the drained pod's end comes first.
         """
         ends = []
-        for name in places.names_in(self.directory(generation)):
-            end = (
-                durable.read_object(self.directory(generation), name) if name.endswith(".end.json") else None
-            )
+        directory = self.directory(generation)
+        for name in self._tree.names(directory):
+            is_end = name.endswith(".end.json")
+            end = self._tree.read_object(os.path.join(directory, name)) if is_end else None
             if end is not None and (end.get("counts") or end.get("kind") in ("stopped", "saved")):
                 ends.append(end)
         return min(ends, key=lambda end: float(end.get("ended_at") or 0.0), default=None)

@@ -381,12 +381,10 @@ class Shim:
         self._agents.report(self._task(), time.monotonic())
 
     def _task(self) -> Task:
-        task = blank_task(self._start)
+        task: Task = {**blank_task(self._start), **self._process.measured}
         task["phase"] = self._state.shown
         task["pid"] = self._process.pid
         task["port"] = self._port_number
-        task["cpu_percent"] = self._process.cpu_percent
-        task["rss_bytes"] = self._process.rss_bytes
         task["peak_rss_bytes"] = self._process.peak_rss_bytes
         task["log_bytes"] = self._log.end
         task["peers"] = self._peers.unreached

@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from orchestrator.protocol.measures import TaskMeasures
     from orchestrator.protocol.reports import ExitCause, Left, SweptBy
 
 
@@ -39,8 +40,7 @@ class TaskProcess:
         self._sampler: usage.Sampler | None = None
         self._oom_kills = oom.OomKills()
         self._own_kills = oom.OwnKills()
-        self.cpu_percent: float | None = None
-        self.rss_bytes: int | None = None
+        self.measured: TaskMeasures = {}
         self.peak_rss_bytes: int | None = None
 
     @property
@@ -157,8 +157,9 @@ class TaskProcess:
             self._own_kills.sample(at, self._group.oom_kills() or 0)
         if self._sampler is None:
             self._sampler = usage.Sampler()
-        self.cpu_percent, self.rss_bytes = self._sampler.sample(self.pid, at)
-        peak = max(self.peak_rss_bytes or 0, usage.peak_rss_bytes(self.pid) or 0, self.rss_bytes or 0)
+        cpu_percent, rss_bytes = self._sampler.sample(self.pid, at)
+        self.measured = {"cpu_percent": cpu_percent, "rss_bytes": rss_bytes}
+        peak = max(self.peak_rss_bytes or 0, usage.peak_rss_bytes(self.pid) or 0, rss_bytes or 0)
         self.peak_rss_bytes = peak or None
 
     def cause(self, ended: Ended, stop_by: StopBy) -> ExitCause:

@@ -16,6 +16,7 @@ import {
   setText,
   timeText,
 } from "./base.js";
+import { MEASURES } from "./measures.js";
 import { colourOf, penOf } from "./timeline.js";
 
 const TONES = {
@@ -117,6 +118,24 @@ export const goodputText = (account) =>
   account?.value === null || account?.value === undefined
     ? "–"
     : `${(account.value * 100).toFixed(account.value > 0.995 ? 0 : 1)}%`;
+
+const IN_UNIT = {
+  percent: percentText,
+  bytes: bytesText,
+  per_s: numberText,
+  count: countText,
+  celsius: numberText,
+  watts: numberText,
+};
+
+// The columns of the numbers that are measured of tasks or hosts. `remark` adds a word to one of them.
+export const measuredColumns = (of, remark = () => "") =>
+  MEASURES[of].map(({ name, label, unit }) => ({
+    name: label,
+    num: true,
+    value: (each) => IN_UNIT[unit](each[name]) + remark(each, name),
+    by: (each) => each[name],
+  }));
 
 // A table that changes cell by cell, so that nothing under the pointer or the focus goes away.
 export class Table {

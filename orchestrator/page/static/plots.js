@@ -12,20 +12,15 @@ import {
   timeText,
   zoomTo,
 } from "./base.js";
+import { MEASURES } from "./measures.js";
 import { colourOf, mergedMarks, penOf } from "./timeline.js";
 
 export const PLOTS_MAX = 10;
 export const LINES_MAX = 12; // more lines than these are shown as a band
-export const TITLES = {
-  steps_per_s: "steps/s",
-  cpu_percent: "CPU (%)",
-  memory_percent: "memory (%)",
-  rss_bytes: "memory (GiB)",
-  utilization_percent: "utilisation (%)",
-  memory_bytes: "memory (GiB)",
-  power_w: "power (W)",
-  temperature_c: "temperature (°C)",
-};
+const UNITS = { percent: " (%)", bytes: " (GiB)", watts: " (W)", celsius: " (°C)", per_s: "", count: "" };
+export const TITLES = Object.fromEntries(
+  Object.values(MEASURES).flatMap((rows) => rows.map(({ name, label, unit }) => [name, label + UNITS[unit]])),
+);
 const NOT_FINITE = { nan: "NaN", inf: "Inf", "-inf": "−Inf" };
 const scaled = (name, ys) =>
   name.endsWith("_bytes") ? ys.map((y) => (y === null ? null : y / 2 ** 30)) : ys;

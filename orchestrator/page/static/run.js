@@ -2,7 +2,6 @@
 
 import {
   announce,
-  bytesText,
   countText,
   durationText,
   getDocument,
@@ -10,9 +9,7 @@ import {
   h,
   linkTo,
   memo,
-  numberText,
   page,
-  percentText,
   put,
   report,
   route,
@@ -40,6 +37,7 @@ import {
   isInTrouble,
   isStale,
   lostText,
+  measuredColumns,
   nonfiniteWords,
   now,
   phaseMark,
@@ -332,24 +330,7 @@ export class RunView {
           value: (task) => countText(task.global_step),
           by: (task) => task.global_step,
         },
-        {
-          name: "steps/s",
-          num: true,
-          value: (task) => numberText(task.steps_per_s) + this.slowText(task),
-          by: (task) => task.steps_per_s,
-        },
-        {
-          name: "CPU",
-          num: true,
-          value: (task) => percentText(task.cpu_percent),
-          by: (task) => task.cpu_percent,
-        },
-        {
-          name: "memory",
-          num: true,
-          value: (task) => bytesText(task.rss_bytes),
-          by: (task) => task.rss_bytes,
-        },
+        ...measuredColumns("task", (task, name) => (name === "steps_per_s" ? this.slowText(task) : "")),
         { name: "GPUs", value: (task) => (task.gpus || []).join(", ") || "none" },
         {
           name: "heartbeat",
@@ -379,18 +360,7 @@ export class RunView {
       { name: "host", value: (host) => host.host, by: (host) => host.host },
       { name: "state", value: (host) => host.state, by: (host) => host.state },
       { name: "tasks", class: "wrap", value: (host) => rangesText(host.tasks || []) || "none" },
-      {
-        name: "CPU",
-        num: true,
-        value: (host) => percentText(host.cpu_percent),
-        by: (host) => host.cpu_percent,
-      },
-      {
-        name: "memory",
-        num: true,
-        value: (host) => percentText(host.memory_percent),
-        by: (host) => host.memory_percent,
-      },
+      ...measuredColumns("host"),
       { name: "GPUs", class: "wide", value: (host) => gauges(host.gpus || []), key: (host) => host.gpus },
       { name: "last heard", num: true, value: (host) => (host.heard_time ? ago(host.heard_time) : "–") },
       {

@@ -117,7 +117,7 @@ OTHERS = {
     "host/system/codestore.py": "renames a directory away to remove it; syncs a blob before its rename",
     "head/records/checkpoint_store.py": "syncs a chunk that it has appended to",
     "head/records/plan_copies.py": "gives a copy another name, which a power cut may take back",
-    "checkpoints/share.py": "moves a token into place unless another host was first",
+    "both/within.py": "renames by the descriptors of directories",
     "host/shim/record.py": "writes into room that was kept for a full disk",
     "host/agent/health.py": "measures how fast a disk is",
     "host/agent/probe.py": "tries what a disk can do",

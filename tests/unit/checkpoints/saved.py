@@ -10,9 +10,29 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.both.within import Tree
+from orchestrator.checkpoints import discovery, places
 from orchestrator.checkpoints.crc32c import crc32c, masked
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
+
+
+def generations(root: Path | str) -> list[int]:
+    """Return the generations in a checkpoint directory, newest first."""
+    with Tree(str(root)) as tree:
+        return places.generations(tree)
+
+
+def pinned(root: Path) -> list[tuple[int, str]]:
+    """Return (generation, directory) of each pinned copy."""
+    with Tree(str(root)) as tree:
+        return places.pinned(tree)
+
+
+def found(directory: Path, *, is_root: bool = False) -> discovery.Contents:
+    """Return what lies below a directory. Its tree stays open, since units read from it."""
+    tree = Tree(str(directory))
+    return discovery.find(tree, tree.path, is_root=is_root)
 
 
 def npz(path: Path, step: int | None = None, **arrays: Any) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.checkpoints import discovery, names, npz, units
+from orchestrator.checkpoints import names, npz, units
 from orchestrator.checkpoints.torn import Torn
 from tests.unit.checkpoints import saved
 from tests.unit.checkpoints.saved import FIXTURES, flip, truncate
@@ -22,7 +22,7 @@ from tests.unit.checkpoints.saved import FIXTURES, flip, truncate
 def read(path: Path) -> units.Unit:
     """Read the one unit below a directory, or in that of a file, to its last byte."""
     directory = path if path.is_dir() else path.parent
-    (unit,) = discovery.find(str(directory)).units
+    (unit,) = saved.found(directory).units
     unit.glance()
     unit.peek()
     unit.read()
@@ -85,7 +85,7 @@ def test_a_real_archive_of_keras_reads_and_none_that_is_cut_off_does(tmp_path: P
 
 
 def test_real_directories_of_orbax_read_and_their_names_tell_the_step(tmp_path: Path) -> None:
-    found = discovery.find(str(copied(tmp_path, "orbax", "orbax_zarr"))).units
+    found = saved.found(copied(tmp_path, "orbax", "orbax_zarr")).units
     for unit in found:
         unit.read()
     steps = {(Path(unit.path).name, unit.kind, unit.global_step) for unit in found}
@@ -166,7 +166,7 @@ def test_a_number_that_is_none_does_no_harm(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["state-120.ckpt", "model-120.pt", "model-00001-of-00002.safetensors"])
 def test_what_nothing_here_reads_is_handed_on_and_not_verified(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PK\x03\x04, or whatever")
-    (unit,) = discovery.find(str(tmp_path)).units
+    (unit,) = saved.found(tmp_path).units
     assert (unit.kind, unit.is_verified, unit.proof) == ("unknown", False, "names")
     assert unit.named_step == (120 if "120" in name else None)
 
@@ -211,6 +211,6 @@ def test_what_orbax_has_committed_is_handed_on_and_never_called_verified(tmp_pat
 
 def test_what_orbax_has_not_renamed_yet_is_no_checkpoint(tmp_path: Path) -> None:
     saved.orbax(tmp_path, 200).rename(tmp_path / "200.orbax-checkpoint-tmp")
-    found = discovery.find(str(tmp_path))
+    found = saved.found(tmp_path)
     assert found.units == []
     assert [Path(path).name for path, _ in found.unfinished] == ["200.orbax-checkpoint-tmp"]

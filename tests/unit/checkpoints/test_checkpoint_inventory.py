@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import (
     copying,
-    discovery,
     inventory,
     places,
     records,
@@ -25,6 +25,7 @@ from orchestrator.checkpoints import (
 )
 from orchestrator.checkpoints.places import SeedError
 from tests.contract.small_disk import mounted
+from tests.unit.checkpoints import saved as made
 from tests.unit.checkpoints.test_checkpoints import FIXTURES, answer_of, flip, generation, truncate
 
 BY = {"run": "t-1", "host": "gpu-a", "task": "worker:0"}
@@ -130,10 +131,11 @@ def test_records_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "manager")
     inventory.listed(str(tmp_path), read=True)
     shutil.rmtree(directory)
-    unit, *_ = discovery.find(str(generation(tmp_path, 2, "manager"))).units
-    kept = records.Records(str(tmp_path))
-    kept.add(unit, None)
-    kept.save()
+    unit, *_ = made.found(generation(tmp_path, 2, "manager")).units
+    with Tree(str(tmp_path)) as tree:
+        kept = records.Records(tree)
+        kept.add(unit, None)
+        kept.save()
     assert list(json.loads((tmp_path / ".orch" / "verified.json").read_text())) == [
         "gen-000002/manager/ckpt-2"
     ]
@@ -166,7 +168,7 @@ def test_a_pinned_one_stays_when_the_script_and_keep_remove_it(tmp_path: Path) -
         seeded(tmp_path, number, keep=2)
         for path in (tmp_path / f"gen-00000{number}" / "manager").glob("ckpt-1*"):
             path.unlink()
-    assert places.generations(str(tmp_path)) == [6, 5]
+    assert made.generations(tmp_path) == [6, 5]
     (kept,) = names(tmp_path, pinned=True)
     assert kept.startswith(".orch/pinned/gen-000001.step-24")
     assert inventory.listed(str(tmp_path), read=True)["checkpoints"][-1]["whole"] is True
@@ -177,7 +179,7 @@ def test_a_pin_is_whole_or_it_is_none(tmp_path: Path) -> None:
     flip(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)
     with pytest.raises(SeedError, match="does not read whole"):
         inventory.pin(str(tmp_path), "32")
-    assert places.pinned(str(tmp_path)) == []
+    assert made.pinned(tmp_path) == []
     assert inventory.pin(str(tmp_path), "gen-1")["checkpoint"]["global_step"] == 24, (
         "the newest of it that is"
     )
@@ -187,9 +189,9 @@ def test_pinning_twice_is_once_and_unpinning_ends_it(tmp_path: Path) -> None:
     generation(tmp_path, 1, "keras3_backup")
     assert inventory.pin(str(tmp_path), "20")["already"] is False
     assert inventory.pin(str(tmp_path), "20")["already"] is True
-    assert len(places.pinned(str(tmp_path))) == 1
+    assert len(made.pinned(tmp_path)) == 1
     inventory.unpin(str(tmp_path), "20")
-    assert places.pinned(str(tmp_path)) == []
+    assert made.pinned(tmp_path) == []
     with pytest.raises(SeedError, match="no pinned checkpoint of step 20"):
         inventory.unpin(str(tmp_path), "20")
 
@@ -210,12 +212,12 @@ class Training:
         self.left, self._path, self._place = times, path, copying.place
         monkeypatch.setattr(copying, "place", self)
 
-    def __call__(self, source: str, target: str, *, link: bool = False) -> None:
+    def __call__(self, tree: Tree, source: str, to: Tree, target: str, *, link: bool = False) -> None:
         if self.left and source == str(self._path):
             self.left -= 1
             saved_at = os.stat(source).st_mtime + 1
             os.utime(source, (saved_at, saved_at))
-        self._place(source, target, link=link)
+        self._place(tree, source, to, target, link=link)
 
 
 def test_what_the_training_writes_over_while_it_is_pinned_is_chosen_anew(
@@ -263,7 +265,7 @@ def test_going_back_sets_aside_what_is_newer_and_removes_nothing(tmp_path: Path)
     given = seeded(tmp_path, 4, keep=1)
     assert (given["global_step"], given["source"]) == (24, str(tmp_path / "gen-000001/manager/ckpt-1"))
     assert not list(Path(given["path"]).rglob("ckpt-2*"))
-    assert places.generations(str(tmp_path)) == [4, 3, 2, 1], "what was gone back from is never removed"
+    assert made.generations(tmp_path) == [4, 3, 2, 1], "what was gone back from is never removed"
     assert seeded(tmp_path, 5)["source"].startswith(str(tmp_path / "gen-000004")), (
         "and then it goes on from there"
     )
@@ -359,7 +361,7 @@ def test_keep_removes_nothing_where_no_good_one_is_known(tmp_path: Path) -> None
     for number in (1, 2, 3):
         generation(tmp_path, number, "manager")
     seeded(tmp_path, 4, from_scratch=True, keep=1)
-    assert places.generations(str(tmp_path)) == [4, 3, 2, 1]
+    assert made.generations(tmp_path) == [4, 3, 2, 1]
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -371,7 +373,7 @@ def test_through_any_number_of_bad_generations_the_last_good_one_is_kept(tmp_pat
         if number % 3:  # the training tears what it was given
             for path in Path(answer["path"]).rglob("ckpt-*.index"):
                 truncate(path, 10)
-    assert len(places.generations(str(tmp_path))) <= keep + 1
+    assert len(made.generations(tmp_path)) <= keep + 1
 
 
 # A full disk
@@ -388,7 +390,7 @@ def test_row_36_a_full_disk_leaves_nothing_half_and_the_source_whole(tmp_path: P
         assert (status, answer["error"]["code"]) == (1, "no-space")
         assert "no space left" in answer["error"]["message"]
         assert "orch ckpt ls" in answer["error"]["hint"]
-        assert places.generations(str(disk.path / "c")) == [1]
+        assert made.generations(disk.path / "c") == [1]
         assert not list((disk.path / "c").glob("*.tmp"))
         assert verify(str(source))["checkpoint"]["global_step"] == 20
         disk.empty()

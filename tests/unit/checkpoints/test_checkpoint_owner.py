@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import claims
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.seed import seed
-from orchestrator.protocol.orders import Claim
+from orchestrator.protocol.orders import Claim, Stamp
 
 MINE: Claim = {
     "id": "1" * 32,
@@ -23,6 +24,11 @@ MINE: Claim = {
     "checkpoint_dir": "/shared/t",
 }
 THEIRS: Claim = {**MINE, "id": "2" * 32, "head": "head-2", "run": "t-20260101-000001"}
+
+
+def stamped(root: str) -> Stamp | None:
+    with Tree(root) as tree:
+        return claims.stamped(tree)
 
 
 def age(root: Path, seconds: float) -> None:
@@ -49,11 +55,11 @@ def test_row_62_of_two_heads_that_begin_at_once_the_second_is_refused_at_the_dir
 def test_a_directory_that_nobody_has_looked_after_for_long_is_free(tmp_path: Path) -> None:
     seed(str(tmp_path), 1, claim=MINE, host_dir="/host-1")
     age(tmp_path, claims.DRIVEN_S + 5)
-    found = claims.stamped(str(tmp_path))
+    found = stamped(str(tmp_path))
     assert found is not None
     assert (found["driven"], found["claim"]["head"]) == (False, "head-1")
     (tmp_path / "gen-000001" / "events.out").write_text("saved, while no coordinator is there")
-    assert claims.stamped(str(tmp_path))["driven"], "somebody saves"  # type: ignore[index]
+    assert stamped(str(tmp_path))["driven"], "somebody saves"  # type: ignore[index]
     age(tmp_path, claims.DRIVEN_S + 5)
     seed(str(tmp_path), 2, claim=THEIRS, host_dir="/host-2")
 
@@ -65,11 +71,11 @@ def test_only_the_host_that_has_stamped_a_directory_looks_after_it_and_gives_it_
     for other_run, host in ((run, "/host-2"), (THEIRS["run"], "/host-1")):
         claims.touch_stamp(root, other_run, host)
         claims.release_stamp(root, other_run, host)
-    assert claims.stamped(root)["ago_s"] >= 499  # type: ignore[index]
+    assert stamped(root)["ago_s"] >= 499  # type: ignore[index]
     claims.touch_stamp(root, run, "/host-1")
-    assert claims.stamped(root)["ago_s"] < 100  # type: ignore[index]
+    assert stamped(root)["ago_s"] < 100  # type: ignore[index]
     claims.release_stamp(root, run, "/host-1")
-    assert claims.stamped(root) is None
+    assert stamped(root) is None
     claims.release_stamp(root, run, "/host-1")
 
 
@@ -77,6 +83,6 @@ def test_only_the_host_that_has_stamped_a_directory_looks_after_it_and_gives_it_
 def test_a_stamp_that_cannot_be_read_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / ".orch").mkdir()
     (tmp_path / ".orch" / claims.FILE).write_text(content)
-    assert claims.stamped(str(tmp_path)) is None
+    assert stamped(str(tmp_path)) is None
     seed(str(tmp_path), 1, claim=MINE, host_dir="/host-1")
-    assert claims.stamped(str(tmp_path)) is not None
+    assert stamped(str(tmp_path)) is not None

@@ -8,12 +8,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import copying, discovery, inventory, places, records, safe, seed, verify
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.units import ORBAX, Unit
@@ -32,7 +33,7 @@ def gen(root: Path, number: int) -> Path:
 
 def found(directory: Path) -> list[tuple[str, str, int | None]]:
     """Return (name, kind, step that the name tells) of the units, newest first."""
-    units = discovery.find(str(directory)).units
+    units = saved.found(directory).units
     return [(os.path.relpath(unit.path, directory), unit.kind, unit.named_step) for unit in units]
 
 
@@ -96,9 +97,9 @@ def test_a_directory_that_is_named_after_its_step_is_one_unit(tmp_path: Path) ->
     (folder / "trainer_state.json").write_text("{}")
     saved.npz(tmp_path / "global_step100" / "mp_rank_00_model_states.npz")
     assert found(aged(tmp_path)) == [("global_step100", "npz", 100), ("checkpoint-500", "npz", 500)]
-    assert [len(unit.paths) for unit in discovery.find(str(tmp_path)).units] == [1, 6]
+    assert [len(unit.paths) for unit in saved.found(tmp_path).units] == [1, 6]
     (folder / "model.safetensors").write_bytes(b"x" * 100_000)
-    kinds = [unit.kind for unit in discovery.find(str(aged(tmp_path))).units if unit.name == "checkpoint-500"]
+    kinds = [unit.kind for unit in saved.found(aged(tmp_path)).units if unit.name == "checkpoint-500"]
     assert kinds == ["unknown"], (
         "most of it nothing here can read: that its small arrays are whole proves nothing"
     )
@@ -260,7 +261,7 @@ def test_links_that_stay_inside_are_made_anew_and_none_leads_to_what_was_dropped
         "absolute.npz": str(secret),
     }.items():
         (gen(tmp_path, 1) / name).symlink_to(leads_to)
-    assert {Path(path).name for path, _ in discovery.find(str(gen(tmp_path, 1))).skipped} == {
+    assert {Path(path).name for path, _ in saved.found(gen(tmp_path, 1)).skipped} == {
         "out.npz",
         "absolute.npz",
     }
@@ -372,7 +373,7 @@ def test_the_newest_generation_of_an_unknown_format_is_taken_through_any_number_
         assert given["global_step"] == 100 * (number - 1)
         assert Path(given["source"]).is_dir(), "what it came from stays"
         _unknown(Path(given["path"]), step=100 * number)
-    assert places.generations(str(tmp_path)) == [7, 6]
+    assert saved.generations(tmp_path) == [7, 6]
 
 
 def test_what_can_be_verified_counts_before_what_cannot(tmp_path: Path) -> None:
@@ -472,20 +473,22 @@ def test_the_list_is_no_error_while_keep_removes_what_it_looks_at(tmp_path: Path
         lists.append(inventory.listed(str(tmp_path), read=len(lists) % 2 == 0))
     thread.join()
     assert {entry["why"] for found in lists for entry in found["checkpoints"]} == {None}
-    assert places.generations(str(tmp_path)) == [29, 28]
+    assert saved.generations(tmp_path) == [29, 28]
     assert os.listdir(tmp_path / ".orch" / "removed") == []
 
 
 def test_a_directory_that_vanished_before_its_files_were_found_is_gone(tmp_path: Path) -> None:
-    assert Unit(ORBAX, str(tmp_path / "200"), []).is_gone()
+    with Tree(str(tmp_path)) as tree:
+        assert Unit(tree, ORBAX, str(tmp_path / "200"), []).is_gone()
 
 
 def test_what_vanishes_between_two_looks_is_not_listed(tmp_path: Path) -> None:
     saved.npz(gen(tmp_path, 1) / "model-100.npz", 100)
-    (entry,) = inventory._entries(str(tmp_path))
-    shutil.rmtree(gen(tmp_path, 1))
-    entry.inspect(records.Records(str(tmp_path)), read=True)
-    assert entry.is_gone
+    with Tree(str(tmp_path)) as tree:
+        (entry,) = inventory._entries(tree)
+        shutil.rmtree(gen(tmp_path, 1))
+        entry.inspect(records.Records(tree), read=True)
+        assert entry.is_gone
     assert inventory.listed(str(tmp_path))["checkpoints"] == []
     assert not (tmp_path / ".orch" / "verified.json").exists()
 
@@ -516,7 +519,7 @@ def test_row_36_a_full_disk_is_told_from_other_trouble_with_what_is_free_and_nee
             with pytest.raises(SeedError, match=r"\d+ bytes are free, \d{4,} bytes are needed") as caught:
                 do()
             assert caught.value.code == "no-space"
-        assert places.generations(str(root)) == [1]
+        assert saved.generations(root) == [1]
         assert not list(root.rglob("*.tmp"))
         disk.empty()
         assert seed.seed(str(root), 2)["global_step"] == 100
@@ -560,12 +563,21 @@ def test_a_file_that_scripts_rewrite_in_place_is_copied_and_has_no_second_name(
     shutil.copytree(saved.FIXTURES / fixture, before / fixture)
     rewritten = [path for path in before.rglob("*") if path.is_file() and ".data-" not in path.name]
     assert len([path for path in rewritten if path.suffix in (".index", ".h5", ".bkp")]) >= 2
-    need = places.Need()
-    monkeypatch.setattr(seed, "room_for", lambda _: contextlib.nullcontext(need))
+    needs: list[places.Need] = []
+
+    @contextlib.contextmanager
+    def room_for(tree: Tree, path: str) -> Iterator[places.Need]:
+        with places.room_for(tree, path) as need:
+            yield need
+            needs.append(need)
+
+    monkeypatch.setattr(seed, "room_for", room_for)
     seeded = Path(seed.seed(str(tmp_path), 2)["path"])
     copies = [path for path in seeded.rglob("*.*") if path.is_file() and path.stat().st_nlink == 1]
     told = sum(path.stat().st_size for path in copies if path.name != places.MARKER)
-    assert told <= need.bytes < told + 1000, "what a full disk is said to lack: the copies, and the pointer"
+    assert told <= needs[0].bytes < told + 1000, (
+        "what a full disk is said to lack: the copies, and the pointer"
+    )
     for path in rewritten:
         copy = seeded / path.relative_to(before)
         assert not copy.exists() or not copy.samefile(path), path.name
@@ -583,15 +595,14 @@ def test_a_generation_is_on_the_disk_before_it_has_its_name(
         fsync(handle)
         synced.add(os.fstat(handle).st_ino)
 
-    def checked(source: str, target: str) -> None:
-        if os.path.isdir(source):
-            missing = [
-                path for path in (Path(source), *Path(source).rglob("*")) if path.stat().st_ino not in synced
-            ]
+    def checked(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        building = Path(os.readlink(f"/proc/self/fd/{src_dir_fd}")) / source
+        if building.is_dir():
+            missing = [path for path in (building, *building.rglob("*")) if path.stat().st_ino not in synced]
             assert missing == []
             synced.clear()
-            renamed.append(target)
-        rename(source, target)
+            renamed.append(str(building.parent / target))
+        rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(os, "rename", checked)

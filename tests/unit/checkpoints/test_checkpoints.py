@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoints import checkpoints_main, copying, discovery, names, places, seed, verify
+from orchestrator.both.within import Tree
+from orchestrator.checkpoints import checkpoints_main, copying, names, places, seed, verify
 from orchestrator.checkpoints.crc32c import by_table, crc32c, masked
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.steps import choose_step
 from orchestrator.checkpoints.tensor_bundle import Bundle
 from orchestrator.checkpoints.torn import Torn
+from tests.unit.checkpoints import saved
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 
@@ -54,6 +56,13 @@ def answer_of(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict
 # Sums and structure
 
 
+def checked(directory: Path) -> Bundle:
+    """Read all of `ckpt-2`. Its tree stays open."""
+    bundle = Bundle(Tree(str(directory)), "ckpt-2")
+    bundle.check_tensors()
+    return bundle
+
+
 def test_crc32c_is_that_of_the_standard() -> None:
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(bytes(32)) == 0x8A9136AA
@@ -65,8 +74,7 @@ def test_crc32c_without_the_library_is_the_same() -> None:
 
 
 def test_a_bundle_of_tensorflow_reads_with_strings_and_large_tensors() -> None:
-    bundle = Bundle(str(FIXTURES / "manager" / "ckpt-2"))
-    bundle.check_tensors()
+    bundle = checked(FIXTURES / "manager")
     assert bundle.integer("optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE") == 32
     assert bundle.data_bytes > 160_000
 
@@ -76,7 +84,7 @@ def test_one_flipped_bit_anywhere_in_the_data_is_found(tmp_path: Path, at: int) 
     directory = generation(tmp_path, 1, "manager")
     flip(directory / "manager" / "ckpt-2.data-00000-of-00001", at)
     with pytest.raises(Torn, match="checksum"):
-        Bundle(str(directory / "manager" / "ckpt-2")).check_tensors()
+        checked(directory / "manager")
 
 
 @pytest.mark.parametrize("size", [0, 1, 47, 48, 100, 1100, 1167])
@@ -85,7 +93,7 @@ def test_an_index_cut_off_anywhere_is_torn(tmp_path: Path, size: int) -> None:
     directory = generation(tmp_path, 1, "manager")
     truncate(directory / "manager" / "ckpt-2.index", size)
     with pytest.raises(Torn):
-        Bundle(str(directory / "manager" / "ckpt-2"))
+        checked(directory / "manager")
 
 
 def test_every_flipped_byte_of_an_index_is_found_or_harmless(tmp_path: Path) -> None:
@@ -95,7 +103,7 @@ def test_every_flipped_byte_of_an_index_is_found_or_harmless(tmp_path: Path) -> 
     for at in range(0, len(whole) - 48, 13):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
         try:
-            Bundle(str(path)[: -len(".index")]).check_tensors()
+            checked(path.parent)
         except Torn:
             wrong += 1
     assert wrong >= (len(whole) - 48) // 13 - 2  # all but the statistics blocks that nothing reads
@@ -197,7 +205,7 @@ def test_what_was_written_a_moment_ago_is_called_torn_only_if_nobody_goes_on(tmp
 
 def test_a_checkpoint_that_goes_away_while_it_is_read_is_torn_and_no_crash(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "manager", "keras3_backup", "model.keras")
-    found = discovery.find(str(directory)).units
+    found = saved.found(directory).units
     shutil.rmtree(directory)
     for unit in found:
         with pytest.raises(Torn):
@@ -419,7 +427,7 @@ def test_keep_removes_the_oldest_but_never_the_source(tmp_path: Path) -> None:
         generation(tmp_path, number)
     answer = seed.seed(str(tmp_path), 6, keep=3)
     assert "gen-000002" in answer["source"]
-    assert places.generations(str(tmp_path)) == [6, 5, 4, 2]
+    assert saved.generations(tmp_path) == [6, 5, 4, 2]
 
 
 def test_checkpoints_in_the_root_count_as_before_all_generations(tmp_path: Path) -> None:

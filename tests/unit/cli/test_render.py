@@ -22,7 +22,7 @@ def test_a_run_that_trains() -> None:
         "  step 120; all 2 tasks report\n"
         "  checkpoint: step 100, verified, 12 s old, /shared/mnist/gen-000002/ckpt-100\n"
         "\n"
-        "  TASK      HOST   PHASE     PID  STEP  STEPS/S  CPU      MEM  HEARTBEAT\n"
+        "  TASK      HOST   PHASE     PID  STEP  STEPS/S  CPU   MEMORY  HEARTBEAT\n"
         "  worker:0  gpu-a  RUNNING  4242   120      3.4  98%  1.2 GiB  0.4 s ago\n"
         "  worker:1  gpu-b  RUNNING  4243   120      3.4  98%  1.2 GiB  0.4 s ago"
     )
@@ -264,8 +264,8 @@ def test_a_run_fits_the_terminal(width: int) -> None:
 @pytest.mark.parametrize(
     ("width", "head"),
     [
-        (None, "TASK HOST PHASE PID STEP STEPS/S CPU MEM GPU HEARTBEAT"),
-        (80, "TASK HOST PHASE STEP STEPS/S CPU MEM GPU HEARTBEAT"),
+        (None, "TASK HOST PHASE PID STEP STEPS/S CPU MEMORY GPU HEARTBEAT"),
+        (80, "TASK HOST PHASE STEP STEPS/S CPU MEMORY GPU HEARTBEAT"),
         (60, "TASK HOST PHASE STEP STEPS/S GPU"),
         (40, "TASK HOST PHASE STEP"),
         (25, "TASK PHASE STEP"),

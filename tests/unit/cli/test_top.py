@@ -77,7 +77,7 @@ def test_the_run_its_tasks_events_and_the_log_of_the_chosen_task(orch: Desk, api
             "gpu-b",
             "RUNNING",
             "120",
-            "2/s",
+            "2",
         ]
         assert lines_of(app, "#events") == ["12:00:01 UTC running  2/2 tasks joined"]
         await looked(app, pilot)

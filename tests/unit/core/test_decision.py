@@ -43,7 +43,7 @@ def test_what_a_heartbeat_teaches_is_kept(after: Run) -> None:
 
 def test_a_heartbeat_that_only_moves_numbers_is_not() -> None:
     moved = RUN.with_task(replace(TASK, heard_at=5.0, progress=Progress(global_step=9)))
-    moved = moved.with_host(replace(moved.hosts[0], heard_at=5.0, cpu_percent=7.0))
+    moved = moved.with_host(replace(moved.hosts[0], heard_at=5.0, measured={"cpu_percent": 7.0}))
     assert Weight.JOURNAL is not weigh(RUN, moved, REPORT, [])
     assert Weight.JOURNAL is weigh(RUN, moved, REPORT, [Note(NoteKind.ADOPTED, "it goes on")])
     for event in (ev.KillRequested(1.0), ev.HostUp(1.0, "a", "boot")):
@@ -77,7 +77,7 @@ def test_a_report_is_news_where_people_wait_for_what_differs() -> None:
     known = report_fields.news(ev.HostReported(1.0, "a", (one,)))
     later = replace(one, progress=Progress(global_step=6, began_step=5))
     ended = replace(one, phase="exited")
-    silent = ev.HostReported(2.0, "a", (one,), cpu_percent=3.0, dir_silent_s=1.0)
-    assert known == report_fields.news(ev.HostReported(2.0, "a", (one,), cpu_percent=3.0))
+    silent = ev.HostReported(2.0, "a", (one,), measured={"cpu_percent": 3.0}, dir_silent_s=1.0)
+    assert known == report_fields.news(ev.HostReported(2.0, "a", (one,), measured={"cpu_percent": 3.0}))
     for other in (ev.HostReported(2.0, "a", (later,)), ev.HostReported(2.0, "a", (ended,)), silent):
         assert known != report_fields.news(other)

@@ -36,7 +36,12 @@ def training(*, gone: TaskId | None = W2, shared: bool = True, steps_per_s: floa
             phase=TaskPhase.EXITED if task.id == gone else TaskPhase.RUNNING,
             generation=1,
             first_step=1,
-            progress=replace(task.progress, global_step=240, steps_per_s=steps_per_s, rescues=True),
+            progress=replace(
+                task.progress,
+                global_step=240,
+                measured={} if steps_per_s is None else {"steps_per_s": steps_per_s},
+                rescues=True,
+            ),
         )
         for task in run.tasks
     )

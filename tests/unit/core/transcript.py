@@ -310,15 +310,18 @@ class Transcript:
         `worker:0+` is the one of its standby. `memory=96` and `cpu=95` are told once.
         """
         assert self.run is not None
-        known, memory_percent, cpu_percent = self.reports[host], None, None
+        known = self.reports[host]
+        measured: dict[str, float] = {}
+        if self.available_bytes is not None:
+            measured["memory_available_bytes"] = self.available_bytes
         for change in changes:
             name, _, told = change.partition("=")
             if change.startswith("-"):
                 known.pop(change[1:], None)
             elif name == "memory":
-                memory_percent = float(told)
+                measured["memory_percent"] = float(told)
             elif name == "cpu":
-                cpu_percent = float(told)
+                measured["cpu_percent"] = float(told)
             elif name.startswith("gpu"):  # gpu1=79, an Xid; gpu1=gone: what has gone wrong there, from now on
                 fault = int(name[3:]), None if told == "gone" else int(told)
                 self.gpu_faults[host] = (*self.gpu_faults.get(host, ()), fault)
@@ -331,9 +334,7 @@ class Transcript:
             at,
             host,
             tuple(known.values()),
-            cpu_percent=cpu_percent,
-            memory_percent=memory_percent,
-            memory_available_bytes=self.available_bytes,
+            measured=measured,
             unkillable=self.unkillable.get(host, ()),
             gpu_faults=self.gpu_faults.get(host, ()),
             leaving=self.leaving.get(host),

@@ -60,7 +60,7 @@ class Head:
                 port=20000,
                 progress=Progress(global_step=step, metrics={"loss": 1 / (step or 1)}),
             )
-            self.tell(ev.HostReported(self.now, host, (told,), cpu_percent=7.5))
+            self.tell(ev.HostReported(self.now, host, (told,), measured={"cpu_percent": 7.5}))
 
     def train(self, seconds: int, hosts: str = "ab") -> None:
         for _ in range(seconds // 2):

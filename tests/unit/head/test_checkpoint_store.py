@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.both import durable
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import safe
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 
@@ -96,12 +96,12 @@ def test_a_disk_that_refuses_to_sync_a_snapshot_is_told(
     (directory / "model-7.bin").write_bytes(b"x" * 100)
     told: list[str] = []
 
-    def refuse(tree: str) -> None:
+    def refuse(tree: Tree) -> None:
         if not told:  # the kernel tells an error of the disk once
-            told.append(tree)
+            told.append(tree.path)
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(durable, "sync_tree", refuse)
+    monkeypatch.setattr(Tree, "sync", refuse)
     with pytest.raises(OSError, match="Input/output error"):
         safe.snapshot(str(tmp_path), str(directory), None)
     assert safe.snapshot(str(tmp_path), str(directory), None)["global_step"] == 7

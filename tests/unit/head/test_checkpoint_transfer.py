@@ -441,7 +441,7 @@ def test_nothing_outside_a_snapshot_is_read(lab: Lab, name: str) -> None:
     lab.bring(run, 1, lab.a.train(1) / "manager" / "ckpt-2")
     newest = lab.checkpoints.store(run).newest()
     assert newest is not None
-    with pytest.raises(ValueError, match="outside"):
+    with pytest.raises(OSError, match="leads out of"):
         safe.ChunkReader()(memoryview(bytearray(10)), str(lab.a.root), newest["digest"], name, 0, 10)
     for digest in ("../..", "", "A" * 64):
         with pytest.raises(ValueError, match="not a SHA-256"):

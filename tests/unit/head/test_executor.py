@@ -125,7 +125,7 @@ def test_what_links_say_becomes_events(rig: Rig, monkeypatch: pytest.MonkeyPatch
     assert "a connection took" in (up.slow or "")
     rig.agent.report({"r": [{"task": "worker:0", "generation": 2, "phase": "ready"}]}, cpu_percent=5.0)
     reported = rig.wait(HostReported)
-    assert (reported.host, reported.cpu_percent, reported.tasks[0].task) == ("a", 5.0, W0)
+    assert (reported.host, reported.measured["cpu_percent"], reported.tasks[0].task) == ("a", 5.0, W0)
     rig.agent.die()
     assert rig.wait(HostDown).problem == "the connection broke"
     assert rig.executor.hosts.keys() == {"a"}

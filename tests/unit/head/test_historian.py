@@ -37,7 +37,12 @@ class Watched:
         self.at += 1
         for task in self.run.tasks:
             told = Progress(
-                step, None, metrics, 2.0, 50.0, 1 << 20, step_age_s=0.25, metric_steps=at_step or {}
+                step,
+                None,
+                metrics,
+                {"steps_per_s": 2.0, "cpu_percent": 50.0, "rss_bytes": 1 << 20},
+                step_age_s=0.25,
+                metric_steps=at_step or {},
             )
             self.run = self.run.with_task(
                 replace(task, phase=TaskPhase.RUNNING, generation=1, heard_at=self.at, progress=told)

@@ -83,7 +83,7 @@ class Rig:
             self.copier.expect(self.run, W0, "a", generation)
 
     def report(self, log_bytes: int, generation: int = 1, *, host: str = "a", task: TaskId = W0) -> None:
-        told = TaskReport(task, generation, "running", progress=Progress(log_bytes=log_bytes))
+        told = TaskReport(task, generation, "running", progress=Progress(measured={"log_bytes": log_bytes}))
         event = HostReported(self.now, host, (told,))
         self.copier.reported(cast("HostLink", self.link), "t-1", 3, event)
 

@@ -171,7 +171,7 @@ def test_what_lies_in_the_inbox_is_kept_in_one_transaction_before_any_of_it_is_d
     statements.clear()
     rig.play(rig.report(phase="starting", pid=None), rig.report(phase="starting", pid=None))
     statements.clear()
-    rig.play(rig.report(phase="starting", pid=None, progress=Progress(log_bytes=5)))
+    rig.play(rig.report(phase="starting", pid=None, progress=Progress(measured={"log_bytes": 5})))
     assert statements == [], "what only moves numbers needs no transaction"
 
 

@@ -32,10 +32,12 @@ NOW = 1000.0
 def a_run() -> Run:
     run = new_run("t-20260101-000000", make_plan(["a", "b"], checkpoint=True), epoch=2, at=900.0)
     run = run.with_host(
-        replace(run.hosts[0], link=Link.CONNECTED, heard_at=999.5, facts=Facts(), cpu_percent=7.0)
+        replace(
+            run.hosts[0], link=Link.CONNECTED, heard_at=999.5, facts=Facts(), measured={"cpu_percent": 7.0}
+        )
     )
     run = run.with_host(replace(run.hosts[1], link=Link.UNREACHABLE, problem="b: no route", heard_at=950.0))
-    progress = Progress(120, 3, {"loss": 0.5}, 3.4, heartbeat_age_s=0.3)
+    progress = Progress(120, 3, {"loss": 0.5}, {"steps_per_s": 3.4}, heartbeat_age_s=0.3)
     return replace(
         run,
         phase_state=state_of(Phase.RUNNING, progress_at=999.0),
@@ -276,7 +278,9 @@ def test_the_standby_of_a_run() -> None:
     none = status.run_document(run, now=NOW)["standby"]
     assert (none["state"], none["reason"]) == ("none", "b is not connected")
     waiting = tuple(
-        replace(task, generation=3, phase=TaskPhase.READY, progress=Progress(rss_bytes=300 << 20))
+        replace(
+            task, generation=3, phase=TaskPhase.READY, progress=Progress(measured={"rss_bytes": 300 << 20})
+        )
         for task in run.tasks
     )
     standby = Standby(generation=3, tasks=waiting, since_at=NOW - 20.0, join_at=NOW + 1.0)

@@ -1,0 +1,275 @@
+"""A tree is reached by descriptors: whatever somebody else puts in the way, nothing outside of it is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.both import within
+from orchestrator.both.within import Tree
+
+SECRET = "nobody else's business"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory outside, to which the links lead."""
+    home = tmp_path / "home"
+    (home / "deep").mkdir(parents=True)
+    (home / "keys").write_text(SECRET)
+    (home / "deep" / "keys").write_text(SECRET)
+    return home
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    top = tmp_path / "top"
+    (top / "gen" / "deep").mkdir(parents=True)
+    (top / "gen" / "keys").write_text("ours")
+    (top / "gen" / "deep" / "keys").write_text("ours")
+    return top
+
+
+def everything(directory: Path) -> dict[str, tuple[int, int, str]]:
+    """Return the mode, the time and the content of all below a directory."""
+    return {
+        str(path.relative_to(directory)): (
+            path.lstat().st_mode,
+            path.lstat().st_mtime_ns,
+            path.read_text() if path.is_file() else "",
+        )
+        for path in [directory, *directory.rglob("*")]
+    }
+
+
+USES: dict[str, Callable[[Tree, str], object]] = {
+    "read": lambda tree, path: tree.reading(path).read(),
+    "write": lambda tree, path: tree.write(path, b"theirs"),
+    "write in place": lambda tree, path: os.close(tree.opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)),
+    "create": lambda tree, path: tree.create(f"{path}.new", b"theirs"),
+    "remove": lambda tree, path: tree.remove(path),
+    "rename away": lambda tree, path: tree.rename(path, "taken"),
+    "rename to": lambda tree, path: tree.rename("mine", path),
+    "copy": lambda tree, path: tree.copy(path, tree, "copy"),
+    "copy to": lambda tree, path: tree.copy("mine", tree, path),
+    "link": lambda tree, path: tree.link(path, tree, "second"),
+    "touch": lambda tree, path: tree.touch(path, (0, 0)),
+    "make": lambda tree, path: tree.make(f"{path}.d"),
+    "symlink": lambda tree, path: tree.symlink("x", f"{path}.link"),
+}
+"""What a tree can do with a path."""
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("step", ["gen", "gen/deep"])
+def test_a_link_on_the_way_is_not_followed(top: Path, home: Path, step: str, use: str) -> None:
+    (top / "mine").write_text("ours")
+    (top / step).rename(top / "away")
+    (top / step).symlink_to(home if step == "gen" else home / "deep")
+    before = everything(home)
+    with Tree(str(top)) as tree, pytest.raises(OSError, match="a symbolic link is in its path") as raised:
+        USES[use](tree, "gen/deep/keys")
+    assert raised.value.errno == errno.ELOOP
+    assert everything(home) == before
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_link_in_the_place_of_a_file_is_not_followed(top: Path, home: Path, use: str) -> None:
+    (top / "mine").write_text("ours")
+    (top / "gen" / "keys").unlink()
+    (top / "gen" / "keys").symlink_to(home / "keys")
+    before = everything(home)
+    refused = use in ("read", "write in place", "copy", "link")
+    outcome = pytest.raises(OSError, match="gen/keys") if refused else contextlib.nullcontext()
+    with Tree(str(top)) as tree, outcome:
+        USES[use](tree, "gen/keys")
+    assert everything(home) == before
+    for made in ("copy", "second"):
+        assert not (top / made).exists()
+
+
+def test_the_directory_of_a_tree_stays_the_same_when_its_name_leads_elsewhere(top: Path, home: Path) -> None:
+    before = everything(home)
+    with Tree(str(top)) as tree, tree.below("gen") as building:
+        (top / "gen").rename(top / "away")
+        (top / "gen").symlink_to(home)
+        building.write(str(top / "gen" / "keys"), b"new")
+        building.remove("deep")
+    assert everything(home) == before
+    assert (top / "away" / "keys").read_bytes() == b"new"
+    assert not (top / "away" / "deep").exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["..", "../home/keys", "gen/../../home", "gen//keys", "./gen", "/etc/passwd", "gen/", "a/" * 200 + "a"],
+)
+def test_a_path_that_leads_out_is_refused(top: Path, home: Path, path: str) -> None:
+    with Tree(str(top)) as tree, pytest.raises(OSError, match="leads out of"):
+        tree.opened(path, os.O_RDONLY)
+
+
+def test_a_path_may_begin_with_that_of_the_tree(top: Path) -> None:
+    with Tree(str(top)) as tree:
+        assert tree.reading(str(top / "gen" / "keys")).read() == b"ours"
+        assert sorted(tree.names(str(top))) == sorted(tree.names()) == ["gen"]
+        with pytest.raises(OSError, match="leads out of"):
+            tree.stat(f"{top}-beside/keys")
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_CREAT])
+def test_a_pipe_makes_nobody_wait(top: Path, flags: int) -> None:
+    os.mkfifo(top / "pipe")
+    with Tree(str(top)) as tree, pytest.raises(OSError, match=r"no regular file|No such device"):
+        tree.opened("pipe", flags)
+
+
+def test_a_file_with_a_second_name_is_read_but_not_written(top: Path, home: Path) -> None:
+    os.link(home / "keys", top / "keys")
+    with Tree(str(top)) as tree:
+        assert tree.reading("keys").read() == SECRET.encode()
+        with pytest.raises(OSError, match="second name"):
+            tree.opened("keys", os.O_WRONLY | os.O_TRUNC)
+        tree.write("keys", b"new")  # this one replaces the name
+    assert (home / "keys").read_text() == SECRET
+
+
+def test_what_is_removed_is_the_link_and_not_what_it_leads_to(top: Path, home: Path) -> None:
+    (top / "gen" / "deep" / "home").symlink_to(home)
+    (top / "gen" / "home").symlink_to(home)
+    with Tree(str(top)) as tree:
+        tree.remove("gen/home")
+        assert tree.has("gen/deep/home")
+        tree.remove("gen")
+        tree.remove("gen")
+    assert (home / "keys").read_text() == SECRET
+    assert list(top.iterdir()) == []
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(top: Path) -> None:
+    deep = top / "a"
+    for name in ("x" * 20 for _ in range(150)):
+        deep = deep / name
+    os.makedirs(deep)
+    (top / "a" / "file").write_text("")
+    with Tree(str(top)) as tree, pytest.raises(OSError, match="too deep"):
+        tree.remove("a")
+    assert not (top / "a" / "file").exists()
+
+
+def test_walks_as_os_does_and_enters_no_link(top: Path, home: Path) -> None:
+    (top / "gen" / "link").symlink_to(home)
+    with Tree(str(top)) as tree:
+        found = [(folder, folders, sorted(names)) for folder, folders, names in tree.walk()]
+        assert found == [("", ["gen"], []), ("gen", ["deep"], ["keys", "link"]), ("gen/deep", [], ["keys"])]
+        for folder, folders, _ in tree.walk(str(top)):
+            assert folder.startswith(str(top))
+            folders[:] = [name for name in folders if name != "deep"]
+            assert folder != str(top / "gen" / "deep")
+
+
+def test_a_copy_has_mode_and_times_but_runs_as_nobody_else(top: Path) -> None:
+    program = top / "program"
+    program.write_bytes(os.urandom(300_000))
+    program.chmod(0o6755)
+    os.utime(program, ns=(1, 2))
+    with Tree(str(top)) as tree:
+        tree.copy("program", tree, "new/copy")
+    copy = (top / "new" / "copy").stat()
+    assert (stat.S_IMODE(copy.st_mode), copy.st_mtime_ns) == (0o755, 2)
+    assert (top / "new" / "copy").read_bytes() == program.read_bytes()
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(top: Path) -> None:
+    with Tree(str(top)) as tree:
+        tree.write_json("gen/a.json", {"a": 1})
+        assert tree.read_object("gen/a.json") == {"a": 1}
+        (top / "gen" / "a.json").unlink()
+        (top / "gen" / "a.json").mkdir()
+        with pytest.raises(OSError, match=r"a\.json"):
+            tree.write_json("gen/a.json", {"a": 2})
+        assert tree.read_object("gen/a.json") is None
+    assert sorted(os.listdir(top / "gen")) == ["a.json", "deep", "keys"]
+
+
+def test_syncs_and_tells_kinds(top: Path) -> None:
+    os.mkfifo(top / "gen" / "pipe")
+    (top / "gen" / "link").symlink_to("keys")
+    with Tree(str(top)) as tree:
+        tree.sync()
+        assert [tree.kind(f"gen/{name}") for name in ("keys", "deep", "pipe", "link", "none", "keys/x")] == [
+            *(stat.S_IFREG, stat.S_IFDIR, stat.S_IFIFO, stat.S_IFLNK, None, None)
+        ]
+        assert tree.link_text("gen/link") == "keys"
+        assert tree.names("none") == []
+
+
+# -- who may write
+
+
+def who(directory: Path, group: str | None = None) -> str | None:
+    with Tree(str(directory)) as tree:
+        return within.who_else_writes(tree, group)
+
+
+def test_nobody_else_writes_into_what_is_ours_alone(top: Path) -> None:
+    for mode in (0o700, 0o755):
+        top.chmod(mode)
+        assert who(top) is None
+
+
+def test_everybody_writes_whatever_the_group_and_the_sticky_bit(top: Path) -> None:
+    top.chmod(0o1777)
+    assert who(top) == "everybody"
+    assert who(top, str(top.stat().st_gid)) == "everybody"
+
+
+def test_the_group_of_the_owner_alone_is_no_other(top: Path) -> None:
+    top.chmod(0o2775)
+    assert who(top) is None  # the first group of whoever runs the tests has his name, here and on CI
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_a_group_writes_only_where_it_is_named(top: Path) -> None:
+    os.chown(top, -1, 4711)
+    top.chmod(0o2770)
+    assert who(top) == "the group 4711"
+    assert who(top, "4712") == "the group 4711"
+    assert who(top, "no-such-group") == "the group 4711"
+    assert who(top, "4711") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_an_owner_writes_into_what_is_his(top: Path) -> None:
+    os.chown(top, 4711, 4712)
+    top.chmod(0o755)
+    assert who(top) == "the user 4711, whose it is"
+    assert who(top, "4712") is None
+    assert os.listdir(top) == ["gen"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="sets access lists")
+def test_an_access_list_is_read(top: Path) -> None:
+    def entry(tag: int, rights: int, number: int = 0xFFFFFFFF) -> bytes:
+        return tag.to_bytes(2, "little") + rights.to_bytes(2, "little") + number.to_bytes(4, "little")
+
+    def allow(*more: bytes) -> None:
+        acl = b"\2\0\0\0" + entry(1, 7) + b"".join(more) + entry(0x10, 7) + entry(0x20, 5)
+        try:
+            os.setxattr(top, "system.posix_acl_access", acl)
+        except OSError:
+            pytest.skip("this file system has no access lists")
+
+    allow(entry(2, 7, 4711), entry(4, 5))
+    assert who(top) == "the user 4711"
+    allow(entry(4, 5), entry(8, 7, 4712))
+    assert who(top) == "the group 4712"
+    assert who(top, "4712") is None
+    allow(entry(2, 5, 4711), entry(4, 5))
+    assert who(top) is None

@@ -1,0 +1,99 @@
+"""A number that hosts measure is one row and the line that measures it: it is then shown wherever such numbers are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import orchestrator
+from orchestrator.protocol import measures
+
+PACKAGE = Path(orchestrator.__file__).parent
+
+ROW = """
+    threads: NotRequired[
+        Annotated[Count, Measure("threads", "count", "orch_task_threads", "Its threads.")] | None
+    ]
+"""
+LINE = 'self.measured = {"threads": len(os.listdir(f"/proc/{self.pid}/task")), '
+
+SEEN = """
+import json, os, sys, types
+from dataclasses import replace
+from orchestrator.cli.show.task_table import task_table
+from orchestrator.cli.session import Paint
+from orchestrator.client import exposition, recorded
+from orchestrator.cli.top import view
+from orchestrator.core.plan import TaskId
+from orchestrator.head.coordinator import status
+from orchestrator.head.effects import historian
+from orchestrator.head.links import wire
+from orchestrator.host.shim.report import blank_task
+from orchestrator.host.shim.task import TaskProcess
+from orchestrator.page import feed, server
+from orchestrator.protocol import measures
+from orchestrator.protocol.check import check_of
+from orchestrator.protocol.reports import Task
+from tests.unit.head.test_status import NOW, a_run
+
+process = TaskProcess({"run": "r", "task": "worker:0", "generation": 2, "host_dir": "/"})
+process._spawned = types.SimpleNamespace(pid=os.getpid())
+process.sample(1.0)
+frame = {**blank_task({"task": "worker:0", "generation": 2}), **process.measured}
+report = wire.task_report(check_of(Task)(json.loads(json.dumps(frame))), at=NOW, unix_time=1.7e9)
+run = a_run()
+run = run.with_task(replace(run.tasks[0], progress=report.progress))
+document = status.document([run], now=NOW)
+shown = document["runs"][0]
+families = {family.name: family.samples for family in exposition.families(document)}
+print(json.dumps({
+    "status": shown["tasks"][0]["threads"],
+    "table": task_table(shown, Paint(on=False)),
+    "top": view.task_rows(shown, 200)[0],
+    "metric": families["orch_task_threads"][0].value,
+    "history": historian._kept(measures.TASK, report.progress.measured)["threads"],
+    "page": server.read("measures.js"),
+    "stream": "threads" in feed._NUMBERS,
+    "recorded": "threads" in recorded._NOT_KNOWN,
+}))
+"""
+
+
+def test_a_new_number_of_a_task_is_one_row_and_the_line_that_measures_it(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PACKAGE.parent / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    table = tmp_path / "orchestrator/protocol/measures.py"
+    before = (
+        '    """What was not written to its log, since the disk was full or the task wrote too fast."""\n'
+    )
+    assert before in table.read_text()
+    table.write_text(table.read_text().replace(before, before + ROW))
+    shim = tmp_path / "orchestrator/host/shim/task.py"
+    assert shim.read_text().count("self.measured = {") == 1
+    shim.write_text(shim.read_text().replace("self.measured = {", LINE))
+    told = subprocess.run(
+        [sys.executable, "-c", SEEN], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert told.returncode == 0, told.stderr
+    seen = json.loads(told.stdout)
+    assert seen["status"] == seen["metric"] == seen["history"] >= 1
+    assert "THREADS" in seen["table"][0]
+    assert str(seen["status"]) in seen["table"][1].split()
+    assert "THREADS" in seen["top"]
+    assert '"label": "threads"' in seen["page"]
+    assert seen["stream"]
+    assert seen["recorded"]
+
+
+def test_every_number_says_how_it_is_seen() -> None:
+    for rows in (measures.TASK, measures.HOST, measures.GPU):
+        assert rows
+        for name, row in rows.items():
+            assert bool(row.metric) == bool(row.about), name
+            assert row.unit in ("percent", "bytes", "per_s", "count", "celsius", "watts", ""), name
+            assert row.unit or not row.label, f"{name} has a column, and no unit to write it in"

@@ -11,7 +11,7 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).parents[2]
-LAST = 100
+LAST = 115
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,8 @@ class FakeAgent:
         """Run the agent: the transport calls this for bootstrap.COMMAND."""
         reader = _Reader(process)
         process.stdout.write(b"orch-shell\n")
-        reader.line()
+        assert reader.line().startswith(b"exit "), "for another shell than ours"
+        assert reader.line().startswith(b"orch-python ")
         reader.exactly(int(reader.line()))
         request = json.loads(reader.line())
         mark = request["nonce"][::-1]

@@ -33,6 +33,7 @@ CONTENT = (
     "protocol/__init__.py",
     "protocol/channel.py",
     "protocol/limits.py",
+    "protocol/paths.py",
     "protocol/pod.py",
     "protocol/wired.py",
     "task/**/*.py",

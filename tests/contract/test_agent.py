@@ -235,6 +235,7 @@ def test_a_seed_fills_the_scratch_before_the_release(connect: Connect, tmp_path:
     seed = tmp_path / "gen-000001"
     seed.mkdir()
     (seed / "weights").write_text("w1")
+    (seed / ".orch-seed.json").write_text("{}")
     agent = connect()
     agent.ok("watch", heartbeat_s=0.1)
     script = (

@@ -445,7 +445,9 @@ def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
     if hosts and not wrong and len(hosts) == len(run.hosts):
         versions = facts[hosts[0].name].versions
         packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-        python, activated = facts[hosts[0].name].python, facts[hosts[0].name].activated
+        first = facts[hosts[0].name]
+        python = first.python
+        activated = first.activated
         wrong.append(
             finding("python.fits", f"Python {python}{f' with {packages}' if packages else ''} on all hosts")
         )

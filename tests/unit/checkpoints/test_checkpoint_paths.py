@@ -17,7 +17,7 @@ OF_OS = {"basename", "dirname", "join", "split", "abspath", "isabs", "normpath",
 
 HARMLESS = {
     *("path", "environ", "getpid", "uname", "urandom", "cpu_count", "dup", "fdopen", "memfd_create", "sep"),
-    *("close", "write", "preadv", "lseek", "ftruncate", "umask"),
+    *("close", "fstat", "write", "preadv", "lseek", "ftruncate", "umask"),
 }
 """The functions of `os` that take no path, but a descriptor or nothing."""
 

@@ -159,7 +159,7 @@ class Restored(TypedDict):
     """null if it was not restored."""
     saved_at: UnixTime
     bytes: Count
-    why: Text
+    why: Sentence
     """Why it could not be restored; empty if it was."""
 
 

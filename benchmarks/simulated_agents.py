@@ -91,10 +91,12 @@ class Agent:
             self._obey(data)
 
     def _answer_boot(self) -> None:
-        parts = bytes(self._boot).split(b"\n", 2)
-        if len(parts) < 3:
+        parts = bytes(self._boot).split(
+            b"\n", 3
+        )  # for another shell than ours, the Python, and the bytes that follow
+        if len(parts) < 4:
             return
-        request = parts[2][int(parts[1]) :].split(b"\n", 1)
+        request = parts[3][int(parts[2]) :].split(b"\n", 1)
         if len(request) < 2:
             return
         nonce = json.loads(request[0])["nonce"]

@@ -132,7 +132,7 @@ def main(style: str) -> None:
             agent.report({run: tasks})
 
     threading.Thread(target=flood, daemon=True).start()
-    python = _Stream(0, b"the line with our path, which the shell has read\n")
+    python = _Stream(0, b"exit 97\norch-python what the shell has read\n")
     plan = HostPlan(name=style, transport="local", address=style)
     agent.program(FakeProcess(plan, python, _Stream(1), lambda _: None))  # type: ignore[arg-type]
     os._exit(0)

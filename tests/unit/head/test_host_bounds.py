@@ -24,6 +24,7 @@ from orchestrator.protocol import reports
 from orchestrator.protocol.bounds import Form, Length, Range
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.limits import LAST_LINE_CHARS_MAX, TEXT_CHARS_MAX
+from orchestrator.protocol.paths import RelativePath
 from tests.protocol_values import OF_FORM
 from tests.unit.head.recording import RUN, Head
 
@@ -64,6 +65,8 @@ def longest(hint: Any, bounds: dict[type, Any] | None = None) -> Any:
     if is_typeddict(hint):
         return {name: longest(inner) for name, inner in get_type_hints(hint, include_extras=True).items()}
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is RelativePath:  # its own check bounds it
+        return "/".join(["x" * 200] * 20)
     if hint is str:
         return OF_FORM[bounds[Form].words] if Form in bounds else "\x1b" * bounds[Length].max
     if hint in (int, float):

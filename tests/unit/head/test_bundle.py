@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import pytest
 from orchestrator.checkpoints.crc32c import LIBRARY
 from orchestrator.head.code import bundle
 from orchestrator.head.code.compiled import psutil
+from orchestrator.host.agent import place_of_tasks
 
 LAZY = {"tensorflow", "keras", "tf_keras", "numpy", "h5py", "psutil", "horovod", "jax"}
 """Packages that a host may have; imported within functions only."""
@@ -70,8 +73,16 @@ def test_every_import_resolves_on_a_host() -> None:
 def test_the_bundle_can_be_run_by_each_word(tmp_path: Path) -> None:
     path = tmp_path / "bundle.pyz"
     path.write_bytes(bundle.packed())
-    done = subprocess.run([sys.executable, "-I", path, "probe"], input=b"{}", capture_output=True, check=True)
-    assert done.stdout.startswith(b'{"python":')
+    wish = {
+        "command": sys.executable,
+        "env": dict(os.environ),
+        "surroundings": place_of_tasks.surroundings(os.getpid()),
+    }
+    probe = [sys.executable, "-I", path, "probe"]
+    done = subprocess.run(probe, input=json.dumps(wish).encode(), capture_output=True, check=True)
+    facts = json.loads(done.stdout)
+    assert list(facts)[0] == "python"
+    assert facts["executable"] == sys.executable
     wrong = subprocess.run([sys.executable, "-I", path, "no-such-word"], capture_output=True, check=False)
     assert (wrong.returncode, wrong.stdout) == (2, b"")
 

@@ -36,6 +36,8 @@ ALLOWED = {
     "host/agent/sweep.py": "the age of bundles that nobody uses: a month, and one that is missing is pushed again",
     "host/agent/handlers.py": "the host's clock when a part of a log was read, to be compared with the head's",
     "host/agent/environments.py": "the age of environments that no run uses: a day, and then it is made again",
+    "head/code/snapshots.py": "the age of snapshots that no run needs: what is removed too early is copied again",
+    "host/agent/place_of_tasks.py": "the age of what a probe that was killed has left",
     "head/hosts/wheels.py": "the age of a collection that was interrupted: a day",
     "host/agent/health.py": "the host's clock, to be compared with the head's",
     "head/hosts/examination.py": "how far the clock of a host is from the head's: shown only",

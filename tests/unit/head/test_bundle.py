@@ -81,7 +81,7 @@ def test_the_bundle_can_be_run_by_each_word(tmp_path: Path) -> None:
     probe = [sys.executable, "-I", path, "probe"]
     done = subprocess.run(probe, input=json.dumps(wish).encode(), capture_output=True, check=True)
     facts = json.loads(done.stdout)
-    assert list(facts)[0] == "python"
+    assert next(iter(facts)) == "python"
     assert facts["executable"] == sys.executable
     wrong = subprocess.run([sys.executable, "-I", path, "no-such-word"], capture_output=True, check=False)
     assert (wrong.returncode, wrong.stdout) == (2, b"")

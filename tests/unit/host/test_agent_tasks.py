@@ -21,6 +21,7 @@ from orchestrator.host.agent.streams import Loop
 from orchestrator.host.agent.tasks import Link, Tasks
 from orchestrator.host.shim import record
 from orchestrator.protocol.channel import Decoder
+from tests.patience import comes
 
 RUN, TASK = "demo-20260101-1", "worker:0"
 START = {"run": RUN, "task": TASK, "generation": 1}
@@ -132,6 +133,8 @@ def test_a_shim_that_takes_long_to_start_is_not_dead_before_its_process_is(rig: 
     sleeper = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
     with subprocess.Popen([*sleeper, "shim", rig.directory]) as shim:
         try:
+            # The kernel shows no arguments yet in the instant of the exec
+            assert comes(lambda: Path(f"/proc/{shim.pid}/cmdline").read_bytes(), 5.0)
             found = record.recover(rig.directory)
         finally:
             shim.kill()

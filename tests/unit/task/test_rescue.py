@@ -548,7 +548,7 @@ def test_a_task_tells_from_which_file_it_goes_on_and_which_it_could_not_restore(
     with h5py.File(Path(survivor, backup.NAME), "r+") as torn:
         del torn["position"]
     told.clear()
-    with pytest.raises(KeyError), saver._restoring():
+    with pytest.raises(ValueError, match="position"), saver._restoring():
         backup.read(directory)
     assert [(each["file"], "position" in each["why"]) for each in told] == [(file, True)]
     Path(survivor, backup.NAME).write_bytes(b"x")

@@ -78,7 +78,7 @@ def test_the_bundle_can_be_run_by_each_word(tmp_path: Path) -> None:
         "env": dict(os.environ),
         "surroundings": place_of_tasks.surroundings(os.getpid()),
     }
-    probe = [sys.executable, "-I", path, "probe"]
+    probe = [sys.executable, "-I", str(path), "probe"]
     done = subprocess.run(probe, input=json.dumps(wish).encode(), capture_output=True, check=True)
     facts = json.loads(done.stdout)
     assert next(iter(facts)) == "python"

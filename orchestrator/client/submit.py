@@ -240,7 +240,7 @@ def _snapshot_unless_running(file: str, plan: Plan, state_dir: str, client: Clie
     """Take the snapshot; None if that fails, and an active run of this name has its code already."""
     try:
         return snapshot(file, plan, state_dir)
-    except SpecError:
+    except OrchestratorError:  # of the spec, or the disk is full
         if _is_running(client, plan.name):
             return None
         raise

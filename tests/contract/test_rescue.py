@@ -83,6 +83,7 @@ def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturb
             assert told.get("step", 0) >= run.steps(survivor)[-1], told
             answer, directories = seeded(root, 2, 2)
             assert answer["global_step"] == told["step"]
+            env["ORCH_RESCUE_DIR"] = answer["path"]
             run = gang(script, str(out), *arguments, directories=directories, env=env)
         assert run.ended() == [0, 0], run.tasks[0].err
         ends[name] = np.load(out)
@@ -121,6 +122,7 @@ def test_on_a_disk_with_room_for_two_and_a_half_more_checkpoints_a_killed_worker
         answer, seeded_now = directories(2)
         assert answer["global_step"] == told["step"]
         assert answer["dropped"] == [str(saved)], "only where there is no room for two more saves"
+        env["ORCH_RESCUE_DIR"] = answer["path"]
         run = gang(large, directories=seeded_now, env=env)
         assert run.ended() == [0, 0], run.tasks[0].err
         assert 80 in run.steps(), "it saved several times, beside what it was given"

@@ -1,8 +1,9 @@
 """Who holds a state directory's journal, and where its socket is: what the lock's file says.
 
-    <pid>\\n{"boot_id": …, "pid": …, "start_time": …, "socket": …}
+    <pid>\\n{"boot_id": …, "pid": …, "start_time": …, "socket": …, "inode": …}
 
-Clients find the socket by it, since their environment may name another directory for sockets than the coordinator's.
+The inode is that of the file itself: a copy of a state directory, as from a backup, is nobody's yet. Clients find the
+socket by what it says, since their environment may name another directory for sockets than the coordinator's.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ def write(paths: Paths) -> None:
     """Write that this process holds the journal and listens on `paths.socket`. Raises OSError."""
     me = process.identity(os.getpid())
     who = me.to_json() if me is not None else {}
-    data = f"{os.getpid()}\n{json.dumps({**who, 'socket': paths.socket})}\n".encode()
     with open(paths.lock, "r+b", buffering=0) as file:  # the lock is this file: it is not replaced by another
+        said = {**who, "socket": paths.socket, "inode": os.fstat(file.fileno()).st_ino}
+        data = f"{os.getpid()}\n{json.dumps(said)}\n".encode()
         file.write(data)
         file.truncate(len(data))
 
@@ -48,8 +50,10 @@ def living(state_dir: str) -> Holder | None:
     try:
         with open(os.path.join(state_dir, "coordinator.lock"), encoding="utf-8") as file:
             said = json.loads(file.read().partition("\n")[2])
-            since = os.fstat(file.fileno()).st_mtime
+            about = os.fstat(file.fileno())
+        if said["inode"] != about.st_ino:
+            return None
         who, socket = process.Identity.from_json(said), str(said["socket"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return Holder(who.pid, socket, since) if process.alive(who) else None
+    return Holder(who.pid, socket, about.st_mtime) if process.alive(who) else None

@@ -36,7 +36,7 @@ def mounted(path: Path, *, megabytes: int = 1) -> Iterator[SmallDisk]:
         pytest.skip("needs root to mount a small file system")
     path.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)], check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "tmpfs", str(path)], check=False
     )
     if done.returncode != 0:
         pytest.skip("no file system can be mounted here")

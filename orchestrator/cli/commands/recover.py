@@ -134,6 +134,7 @@ def rebuild(
         finally:
             journal.close()
     finally:
+        lock.truncate(0)  # this process lives on, and is no coordinator
         lock.close()
     return aside
 

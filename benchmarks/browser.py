@@ -197,6 +197,7 @@ class Served:
         """Return a page of a browser that shows the run."""
         page = context.new_page()
         page.goto(f"http://127.0.0.1:{self.port}/login?token={self.keys.new_token()}")
+        page.wait_for_url(lambda url: "/login" not in url)
         page.goto(f"http://127.0.0.1:{self.port}/#/r/{RUN}")
         page.wait_for_selector("[data-loaded]", timeout=120_000)
         return page

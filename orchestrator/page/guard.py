@@ -178,7 +178,11 @@ class Guard:
 def forwarding(address: str) -> str:
     """Return a page that sends a browser to an address."""
     shown = html.escape(address)
-    return f'<!doctype html><meta http-equiv="refresh" content="0; url={shown}"><a href="{shown}">orch</a>\n'
+    # Without an icon of its own a browser would ask for one that is not there.
+    return (
+        '<!doctype html><link rel="icon" href="data:,">'
+        f'<meta http-equiv="refresh" content="0; url={shown}"><a href="{shown}">orch</a>\n'
+    )
 
 
 def _refused(status: int, why: str) -> Response:

@@ -25,6 +25,8 @@ _ERROR_PAGE_MS = 200
 def visit(page: Any, address: str) -> None:
     """Open `address` with all that it loads, again if another test made or removed a host's interface meanwhile."""
     _load(page, lambda: page.goto(address))
+    if "/login?" in address:
+        page.wait_for_url(lambda url: "/login" not in url)  # the page of the login sends the browser on
 
 
 def reload(page: Any) -> None:
@@ -80,7 +82,6 @@ class Ui:
         self.page.on("console", self._hear)
         self.page.on("dialog", lambda dialog: self.wrong.append(dialog.message))
         visit(self.page, self.address)
-        self.page.wait_for_url(lambda url: "/login" not in url)
 
     def _hear(self, said: Any) -> None:
         # A coordinator or host that is busy for a moment is told to the page, which asks again; Chromium tells it too.

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,8 +127,7 @@ class Snapshots:
             snapshot = Snapshot(
                 digest, self.place_of(digest), tuple(files), links, left_out, tuple(remarks), plan.workdir
             )
-            self._build(snapshot)
-            durable.write_json(f"{snapshot.directory}.json", _document(snapshot))
+            self._build(snapshot, f"{snapshot.directory}.json")
         return snapshot
 
     def keep(self, name: str, digest: str) -> Snapshot:
@@ -136,9 +136,8 @@ class Snapshots:
             snapshot = self._read(os.path.join(self._trees, f"{os.path.basename(digest)}.json"))
             if snapshot is None:
                 raise Refused(f"the snapshot {digest[:12]} of the code is not there", hint="`orch up` again")
-            self._build(snapshot)
             os.makedirs(self._runs, mode=0o700, exist_ok=True)
-            durable.write_json(self.record_of(name), _document(snapshot))
+            self._build(snapshot, self.record_of(name))
         return snapshot
 
     def of_run(self, name: str) -> Snapshot | None:
@@ -206,16 +205,12 @@ class Snapshots:
     def _locked(self, how: int) -> Iterator[None]:
         for directory in (self.directory, self._blobs, self._trees):
             os.makedirs(directory, mode=0o700, exist_ok=True)
-        handle = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(handle, how)
+        with _flocked(self.directory, how):
             yield
-        finally:
-            os.close(handle)
 
     def _copy(self, entry: Any) -> tuple[CodeFile, bool]:
         """Copy a file to a blob, and return it as it was copied, and whether it changed meanwhile each time."""
-        fresh = os.path.join(self._blobs, f".{os.getpid()}.{time.monotonic_ns()}.tmp")
+        fresh = os.path.join(self._blobs, f".{os.getpid()}.{threading.get_ident()}.tmp")
         try:
             for _ in range(_READS):
                 with open(
@@ -243,8 +238,13 @@ class Snapshots:
             os.close(handle)
         durable.place(fresh, path, durable=False)
 
-    def _build(self, snapshot: Snapshot) -> None:
-        """Make the tree, or what is missing of it. Raises OSError."""
+    def _build(self, snapshot: Snapshot, record: str) -> None:
+        """Make the tree, or what is missing of it, and write the record. Two builders take turns. Raises OSError."""
+        with _flocked(self._trees, fcntl.LOCK_EX):
+            self._link(snapshot)
+            durable.write_json(record, _document(snapshot))
+
+    def _link(self, snapshot: Snapshot) -> None:
         os.makedirs(snapshot.directory, mode=0o700, exist_ok=True)
         for file in snapshot.files:
             path, blob = snapshot.path_of(file), os.path.join(self._blobs, file.sha256)
@@ -283,6 +283,17 @@ class Snapshots:
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
+
+
+@contextlib.contextmanager
+def _flocked(directory: str, how: int) -> Iterator[None]:
+    """Hold the lock of a directory. Threads of one process exclude each other too."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, how)
+        yield
+    finally:
+        os.close(handle)
 
 
 def code_in(directory: str, files: Sequence[CodeFile]) -> Code:

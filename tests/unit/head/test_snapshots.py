@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,6 +152,18 @@ def test_runs_share_contents_and_what_no_run_needs_is_removed(tmp_path: Path) ->
     store(tmp_path).tidy(set())
     assert blobs(tmp_path) == set()
     assert list((tmp_path / "state/code/trees").iterdir()) == []
+
+
+def test_many_take_and_keep_the_same_snapshot_at_once(tmp_path: Path) -> None:
+    """A coordinator prepares all hosts at the same time, for several runs of one directory."""
+    plan, _ = plan_of(tmp_path, {"train.py": b"print(1)", **{f"{number}.txt": b"x" for number in range(30)}})
+
+    def begin(number: int) -> str:
+        digest = store(tmp_path).take(plan).digest
+        return store(tmp_path).keep(f"t-{number}", digest).digest
+
+    with ThreadPoolExecutor(16) as threads:
+        assert len(set(threads.map(begin, range(48)))) == 1
 
 
 def test_a_snapshot_that_was_just_taken_stays_until_its_run_is_there(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def forwarding(address: str) -> str:
     shown = html.escape(address)
     # Without an icon of its own a browser would ask for one that is not there.
     return (
-        '<!doctype html><link rel="icon" href="data:,">'
+        '<!doctype html><link rel="icon" href="/static/icon.svg">'
         f'<meta http-equiv="refresh" content="0; url={shown}"><a href="{shown}">orch</a>\n'
     )
 

@@ -18,6 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_COPIES = 4
+"""How often a checkpoint is copied that its writer replaces meanwhile."""
+
 _DATA_FILE_LETTERS = 32
 
 _REPLACED = (*GONE, errno.ELOOP, errno.EINVAL)
@@ -25,7 +28,23 @@ _REPLACED = (*GONE, errno.ELOOP, errno.EINVAL)
 
 
 def copied(unit: Unit, source: str, building: Tree, *, link: bool = False) -> Unit:
-    """Copy a unit into `building`, and return the copy.
+    """Copy a unit as it is now: it may have been replaced since it was found, and be replaced meanwhile.
+
+    A task saves on while it is looked for, and so does a zombie on a host that is cut off. Raises as `copied_once`.
+    """
+    for _ in range(_COPIES - 1):
+        try:
+            return copied_once(unit, source, building, link=link)
+        except Torn:
+            now = unit.found_again()
+            if now.is_same(unit) or not unit.is_verified:
+                raise
+            unit = now
+    return copied_once(unit, source, building, link=link)
+
+
+def copied_once(unit: Unit, source: str, building: Tree, *, link: bool = False) -> Unit:
+    """Copy a unit into `building` if it is as it was when it was found, and return the copy.
 
     Args:
         unit: what to copy.

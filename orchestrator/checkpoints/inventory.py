@@ -288,7 +288,7 @@ def _pin(tree: Tree, entry: Entry) -> tuple[str, bool]:
     with room_for(tree, f"{target}.tmp") as need:
         building, need.bytes = need.tree, unit.bytes
         copying.emptied(building)
-        copy = copying.copied(unit, source, building)
+        copy = copying.copied_once(unit, source, building)
         copy.read()  # the copy must be read, not the original: the training may be writing that at this moment
         copying.copy_others(tree, source, [] if source == tree.path else others, building, [])
         answer = {"by": entry.by, "global_step": copy.global_step, "source": unit.path}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from copy import copy
 
 from orchestrator.both.backup_file import STEP_MAX
 from orchestrator.checkpoints import hdf5, keras_archive, names, npz, orbax, tensorflow_files
@@ -99,9 +100,18 @@ class Unit:
         """Whether a look at its structure has shown that it cannot be whole."""
         self.is_given = False
         """Whether its generation was given it: then it is a copy of what an older one saved."""
-        self._states = [_state(tree, file) for file in self.paths]
+        self._look()
+
+    def _look(self) -> None:
+        self._states = [_state(self.tree, file) for file in self.paths]
         self.saved_at = max((at for at, _, _ in self._states), default=0.0)
         self.bytes = sum(size for _, size, _ in self._states)
+
+    def found_again(self) -> Unit:
+        """Return the unit with the present state of its files."""
+        again = copy(self)
+        again._look()
+        return again
 
     @property
     def name(self) -> str:

@@ -144,7 +144,8 @@ def test_row_20_a_port_lost_at_the_bind_is_one_restart_and_not_the_scripts_fault
 def test_row_21_a_task_that_never_arrives_is_named(cluster: Cluster) -> None:
     sleepy = cluster.directory / "sleepy-python"  # hangs where it should begin the script
     sleepy.write_text(
-        f'#!/bin/sh\ncase "$*" in *" run "*) exec sleep 60;; esac\nexec {sys.executable} "$@"\n'
+        # It sets a variable for libraries, so it is no shim that may be passed by.
+        f'#!/bin/sh\nexport OMP_NUM_THREADS=1\ncase "$*" in *" run "*) exec sleep 60;; esac\nexec {sys.executable} "$@"\n'
     )
     sleepy.chmod(0o755)
     hosts = cluster.hosts(2)

@@ -156,7 +156,9 @@ def test_row_27_what_comes_back_is_killed_and_has_not_touched_the_new_files(
 ) -> None:
     first, second, spare = cluster.hosts(3)
     spec = cluster.spec(
-        "--lockstep", "--lonely", hosts=[first, second, {**spare, "spare": True}], timing=PATIENT
+        *("--lockstep", "--lonely", "--unfenced"),
+        hosts=[first, second, {**spare, "spare": True}],
+        timing=PATIENT,
     )
     cluster.ok("up", spec)
     before = cluster.wait(lambda run: (run["global_step"] or 0) > 20 and run["hosts"][-1]["state"] == "spare")
@@ -192,7 +194,7 @@ def test_row_28_a_zombie_chief_can_remove_only_its_own_backup(
 ) -> None:
     first, *others = cluster.hosts(3)
     hosts = [first, *({**other, "spare": True} for other in others)]
-    args = ("--steps", "700", "--remove-backup")
+    args = ("--steps", "700", "--remove-backup", "--unfenced")
     cluster.ok("up", cluster.spec(*args, tasks=1, hosts=hosts, timing=PATIENT))
     before = cluster.wait(
         lambda run: run["checkpoint"] is not None and {h["state"] for h in run["hosts"][1:]} == {"spare"}

@@ -44,6 +44,9 @@ def arguments() -> argparse.Namespace:
         "--lonely", action="store_true", help="in lockstep, the chief goes on without the silent"
     )
     parser.add_argument("--remove-backup", action="store_true", help="at the end, as BackupAndRestore does")
+    parser.add_argument(
+        "--unfenced", action="store_true", help="as a task that cannot look for its successor"
+    )
     parser.add_argument("--lose-port", action="store_true", help="once, to another process, before the bind")
     parser.add_argument("--late-failure", action="store_true", help="others fail after the chief's exit 0")
     return parser.parse_args()
@@ -194,6 +197,8 @@ GREETING = b"!"
 def main() -> int:
     options = arguments()
     signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM: a preemption notice", flush=True))
+    if options.unfenced:
+        os.environ["ORCH_RESCUE_DIR"] = os.curdir  # it is no directory of a generation
     if options.fail_early:
         raise ValueError("no data set here")
     me = os.environ.get("ORCH_TASK", "worker:0")

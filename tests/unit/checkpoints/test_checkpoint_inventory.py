@@ -235,6 +235,15 @@ def test_what_the_training_writes_over_while_it_is_pinned_is_chosen_anew(
         inventory.pin(str(tmp_path), "gen-3")
 
 
+def test_what_a_zombie_writes_over_while_it_is_seeded_is_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = generation(tmp_path, 3, "keras3_backup") / "keras3_backup" / "latest.weights.h5"
+    zombie = Training(newest, 3, monkeypatch)
+    answer = seed.seed(str(tmp_path), 4)
+    assert (zombie.left, answer["source"], answer["rejected"]) == (0, str(newest), [])
+
+
 def test_where_all_generations_are_torn_a_pinned_one_is_resumed_from(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "keras3_backup") / "keras3_backup"
     inventory.pin(str(tmp_path), "20")

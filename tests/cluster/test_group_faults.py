@@ -145,7 +145,8 @@ def test_row_21_a_task_that_never_arrives_is_named(cluster: Cluster) -> None:
     sleepy = cluster.directory / "sleepy-python"  # hangs where it should begin the script
     sleepy.write_text(
         # It sets a variable for libraries, so it is no shim that may be passed by.
-        f'#!/bin/sh\nexport OMP_NUM_THREADS=1\ncase "$*" in *" run "*) exec sleep 60;; esac\nexec {sys.executable} "$@"\n'
+        "#!/bin/sh\nexport OMP_NUM_THREADS=1\n"
+        f'case "$*" in *" run "*) exec sleep 60;; esac\nexec {sys.executable} "$@"\n'
     )
     sleepy.chmod(0o755)
     hosts = cluster.hosts(2)

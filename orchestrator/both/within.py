@@ -375,16 +375,23 @@ def _sync(folder: int, name: str, flags: int) -> None:
 # -- who may write
 
 
+_OF_A_POD = "ORCH_POD_"
+"""How the variables begin that a pod's manifest sets (`protocol/pod.py`)."""
+
+
 def who_else_writes(tree: Tree, group: str | None = None) -> str | None:
     """Return who may write into the directory, beside us, root and the members of `group`; None: nobody else.
 
-    A group that is named as the directory's owner, and has no other members, is the owner's alone.
+    A group that is named as the directory's owner, and has no other members, is the owner's alone. In a pod, the group
+    of a volume that the pod is in was named by a person too: by `fsGroup`.
     """
     status = tree.stat()
     if status.st_mode & stat.S_IWOTH:
         return "everybody"
     users, groups = _writers(tree, status)
     shared = _number_of(group)
+    if group is None and any(name.startswith(_OF_A_POD) for name in os.environ):
+        shared = status.st_gid if status.st_gid in {os.getegid(), *os.getgroups()} else None
     for number in groups:
         if number != shared and not _is_private(number, status.st_uid):
             return f"the group {_group_name(number)}"

@@ -6,6 +6,8 @@ import contextlib
 import errno
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 
 from orchestrator.both import within
 from orchestrator.both.within import Tree
+from orchestrator.protocol import pod
 
 SECRET = "nobody else's business"
 
@@ -243,6 +246,32 @@ def test_a_group_writes_only_where_it_is_named(top: Path) -> None:
     assert who(top, "4712") == "the group 4711"
     assert who(top, "no-such-group") == "the group 4711"
     assert who(top, "4711") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="joins a group")
+@pytest.mark.parametrize(
+    ("groups", "variables", "said"),
+    [
+        ([4711], [pod.POD_UID], None),
+        ([4711], [pod.TYPE], None),
+        ([], [pod.POD_UID], "4711"),
+        ([4711], [], "4711"),
+    ],
+)
+def test_the_group_of_a_pods_volume_is_its_manifests_word(
+    top: Path, groups: list[int], variables: list[str], said: str | None
+) -> None:
+    os.chown(top, -1, 4711)
+    top.chmod(0o2775)
+    asked = (
+        "import sys\nfrom orchestrator.both.within import Tree, who_else_writes\n"
+        "print(who_else_writes(Tree(sys.argv[1])))"
+    )
+    env = {**os.environ, **dict.fromkeys(variables, "x"), "PYTHONPATH": str(Path(within.__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", asked, str(top)], env=env, extra_groups=groups, capture_output=True, check=True
+    )
+    assert done.stdout.decode().strip() == ("None" if said is None else f"the group {said}")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")

@@ -83,7 +83,9 @@ class Machine:
 
     def off(self) -> None:
         """Lose the power: every process of it ends at once."""
-        self._first.kill()  # `--kill-child` ends the first process of its name space, and that all others
+        inside = self._inside_pid()
+        if inside is not None:
+            os.kill(inside, signal.SIGKILL)
         self._first.wait(20)
         for client in self.clients:
             client.channel.close()

@@ -69,9 +69,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The runs that the journal knows. `there`: whether a journal exists."""
+    """The runs that the journal knows, and the ended ones that have left it. `there`: whether a journal exists."""
 
     contents: Contents
+    archived: frozenset[str]
     there: bool
 
     def owns(self, item: Item) -> bool:
@@ -82,7 +83,7 @@ class Known:
     def run_ids(self) -> frozenset[str]:
         """Return the ids of all runs, ended or not. The hosts keep the newest ended ones for their logs."""
         kept = {entry.run.run_id for entry in self.contents.kept}
-        return frozenset(kept | {entry.run_id for entry in self.contents.set_aside})
+        return self.archived | kept | {entry.run_id for entry in self.contents.set_aside}
 
     @property
     def hosts(self) -> list[HostPlan]:
@@ -96,11 +97,12 @@ class Known:
 
 def known(session: Session) -> Known:
     """Read the journal. Raises Refused if it cannot be read: its runs would look like orphans."""
+    from orchestrator.head.journal import archive
     from orchestrator.head.journal.reading import peek
 
     path = session.paths.journal
     try:
-        return Known(peek(path), os.path.exists(path))
+        return Known(peek(path), frozenset(archive.run_ids(session.paths)), os.path.exists(path))
     except JournalError as e:
         raise Refused(f"cannot tell orphans from known runs: {e.message}", hint=e.hint) from e
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import asking, killing
-from orchestrator.client.choice import TERMINAL_PHASES, find, find_or_newest, is_active, runs_of, status_of
+from orchestrator.client.choice import TERMINAL_PHASES, find, is_active, runs_of, status_of, to_read
 from orchestrator.client.environment import Environment
 from orchestrator.head.api.client import Client as Api
 
@@ -75,7 +75,7 @@ class Client:
 
     def run(self, name: str | None = None) -> Run:
         """Return the run with this name or id; without a name, the newest active run, or else the newest run."""
-        return self._run(find_or_newest(runs_of(self._api), name))
+        return self._run(to_read(self._api, name))
 
     def runs(self) -> list[Run]:
         """Return all runs that the coordinator knows, oldest first."""

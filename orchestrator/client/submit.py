@@ -135,7 +135,7 @@ def _end_older(environment: Environment, client: Client, plan: Plan, code: Snaps
     if not active:
         return None
     run_id = str(active[-1]["run_id"])
-    comparison = with_now(environment.paths, known_run(environment, run_id), plan, code)
+    comparison = with_now(environment.paths, known_run(environment.paths, run_id), plan, code)
     if comparison.is_same:
         return None
     environment.say(f"Ending {run_id} at its next checkpoint, to go on with: {comparison.sentence}")
@@ -153,7 +153,7 @@ def _changed_code(environment: Environment, run_id: str, plan: Plan, code: Snaps
     from orchestrator.client.known_run import known_run
 
     try:
-        comparison = with_now(environment.paths, known_run(environment, run_id), plan, code)
+        comparison = with_now(environment.paths, known_run(environment.paths, run_id), plan, code)
     except SpecError as e:  # the run has its code already
         return f"{plan.workdir} cannot be pushed any more: {e}"
     except OrchestratorError:

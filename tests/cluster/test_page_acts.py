@@ -481,7 +481,8 @@ def test_many_tasks_are_seen_through_start_failure_and_end(shown: Page, count: i
             for i in range(count)
         ]
         shown.stream("snapshot", {"away_since": None, "runs": {RUN: {
-            **run_document(phase=run), "run_id": RUN, "tasks": {one["task"]: one for one in tasks}, "hosts": {}}}})  # fmt: skip
+            **run_document(phase=run), "run_id": RUN, "tasks": {one["task"]: one for one in tasks}, "hosts": {}}}},
+        )  # fmt: skip
 
     run_shown(shown, tasks=[task_document(0, task=f"worker:{i}", phase="PENDING") for i in range(count)])
     words = ".strip p"

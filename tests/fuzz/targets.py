@@ -299,7 +299,7 @@ def take_journal(found: Any) -> None:
                 kept = {one.run.run_id: one.run for one in contents.kept}
                 assert kept == {run.run_id: run for run in _runs() if run.run_id not in aside}
                 journal.events()
-                journal.prune()
+                journal.put_away(lambda run_id: os.path.join(os.path.dirname(path), run_id))
         finally:
             with contextlib.suppress(sqlite3.Error):
                 journal.close()

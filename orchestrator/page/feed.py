@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -64,6 +65,7 @@ class Feed:
         self._known: Document | None = None
         self._version = 0
         self._seq = 0
+        self._old: Document = {}
 
     @property
     def is_full(self) -> bool:
@@ -110,15 +112,24 @@ class Feed:
         while True:
             try:
                 status = await anyio.to_thread.run_sync(self._source.runs)
+                old = await anyio.to_thread.run_sync(self._archived)
                 newest = await anyio.to_thread.run_sync(self._newest)
                 async with self._changed:
-                    self._known = self._calm(steady(status, self._known), self._known, status.get("now", 0.0))
+                    known = self._calm(steady(status, self._known), self._known, status.get("now", 0.0))
+                    self._known = {**known, "runs": {**old, **known["runs"]}}
                     self._seq = newest
                     self._version += 1
                     self._changed.notify_all()
             except Exception as e:  # the viewers keep what they have, and the next look may succeed
                 log.warning("the state cannot be read: %s", e)
             await asyncio.sleep(self._poll_s)
+
+    def _archived(self) -> Document:
+        """Return the runs that have left the journal. What was made of them stays: it is compared every second."""
+        for run_id, run in self._source.archived().items():
+            if run_id not in self._old:
+                self._old |= steady({"now": time.time(), "runs": [run]}, None)["runs"]
+        return self._old
 
     def _newest(self) -> int:
         events = self._source.events(None, self._seq)["events"]

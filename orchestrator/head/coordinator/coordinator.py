@@ -280,7 +280,7 @@ class Coordinator:
         """Return the run with this id, or the newest one of this name, as old as it may be, to read of it."""
         run = self._in_memory(name)
         if run is None and (old := reading.archived(self.paths, name)) is not None:
-            return rebased(old.run, time.monotonic() - old.written_at)
+            return rebased(old.run, time.monotonic() - old.instant(time.time()))
         return run or self.find(name)
 
     def _in_memory(self, name: str) -> Run | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -112,7 +111,7 @@ class Feed:
         while True:
             try:
                 status = await anyio.to_thread.run_sync(self._source.runs)
-                old = await anyio.to_thread.run_sync(self._archived)
+                old = await anyio.to_thread.run_sync(self._archived, status.get("now", 0.0))
                 newest = await anyio.to_thread.run_sync(self._newest)
                 async with self._changed:
                     known = self._calm(steady(status, self._known), self._known, status.get("now", 0.0))
@@ -124,11 +123,11 @@ class Feed:
                 log.warning("the state cannot be read: %s", e)
             await asyncio.sleep(self._poll_s)
 
-    def _archived(self) -> Document:
+    def _archived(self, now: float) -> Document:
         """Return the runs that have left the journal. What was made of them stays: it is compared every second."""
         for run_id, run in self._source.archived().items():
             if run_id not in self._old:
-                self._old |= steady({"now": time.time(), "runs": [run]}, None)["runs"]
+                self._old |= steady({"now": now, "runs": [run]}, None)["runs"]
         return self._old
 
     def _newest(self) -> int:

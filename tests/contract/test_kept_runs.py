@@ -98,3 +98,38 @@ def test_the_51st_run_takes_nothing_of_the_first(head: Head) -> None:
     assert head.orch(head.login, "coordinator", "stop").returncode == 0
     assert told("why", OLD, "--all")["phase"] == "FAILED", "without a coordinator, too"
     assert head.orch(head.login, "replay", OLD).returncode == 0
+
+
+def test_what_a_person_removes_is_gone_and_nothing_else(head: Head) -> None:
+    """In the journal or out of it. Its host does not answer, so the run stays unless that is said to be so for good."""
+    head.started()
+    paths = Paths(str(head.state_dir), str(head.runtime))
+    newest = f"typo-20260102-{ENDED_MAX:06d}"
+    unasked = head.orch(head.login, "rm", OLD, "--here")
+    assert (unasked.returncode, "no terminal to confirm on" in unasked.stderr) == (6, True)
+    assert os.path.isdir(paths.run_dir(OLD))
+    for run_id in (OLD, newest):
+        kept = head.orch(head.login, "rm", run_id, "--yes")
+        assert (kept.returncode, f"{run_id} is kept: a did not answer" in kept.stderr) == (4, True)
+        assert os.path.isdir(paths.run_dir(OLD)) or run_id != OLD
+        done = head.orch(head.login, "rm", run_id, "--here", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert f"Removed {run_id}" in done.stderr
+        assert not os.path.exists(paths.run_dir(run_id))
+        again = head.orch(head.login, "rm", run_id, "--here", "--yes")
+        assert (again.returncode, "no run is named" in again.stderr) == (2, True)
+    left = json.loads(head.orch(head.login, "runs", "--json").stdout)["runs"]
+    assert [one["run_id"] for one in left] == [
+        f"typo-20260102-{number:06d}" for number in range(ENDED_MAX - 1, 0, -1)
+    ]
+    assert head.orch(head.login, "coordinator", "restart").returncode == 0
+    assert len(json.loads(head.orch(head.login, "status", "--json").stdout)["runs"]) == ENDED_MAX - 1
+
+
+def test_records_over_their_budget_are_said_and_none_is_removed(head: Head) -> None:
+    head.login["ORCH_RECORDS_GB"] = "0.00001"
+    head.started()
+    assert comes(lambda: "the records of all runs take" in head.orch(head.login, "status").stderr, 10.0)
+    said = " ".join(head.orch(head.login, "status").stderr.split())
+    assert "more than $ORCH_RECORDS_GB (10 KiB); `orch runs` lists them, and `orch rm` removes those" in said
+    assert len(json.loads(head.orch(head.login, "runs", "--json").stdout)["runs"]) == ENDED_MAX + 1

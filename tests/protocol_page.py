@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
@@ -175,11 +176,12 @@ def _fields(type_: Any) -> dict[str, Any]:
 def _notes(type_: Any) -> dict[str, str]:
     """Return the strings below a type's fields, with those of its bases."""
     found: dict[str, str] = {}
-    for base in getattr(type_, "__orig_bases__", ()):
-        if is_typeddict(base):
-            found |= _notes(base)
     (tree,) = ast.parse(inspect.getsource(type_)).body
     assert isinstance(tree, ast.ClassDef)
+    for name in tree.bases:  # Python 3.11 does not keep the bases of a TypedDict
+        base = getattr(sys.modules[type_.__module__], getattr(name, "id", ""), None)
+        if is_typeddict(base):
+            found |= _notes(base)
     for field, after in zip(tree.body, tree.body[1:], strict=False):
         is_note = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_note:

@@ -32,6 +32,8 @@ _IN_UNIT: Mapping[str, Callable[[Any], str]] = {
     "count": lambda value: f"{value:.0f}",
     "celsius": lambda value: f"{value:.0f} °C",
     "watts": lambda value: f"{value:.0f} W",
+    "text": str,
+    "flag": lambda value: "yes" if value else "no",
 }
 
 

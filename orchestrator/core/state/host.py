@@ -114,6 +114,8 @@ class Host:
     """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """The numbers that were measured of it, by the names of `protocol/measures.py`; unknown ones are missing."""
+    words: Mapping[str, str | bool] = field(default_factory=dict)
+    """The texts and flags of the same table."""
     silent_at: Instant | None = None
     """When it was last heard before it became unreachable, the last time that it was."""
     back_at: Instant | None = None

@@ -286,7 +286,7 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
         "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
         "problem": host.problem,
         "warning": host.warning,
-        **measures.shown(measures.HOST, host.measured),
+        **measures.shown(measures.HOST, host.measured, host.words),
         "gpus": [
             {"index": load.index, "name": load.name, **measures.shown(measures.GPU, load.measured)}
             for load in host.gpu_loads
@@ -331,7 +331,7 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
         "gpus": list(placed.task(task.id).gpus),
         "restarts": task.budget.restarts,
         "global_step": task.progress.global_step,
-        **measures.shown(measures.TASK, task.progress.measured),
+        **measures.shown(measures.TASK, task.progress.measured, task.progress.words),
         "exit_code": task.exit.code if task.exit else None,
         "signal": task.exit.signal if task.exit else None,
         "cause": task.exit.cause.value if task.exit else None,

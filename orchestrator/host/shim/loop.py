@@ -406,22 +406,25 @@ class Shim:
         ended = state.ended or Ended(time.monotonic())
         if ended.why is not None:
             self._log.feed("e", f"[orch: {ended.why}]\n".encode("utf-8", "replace"))
-            self._progress.error = {"kind": "start-failed", "message": self._log.redact(ended.why)}
+            self._progress.fail({"kind": "start-failed", "message": self._log.redact(ended.why)})
         self._log.finish()
         cause = self._process.cause(ended, state.stop_by)
         ago_s = time.monotonic() - ended.at
         task = ended_task(
             self._task(),
-            cause,
-            swept=self._process.swept_by,
-            left=list(state.left),
-            code=ended.code,
-            signal=ended.signal,
-            ago_s=ago_s,
-            ended_at=time.time() - ago_s,
-            ordered=state.stop_by is StopBy.ORDER or record.is_swept(self._directory),
-            released=state.reached is Phase.RUNNING,
-            last_lines=self._log.last_lines(),
+            {
+                "cause": cause,
+                "code": ended.code,
+                "signal": ended.signal,
+                "ago_s": ago_s,
+                "ended_at": time.time() - ago_s,
+                "ordered": state.stop_by is StopBy.ORDER or record.is_swept(self._directory),
+                "released": state.reached is Phase.RUNNING,
+                "last_lines": self._log.last_lines(),
+                "peak_rss_bytes": self._process.peak_rss_bytes,
+                "swept": self._process.swept_by,
+                "left": list(state.left),
+            },
         )
         if state.left:
             self._process.remember_left()

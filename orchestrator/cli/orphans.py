@@ -119,13 +119,13 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
     state_dir = session.paths.state_dir
     logs, stores, snapshots = RunLogs(state_dir).runs(), holdings(state_dir), Snapshots(state_dir)
     code = [
-        _here(session, run_id, "code", "dead", snapshots.record_of(run_id)) for run_id in snapshots.names()
+        here(session, run_id, "code", "dead", snapshots.record_of(run_id)) for run_id in snapshots.names()
     ]
     ours = known(session)
     if not ours.there:
         return []
     items = [
-        _here(session, run_id, "logs", "dead", session.paths.run_dir(run_id))
+        here(session, run_id, "logs", "dead", session.paths.run_dir(run_id))
         for run_id in logs
         if run_id not in ours.run_ids
     ]
@@ -155,7 +155,7 @@ def code_line(session: Session, *, tidy: bool) -> str:
     there = (
         f"The code of {counted(len(names), 'run')} takes {size(snapshots.bytes())} in {snapshots.directory}"
     )
-    return f"{there}; it is removed with the oldest runs" if names else ""
+    return f"{there}; `orch rm` removes it with its run" if names else ""
 
 
 def look_in_jobs(session: Session) -> list[Item]:
@@ -167,7 +167,7 @@ def look_in_jobs(session: Session) -> list[Item]:
 
     top = session.paths.state_dir
     return [
-        _here(session, name, "secrets of a job that has ended", "dead", path)
+        here(session, name, "secrets of a job that has ended", "dead", path)
         for name in ended_with_secrets(session)
         for path in job.secrets_in(job.directory(top, name))
     ]
@@ -200,10 +200,11 @@ def _of_store(session: Session, store: Holding, run: Run | None, *, is_named: bo
         state = KEPT if run is not None or is_named else "dead"
     if run is not None:
         what += f" of a {run.phase.value} run"
-    return _here(session, run.run_id if run is not None else store.run or name, what, state, store.root)
+    return here(session, run.run_id if run is not None else store.run or name, what, state, store.root)
 
 
-def _here(session: Session, run_id: str, what: str, state: str, path: str) -> Item:
+def here(session: Session, run_id: str, what: str, state: str, path: str) -> Item:
+    """Return the item of a path on this machine, with its size and age."""
     bytes_there, newest = _measure(path)
     return Item(run_id, HERE, what, state, bytes_there, max(0.0, session.time() - newest), path=path)
 

@@ -86,7 +86,7 @@ class Client:
         document = self._api.get("/v1/status")
         if name is None:
             return document
-        return {**document, "runs": [find(document.get("runs") or [], name)]}
+        return {**document, "runs": [to_read(self._api, name, document.get("runs") or [])]}
 
     def recorded(self, name: str | None = None) -> Document | None:
         """Return the last recorded status with `recorded_age_s`; None without a record. It needs no coordinator."""
@@ -103,7 +103,7 @@ class Client:
         `follow` also yields new ones, until that run has ended; for all runs, without end.
         """
         api = self._api
-        chosen = None if name is None else find(runs_of(api), name)
+        chosen = None if name is None else to_read(api, name)
         by_id = chosen is not None and name == chosen["run_id"]
         return asking.events(api, chosen, after=after, follow=follow, by_id=by_id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -24,6 +25,8 @@ from orchestrator.head.records import bands, log_pages, run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.reporting import launch_document
+
+log = logging.getLogger(__name__)
 
 EVENTS_MAX = 1000
 
@@ -48,6 +51,8 @@ class Source:
         self.client = Client(paths.socket, state_dir=paths.state_dir, timeout_s=10.0)
         self._accounts = Accounts(paths.journal, paths.run_dir)
         self._logs = RunLogs(paths.state_dir)
+        self._archived: dict[str, dict[str, Any]] = {}
+        self._unreadable: set[str] = set()
         self._away_since: float | None = None
         self._last_answer: tuple[dict[str, Any], float] | None = None
         """The coordinator's last status, and when it came."""
@@ -68,6 +73,19 @@ class Source:
             )
             self._away_since = self._away_since or known_at
         return {**document, "away_since": self._away_since, "now": now}
+
+    def archived(self) -> dict[str, dict[str, Any]]:
+        """Return the runs that have left the journal, by id. They change no more, so each is read once."""
+        for run_id in archive.run_ids(self.paths):
+            if run_id in self._archived or run_id in self._unreadable:
+                continue
+            try:
+                document = recorded.archived(self.paths, run_id, now=time.time(), accounts=self._accounts)
+                self._archived[run_id] = document
+            except OrchestratorError as e:  # the others are shown
+                log.warning("%s is left out: %s", run_id, e)
+                self._unreadable.add(run_id)
+        return self._archived
 
     def status(self) -> dict[str, Any] | None:
         """Return the coordinator's status; None while it does not answer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import socket
 import threading
 import time
@@ -21,7 +22,7 @@ from orchestrator import __version__
 from orchestrator.both.logind import kills_at_logout, user_name
 from orchestrator.core import conflicts, faults
 from orchestrator.core.actions import Action
-from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, UsageError
+from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, Refused, UsageError
 from orchestrator.core.events import (
     ClockDiffers,
     DrainRequested,
@@ -58,7 +59,7 @@ from orchestrator.head.node import disk
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.node.secrets import Secrets
 from orchestrator.head.reach.transport import Transport
-from orchestrator.head.records import log_pages, plan_copies, run_series
+from orchestrator.head.records import budget, log_pages, plan_copies, run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer import outputs, tensorboard
@@ -107,6 +108,7 @@ class Coordinator:
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.loop = Loop(self.journal, self._execute, changed=self._changed)
         self._left_files = LeftFiles(paths)
+        self._records_bytes = 0
         self._accounts = Accounts(paths.journal, paths.run_dir, watches=True)
         self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
         self._messenger = Messenger(
@@ -155,6 +157,7 @@ class Coordinator:
         for run_id in ended - set(going_on):
             self._effects.post(_COPY, run_id, partial(plan_copies.remove, self.paths, run_id))
         self._effects.post("remove code that no run needs", "", self._tidy_code)
+        self._effects.post("measure the records", "", self._measure_records)
         for run in self.loop.runs.values():
             if run.phase.is_terminal:
                 self._messenger.ended(run.run_id)
@@ -217,7 +220,7 @@ class Coordinator:
         """Return sentences about problems with the head node's own records."""
         full = disk.full_error(self.paths.journal).message if disk.is_full(self.paths.journal) else None
         return [
-            *filter(None, [self.loop.trouble() or full]),
+            *filter(None, [self.loop.trouble() or full, budget.warning(self._records_bytes)]),
             *plan_copies.missing(self.paths, self._known()),
         ]
 
@@ -280,7 +283,7 @@ class Coordinator:
         """Return the run with this id, or the newest one of this name, as old as it may be, to read of it."""
         run = self._in_memory(name)
         if run is None and (old := reading.archived(self.paths, name)) is not None:
-            return rebased(old.run, time.monotonic() - old.written_at)
+            return rebased(old.run, time.monotonic() - old.instant(time.time()))
         return run or self.find(name)
 
     def _in_memory(self, name: str) -> Run | None:
@@ -522,6 +525,39 @@ class Coordinator:
             answer["active"] = not self.loop.runs[run.run_id].phase.is_terminal
         return answer
 
+    def forget(self, run_id: str) -> dict[str, Any]:
+        """Remove an ended run from this head node: from the journal, and its code, logs, curves and records.
+
+        Refused while it goes on, or while it is not proven that its processes have ended.
+        """
+
+        def command() -> None:
+            run = self.find(run_id) if archive.find(self.paths, run_id) is None else None
+            if run is None:
+                return
+            if not run.phase.is_terminal:
+                raise Refused(f"{run_id} goes on", hint=f"`orch kill {run_id}` ends it first")
+            if owing := unproven(run):
+                raise Refused(
+                    f"it is not proven that the processes of {run_id} on {', '.join(owing)} have ended",
+                    hint=f"`orch drain {owing[0]} --gone` says that a host will not come back",
+                )
+            self.journal.forget(run_id)
+            self.loop.forget([run_id])
+            self._effects.forget([run_id])
+
+        self.loop.call(command)
+        self._snapshots.forget(run_id)
+        self._tidy_code()
+        directory = self.paths.run_dir(run_id)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(
+                directory, f"{directory}.going"
+            )  # what a crash leaves of it is an orphan, which `orch gc` finds
+            shutil.rmtree(f"{directory}.going")
+        self._measure_records()
+        return {"run_id": run_id}
+
     def chaos(self, name: str, kind: str, target: str, for_s: float) -> faults.Fault:
         """Inject a fault into a run whose spec allows it. It is journaled before it happens."""
         from orchestrator.head.coordinator import chaos
@@ -572,6 +608,9 @@ class Coordinator:
         if run is not None and not run.phase.is_terminal:
             plan_copies.keep(self.paths, run_id, plan)
 
+    def _measure_records(self) -> None:
+        self._records_bytes = budget.taken(self.paths)
+
     def _tidy_code(self) -> None:
         """Remove the code that no run needs."""
         going_on = {run.run_id for run in list(self.loop.runs.values()) if not run.phase.is_terminal}
@@ -602,6 +641,7 @@ class Coordinator:
             Effect("remove its secrets", at_the_end(self._secrets.remove)),
             Effect("remove its recipients", at_the_end(self._messenger.ended)),
             Effect("forget its code", at_the_end(lambda _run_id: self._tidy_code())),
+            Effect("measure the records", at_the_end(lambda _run_id: self._measure_records())),
             Effect(_COPY, at_the_end(partial(plan_copies.remove, self.paths))),
             Effect("forget it", forgotten=self._forget_run),
             Effect(

@@ -328,11 +328,15 @@ class Journal:
             except (OSError, sqlite3.Error) as e:
                 log.warning("%s stays in the journal for now: its own file cannot be written: %s", run_id, e)
                 return old[:index]
-            with self._transaction():
-                for table in archive.TABLES:
-                    self._db.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
-            self._last.pop(run_id, None)
+            self.forget(run_id)
         return old
+
+    def forget(self, run_id: str) -> None:
+        """Remove a run with its events and entries."""
+        with self._transaction():
+            for table in archive.TABLES:
+                self._db.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+        self._last.pop(run_id, None)
 
     # -- reading -------------------------------------------------------------------------------------------
 

@@ -47,7 +47,10 @@ def peek(path: str) -> Contents:
 
 
 def archived(paths: Paths, name: str) -> Kept | None:
-    """Return the run with this id, or the newest of this name, that has left the journal; None for none."""
+    """Return the run with this id, or the newest of this name, that has left the journal; None for none.
+
+    Its instants are not moved: they lie before `written_at`, which was at `ended`.
+    """
     run_id = archive.find(paths, name)
     if run_id is None:
         return None

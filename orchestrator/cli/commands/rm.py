@@ -102,12 +102,12 @@ def _named(session: Session, names: Sequence[str]) -> dict[str, Run]:
 
 def _on_hosts(session: Session, ask: Asker, runs: Mapping[str, Run]) -> tuple[list[Item], dict[str, str]]:
     """Return what the hosts have of the runs, and by run why a host of it could not be asked."""
-    from orchestrator.head.links import requests as orders
+    from orchestrator.protocol.orders.records import RUNS
 
     hosts: dict[tuple[object, ...], HostPlan] = {}
     for run in runs.values():
         hosts |= {(host.connection,): host for host in run.plan.hosts}
-    answers = ask.ask([(host, [orders.runs(records=False)]) for host in hosts.values()], timeout_s=TIMEOUT_S)
+    answers = ask.ask([(host, [RUNS({"records": False})]) for host in hosts.values()], timeout_s=TIMEOUT_S)
     failed = say_problems(session, answers)
     items = {
         (answer.place, run["run"]): item_of(answer.host, run)

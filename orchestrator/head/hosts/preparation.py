@@ -34,9 +34,10 @@ from orchestrator.head.code.snapshots import Snapshot, Snapshots
 from orchestrator.head.links import ownership, wire
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, OrderRefused, refused
-from orchestrator.protocol.orders import Facts as Probed
-from orchestrator.protocol.orders import Leased
-from orchestrator.protocol.table import CODE, HIGHEST, LEASE
+from orchestrator.protocol.orders.checkpoints import HIGHEST
+from orchestrator.protocol.orders.preparation import CODE, PROBE
+from orchestrator.protocol.orders.preparation import Facts as Probed
+from orchestrator.protocol.orders.watching import LEASE, Leased
 from orchestrator.spec.secrets import looks_secret
 
 T = TypeVar("T")
@@ -163,7 +164,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
         plan = run.plan
         script = _script(run)
         source = _SHARED.get((run.run_id, script, "text"), lambda: needs.source(script))
-        order = orders.probe(
+        order = PROBE(
             {
                 "run": run.run_id,
                 "epoch": run.epoch,

@@ -48,9 +48,9 @@ from orchestrator.protocol.channel import FrameError
 from orchestrator.protocol.check import cleaned
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.limits import PSUTIL_AFTER_S
-from orchestrator.protocol.orders import Claim
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.watching import UNWATCH, Claim
 from orchestrator.protocol.reports import Report
-from orchestrator.protocol.table import Order
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class HostLink:
             watch = self._watches.get(run_id)
             self._watches = {other: kept for other, kept in self._watches.items() if other != run_id}
             if watch is not None and self._connection is not None:
-                self.send(orders.unwatch(run_id, watch.epoch))
+                self.send(UNWATCH({"run": run_id, "epoch": watch.epoch}))
             self._fences.pop(run_id, None)
 
     def send(

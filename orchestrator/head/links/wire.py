@@ -18,10 +18,11 @@ from orchestrator.core.state.phase_states import Swept
 from orchestrator.core.state.run import Problem
 from orchestrator.core.state.task import Progress
 from orchestrator.core.words import duration
-from orchestrator.protocol import measures, orders, reports
+from orchestrator.protocol import measures, reports
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.limits import SAID_CHARS_MAX
 from orchestrator.protocol.measures import measured, words
+from orchestrator.protocol.orders import checkpoints, tasks
 from orchestrator.protocol.replies import Error
 
 _UNKILLABLE_MAX = 4
@@ -230,12 +231,12 @@ def problem(error: Error) -> Problem:
     )
 
 
-def swept(ok: orders.Swept) -> Swept:
+def swept(ok: tasks.Swept) -> Swept:
     """Return the answer to `sweep`."""
     return Swept(left=_left(ok["left"]), ports_busy=tuple(ok["ports_busy"]), by=ok["by"])
 
 
-def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
+def seeded(ok: checkpoints.Seeded, generation: int, *, copy: str = "") -> Seed:
     """Return the answer to `seed`."""
     return Seed(
         generation=generation,
@@ -251,13 +252,13 @@ def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
     )
 
 
-def _aside(kept: orders.KeptAside | None) -> Aside | None:
+def _aside(kept: checkpoints.KeptAside | None) -> Aside | None:
     if kept is None or not kept["generations"]:
         return None
     return Aside(tuple(kept["generations"]), kept["global_step"], kept["bytes"])
 
 
-def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float) -> CheckpointVerified:
+def verified(ok: checkpoints.Verified, generation: int, *, at: float, began_at: float) -> CheckpointVerified:
     """Return the answer to `verify`."""
     checkpoint = ok["checkpoint"]
     return CheckpointVerified(
@@ -273,5 +274,5 @@ def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float
     )
 
 
-def _rejected(rejected: list[orders.Rejected]) -> tuple[tuple[str, str], ...]:
+def _rejected(rejected: list[checkpoints.Rejected]) -> tuple[tuple[str, str], ...]:
     return tuple((item["path"], item["why"][:WHY_CHARS_MAX]) for item in rejected[:NAMED_MAX])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from orchestrator.host.agent.streams import Loop
     from orchestrator.host.system.gpu_lease import Holder
-    from orchestrator.protocol.orders import Leased
+    from orchestrator.protocol.orders.watching import Leased
 
 ANSWER_S = 1.0
 """How long a holder may take to name its run."""

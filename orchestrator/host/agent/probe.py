@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.protocol.orders import Facts, Import, Imported, OwnName
+    from orchestrator.protocol.orders.preparation import Facts, Import, Imported, OwnName
 
     _Found = tuple[str | None, str | None, str | None]
 

@@ -18,7 +18,8 @@ from orchestrator.core.state.task import Progress
 from orchestrator.head.links import wire
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.hello import Greeting, Hello
-from orchestrator.protocol.orders import FaultKind, Rejected, Seeded
+from orchestrator.protocol.orders.base import FaultKind
+from orchestrator.protocol.orders.checkpoints import Rejected, Seeded
 from orchestrator.protocol.reports import ExitCause, HostSample, Left, Report, Said, Task, TaskExit
 from tests.protocol_values import valid
 

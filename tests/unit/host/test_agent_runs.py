@@ -16,7 +16,8 @@ from orchestrator.host.shim.record import write_exit
 from orchestrator.host.shim.report import blank_task, ended_task
 from orchestrator.protocol.channel import encode
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.orders import Claim, KnownRuns
+from orchestrator.protocol.orders.records import KnownRuns
+from orchestrator.protocol.orders.watching import Claim
 from orchestrator.protocol.reports import TaskExit
 
 CLAIM: Claim = {

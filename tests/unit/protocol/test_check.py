@@ -11,7 +11,7 @@ import pytest
 from orchestrator.protocol import hello, replies, reports
 from orchestrator.protocol.bounds import Exact, Length
 from orchestrator.protocol.check import Misfit, check_of, cleaned, cleaned_json
-from orchestrator.protocol.table import TABLE
+from tests.protocol_orders import TABLE
 from tests.protocol_values import ASKED, valid, wrong
 
 SAID = {

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints, is_typeddict
 
 import orchestrator
 from orchestrator.protocol import reports
-from orchestrator.protocol.table import TABLE
+from tests.protocol_orders import TABLE
 
 PACKAGE = Path(orchestrator.__file__).parent
 

@@ -219,6 +219,8 @@ def _words(hint: Any) -> str:
     bounds: dict[type, Any] = {}
     if get_origin(hint) is Annotated:
         hint, *rest = get_args(hint)
+        if get_origin(hint) in (Union, UnionType):
+            return _words(hint)
         bounds = {type(bound): bound for bound in rest}
     origin, arguments = get_origin(hint), get_args(hint)
     most = f", at most {bounds[Length].max}" if Length in bounds else ""

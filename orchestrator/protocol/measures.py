@@ -45,40 +45,36 @@ class Measure(NamedTuple):
         return self.unit not in ("text", "flag")
 
 
-class TaskMeasures(TypedDict):
+class TaskMeasures(TypedDict, total=False):
     """What a shim measures of its task. An unknown fact is null or missing."""
 
-    steps_per_s: NotRequired[
-        Annotated[Pace, Measure("steps/s", "per_s", "orch_task_steps_per_second", "The task's pace.")] | None
+    steps_per_s: Annotated[
+        Pace | None, Measure("steps/s", "per_s", "orch_task_steps_per_second", "The task's pace.")
     ]
-    cpu_percent: NotRequired[
-        Annotated[Percent, Measure("CPU", "percent", "orch_task_cpu_cores", "CPU cores that it uses.")] | None
+    cpu_percent: Annotated[
+        Percent | None, Measure("CPU", "percent", "orch_task_cpu_cores", "CPU cores that it uses.")
     ]
-    rss_bytes: NotRequired[
-        Annotated[Count, Measure("memory", "bytes", "orch_task_memory_bytes", "Its resident memory.")] | None
+    rss_bytes: Annotated[
+        Count | None, Measure("memory", "bytes", "orch_task_memory_bytes", "Its resident memory.")
     ]
-    log_bytes: NotRequired[Annotated[Count, Measure(kept=False)]]
+    log_bytes: Annotated[Count, Measure(kept=False)]
     """The length of its log, including what rotation removed."""
-    log_dropped_bytes: NotRequired[Annotated[Count, Measure(kept=False)]]
+    log_dropped_bytes: Annotated[Count, Measure(kept=False)]
     """What was not written to its log, since the disk was full or the task wrote too fast."""
 
 
 class HostMeasures(TypedDict):
     """What an agent measures of its host. An unknown fact is null or missing."""
 
-    cpu_percent: (
-        Annotated[Percent, Measure("CPU", "percent", "orch_host_cpu_ratio", "Share of its CPU that is used.")]
-        | None
-    )
-    memory_percent: (
-        Annotated[
-            Percent,
-            Measure("memory", "percent", "orch_host_memory_ratio", "Share of its memory that is used."),
-        ]
-        | None
-    )
-    memory_available_bytes: NotRequired[Annotated[FreeBytes, Measure(kept=False)] | None]
-    disk_free_bytes: Annotated[FreeBytes, Measure(kept=False)] | None
+    cpu_percent: Annotated[
+        Percent | None, Measure("CPU", "percent", "orch_host_cpu_ratio", "Share of its CPU that is used.")
+    ]
+    memory_percent: Annotated[
+        Percent | None,
+        Measure("memory", "percent", "orch_host_memory_ratio", "Share of its memory that is used."),
+    ]
+    memory_available_bytes: NotRequired[Annotated[FreeBytes | None, Measure(kept=False)]]
+    disk_free_bytes: Annotated[FreeBytes | None, Measure(kept=False)]
     psutil: Annotated[PsutilFrom, Measure(unit="text")]
     """Where psutil came from; `none`: the numbers come from /proc."""
 
@@ -86,34 +82,24 @@ class HostMeasures(TypedDict):
 class GpuMeasures(TypedDict):
     """Numbers that an agent measures of a GPU. An unknown one is null."""
 
-    utilization_percent: (
-        Annotated[
-            Percent,
-            Measure(
-                *("utilisation", "percent", "orch_gpu_utilization_ratio"),
-                "Share of the time in which it computed.",
-            ),
-        ]
-        | None
-    )
-    memory_used_bytes: (
-        Annotated[Count, Measure("memory", "bytes", "orch_gpu_memory_used_bytes", "Its memory that is used.")]
-        | None
-    )
-    memory_total_bytes: (
-        Annotated[Count, Measure("", "bytes", "orch_gpu_memory_size_bytes", "All of its memory.", kept=False)]
-        | None
-    )
-    temperature_c: (
-        Annotated[
-            Percent, Measure("temperature", "celsius", "orch_gpu_temperature_celsius", "Its temperature.")
-        ]
-        | None
-    )
-    power_w: (
-        Annotated[Percent, Measure("power", "watts", "orch_gpu_power_watts", "The power that it draws.")]
-        | None
-    )
+    utilization_percent: Annotated[
+        Percent | None,
+        Measure(
+            "utilisation", "percent", "orch_gpu_utilization_ratio", "Share of the time in which it computed."
+        ),
+    ]
+    memory_used_bytes: Annotated[
+        Count | None, Measure("memory", "bytes", "orch_gpu_memory_used_bytes", "Its memory that is used.")
+    ]
+    memory_total_bytes: Annotated[
+        Count | None, Measure("", "bytes", "orch_gpu_memory_size_bytes", "All of its memory.", kept=False)
+    ]
+    temperature_c: Annotated[
+        Percent | None, Measure("temperature", "celsius", "orch_gpu_temperature_celsius", "Its temperature.")
+    ]
+    power_w: Annotated[
+        Percent | None, Measure("power", "watts", "orch_gpu_power_watts", "The power that it draws.")
+    ]
 
 
 def _rows(type_: Any) -> dict[str, Measure]:
@@ -122,8 +108,8 @@ def _rows(type_: Any) -> dict[str, Measure]:
 
 
 def _measure(hint: Any) -> Measure:
-    while get_origin(hint) is not Annotated:  # the first part of `NotRequired[…]` and of `… | None`
-        hint = get_args(hint)[0]
+    if get_origin(hint) is NotRequired:
+        (hint,) = get_args(hint)
     (measure,) = [bound for bound in hint.__metadata__ if isinstance(bound, Measure)]
     return measure
 

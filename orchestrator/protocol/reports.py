@@ -73,9 +73,9 @@ class Left(TypedDict):
 class TaskExit(TypedDict):
     """How a task ended."""
 
-    code: Annotated[int, Range(0, 255)] | None
-    signal: Annotated[int, Range(1, 255)] | None
-    ago_s: Seconds | None
+    code: NotRequired[Annotated[int, Range(0, 255)] | None]
+    signal: NotRequired[Annotated[int, Range(1, 255)] | None]
+    ago_s: NotRequired[Seconds | None]
     """Time since it ended, by the host's monotonic clock; null after a reboot."""
     ended_at: NotRequired[UnixTime]
     ordered: NotRequired[bool]

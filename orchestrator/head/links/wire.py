@@ -158,12 +158,12 @@ def _exit(
     sent: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: float, ahead_s: float
 ) -> Exit:
     """Return how a task ended. If it was ordered to end, its exit code counts only if it is 0."""
-    is_ours = ended.get("ordered", False) and ended["code"] != 0
+    is_ours = ended.get("ordered", False) and ended.get("code") != 0
     error = sent.get("error")
     return Exit(
         **_told(_OF_EXIT, ended),
         cause=Cause.ORDERED if is_ours else REPORTED[ended["cause"]],
-        at=at - (ended["ago_s"] or 0.0),
+        at=at - (ended.get("ago_s") or 0.0),
         ended_time=_ended_time(ended, unix_time, ahead_s),
         error=error["message"] if error else None,
         error_kind=error["kind"] if error else None,
@@ -172,7 +172,7 @@ def _exit(
 
 def _ended_time(ended: reports.TaskExit, unix_time: float, ahead_s: float) -> float | None:
     """Return when it ended by the head's clock: the host's time, corrected, or by the age that the host reports."""
-    ended_at, ago_s = ended.get("ended_at"), ended["ago_s"]
+    ended_at, ago_s = ended.get("ended_at"), ended.get("ago_s")
     if ended_at is None:
         return None
     if ago_s is None or abs(unix_time - ago_s - (ended_at - ahead_s)) <= ON_ITS_WAY_S:

@@ -139,9 +139,6 @@ def write_failed_start(generation_dir: str, start: dict[str, Any], why: str) -> 
     task["error"] = {"kind": "start-failed", "message": why}
     ended: TaskExit = {
         "cause": "start-failed",
-        "code": None,
-        "signal": None,
-        "ago_s": 0.0,
         "ended_at": time.time(),
         "released": False,
         "last_lines": [why],
@@ -252,8 +249,6 @@ def _bury(generation_dir: str) -> Task:
         task,
         {
             "cause": cause,
-            "code": None,
-            "signal": None,
             "ago_s": None if cause == "rebooted" else 0.0,
             "ended_at": time.time(),
             "ordered": is_swept(generation_dir),

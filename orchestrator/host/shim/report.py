@@ -65,8 +65,9 @@ def blank_task(start: dict[str, Any]) -> Task:
 
 
 def ended_task(task: Task, ended: TaskExit) -> Task:
-    """Return the TASK with its EXIT."""
-    return {**task, "phase": "exited", "exit": ended}
+    """Return the TASK with its EXIT. A code or signal that is missing is not known."""
+    unknown: TaskExit = {"code": None, "signal": None, "ago_s": 0.0, "cause": ended["cause"]}
+    return {**task, "phase": "exited", "exit": {**unknown, **ended}}
 
 
 class Progress:

@@ -14,13 +14,9 @@ from orchestrator.protocol import measures
 PACKAGE = Path(orchestrator.__file__).parent
 
 ROW = """
-    threads: NotRequired[
-        Annotated[Count, Measure("threads", "count", "orch_task_threads", "Its threads.")] | None
-    ]
-    program: NotRequired[Annotated[Name, Measure("program", "text")] | None]
-    is_traced: NotRequired[
-        Annotated[bool, Measure("traced", "flag", "orch_task_traced", "1 while a debugger is attached.")] | None
-    ]
+    threads: Annotated[Count | None, Measure("threads", "count", "orch_task_threads", "Its threads.")]
+    program: Annotated[Name | None, Measure("program", "text")]
+    is_traced: Annotated[bool | None, Measure("traced", "flag", "orch_task_traced", "1 while it is traced.")]
 """
 LINE = """self.measured = {"threads": len(os.listdir(f"/proc/{self.pid}/task")),
             "program": open(f"/proc/{self.pid}/comm").read().strip(), "is_traced": False, """

@@ -16,7 +16,7 @@ from orchestrator.core.actions import (
 )
 from orchestrator.core.faults import Fault
 from orchestrator.core.launching import environment as launch
-from orchestrator.core.plan import CheckpointPlan, TaskId
+from orchestrator.core.plan import CheckpointPlan, Gpu, TaskId
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
@@ -91,14 +91,15 @@ def watch(
     epoch: int,
     heartbeat_s: float,
     claimed: orders.Claim | None = None,
-    gpus: Sequence[int] = (),
+    gpus: Sequence[Gpu] = (),
 ) -> Order[orders.Nothing]:
     """Return the order to report a run with each heartbeat, and to lease these GPUs."""
     fields: orders.Watch = {"run": run_id, "epoch": epoch, "heartbeat_s": heartbeat_s}
     if claimed is not None:
         fields["claim"] = claimed
     if gpus:
-        fields["gpus"] = list(gpus)
+        fields["gpus"] = [gpu for gpu in gpus if isinstance(gpu, int)]
+        fields["gpu_uuids"] = [gpu for gpu in gpus if isinstance(gpu, str)]
     return WATCH(fields)
 
 

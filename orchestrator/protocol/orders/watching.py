@@ -26,12 +26,17 @@ class Watch(OfRun):
     claim: NotRequired[Claim]
     gpus: NotRequired[list[int]]
     """GPUs that the run uses exclusively on this host. The agent acquires their leases."""
+    gpu_uuids: NotRequired[list[Name]]
+    """More of them, which the spec names by UUID."""
 
 
 class Leased(TypedDict):
     """The holder of a GPU's lease. Unknown values are null."""
 
-    gpu: Count
+    gpu: Count | None
+    """null of a MIG instance."""
+    instance: NotRequired[Name]
+    """The UUID of a MIG instance."""
     user: Name | None
     run: Name | None
     head: Name | None

@@ -181,7 +181,7 @@ def checkpoint_line(checkpoint: Document | None) -> str:
     step = checkpoint.get("global_step")
     facts = ["step unknown" if step is None else f"step {step}"]
     if checkpoint.get("removed"):
-        facts.append("verified, then removed by the script at its end")
+        facts.append("verified, and not there any more at the end of the run")
     else:
         facts.append(
             "verified" if checkpoint.get("verified") else "complete, not verified: its format cannot be"

@@ -82,7 +82,8 @@ def or_dash(value: object) -> str:
 
 def gpus_of(task: Document, host: Document) -> list[Document]:
     """Return the task's GPUs from those of the host."""
-    return [gpu for gpu in host.get("gpus") or [] if gpu.get("index") in (task.get("gpus") or [])]
+    own = task.get("gpus") or []
+    return [gpu for gpu in host.get("gpus") or [] if gpu.get("index") in own or gpu.get("uuid") in own]
 
 
 def gpu_text(gpus: Sequence[Document]) -> str:

@@ -75,7 +75,9 @@ def _found_nothing(turn: Turn, generation: int) -> None:
     if seed is not None and seed.source == known.path:
         return  # it is in an older generation's directory, where this check did not search
     turn.set(checkpoint=replace(known, removed=True))
-    sentence = f"the checkpoint of step {known.global_step} was removed at the end, as BackupAndRestore does"
+    sentence = (
+        f"the checkpoint of step {known.global_step} is not there any more: BackupAndRestore removes its own"
+    )
     turn.note(NoteKind.CHECKPOINT_REMOVED, sentence, path=known.path)
 
 

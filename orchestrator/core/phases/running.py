@@ -20,6 +20,7 @@ from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Intent, Phase, Running
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task
+from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.turn import Turn
 
 EARLY_FAILURE_WAIT_S = 2.0
@@ -39,7 +40,7 @@ VERIFY_FAILED_WAIT_S = 60.0
 def advance_running(turn: Turn) -> None:
     """End the generation where one of its tasks has ended or is lost; have checkpoints verified meanwhile."""
     run = turn.run
-    if _resumed_wrongly(turn) or _went_on_elsewhere(turn):
+    if _resumed_wrongly(turn) or _went_on_elsewhere(turn) or _began_apart(turn):
         return
     if any(task.phase.is_gone for task in gang(run)):
         react_to_end(turn, gang(run))
@@ -172,6 +173,27 @@ def _went_on_elsewhere(turn: Turn) -> bool:
     return True
 
 
+def _began_apart(turn: Turn) -> bool:
+    """End a generation whose tasks hold one training each, and go on from different steps."""
+    run = turn.run
+    if not STRATEGIES[run.plan.strategy].rescues:
+        return False
+    known = [
+        task for task in gang(run) if task.progress.began_step is not None and not task.progress.began_stride
+    ]
+    least, most = (
+        choose(known, key=lambda task: task.progress.began_step or 0, default=None) for choose in (min, max)
+    )
+    if least is None or most is None or least.progress.began_step == most.progress.began_step:
+        return False
+    sentence = (
+        f"{most.id} on {most.host} begins at step {most.progress.began_step}, and {least.id} on {least.host} at step "
+        f"{least.progress.began_step}: they do not train the same model"
+    )
+    stop_for(turn, FirstCause(least.id, run.generation, Cause.BEGAN_APART, sentence))
+    return True
+
+
 def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
     """Warn once that the script took an older checkpoint than it was given, where orch cannot read the given one."""
     run = turn.run
@@ -232,6 +254,6 @@ def _gpu_percent(run: Run, host: Host) -> float | None:
     known = [
         load.measured["utilization_percent"]
         for load in host.gpu_loads
-        if load.index in own and "utilization_percent" in load.measured
+        if {load.index, host.gpu_uuid(load.index)} & own and "utilization_percent" in load.measured
     ]
     return sum(known) / len(known) if known else None

@@ -60,6 +60,8 @@ class Facts:
     unkillable: tuple[Unkillable, ...] = ()
     activated: Mapping[str, str] = field(default_factory=dict)
     """The variables that `activate` has changed: the same on all hosts."""
+    gpus: tuple[str, ...] = ()
+    """Their UUIDs, in the driver's order."""
     executable: str = ""
     """What starts the Python that was probed; empty if an older orch probed it."""
 
@@ -149,3 +151,7 @@ class Host:
     noted_since_at: Instant | None = None
     noted: int = 0
     """How many notes that may repeat it has caused since then."""
+
+    def gpu_uuid(self, number: int) -> str | None:
+        """Return the UUID of its GPU of that number; None if unknown."""
+        return self.facts.gpus[number] if self.facts is not None and number < len(self.facts.gpus) else None

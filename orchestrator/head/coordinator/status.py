@@ -288,7 +288,12 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
         "warning": host.warning,
         **measures.shown(measures.HOST, host.measured, host.words),
         "gpus": [
-            {"index": load.index, "name": load.name, **measures.shown(measures.GPU, load.measured)}
+            {
+                "index": load.index,
+                "name": load.name,
+                "uuid": host.gpu_uuid(load.index),
+                **measures.shown(measures.GPU, load.measured),
+            }
             for load in host.gpu_loads
         ],
         "gpu_faults": [

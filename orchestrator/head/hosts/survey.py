@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
+from orchestrator.core.plan import Gpu, HostPlan, TaskId, TaskPlan
 from orchestrator.core.plan import Plan as _Plan
 from orchestrator.core.state.run import new_run
 from orchestrator.core.words import duration
 from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.hosts import judgement
 from orchestrator.head.hosts.examination import CHECK_S, RUN_ID, at_once
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
@@ -41,7 +42,8 @@ class Surveyed:
     """The result for one host. `why`: why nothing is known of it."""
 
     host: HostPlan
-    gpus: int = 0
+    gpus: tuple[Gpu, ...] = ()
+    """Those that the login shell does not hide by CUDA_VISIBLE_DEVICES."""
     gpu_name: str = ""
     python: str | None = None
     """The first Python that has TensorFlow."""
@@ -149,10 +151,10 @@ def _survey_host(
         if version is not None:
             python = candidate
             break
-    gpus = hardware["gpus"]
+    gpus, visible = hardware["gpus"], health.get("visible_gpus")
     return Surveyed(
         host,
-        gpus=len(gpus),
+        gpus=tuple(range(len(gpus))) if visible is None else judgement.visible_gpus(visible),
         gpu_name=gpus[0]["name"] if gpus else "",
         python=python,
         tensorflow=version,

@@ -22,7 +22,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from orchestrator.core.errors import ConnectFailed, HostError
-from orchestrator.core.plan import HostPlan
+from orchestrator.core.plan import Gpu, HostPlan
 from orchestrator.core.state.run import Problem
 from orchestrator.core.words import duration
 from orchestrator.head.code import compiled
@@ -86,7 +86,7 @@ class Watch(NamedTuple):
     heartbeat_s: float
     silence_max_s: float
     claim: Claim | None = None
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     """The GPUs of this host that the run has for itself."""
 
 

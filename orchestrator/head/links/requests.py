@@ -16,7 +16,7 @@ from orchestrator.core.actions import (
 )
 from orchestrator.core.faults import Fault
 from orchestrator.core.launching import environment as launch
-from orchestrator.core.plan import CheckpointPlan, TaskId
+from orchestrator.core.plan import CheckpointPlan, Gpu, TaskId
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
@@ -77,7 +77,7 @@ def watch(
     epoch: int,
     heartbeat_s: float,
     claimed: watching.Claim | None = None,
-    gpus: Sequence[int] = (),
+    gpus: Sequence[Gpu] = (),
 ) -> Order[base.Nothing]:
     """Return the order to report a run with each heartbeat, and to lease these GPUs."""
     return WATCH(
@@ -86,7 +86,8 @@ def watch(
             "epoch": epoch,
             "heartbeat_s": heartbeat_s,
             "claim": claimed,
-            "gpus": list(gpus) or None,
+            "gpus": [gpu for gpu in gpus if isinstance(gpu, int)] or None,
+            "gpu_uuids": [gpu for gpu in gpus if isinstance(gpu, str)] or None,
         }
     )
 

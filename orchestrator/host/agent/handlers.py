@@ -69,6 +69,7 @@ class Orders:
         self._listeners: neighbours.Listeners | None = None
         self._arrivals = Arrivals(context, CHECKPOINT_S)
         self._setup = Setup(context)
+        self._unnumbered: list[tuple[list[int | str], Callable[[list[int | str]], None]]] = []
 
     def end(self) -> None:
         """End the processes that read and write for the head: the agent ends."""
@@ -105,15 +106,50 @@ class Orders:
         claim = order.get("claim")
         self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])), claim)
         head = f"{claim['user']}@{claim['head']}" if claim is not None else ""
-        self._leases.want(order["run"], [int(gpu) for gpu in order.get("gpus") or ()], head, order["epoch"])
+        run, epoch = order["run"], order["epoch"]
+        names: list[int | str] = [*(order.get("gpus") or ()), *(order.get("gpu_uuids") or ())]
+        self._numbered(names, lambda gpus: self._leases.want(run, gpus, head, epoch))
         return {}
 
+    def _numbered(self, names: list[int | str], then: Callable[[list[int | str]], None]) -> None:
+        """Call `then` with the numbers of these GPUs, in the order of the calls: nvidia-smi knows those of UUIDs.
+
+        So a GPU has one lease, whether a run names it by number or by UUID.
+        """
+        self._unnumbered.append((names, then))
+        if len(self._unnumbered) == 1:
+            self._number_next()
+
+    def _number_next(self) -> None:
+        while self._unnumbered and all(isinstance(name, int) for name in self._unnumbered[0][0]):
+            names, then = self._unnumbered.pop(0)
+            then(names)
+        if not self._unnumbered:
+            return
+        names, then = self._unnumbered[0]
+
+        def ask() -> dict[str, list[int | str]]:
+            from orchestrator.host.agent import gpus
+
+            return {"numbers": gpus.numbers(names)}
+
+        def done(result: Result) -> None:
+            try:
+                then(answer_of(result, "the list of the GPUs")["numbers"])
+            except HostFault:
+                then(names)  # the probe says what is wrong with the driver
+            self._unnumbered.pop(0)
+            self._number_next()
+
+        self._jobs.function(ask, done, deadline_s=QUERY_S)
+
     def _on_lease(self, order: watching.Lease, _blob: bytes, reply: Reply) -> None:
-        self._leases.acquire(order["run"], lambda others: reply.ok({"others": others}))
+        run = order["run"]
+        self._numbered([], lambda _: self._leases.acquire(run, lambda others: reply.ok({"others": others})))
 
     def _on_unwatch(self, order: watching.Unwatch, _blob: bytes, _reply: Reply) -> base.Nothing:
         self._tasks.unwatch(order["run"])
-        self._leases.release(order["run"])
+        self._numbered([], lambda _: self._leases.release(order["run"]))
         self._directories.forget(order["run"])
         self._arrivals.forget(order["run"])
         return {}

@@ -66,6 +66,8 @@ def whole(
     `writes`: a checkpoint directory whose write speed is measured. `group`: who may write into one besides us.
     """
     facts = {**facts, "directories": directories(host_dir, more, group), "cgroups": cgroup.usable()}
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        facts["visible_gpus"] = os.environ["CUDA_VISIBLE_DEVICES"]
     if writes is not None:
         facts["save_bytes"] = save_bytes(writes)
         facts["write_bytes_per_s"] = write_speed(writes)
@@ -85,7 +87,7 @@ def _gpus() -> list[GpuState]:
         except (OSError, subprocess.SubprocessError):
             return []
 
-    names = column("name")
+    names, uuids = column("name"), column("uuid")
     if not names:
         return []
     buses = [gpu_load.bus(text) for text in column("pci.bus_id")]
@@ -98,6 +100,7 @@ def _gpus() -> list[GpuState]:
     return [
         {
             "name": name,
+            **({"uuid": uuids[i]} if i < len(uuids) else {}),  # type: ignore[typeddict-item]
             "ecc_errors": int(errors[i]) if i < len(errors) and errors[i].isdecimal() else None,
             "slowed": slowed[i],
             "xids": [xid for where, xid in xids if buses[i : i + 1] == [where]][:_XIDS_MAX],

@@ -16,7 +16,7 @@ _GPU = "--query-gpu=uuid,name,utilization.gpu,memory.used,memory.total"
 
 def inspect(host_dir: str) -> Hardware:
     """Return what the host has. What is not known is None."""
-    uuids, why = gpus.present()
+    uuids, why, _ = gpus.present()
     memory = host.memory_now()
     load: float | None
     try:

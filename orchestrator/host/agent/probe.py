@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     from orchestrator.host.agent import gpus, place_of_tasks
     from orchestrator.host.system import unkillable
 
-    uuids, no_gpus = gpus.present()
+    uuids, no_gpus, instances = gpus.present()
     installed = _installed()
     facts: Facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -70,6 +70,7 @@ def main(argv: list[str]) -> int:
         "checkpoint_others": others,
         "gpus": uuids,
         "gpus_why": no_gpus,
+        "gpu_instances": instances,
         "gpus_in_use": [*gpus.leased(uuids), *gpus.in_use(uuids, wish.get("run"))] if uuids else [],
         "own_name": own_name(os.uname().nodename),
         "unkillable": unkillable.known(host_dir) if host_dir else [],

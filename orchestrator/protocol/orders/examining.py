@@ -78,6 +78,7 @@ class GpuState(TypedDict):
     """A GPU, according to nvidia-smi."""
 
     name: Name
+    uuid: NotRequired[Name]
     ecc_errors: Count | None
     """Uncorrected memory errors since the driver was loaded; null if the GPU does not count them."""
     slowed: Name | None
@@ -111,6 +112,8 @@ class Health(TypedDict):
     directories: Annotated[list[Directory], Length(64)]
     gpus: NotRequired[Annotated[list[GpuState], Length(1024)]]
     """In the driver's order; missing if the order did not ask for them."""
+    visible_gpus: NotRequired[Name]
+    """CUDA_VISIBLE_DEVICES of the login shell; missing if unset."""
     write_bytes_per_s: NotRequired[Number | None]
     """With a sync; null if it could not be measured."""
     save_bytes: NotRequired[FreeBytes | None]

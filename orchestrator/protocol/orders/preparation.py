@@ -100,6 +100,8 @@ class Facts(TypedDict):
     """Who else may write into the directory, and should not; then no token is made."""
     gpus: Annotated[list[Name], Length(1024)] | None
     """UUIDs in the driver's order; null without a driver."""
+    gpu_instances: NotRequired[Annotated[dict[Name, Count], Length(1024)]]
+    """By the UUID of each MIG instance, the index of the GPU that it is a part of."""
     gpus_why: Text | None
     """Why there is no GPU; null if there are some, or if unknown."""
     gpus_in_use: Annotated[list[GpuInUse], Length(4096)]

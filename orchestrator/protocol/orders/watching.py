@@ -26,6 +26,8 @@ class Watch(OfRun):
     claim: NotRequired[Claim | None]
     gpus: NotRequired[list[int] | None]
     """GPUs that the run uses exclusively on this host. The agent acquires their leases."""
+    gpu_uuids: NotRequired[list[Name] | None]
+    """More of them, which the spec names by UUID."""
 
 
 class Unwatch(OfRun):
@@ -39,7 +41,10 @@ class Lease(OfRun):
 class Leased(TypedDict):
     """The holder of a GPU's lease. Unknown values are null."""
 
-    gpu: Count
+    gpu: Count | None
+    """null of a MIG instance."""
+    instance: NotRequired[Name]
+    """The UUID of a MIG instance."""
     user: Name | None
     run: Name | None
     head: Name | None

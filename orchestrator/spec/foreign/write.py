@@ -56,7 +56,8 @@ def _host(machine: Machine) -> Iterator[str]:
     elif machine.address is not None:
         yield f"address: {_text(machine.address)}"
     if machine.gpus is not None:
-        yield f"gpus: {machine.gpus}"
+        gpus = machine.gpus
+        yield f"gpus: {gpus if isinstance(gpus, int) else '[' + ', '.join(map(str, gpus)) + ']'}"
     if machine.slots != 1:
         yield f"slots: {machine.slots}"
     if machine.user is not None:

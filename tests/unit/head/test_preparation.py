@@ -237,7 +237,7 @@ def test_a_checkpoint_directory_that_others_may_write_into_is_refused(workdir: P
     assert (link.asked[1].get("group"), link.verbs()) == (None, ["runs", "probe"])
 
 
-TWO_GPUS: dict[str, Any] = {"gpus": ["GPU-a", "GPU-b"]}
+TWO_GPUS: dict[str, Any] = {"gpus": ["GPU-a", "GPU-b"], "gpu_instances": {}}
 
 
 def taken(gpu: int, user: str | None) -> dict[str, Any]:
@@ -280,7 +280,12 @@ def test_a_gpu_whose_lease_another_has_is_refused_with_its_holder(workdir: Path)
 
 
 @pytest.mark.parametrize(
-    "told", [{**TWO_GPUS, **taken(1, "ana")}, {"gpus": None}, {"gpus": ["GPU-a"], "gpus_in_use": []}]
+    "told",
+    [
+        {**TWO_GPUS, **taken(1, "ana")},
+        {"gpus": None},
+        {"gpus": ["GPU-a"], "gpu_instances": {}, "gpus_in_use": []},
+    ],
 )
 def test_the_gpus_that_the_run_does_not_have_are_nobodys_business(
     workdir: Path, told: dict[str, Any]

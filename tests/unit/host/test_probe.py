@@ -88,7 +88,7 @@ def test_tensorflow_is_imported_as_a_task_would(
 @pytest.mark.parametrize(
     ("tool", "found"),
     [
-        ("echo GPU-1; echo GPU-2", (["GPU-1", "GPU-2"], None)),
+        ("echo 'GPU 0: A (UUID: GPU-1)'; echo 'GPU 1: A (UUID: GPU-2)'", (["GPU-1", "GPU-2"], None)),
         ("echo 'NVIDIA-SMI has failed'; exit 9", (None, "nvidia-smi says: NVIDIA-SMI has failed")),
         ("exit 9", (None, "nvidia-smi fails (9)")),
         ("exit 0", ([], None)),
@@ -103,7 +103,7 @@ def test_the_gpus_are_those_of_the_driver_or_it_is_said_why_there_are_none(
         (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpus, "_OTHER_DRIVERS", ())
-    assert gpus.present() == found
+    assert gpus.present()[:2] == found
 
 
 def test_a_driver_without_its_tool_is_no_proof_of_no_gpus(
@@ -111,7 +111,7 @@ def test_a_driver_without_its_tool_is_no_proof_of_no_gpus(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpus, "_OTHER_DRIVERS", (str(tmp_path),))
-    assert gpus.present() == (None, None)
+    assert gpus.present() == (None, None, {})
 
 
 def test_modules_that_a_task_would_not_find_are_named_and_none_is_imported(tmp_path: Path) -> None:

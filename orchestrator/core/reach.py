@@ -6,6 +6,7 @@ from orchestrator.core.causes import Blame
 from orchestrator.core.restart_scope import gang
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import TaskPhase
+from orchestrator.core.strategy import STRATEGIES
 
 UNHEARD_S = 600.0
 """For how long it may have trained on since it was heard, at its pace: reports and disks may be slow."""
@@ -29,3 +30,18 @@ def step_max(run: Run) -> int | None:
     pace = max((task.progress.steps_per_s or 0.0 for task in told), default=0.0)
     known = max(run.best_step, run.verified_step or 0, *saved)
     return known + max(UNHEARD_STEPS, round(UNHEARD_S * pace))
+
+
+def measured(run: Run, claimed: int | None) -> int | None:
+    """Return which step counts as progress: no more of what a host claims to have saved than tasks told to have made.
+
+    Where all make the same steps, no host alone tells how far that is. Where nobody tells steps, the claim counts.
+    """
+    told = run.best_step
+    by_host: dict[str, int] = {}
+    for task in gang(run):
+        if task.progress.has_stepped and task.progress.global_step is not None:
+            by_host[task.host] = max(task.progress.global_step, by_host.get(task.host, 0))
+    if STRATEGIES[run.plan.strategy].rescues and len(by_host) > 1:
+        told = sorted(by_host.values())[-2]
+    return claimed if claimed is None or told is None else min(claimed, told)

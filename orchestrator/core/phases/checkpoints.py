@@ -60,7 +60,8 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     seed = replace(event.seed, from_scratch=run.from_scratch)
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
     progress = seed.global_step if seed.verified else None
-    budget = restart.cleared(run.budget, progress)
+    # Where steps are told, the next end counts it, by those that this generation makes
+    budget = restart.cleared(run.budget, progress) if run.best_step is None else run.budget
     if run.unrestorable and progress is not None and progress < (budget.step or 0):
         budget = replace(budget, step=progress)  # what could not be restored was no progress
     turn.set(seed=seed, budget=budget, from_scratch=False)

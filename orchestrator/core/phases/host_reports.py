@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.core import reach
 from orchestrator.core.actions import PrepareHost, StopTask
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause, gpu_faults
@@ -270,9 +271,9 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
     if task.first_step is None:
         turn.set_task(task, first_step=now)
         seed = turn.run.seed
-        if task.id == turn.run.chief and seed and seed.global_step and seed.global_step <= now:
+        if task.id == turn.run.chief and seed and not seed.verified and (seed.global_step or now + 1) <= now:
             # Nothing here could verify its checkpoint, but the script goes on from it: that is progress too.
-            turn.set(budget=restart.cleared(turn.run.budget, seed.global_step))
+            turn.set(budget=restart.cleared(turn.run.budget, reach.measured(turn.run, seed.global_step)))
     is_first = task.progress.has_stepped and not before.progress.has_stepped
     if is_first and task.id == turn.run.chief and turn.run.phase is Phase.RUNNING:
         standby.schedule(turn)

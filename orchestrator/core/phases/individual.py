@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core import reach
 from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
@@ -128,7 +129,7 @@ def _restart(turn: Turn, task: Task) -> None:
         task.budget,
         run.plan.restart,
         blamed,
-        verified_step=run.verified_step,
+        verified_step=reach.measured(run, run.verified_step),
         failure=None,  # it may wait for what other tasks make, such as a first checkpoint
         identity=f"{run.run_id}/{task.id}/{task.generation}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.core import reach
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
@@ -234,7 +235,7 @@ def _settle_intent(turn: Turn) -> None:
 def _count_free(turn: Turn) -> None:
     """Count a restart that is not counted as a failure."""
     run = turn.run
-    budget = restart.cleared(run.budget, run.verified_step)
+    budget = restart.cleared(run.budget, reach.measured(run, run.verified_step))
     turn.set(budget=replace(budget, restarts=budget.restarts + 1))
 
 
@@ -257,7 +258,7 @@ def _wait_for_room(turn: Turn, full: Host) -> None:
 def _restart_or_give_up(turn: Turn) -> None:
     run = turn.run
     first_cause, blamed = run.first_cause, _blamed(run)
-    step = rescue.kept_step(run)
+    step = reach.measured(run, rescue.kept_step(run))
     host_state.charge(turn, progressed=restart.is_progress(run.budget, step))
     if (full := room.lacking(run, blamed)) is not None:
         _wait_for_room(turn, full)

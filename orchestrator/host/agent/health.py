@@ -195,20 +195,22 @@ def write_speed(directory: str) -> float | None:
 
     If it takes longer than its deadline, the result is an upper bound.
     """
+    from orchestrator.both.within import Tree
     from orchestrator.host.system.patience import within
 
     def write() -> float:
-        path = os.path.join(directory, f".orch-speed-{os.uname().nodename}-{os.getpid()}")
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.unlink(path)  # whatever becomes of this process, nothing is left
+        name = f".orch-speed-{os.uname().nodename}-{os.getpid()}"
+        with (
+            Tree(directory) as tree,
+            open(tree.opened(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+        ):
+            tree.remove(name)  # whatever becomes of this process, nothing is left
             part, began_at = os.urandom(1 << 20), time.monotonic()
             for _ in range(_WRITTEN_BYTES >> 20):
-                os.write(file, part)
-            os.fsync(file)
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
             return _WRITTEN_BYTES / max(time.monotonic() - began_at, 0.001)
-        finally:
-            os.close(file)
 
     try:
         return within(_DIRECTORY_S / 2, write, _WRITTEN_BYTES / (_DIRECTORY_S / 2))

@@ -180,15 +180,13 @@ def _directory(directory: str, run: str | None, group: str | None, known: str | 
 
 def why_not_writable(directory: str) -> str | None:
     """Try what a checkpoint needs: make, write, sync, rename, remove. Return why it fails; None if it works."""
-    name = os.path.join(directory, f".orch-probe-{os.uname().nodename}-{os.getpid()}")
+    from orchestrator.checkpoints import places
+
+    name = f".orch-probe-{os.uname().nodename}-{os.getpid()}"
     try:
-        os.makedirs(directory, exist_ok=True)
-        with open(name, "wb") as file:
-            file.write(b"orch")
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(name, name + ".renamed")
-        os.unlink(name + ".renamed")
+        with places.opened(directory) as tree:
+            tree.write(name, b"orch")
+            tree.remove(name)
     except OSError as e:
         return f"{e.strerror}: {e.filename or directory}"
     return None

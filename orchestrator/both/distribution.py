@@ -116,9 +116,8 @@ def _read(tree: ast.Module, found: Distribution, defined: set[str], called: set[
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             defined.add(node.name)
-        elif isinstance(node, ast.Constant):
-            is_text = isinstance(node.value, str) and id(node) not in texts
-            found.has_peers |= is_text and "TF_CONFIG" in node.value
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            found.has_peers |= "TF_CONFIG" in node.value
         for name in _names(node):
             found.has_peers |= name in _PEERS or (name.endswith("ClusterResolver") and "TPU" not in name)
             found.loops |= name in _LOOPS

@@ -33,6 +33,7 @@ PURPOSES = {
     },
     "Inspect": {
         "status": "Show runs, their progress, and what they wait for.",
+        "runs": "Show runs as experiments: metrics, and what differed.",
         "top": "Show a run live, in this terminal.",
         "why": "Show why a run failed or restarted, and what to do.",
         "logs": "Show the output of the tasks, merged by time.",
@@ -86,7 +87,8 @@ _EXAMPLES = (
 _SYNONYMS = {
     **dict.fromkeys(("down", "stop", "delete", "rm", "cancel", "scancel"), "kill"),
     **dict.fromkeys(("run", "start", "submit", "apply", "launch", "sbatch", "mpirun"), "up"),
-    **dict.fromkeys(("ps", "ls", "list", "jobs", "runs", "get"), "status"),
+    **dict.fromkeys(("ps", "ls", "list", "jobs", "get"), "status"),
+    **dict.fromkeys(("experiments", "history"), "runs"),
     **dict.fromkeys(("squeue", "waiting"), "queue"),
     **dict.fromkeys(("nodes", "gpus", "nvidia-smi"), "hosts"),
     **dict.fromkeys(("describe", "explain"), "why"),

@@ -14,6 +14,8 @@ from orchestrator.client.starting import ensure_coordinator
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, SpecError, UsageError
 from orchestrator.core.words import counted
 from orchestrator.head.api.client import Client
+from orchestrator.reporting.fault_costs import fault_costs
+from orchestrator.reporting.fault_costs import sentence as costs_in_words
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
@@ -133,6 +135,8 @@ def submit(
     for sentence in code.remarks if code is not None else ():
         environment.say(sentence)
     _say_since_checkpoint(environment, submitted.run_id, plan, code)
+    costs = fault_costs(plan)
+    (environment.warn if costs["kind"] == "everything" else environment.say)(costs_in_words(costs))
     for sentence in own_paths.sentences(plan):
         environment.warn(sentence)
     return submitted

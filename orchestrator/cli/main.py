@@ -90,7 +90,7 @@ _SYNONYMS = {
     **dict.fromkeys(("delete", "remove", "prune"), "rm"),
     **dict.fromkeys(("run", "start", "submit", "apply", "launch", "sbatch", "mpirun"), "up"),
     **dict.fromkeys(("ps", "jobs", "get"), "status"),
-    **dict.fromkeys(("ls", "list", "history"), "runs"),
+    **dict.fromkeys(("ls", "list", "experiments", "history"), "runs"),
     **dict.fromkeys(("squeue", "waiting"), "queue"),
     **dict.fromkeys(("nodes", "gpus", "nvidia-smi"), "hosts"),
     **dict.fromkeys(("describe", "explain"), "why"),

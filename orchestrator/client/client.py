@@ -46,13 +46,16 @@ class Client:
         file: str | os.PathLike[str],
         *,
         from_scratch: bool = False,
+        go_on: bool = False,
         check: bool = True,
         queue: bool = False,
         restart: bool = False,
     ) -> Run:
         """Start the run of a cluster spec, and return once it is accepted. Start a coordinator if none is running.
 
-        If a run with this plan is already active, it is returned. `check` refuses hosts that do not reach each other.
+        If a run with this plan is already active, it is returned; so is one that has finished, if nothing has changed
+        since. `from_scratch` trains from step 0, and `go_on` goes on from the checkpoint of a run that has finished.
+        `check` refuses hosts that do not reach each other.
         `queue` lets the run wait until its GPUs are free. `restart` first ends an active run of this name at its next
         checkpoint if the spec or the code has changed.
 
@@ -66,7 +69,8 @@ class Client:
             os.fspath(file),
             self._environment,
             self._api,
-            from_scratch=from_scratch,
+            again=from_scratch,
+            go_on=go_on,
             check=check,
             queue=queue,
             restart=restart,

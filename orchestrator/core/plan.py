@@ -296,6 +296,10 @@ class Plan:
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
     module: str = ""
     """The script's name where it is run as under `python -m`, from workdir; else empty."""
+    no_restore: str = field(default="", compare=False)
+    """Why the script comes back from no checkpoint, by its sources, and the way out; empty if it may."""
+    rescues: bool = field(default=False, compare=False)
+    """Whether the script has what hands over its state when a peer dies, by its sources."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.hosts, Roster):

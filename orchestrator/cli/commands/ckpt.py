@@ -151,7 +151,7 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
 @command.command(
     acts=True,
     examples=[
-        ("orch ckpt rollback --to 120", "The next `orch up` starts from step 120"),
+        ("orch ckpt rollback --to 120", "The next `orch up --continue` starts from step 120"),
         ("orch ckpt rollback mnist --to gen-5 --restart", "Restart the run mnist from generation 5 now"),
     ],
 )
@@ -179,7 +179,9 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
     target = answer["checkpoint"]
     aside = answer["set_aside"]
     what = f"; set aside: generation {', '.join(map(str, aside))}" if aside else ""
-    then = "restarting its tasks from it" if answer["active"] else "the next `orch up` starts from it"
+    then = (
+        "restarting its tasks from it" if answer["active"] else "the next `orch up --continue` starts from it"
+    )
     session.put(f"{answer['run_id']}: back to step {target['global_step']} ({target['name']}){what}; {then}")
     session.say("The checkpoint is pinned; `orch ckpt unpin` removes the pin")
     return 0

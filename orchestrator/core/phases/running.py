@@ -150,7 +150,8 @@ def _resumed_wrongly(turn: Turn) -> bool:
     given = run.seed.global_step if run.seed else None
     if given is None or chief.first_step is None or chief.first_step >= given:
         return False
-    if run.seed is not None and not run.seed.verified:
+    # By hand it would start again too. Only who has just begun the run, with a script that can restore, is asked.
+    if run.budget.restarts or run.plan.no_restore or (run.seed is not None and not run.seed.verified):
         _warn_of_mismatch(turn, given, chief.first_step)
         return False
     sentence = (
@@ -195,11 +196,15 @@ def _began_apart(turn: Turn) -> bool:
 
 
 def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
-    """Warn once that the script took an older checkpoint than it was given, where orch cannot read the given one."""
+    """Warn once that the script did not come back from the checkpoint that it was given, and goes on."""
     run = turn.run
+    way = run.plan.no_restore or "does the script restore from ORCH_CHECKPOINT_DIR?"
+    given_what = f"generation {run.generation} was given the checkpoint of step {given}"
+    reports = f"and {run.chief} reports step {first_step}: "
     sentence = (
-        f"generation {run.generation} was given the checkpoint of step {given}, whose format is not known, and "
-        f"{run.chief} reports step {first_step}: does the script restore from ORCH_CHECKPOINT_DIR?"
+        f"{given_what} {reports}it trains again what was trained; {way}"
+        if run.seed is not None and run.seed.verified
+        else f"{given_what}, whose format is not known, {reports}{way}"
     )
     if sentence not in run.warnings:
         turn.set(warnings=(*run.warnings, sentence))

@@ -24,6 +24,7 @@ from orchestrator.head.coordinator.halts import Halt
 from orchestrator.protocol import measures
 from orchestrator.reporting import findings
 from orchestrator.reporting.describe import Reason, reason
+from orchestrator.reporting.fault_costs import fault_costs
 from orchestrator.reporting.goodput import Account
 
 SCHEMA = 1
@@ -74,6 +75,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
             for name, (step, value) in chief.progress.nonfinite.items()
         },
         "checkpoint": _checkpoint(run, now),
+        "fault_costs": fault_costs(run.plan, run.no_rescue),
         "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
         "saving": saving(run),
         "standby": _standby(run, now),

@@ -74,6 +74,8 @@ class Layout:
     command: str = "orch import"
     schema: str | None = None
     """The file of the JSON Schema, for editors."""
+    transparent: bool = False
+    """Whether the script is an ordinary one, which knows of no strategy."""
 
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")

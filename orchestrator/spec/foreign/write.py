@@ -35,6 +35,8 @@ def _lines(layout: Layout, name: str) -> Iterator[str]:
     yield ""
     yield "run:"
     yield f"  strategy: {layout.strategy}"
+    if layout.transparent:
+        yield "  transparent: true         # the script makes no strategy for these workers: orch puts its fit into one"
     yield from _training(layout.training)
     yield "  tasks:"
     for task, replicas in layout.tasks.items():

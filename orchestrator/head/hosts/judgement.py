@@ -298,8 +298,8 @@ def _hidden(plan: Plan, host: Met) -> Iterator[Finding]:
     if text is None or plan.host(host.name).transport not in ("ssh", "local"):
         return
     visible = visible_gpus(text)
-    gpus = enumerate(host.health.get("gpus", []))
-    if planned <= {*visible, *(name for i, gpu in gpus for name in (i, gpu.get("uuid")) if i in visible)}:
+    both = [{i, gpu.get("uuid", i)} for i, gpu in enumerate(host.health.get("gpus", []))]
+    if planned <= set(visible).union(*(names for names in both if names.intersection(visible))):
         return
     given = listed([str(gpu) for gpu in plan.host(host.name).gpus])
     said = f"{host.name}: its login shell sets CUDA_VISIBLE_DEVICES={text}, and the spec gives the run GPU {given}"

@@ -487,6 +487,21 @@ def test_changes_that_do_not_fit_to_their_state_set_the_run_aside(path: str) -> 
 
 
 @pytest.mark.parametrize(
+    "damage", ["UPDATE runs SET written_at = written_at + 1", "UPDATE journal SET time = 'T' WHERE seq = 2"]
+)
+def test_what_reads_well_and_is_not_what_was_written_sets_the_run_aside(path: str, damage: str) -> None:
+    run = a_run()
+    journal = Journal(path)
+    journal.commit(run, Ticked(1.0), [])
+    journal.commit(replace(run, reason="r"), Ticked(2.0), [], before=run, outcome=Outcome(InWords("RUNNING")))
+    assert journal.contents().unreadable == ()
+    with sqlite3.connect(path) as db:
+        assert db.execute(damage).rowcount == 1
+    (aside,) = journal.contents().unreadable
+    assert aside.why.startswith("its checksum is wrong")
+
+
+@pytest.mark.parametrize(
     "packed", [b"", b"no zlib", zlib.compress(b"[]"), zlib.compress(b'{"changed": {"phase": {"x": 1}}}')]
 )
 def test_an_entry_that_is_damaged_is_no_state(packed: bytes) -> None:

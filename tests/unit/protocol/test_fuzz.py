@@ -213,6 +213,11 @@ def mutated(draw: st.DrawFn) -> bytes:
 @pytest.mark.fault(56)
 def test_frames_that_are_almost_right(link: HostLink, frames: list[bytes]) -> None:
     hear(link, b"".join(frames))
+    for frame in frames:
+        why = hear(link, frame)
+        heard = link._listener
+        assert isinstance(heard, Listening)
+        assert why is None or heard.run == Listening().run, "what is refused has changed the run"
 
 
 @quickly

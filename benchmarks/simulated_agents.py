@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.host.agent.main import next_heartbeat_s
 from orchestrator.protocol import reports
 from orchestrator.protocol.channel import Decoder, encode
-from orchestrator.protocol.orders import checkpoints, preparation, records, tasks
+from orchestrator.protocol.orders import checkpoints, driving, hosts, tasks
 from tests.agents import hello
 
 BACKLOG = 2048
@@ -138,7 +138,7 @@ class Agent:
         self._rhythm += 1
         return {}
 
-    def _on_probe(self, _order: Order) -> preparation.Facts:
+    def _on_probe(self, _order: Order) -> hosts.Facts:
         return {
             "python": "3.11.2",
             "versions": {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"},
@@ -153,7 +153,7 @@ class Agent:
             "own_name": {"name": self._name, "address": "10.0.0.1", "why": None},
         }
 
-    def _on_runs(self, _order: Order) -> records.KnownRuns:
+    def _on_runs(self, _order: Order) -> driving.KnownRuns:
         return {"runs": []}
 
     def _on_code(self, _order: Order) -> dict[str, Any]:

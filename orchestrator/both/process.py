@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal as _signal
 
+from orchestrator.both.value import Value
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -178,16 +180,13 @@ def command(pid: int) -> str:
         return ""
 
 
-class Mark:
+class Mark(Value):
     """A process that the environment it was started with says to belong to a task."""
 
-    __slots__ = ("generation", "run", "task", "who")
-
-    def __init__(self, who: Identity, run: str, task: str, generation: int) -> None:
-        self.who = who
-        self.run = run
-        self.task = task
-        self.generation = generation
+    who: Identity
+    run: str
+    task: str
+    generation: int
 
 
 def marks(host_dir: str | None = None, *, run: str | None = None) -> list[Mark]:

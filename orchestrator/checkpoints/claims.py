@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from orchestrator.protocol.orders.records import Claimed, Stamp
-    from orchestrator.protocol.orders.watching import Claim
+    from orchestrator.protocol.orders.driving import Claim, Claimed, Stamp
 
 FILE = "owner.json"
 

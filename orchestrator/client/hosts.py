@@ -13,7 +13,7 @@ from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Usage
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
     from orchestrator.head.links.query import Answer
-    from orchestrator.protocol.orders.records import KnownRun
+    from orchestrator.protocol.orders.driving import KnownRun
 
 TIMEOUT_S = 60.0
 """For all questions to a host together."""
@@ -59,7 +59,7 @@ def ask(environment: Environment, hosts: Sequence[HostPlan]) -> list[Answer[Any]
     from orchestrator.head.coordinator.main import transports
     from orchestrator.head.links import requests as orders
     from orchestrator.head.links.query import Asker
-    from orchestrator.protocol.orders.preparation import MACHINE
+    from orchestrator.protocol.orders.hosts import MACHINE
 
     asker = Asker(transports(environment.paths), bundle.load)
     return asker.ask([(host, [MACHINE({}), orders.drivers(None)]) for host in hosts], timeout_s=TIMEOUT_S)

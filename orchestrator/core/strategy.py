@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from orchestrator.core.launching import wiring
+from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,15 @@ class Strategy:
     """An ordinary Keras script can be run within its scope."""
     kerases: tuple[int, ...] = (2, 3)
     """Major versions of Keras that train under it."""
+    packages: tuple[str, ...] = ()
+    """Packages besides TensorFlow's: hosts are asked for their versions, and must have the same."""
+
+    def gives(self) -> frozenset[str]:
+        """Return the variables that each task gets at its release: its wiring is asked, with a plan of two tasks."""
+        tasks = tuple(TaskPlan(TaskId(self.task_types[0], index), "a") for index in range(2))
+        plan = Plan("given", self.name, (HostPlan("a"),), tasks, "train.py")
+        addresses = wiring.Addresses({task.id: "a:1" for task in tasks})
+        return frozenset(self.wiring(plan, addresses, tasks[0].id)) - {wiring.CPU_OPERATIONS}
 
 
 _ROWS = (
@@ -130,6 +140,7 @@ _ROWS = (
         gpu_by_local_rank=True,
         gloo=True,
         runtime_module="horovod_ranks",
+        packages=("horovod",),
         needs_runtime=True,
         kerases=(2,),
     ),

@@ -12,9 +12,7 @@ from pydantic import BaseModel
 
 from orchestrator.both.distribution import distribution
 from orchestrator.both.script import module_file
-from orchestrator.core.launching import wiring
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.protocol import wired
 from orchestrator.spec import own_paths, setup
 from orchestrator.spec.diagnostics import Diagnostics, Loc
 from orchestrator.spec.durations import as_written
@@ -262,21 +260,15 @@ def _checkpoint(parts: Parts) -> Diagnostics:
             yield loc, "lies inside workdir, and would be pushed with the code; choose a directory outside it"
 
 
-_GIVEN: dict[wiring.Wiring, tuple[str, ...]] = {
-    wiring.ranks: wired.RANKS,
-    wiring.horovod_ranks: (*wired.RANKS, *wired.HOROVOD),
-}
-"""What a strategy gives at the release, by its wiring: it would go over what the spec says, without a word."""
-
-
 def _env(parts: Parts) -> Diagnostics:
     row = STRATEGIES.get(parts.run.value.strategy) if parts.run.good("strategy") else None
-    given = _GIVEN.get(row.wiring, ()) if row is not None else ()
+    # What a strategy gives at the release would go over what the spec says, without a word.
+    given = row.gives() if row is not None else frozenset()
 
     def diagnostic(name: str) -> str | None:
-        if row is not None and name in given:
+        if (problem := env_name_diagnostic(name)) is None and row is not None and name in given:
             return f"{name} is set by orch for each task of `strategy: {row.name}`, and cannot be set here"
-        return env_name_diagnostic(name)
+        return problem
 
     for name, value in parts.env.items():
         if problem := diagnostic(name):

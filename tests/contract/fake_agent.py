@@ -15,7 +15,7 @@ from orchestrator.head.reach.transport import ChannelClosed
 from orchestrator.protocol.channel import Decoder, encode
 from orchestrator.protocol.check import Asked
 from orchestrator.protocol.hello import Hello
-from orchestrator.protocol.orders.preparation import Facts
+from orchestrator.protocol.orders.hosts import Facts
 from orchestrator.protocol.reports import Report, Task, Unkillable
 from tests.fake_transport import FakeProcess, FakeTransport
 from tests.patience import comes

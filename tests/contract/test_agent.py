@@ -351,8 +351,9 @@ def test_a_probe_tells_what_the_runs_python_has(connect: Connect, tmp_path: Path
     assert set(facts["versions"]) == {"tensorflow", "keras", "tf_keras", "numpy"}
     assert facts["checkpoint_writable"] is True
     assert os.listdir(tmp_path / "c") == [".orch"]
-    facts = agent.ok("probe", python=sys.executable, checkpoint_dir="/proc/x")
+    facts = agent.ok("probe", python=sys.executable, checkpoint_dir="/proc/x", packages=["pytest"])
     assert facts["checkpoint_writable"] is False
+    assert facts["versions"]["pytest"] == pytest.__version__, "what the strategy's row asks for"
 
 
 def test_a_host_says_what_it_has(connect: Connect) -> None:

@@ -62,11 +62,22 @@ def test_a_person_lists_pins_and_goes_back_on_the_oldest_python_too(agent: Clien
 def test_row_45_two_hosts_tell_of_one_directory_the_same_and_of_two_another(
     agent: Client, tmp_path: Path
 ) -> None:
-    def share(directory: str) -> str:
-        ask: dict[str, Any] = {"python": sys.executable, "script": "train.py", "ports": [1, 2]}
+    def share(directory: str, known: str | None = None) -> str:
+        ask: dict[str, Any] = {
+            "python": sys.executable,
+            "script": "train.py",
+            "ports": [1, 2],
+            "share": known,
+        }
         return str(agent.ok("probe", checkpoint_dir=str(tmp_path / directory), **ask)["checkpoint_share"])
 
-    assert share("one") == share("one") != share("two")
+    token = share("one")
+    assert token == share("one") == share("one", token) != share("two")
+    (tmp_path / "three").mkdir()
+    assert share("three", token) == "", (
+        "a share that is missing is not made: another token would be another run's"
+    )
+    assert not list((tmp_path / "three").iterdir())
 
 
 def test_a_directory_that_init_or_up_make_is_its_users_or_the_groups_alone(

@@ -24,7 +24,7 @@ from orchestrator.head.reach.transport import Channel
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.orders.checkpoints import HIGHEST, HighestGeneration
-from orchestrator.protocol.orders.preparation import BLOB, CODE, CodeState
+from orchestrator.protocol.orders.hosts import BLOB, CODE, CodeState
 from orchestrator.protocol.orders.tasks import LOG
 from orchestrator.protocol.reports import Report, Task
 from tests.contract.fake_agent import BUNDLE, SOON_S, FakeAgent, FakeHosts, Refusal, always, until

@@ -48,7 +48,7 @@ OF_THE_AGENT = """
 OF_THE_SHIM = """
     def _on_age(self, link: AgentLink, order: Order) -> None:
         self._check_fence(order)
-        self._reply(link, order.get("id"), {"ok": {"seconds": 7}})
+        self._agents.reply(link, order.get("id"), {"ok": {"seconds": 7}})
 
     def _on_stacks("""
 SENDER = """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.both.hostdir import HostFault, refuse_superseded
 from orchestrator.host.agent import state as agent_state
 from orchestrator.protocol.channel import Decoder, encode
-from orchestrator.protocol.orders import preparation
+from orchestrator.protocol.orders import hosts
 from orchestrator.protocol.orders.base import Fence
 from orchestrator.protocol.reports import Leaving, Report, Task, Unkillable
 from tests.protocol_orders import BY_NAME
@@ -278,7 +278,7 @@ class Agent(FileOrders):
         answer({"ok": {"runs": []}})
 
     def _on_probe(self, _order: Order, answer: Answer) -> None:
-        facts: preparation.Facts = {
+        facts: hosts.Facts = {
             "python": "3.11.2",
             "versions": {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"},
             "checkpoint_writable": True,

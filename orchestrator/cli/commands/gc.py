@@ -27,14 +27,14 @@ from orchestrator.core.words import counted, duration, size
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
     from orchestrator.head.links.query import Answer, Asker
-    from orchestrator.protocol.orders.records import KnownRun, KnownRuns
+    from orchestrator.protocol.orders.driving import KnownRun, KnownRuns
 
 
 def find_orphans(
     ask: Asker, hosts: Iterable[HostPlan], ours: Known
 ) -> tuple[list[Item], list[Answer[KnownRuns]]]:
     """Return the orphans on these hosts. A machine with several names is asked once."""
-    from orchestrator.protocol.orders.records import RUNS
+    from orchestrator.protocol.orders.driving import RUNS
 
     wanted = list({host.connection: host for host in hosts}.values())
     question = RUNS({"records": False})
@@ -103,7 +103,7 @@ def remove(
         why = remove_here(session, item)
         if why is not None:
             problems[item] = why
-    from orchestrator.protocol.orders.records import REMOVE
+    from orchestrator.protocol.orders.driving import REMOVE
 
     asked = [
         (

@@ -102,7 +102,7 @@ def _named(session: Session, names: Sequence[str]) -> dict[str, Run]:
 
 def _on_hosts(session: Session, ask: Asker, runs: Mapping[str, Run]) -> tuple[list[Item], dict[str, str]]:
     """Return what the hosts have of the runs, and by run why a host of it could not be asked."""
-    from orchestrator.protocol.orders.records import RUNS
+    from orchestrator.protocol.orders.driving import RUNS
 
     hosts: dict[tuple[object, ...], HostPlan] = {}
     for run in runs.values():

@@ -11,13 +11,15 @@ from orchestrator.core.state.run import Problem
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import listed
 
-MUST_AGREE = ("tensorflow", "keras", "tf_keras")
+MAY_DIFFER = ("numpy",)
+"""Of the packages that hosts are asked for, those that need not be the same."""
 
 
 def differences(hosts: Sequence[Host]) -> Problem | None:
     """Return how the hosts differ, as a sentence and a table; None if they agree. Python's patch level may differ."""
     rows = {"python": [".".join(host.facts.python.split(".")[:2]) if host.facts else "" for host in hosts]}
-    for package in MUST_AGREE:
+    asked = dict.fromkeys(package for host in hosts if host.facts for package in host.facts.versions)
+    for package in (name for name in asked if name not in MAY_DIFFER):
         rows[package] = [(host.facts.versions.get(package) if host.facts else None) or "-" for host in hosts]
     activated = [host.facts.activated if host.facts else {} for host in hosts]
     for name in sorted({name for variables in activated for name in variables}):

@@ -1,4 +1,4 @@
-"""The coordinator's API: what each request asks of the coordinator, in HTTP and JSON. `api_server` serves it."""
+"""The coordinator's API: what each request asks of the coordinator, in HTTP and JSON. `server.py` serves it."""
 
 from __future__ import annotations
 

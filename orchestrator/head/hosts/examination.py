@@ -29,9 +29,8 @@ from orchestrator.head.links import bootstrap, requests
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Pace, Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol.orders.examining import EXAMINE, REACH, Seen, Target
-from orchestrator.protocol.orders.preparation import PROBE, Imported
-from orchestrator.protocol.orders.records import KnownRun
+from orchestrator.protocol.orders.driving import KnownRun
+from orchestrator.protocol.orders.hosts import EXAMINE, PROBE, REACH, Imported, Seen, Target
 from orchestrator.reporting.findings import Finding, finding, of_problem, worst_first
 
 RUN_ID = "inspection-20000101-000000"

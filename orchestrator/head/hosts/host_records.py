@@ -16,7 +16,7 @@ from orchestrator.head.links.link import HostLink
 from orchestrator.protocol.channel import FrameError
 from orchestrator.protocol.check import cleaned_json
 from orchestrator.protocol.orders.base import Nothing, Order
-from orchestrator.protocol.orders.records import KEEP, Record
+from orchestrator.protocol.orders.driving import KEEP, Record
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ from orchestrator.core.plan import Gpu, Plan
 from orchestrator.core.words import counted, duration, listed, size
 from orchestrator.head.links.clock import HostClock
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders.examining import Directory, GpuState, Health, Owner, Seen
-from orchestrator.protocol.orders.preparation import Imported
-from orchestrator.protocol.orders.records import KnownRun
+from orchestrator.protocol.orders.driving import KnownRun
+from orchestrator.protocol.orders.hosts import Directory, GpuState, Health, Imported, Owner, Seen
 from orchestrator.reporting.findings import Finding, Level, finding
 
 SLOW_NAME_S = 2.0

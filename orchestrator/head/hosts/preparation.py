@@ -35,9 +35,9 @@ from orchestrator.head.links import ownership, wire
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, OrderRefused, refused
 from orchestrator.protocol.orders.checkpoints import HIGHEST
-from orchestrator.protocol.orders.preparation import CODE, PROBE
-from orchestrator.protocol.orders.preparation import Facts as Probed
-from orchestrator.protocol.orders.watching import LEASE, Leased
+from orchestrator.protocol.orders.driving import LEASE, Leased
+from orchestrator.protocol.orders.hosts import CODE, PROBE
+from orchestrator.protocol.orders.hosts import Facts as Probed
 from orchestrator.spec.secrets import looks_secret
 
 T = TypeVar("T")
@@ -180,6 +180,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 "group": plan.checkpoint.group if plan.checkpoint else None,
                 "share": run.share or None,
                 "modules": list(_needed(run)),
+                "packages": list(STRATEGIES[plan.strategy].packages) or None,
                 "source": source,
             }
         )

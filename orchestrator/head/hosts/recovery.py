@@ -20,7 +20,7 @@ from orchestrator.head.hosts import host_records as records
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.links import wire
 from orchestrator.head.links.query import Answer, Asker
-from orchestrator.protocol.orders.records import RUNS, KnownRun, KnownRuns
+from orchestrator.protocol.orders.driving import RUNS, KnownRun, KnownRuns
 
 EPOCHS_UNHEARD = 1000
 """Added to the epoch if a host does not answer, or answers with an error. That host may have obeyed a higher epoch than

@@ -15,8 +15,7 @@ from orchestrator.head.hosts.examination import CHECK_S, RUN_ID, at_once
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol.orders.examining import EXAMINE
-from orchestrator.protocol.orders.preparation import MACHINE, PROBE, Facts, Probe
+from orchestrator.protocol.orders.hosts import EXAMINE, MACHINE, PROBE, Facts
 
 PYTHONS = (
     "python3",
@@ -82,13 +81,8 @@ def survey(
     by_name = {host.name: host for host in hosts}
 
     def probe(link: HostLink, python: str, directory: str | None) -> Facts:
-        fields: Probe = {
-            "run": run.run_id,
-            "epoch": 1,
-            "python": python,
-            "checkpoint_dir": directory,
-        }
-        return link.ask(PROBE(fields), timeout_s=CHECK_S).ok
+        order = PROBE({"run": run.run_id, "epoch": 1, "python": python, "checkpoint_dir": directory})
+        return link.ask(order, timeout_s=CHECK_S).ok
 
     def ask_host(host: str) -> Surveyed:
         plan = by_name[host]

@@ -49,7 +49,7 @@ from orchestrator.protocol.check import cleaned
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.limits import PSUTIL_AFTER_S
 from orchestrator.protocol.orders.base import Order
-from orchestrator.protocol.orders.watching import UNWATCH, Claim
+from orchestrator.protocol.orders.driving import UNWATCH, Claim
 from orchestrator.protocol.reports import Report
 
 log = logging.getLogger(__name__)

@@ -22,13 +22,12 @@ from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.transitions import LEADS_TO
 from orchestrator.protocol import reports
-from orchestrator.protocol.orders import base, checkpoints, preparation, records, tasks, watching
+from orchestrator.protocol.orders import base, checkpoints, driving, hosts, tasks
 from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.orders.checkpoints import SEED, VERIFY
-from orchestrator.protocol.orders.preparation import BLOB, PSUTIL
-from orchestrator.protocol.orders.records import RUNS
+from orchestrator.protocol.orders.driving import RUNS, UNWATCH, WATCH
+from orchestrator.protocol.orders.hosts import BLOB, PSUTIL
 from orchestrator.protocol.orders.tasks import FAULT, RELEASE, START, STOP, SWEEP
-from orchestrator.protocol.orders.watching import UNWATCH, WATCH
 from orchestrator.protocol.paths import RelativePath
 
 if TYPE_CHECKING:
@@ -55,13 +54,13 @@ def _share(run: Run) -> base.Share | None:
     return {"dir": checkpoint.dir, "token": run.share}
 
 
-def claim(run: Run) -> watching.Claim | None:
+def claim(run: Run) -> driving.Claim | None:
     """Return the claim that names the run's owner, for its hosts; None for a run without an owner yet."""
     directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
     return _claim(run.owner, run.run_id, run.plan.name, directory) if run.owner is not None else None
 
 
-def _claim(owner: Owner, run_id: str, name: str, directory: str | None) -> watching.Claim:
+def _claim(owner: Owner, run_id: str, name: str, directory: str | None) -> driving.Claim:
     return {
         "id": owner.id,
         "head": owner.head,
@@ -76,7 +75,7 @@ def watch(
     run_id: str,
     epoch: int,
     heartbeat_s: float,
-    claimed: watching.Claim | None = None,
+    claimed: driving.Claim | None = None,
     gpus: Sequence[Gpu] = (),
 ) -> Order[base.Nothing]:
     """Return the order to report a run with each heartbeat, and to lease these GPUs."""
@@ -252,9 +251,7 @@ def sweep(run: Run, action: SweepHost) -> Order[tasks.Swept]:
     )
 
 
-def blob(
-    run: Run, sha256: str, offset: int, *, last: bool, chunk: bool = False
-) -> Order[preparation.BlobState]:
+def blob(run: Run, sha256: str, offset: int, *, last: bool, chunk: bool = False) -> Order[hosts.BlobState]:
     """Return the order that sends a part of a file, or with `chunk` of a snapshot's chunk."""
     store: Literal["checkpoints"] | None = "checkpoints" if chunk else None
     return BLOB({**of_run(run), "sha256": sha256, "offset": offset, "last": last, "store": store})
@@ -278,6 +275,6 @@ def fault(run: Run, injected: Fault) -> Order[tasks.FaultBegun]:
     )
 
 
-def drivers(directory: str | None) -> Order[records.KnownRuns]:
+def drivers(directory: str | None) -> Order[driving.KnownRuns]:
     """Return the order that asks which runs are driven on a host, and whose that checkpoint directory is."""
     return RUNS({"records": False, "brief": True, "dir": directory})

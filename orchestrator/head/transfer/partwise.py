@@ -24,7 +24,7 @@ from orchestrator.head.node import disk
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.protocol.orders.base import Nothing, Order
 from orchestrator.protocol.orders.checkpoints import CHUNK, RECEIVE, SNAPSHOT, Manifest
-from orchestrator.protocol.orders.preparation import BlobState
+from orchestrator.protocol.orders.hosts import BlobState
 from orchestrator.protocol.paths import RelativePath
 
 PULL_BYTES = 512 << 10

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.checkpoints.arrival import Arrival
     from orchestrator.host.agent.context import Context
     from orchestrator.host.agent.reply import Reply
-    from orchestrator.protocol.orders import checkpoints, preparation
+    from orchestrator.protocol.orders import checkpoints, hosts
 
 WRITE_S = 30.0
 
@@ -58,7 +58,7 @@ class Arrivals:
             self.forget(run)
         return answer
 
-    def receive_part(self, order: preparation.Blob, data: bytes, reply: Reply) -> None:
+    def receive_part(self, order: hosts.Blob, data: bytes, reply: Reply) -> None:
         """Write a part of a chunk. Raises HostFault for a chunk that this agent was not asked to receive."""
         from orchestrator.checkpoints import arrival
 

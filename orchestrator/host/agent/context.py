@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.both.value import Value
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from orchestrator.host.agent.directories import Directories
@@ -12,15 +14,12 @@ if TYPE_CHECKING:
     from orchestrator.host.agent.tasks import Tasks
 
 
-class Context:
+class Context(Value):
     """The agent's parts. It is created once, and never changed."""
 
-    def __init__(
-        self, loop: Loop, host: Host, jobs: Jobs, tasks: Tasks, directories: Directories, leases: Leases
-    ) -> None:
-        self.loop = loop
-        self.host = host
-        self.jobs = jobs
-        self.tasks = tasks
-        self.directories = directories
-        self.leases = leases
+    loop: Loop
+    host: Host
+    jobs: Jobs
+    tasks: Tasks
+    directories: Directories
+    leases: Leases

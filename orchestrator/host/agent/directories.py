@@ -10,6 +10,7 @@ import os
 import time
 
 from orchestrator.both.hostdir import HostFault
+from orchestrator.both.value import Value
 from orchestrator.checkpoints import claims, share
 
 TYPE_CHECKING = False
@@ -86,15 +87,12 @@ class Directories:
         self._loop.after(self._every_s, lambda: self._check(run, watched))
 
 
-class _Watched:
-    __slots__ = ("asked_at", "directory", "free_bytes", "is_missing", "token")
-
-    def __init__(self, directory: str, token: str) -> None:
-        self.directory = directory
-        self.token = token
-        self.is_missing = False
-        self.asked_at: float | None = None
-        self.free_bytes: int | None = None
+class _Watched(Value):
+    directory: str
+    token: str
+    is_missing: bool = False
+    asked_at: float | None = None
+    free_bytes: int | None = None
 
 
 def probe(directory: str, run: str, host_dir: str, token: str) -> dict[str, int | bool | None]:

@@ -18,7 +18,7 @@ _OTHER_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvgpu", "/dev/nvhost-gpu",
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.orders.preparation import GpuInUse
+    from orchestrator.protocol.orders.hosts import GpuInUse
 
 
 def present() -> tuple[list[str] | None, str | None, dict[str, int]]:

@@ -33,15 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.host.agent import neighbours
     from orchestrator.host.agent.context import Context
     from orchestrator.host.agent.streams import Output
-    from orchestrator.protocol.orders import (
-        base,
-        checkpoints,
-        examining,
-        preparation,
-        records,
-        tasks,
-        watching,
-    )
+    from orchestrator.protocol.orders import base, checkpoints, driving, hosts, tasks
     from orchestrator.protocol.orders.base import OfTask
 
 CHECKPOINT_S = 600.0
@@ -84,12 +76,7 @@ class Orders:
 
     def _handle(self, order: dict[str, Any], blob: bytes, reply: Reply) -> Mapping[str, Any] | None:
         verb = str(order.get("order"))
-        # An order for a task that is not the agent's is its shim's, which may be of another version.
-        do: Callable[..., Any] | None = getattr(
-            self, f"_on_{verb}", self._forward if "task" in order else None
-        )
-        if do is None:
-            raise HostFault("unknown-order", f"this agent does not know the order {verb!r}")
+        do: Callable[..., Any] = getattr(self, f"_on_{verb}", self._forward)
         try:
             fence = order.get("fence")
             if fence != "anybody":
@@ -102,7 +89,7 @@ class Orders:
 
     # ---------------------------------------------------------------- watching
 
-    def _on_watch(self, order: watching.Watch, _blob: bytes, _reply: Reply) -> base.Nothing:
+    def _on_watch(self, order: driving.Watch, _blob: bytes, _reply: Reply) -> base.Nothing:
         claim = order.get("claim")
         self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])), claim)
         head = f"{claim['user']}@{claim['head']}" if claim is not None else ""
@@ -143,11 +130,11 @@ class Orders:
 
         self._jobs.function(ask, done, deadline_s=QUERY_S)
 
-    def _on_lease(self, order: watching.Lease, _blob: bytes, reply: Reply) -> None:
+    def _on_lease(self, order: driving.Lease, _blob: bytes, reply: Reply) -> None:
         run = order["run"]
         self._numbered([], lambda _: self._leases.acquire(run, lambda others: reply.ok({"others": others})))
 
-    def _on_unwatch(self, order: watching.Unwatch, _blob: bytes, _reply: Reply) -> base.Nothing:
+    def _on_unwatch(self, order: driving.Unwatch, _blob: bytes, _reply: Reply) -> base.Nothing:
         self._tasks.unwatch(order["run"])
         self._numbered([], lambda _: self._leases.release(order["run"]))
         self._directories.forget(order["run"])
@@ -156,7 +143,7 @@ class Orders:
 
     # ---------------------------------------------------------------- before a start
 
-    def _on_probe(self, order: preparation.Probe, _blob: bytes, reply: Reply) -> None:
+    def _on_probe(self, order: hosts.Probe, _blob: bytes, reply: Reply) -> None:
         from orchestrator.host.agent import place_of_tasks  # few probes are asked for
 
         place_of_tasks.remove_old(self._host.host_dir)
@@ -164,46 +151,37 @@ class Orders:
         python = place_of_tasks.found(order["python"] or sys.executable, env)
         directory = place_of_tasks.make(self._host.host_dir, order.get("files", []))
         wish = {
-            "checkpoint_dir": order["checkpoint_dir"],
-            "group": order.get("group"),
-            "run": order["run"],
+            **order,
             "host_dir": self._host.host_dir,
-            "modules": order.get("modules", []),
-            "source": order.get("source"),
-            "tensorflow": order.get("tensorflow"),
             "command": python,
             "env": env,
             "surroundings": place_of_tasks.surroundings(os.getpid()),
             "activated": place_of_tasks.activated(),
         }
-        try:
-            self._python(
-                python,
-                ["probe"],
-                reply,
-                "the probe",
-                deadline_s=PROBE_S,
-                stdin=json.dumps(wish).encode(),
-                env=env,
-                directory=directory,
-                after=lambda: place_of_tasks.remove(directory),
-            )
-        except HostFault:
-            place_of_tasks.remove(directory)
-            raise
+        self._python(
+            python,
+            ["probe"],
+            reply,
+            "the probe",
+            deadline_s=PROBE_S,
+            stdin=json.dumps(wish).encode(),
+            env=env,
+            directory=directory,
+            after=lambda: place_of_tasks.remove(directory),
+        )
 
-    def _on_machine(self, order: preparation.AskMachine, _blob: bytes, reply: Reply) -> None:
+    def _on_machine(self, order: hosts.AskMachine, _blob: bytes, reply: Reply) -> None:
         del order
         host_dir = self._host.host_dir
 
-        def inspect() -> preparation.Hardware:
+        def inspect() -> hosts.Hardware:
             from orchestrator.host.agent import machine  # in the fork: few agents are asked
 
             return machine.inspect(host_dir)
 
         self._fork(reply, "the survey of the machine", PROBE_S, inspect)
 
-    def _on_examine(self, order: examining.Examine, _blob: bytes, reply: Reply) -> None:
+    def _on_examine(self, order: hosts.Examine, _blob: bytes, reply: Reply) -> None:
         from orchestrator.host.agent import health, neighbours  # few agents are asked
 
         if self._listeners is None:
@@ -221,10 +199,10 @@ class Orders:
             lambda: health.whole(facts, host_dir, more, gpus=gpus, writes=writes, group=order.get("group")),
         )
 
-    def _on_reach(self, order: examining.Reach, _blob: bytes, reply: Reply) -> None:
+    def _on_reach(self, order: hosts.Reach, _blob: bytes, reply: Reply) -> None:
         targets, within_s = order["targets"], order["within_s"]
 
-        def connect() -> examining.Reached:
+        def connect() -> hosts.Reached:
             from orchestrator.host.agent import neighbours
 
             return {"seen": neighbours.reach(targets, within_s)}
@@ -232,11 +210,11 @@ class Orders:
         self._fork(reply, "the attempt to reach the other hosts", within_s + 5.0, connect)
 
     def _on_environment(
-        self, order: preparation.Environment, _blob: bytes, reply: Reply
-    ) -> preparation.EnvironmentState | None:
+        self, order: hosts.Environment, _blob: bytes, reply: Reply
+    ) -> hosts.EnvironmentState | None:
         return self._setup.ask(order, reply)
 
-    def _on_psutil(self, order: preparation.Psutil, blob: bytes, _reply: Reply) -> base.Nothing:
+    def _on_psutil(self, order: hosts.Psutil, blob: bytes, _reply: Reply) -> base.Nothing:
         digest, last = order["sha256"], order["last"]
         if self._blobs.receive(digest, order["offset"], blob, last) and last:
             self._unpack_psutil(digest)
@@ -255,17 +233,17 @@ class Orders:
         except OSError:
             return  # the host has no process left; /proc gives the basics
 
-    def _on_code(self, order: preparation.Code, _blob: bytes, reply: Reply) -> preparation.CodeState | None:
+    def _on_code(self, order: hosts.Code, _blob: bytes, reply: Reply) -> hosts.CodeState | None:
         host_dir, run = self._host.host_dir, order["run"]
         files = codestore.check(order["files"])
-        answer: preparation.CodeState = {"digest": digest_of(files), "missing": []}
+        answer: hosts.CodeState = {"digest": digest_of(files), "missing": []}
         tree = codestore.tree_dir(host_dir, run, answer["digest"])
         is_there = os.path.isdir(tree)
         answer["missing"] = [] if is_there else codestore.missing(host_dir, files)
         if answer["missing"]:
             return answer
 
-        def make() -> preparation.CodeState:
+        def make() -> hosts.CodeState:
             if is_there:
                 damaged = codestore.repair(host_dir, tree, files)
             elif not (damaged := codestore.build(host_dir, run, files)):
@@ -275,7 +253,7 @@ class Orders:
         self._fork(reply, "putting the code in place", CHECKPOINT_S, make)
         return None
 
-    def _on_blob(self, order: preparation.Blob, blob: bytes, reply: Reply) -> preparation.BlobState | None:
+    def _on_blob(self, order: hosts.Blob, blob: bytes, reply: Reply) -> hosts.BlobState | None:
         if order.get("store") == "checkpoints":
             self._arrivals.receive_part(order, blob, reply)
             return None
@@ -286,12 +264,8 @@ class Orders:
         from orchestrator.checkpoints.places import highest
 
         directory = order["dir"]
-        self._fork(
-            reply,
-            f"the listing of {directory}",
-            QUERY_S,
-            lambda: {"generation": highest(directory)},
-        )
+        what = f"the listing of {directory}"
+        self._fork(reply, what, QUERY_S, lambda: {"generation": highest(directory)})
 
     def _on_seed(self, order: checkpoints.Seed, _blob: bytes, reply: Reply) -> None:
         argv = ["checkpoints", "seed", "--dir", order["dir"], "--generation", str(order["generation"])]
@@ -302,16 +276,16 @@ class Orders:
             from orchestrator.checkpoints import safe
 
             argv += ["--only", safe.directory_of(order["dir"], only)]
-        if (step_max := order.get("step_max")) is not None:
-            argv += ["--step-max", str(step_max)]
-        if order.get("unrestorable"):
-            argv += ["--unrestorable", json.dumps(order["unrestorable"])]
-        if order.get("by"):
-            argv += ["--by", json.dumps(order["by"])]
-        if order.get("claim"):
-            argv += ["--claim", json.dumps(order["claim"]), "--host-dir", self._host.host_dir]
-        if group := order.get("group"):
-            argv += ["--group", group]
+        if claim := order.get("claim"):
+            argv += ["--claim", json.dumps(claim), "--host-dir", self._host.host_dir]
+        for flag, value in (
+            ("--step-max", order.get("step_max")),
+            ("--unrestorable", order.get("unrestorable")),
+            ("--by", order.get("by")),
+            ("--group", order.get("group")),
+        ):
+            if value is not None:
+                argv += [flag, value if isinstance(value, str) else json.dumps(value)]
         self._directories.watch(order["run"], order["dir"], order.get("share"))
         what = "the seeding of the checkpoint directory"
         self._with_share(order, reply, lambda: self._python(order["python"], argv, reply, what))
@@ -408,6 +382,9 @@ class Orders:
         return None
 
     def _forward(self, order: OfTask, _blob: bytes, _reply: Reply) -> None:
+        """Give an order for a task to its shim, which may be of another version. Others must be known here."""
+        if "task" not in order:
+            raise HostFault("unknown-order", f"this agent does not know the order {order.get('order')!r}")
         self._tasks.forward(self._tasks.link(order["run"], order["task"], order["generation"]), order)
 
     # ---------------------------------------------------------------- afterwards
@@ -445,9 +422,8 @@ class Orders:
         )
 
     def _on_log(self, order: tasks.AskLog, _blob: bytes, reply: Reply) -> None:
-        directory = hostdir.generation_dir(
-            self._host.host_dir, order["run"], order["task"], order["generation"]
-        )
+        run, task, generation = order["run"], order["task"], order["generation"]
+        directory = hostdir.generation_dir(self._host.host_dir, run, task, generation)
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
         offset, data, end = hostlog.read(directory, order["offset"], bytes_max)
         reply.ok({"offset": offset, "end": end, "time": time.time()}, data)
@@ -470,11 +446,11 @@ class Orders:
 
     # ---------------------------------------------------------------- without, or beside, a coordinator
 
-    def _on_keep(self, order: records.Keep, _blob: bytes, _reply: Reply) -> base.Nothing:
+    def _on_keep(self, order: driving.Keep, _blob: bytes, _reply: Reply) -> base.Nothing:
         runs.keep(self._host.host_dir, order["run"], order["record"])
         return {}
 
-    def _on_runs(self, order: records.Runs, _blob: bytes, reply: Reply) -> None:
+    def _on_runs(self, order: driving.Runs, _blob: bytes, reply: Reply) -> None:
         host_dir, records = self._host.host_dir, order["records"]
         brief, directory = order.get("brief", False), order.get("dir")
         self._fork(
@@ -484,7 +460,7 @@ class Orders:
             lambda: runs.known(host_dir, records=records, brief=brief, directory=directory),
         )
 
-    def _on_remove(self, order: records.Remove, _blob: bytes, reply: Reply) -> None:
+    def _on_remove(self, order: driving.Remove, _blob: bytes, reply: Reply) -> None:
         host_dir, run = self._host.host_dir, order["run"]
         owner, even_alive = order["owner"], order["even_alive"]
         self._fork(
@@ -543,6 +519,7 @@ class Orders:
                 command, done, deadline_s=deadline_s, stdin=stdin, env=env, directory=directory
             )
         except OSError as e:
+            after()
             raise no_python(python, e) from e
 
 

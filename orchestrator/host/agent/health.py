@@ -13,7 +13,7 @@ from orchestrator.host.system import cgroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.orders.examining import Directory, GpuState, Health, Owner
+    from orchestrator.protocol.orders.hosts import Directory, GpuState, Health, Owner
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """The variables that gRPC reads to find a proxy, in its order. It ignores variables in capitals."""

@@ -10,6 +10,7 @@ import os
 import time
 
 from orchestrator.both.hostdir import HostFault, fault_of
+from orchestrator.both.value import Value
 from orchestrator.host.agent.streams import READ, Loop
 
 TYPE_CHECKING = False
@@ -26,31 +27,23 @@ _KILL = 9
 _NOTHING: Mapping[int, int] = {}
 
 
-class Result:
+class Result(Value):
     """How a job ended."""
 
-    __slots__ = ("output", "status", "timed_out")
-
-    def __init__(self, status: int, output: bytes, timed_out: bool) -> None:
-        self.status = status
-        """The status as `os.waitstatus_to_exitcode` returns it; 0 if unknown."""
-        self.output = output
-        self.timed_out = timed_out
+    status: int
+    """The status as `os.waitstatus_to_exitcode` returns it; 0 if unknown."""
+    output: bytes
+    timed_out: bool
 
 
-class _Job:
-    __slots__ = ("deadline_at", "done", "keep", "output", "pid", "reader", "timed_out")
-
-    def __init__(
-        self, pid: int, reader: int, deadline_at: float, done: Callable[[Result], None], keep: bool
-    ) -> None:
-        self.pid = pid
-        self.reader = reader
-        self.deadline_at = deadline_at
-        self.done = done
-        self.keep = keep
-        self.output = bytearray()
-        self.timed_out = False
+class _Job(Value):
+    pid: int
+    reader: int
+    deadline_at: float
+    done: Callable[[Result], None]
+    keep: bool
+    output: bytearray
+    timed_out: bool = False
 
 
 class Jobs:
@@ -112,7 +105,7 @@ class Jobs:
                 os.close(here)
             os.close(writer)
             os.close(source)
-        self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, keep))
+        self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, keep, bytearray()))
 
     def function(self, work: Callable[[], Any], done: Callable[[Result], None], *, deadline_s: float) -> None:
         """Run `work` in a fork. The output is its value or its error, as the JSON that `answer_of` reads.
@@ -124,7 +117,7 @@ class Jobs:
         if pid == 0:
             _work(work, writer)
         os.close(writer)
-        self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, keep=False))
+        self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, False, bytearray()))
 
     def end(self) -> None:
         """Kill all jobs without `keep`. The agent ends, and nothing will read their answers."""
@@ -206,9 +199,8 @@ def answer_of(result: Result, what: str) -> dict[str, Any]:
                 answer = json.loads(line)
             except ValueError:
                 continue
-            error = answer.get("error")
-            if error:
-                raise HostFault(error["code"], error["message"], error.get("hint"))
+            if error := answer.get("error"):
+                raise HostFault(**error)
             return dict(answer)
     last = lines[-1].decode("utf-8", "replace").strip()[:300] if lines else ""
     ending = f"signal {-result.status}" if result.status < 0 else f"exit code {result.status}"
@@ -220,12 +212,7 @@ def _work(work: Callable[[], Any], writer: int) -> None:
     import json
 
     try:
-        os.setpgid(0, 0)
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        os.dup2(writer, 3)
-        os.closerange(4, 65536)
+        stand_alone(writer)
         try:
             answer = work()
         except Exception as e:
@@ -236,6 +223,16 @@ def _work(work: Callable[[], Any], writer: int) -> None:
             data = data[os.write(3, data) :]
     finally:
         os._exit(0)
+
+
+def stand_alone(descriptor: int) -> None:
+    """Make a fork a group of its own, which holds no descriptor of the agent but that one, as its number 3."""
+    os.setpgid(0, 0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.dup2(descriptor, 3)
+    os.closerange(4, 65536)
 
 
 def _stdin_of(data: bytes) -> int:

@@ -11,6 +11,7 @@ import os
 import time
 
 from orchestrator.both import hostdir
+from orchestrator.both.value import Value
 from orchestrator.protocol.limits import NAME_CHARS_MAX
 
 TYPE_CHECKING = False
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from orchestrator.host.agent.streams import Loop
     from orchestrator.host.system.gpu_lease import Holder
-    from orchestrator.protocol.orders.watching import Leased
+    from orchestrator.protocol.orders.driving import Leased
 
     Gpu = int | str
 
@@ -41,13 +42,12 @@ LEASED = "gpu-leased"
 """The error code if another process holds the lease of a GPU that the run needs."""
 
 
-class _Wish:
+class _Wish(Value):
     """The GPUs that a run wants, the answer to those who ask about them, and the epoch of the run's coordinator."""
 
-    def __init__(self, gpus: Sequence[Gpu], about: dict[str, Any], epoch: int) -> None:
-        self.gpus = gpus
-        self.about = about
-        self.epoch = epoch
+    gpus: Sequence[Gpu]
+    about: dict[str, Any]
+    epoch: int
 
 
 class Leases:

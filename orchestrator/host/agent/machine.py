@@ -9,7 +9,7 @@ from orchestrator.host.agent import gpus, host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.orders.preparation import Gpu, GpuUser, Hardware
+    from orchestrator.protocol.orders.hosts import Gpu, GpuUser, Hardware
 
 _GPU = "--query-gpu=uuid,name,utilization.gpu,memory.used,memory.total"
 

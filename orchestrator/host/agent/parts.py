@@ -16,7 +16,7 @@ import time
 from collections import deque
 
 from orchestrator.both.hostdir import HostFault, fault_of
-from orchestrator.host.agent.jobs import kill_group
+from orchestrator.host.agent.jobs import kill_group, stand_alone
 from orchestrator.host.agent.streams import READ, Loop
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
 
@@ -156,7 +156,7 @@ class Parts:
                 return
             body = bytes(self._buffer[_HEADER.size : end])
             del self._buffer[:end]
-            self._answered(length, _fault(body) if kind == _ERROR else None)
+            self._answered(length, HostFault(**json.loads(body)) if kind == _ERROR else None)
 
     def _answered(self, length: int, fault: HostFault | None) -> None:
         slots = self._slots
@@ -204,20 +204,10 @@ class Parts:
             kill_group(self._pid)  # the agent reaps it with its other children
 
 
-def _fault(body: bytes) -> HostFault:
-    error = json.loads(body)
-    return HostFault(error["code"], error["message"], error.get("hint"))
-
-
 def _serve(requests: socket.socket, slots: Slots, do_part: DoPart) -> NoReturn:
     """Answer requests until the agent closes the socket. It must not hold the agent's descriptors."""
     try:
-        os.setpgid(0, 0)
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        os.dup2(requests.fileno(), 3)
-        os.closerange(4, 65536)
+        stand_alone(requests.fileno())
         with os.fdopen(os.dup(3), "rb") as lines:
             for line in lines:
                 view = memoryview(_answer(line, slots, do_part))

@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.protocol.orders.preparation import Facts, Import, Imported, OwnName
+    from orchestrator.protocol.orders.hosts import Facts, Import, Imported, OwnName
 
     _Found = tuple[str | None, str | None, str | None]
 
@@ -58,12 +58,13 @@ def main(argv: list[str]) -> int:
 
     uuids, no_gpus, instances = gpus.present()
     installed = _installed()
+    packages = {**_PACKAGES, **{name: (name.replace("_", "-"),) for name in wish.get("packages") or ()}}
     facts: Facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": place_of_tasks.started_as(
             wish["command"], sys.executable, wish["env"], wish["surroundings"]
         ),
-        "versions": {name: _version(name, names, installed) for name, names in _PACKAGES.items()},
+        "versions": {name: _version(name, names, installed) for name, names in packages.items()},
         "checkpoint_writable": checkpoint_dir is None or why is None,
         "checkpoint_why": why,
         "checkpoint_share": share,

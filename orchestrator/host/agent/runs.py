@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.protocol.orders.base import Nothing
-    from orchestrator.protocol.orders.records import KnownRun, KnownRuns, KnownTask, Record, Stamp
-    from orchestrator.protocol.orders.watching import Claim
+    from orchestrator.protocol.orders.driving import Claim, KnownRun, KnownRuns, KnownTask, Record, Stamp
     from orchestrator.protocol.reports import Left, Task
 
 _RECORDS_BYTES = 1 << 20

@@ -24,22 +24,8 @@ if TYPE_CHECKING:
 SHIM_S = 30.0
 """How long a shim may take to answer. Even a loaded host starts Python in less."""
 
-_ASKED = (
-    "run",
-    "epoch",
-    "generation",
-    "task",
-    "python",
-    "script",
-    "args",
-    "env",
-    "code",
-    "ports",
-    "hold",
-    "log_max_bytes",
-    "scratch",
-)
-"""The fields of a `start` order that go to start.json. The secrets are not among them."""
+_NOT_KEPT = ("order", "fence", "id", "secrets")
+"""The fields of a `start` order that do not go to start.json. Secrets are never written to a disk."""
 
 
 def start(context: Context, order: tasks.Start, reply: Reply) -> tasks.Started | None:
@@ -47,8 +33,7 @@ def start(context: Context, order: tasks.Start, reply: Reply) -> tasks.Started |
     host = context.host
     run, task, generation = order["run"], order["task"], order["generation"]
     directory = hostdir.generation_dir(host.host_dir, run, task, generation)
-    fields: dict[str, Any] = {**order}
-    wish = {name: fields[name] for name in _ASKED}
+    wish: dict[str, Any] = {name: value for name, value in order.items() if name not in _NOT_KEPT}
     if not os.path.isdir(codestore.tree_dir(host.host_dir, run, order["code"])):
         raise HostFault("no-code", "the run's code is not on this host", "push it again")
     _refuse_older(os.path.dirname(directory), task, generation)

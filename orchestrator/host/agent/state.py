@@ -1,12 +1,13 @@
 """What an agent decides. How it is done is elsewhere: there is no clock, process, disk or socket here.
 
 Who is obeyed, what is started, what a report shows, what became of a shim that is silent. The agent executes it, and
-so may a simulator; the fencing of coordinators is `hostdir.refuse_superseded`, that of a task's orders `shim_state`.
+so may a simulator. Coordinators are fenced by `hostdir.refuse_superseded`, a task's orders by `host/shim/state.py`.
 """
 
 from __future__ import annotations
 
 from orchestrator.both.hostdir import HostFault
+from orchestrator.both.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,16 +28,13 @@ AT_THE_GATE = ("starting", "ready", "unknown")
 """Phases of a task that was not released yet."""
 
 
-class Known:
+class Known(Value):
     """What decides whether a report names a generation of a task."""
 
-    __slots__ = ("ended", "released")
-
-    def __init__(self, *, ended: bool, released: bool) -> None:
-        self.ended = ended
-        """Whether its end is known, so that nothing will change any more."""
-        self.released = released
-        """Whether it has passed its gate. If not, it was a standby, or is still starting."""
+    ended: bool
+    """Whether its end is known, so that nothing will change any more."""
+    released: bool
+    """Whether it has passed its gate. If not, it was a standby, or is still starting."""
 
 
 def known(report: Task | None, *, ended: bool) -> Known:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.protocol.orders.base import OfTask
-    from orchestrator.protocol.orders.watching import Claim
+    from orchestrator.protocol.orders.driving import Claim
     from orchestrator.protocol.reports import Task
 
     Key = tuple[str, str, int]
@@ -40,19 +40,6 @@ _STARTING_S = 10.0
 
 class Link:
     """A generation of a task. It has a socket while its shim lives; `task` is the last report."""
-
-    __slots__ = (
-        "decoder",
-        "deferred",
-        "directory",
-        "key",
-        "out",
-        "pending",
-        "received_at",
-        "recovering",
-        "socket",
-        "task",
-    )
 
     def __init__(self, key: Key, directory: str) -> None:
         self.key = key

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+from orchestrator.both.value import Value
 from orchestrator.checkpoints import copying, places
 from orchestrator.host.pod import outcome
 from orchestrator.host.pod.settings import Unfit
@@ -26,16 +27,13 @@ SAY_AGAIN_S = 60.0
 _SEED_TRIES = 5
 
 
-class Generation:
+class Generation(Value):
     """A generation, and where its chief saves; `path` is None if nothing is saved."""
 
-    __slots__ = ("number", "path", "restarts", "roll")
-
-    def __init__(self, number: int, path: str | None, roll: Roll | None, restarts: int) -> None:
-        self.number = number
-        self.path = path
-        self.roll = roll
-        self.restarts = restarts
+    number: int
+    path: str | None
+    roll: Roll | None
+    restarts: int
 
     def over(self) -> str | None:
         """Return why it is over; None while it is not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.both.newest import is_further
+from orchestrator.both.value import Value
 from orchestrator.protocol import pod
 
 TYPE_CHECKING = False
@@ -18,17 +19,14 @@ TERM, STALL, PEERS = "term", "stall", "peers"
 """Why the entry itself stops a task."""
 
 
-class Outcome:
+class Outcome(Value):
     """The exit code of the container, its class, and a sentence for people."""
 
-    __slots__ = ("code", "counts", "kind", "sentence")
-
-    def __init__(self, code: int, kind: str, sentence: str, counts: bool) -> None:
-        self.code = code
-        self.kind = kind
-        self.sentence = sentence
-        self.counts = counts
-        """Whether it is a failure that counts: too many in a row without a newer checkpoint end the run."""
+    code: int
+    kind: str
+    sentence: str
+    counts: bool
+    """Whether it is a failure that counts: too many in a row without a newer checkpoint end the run."""
 
 
 def judge(task: Task, stopped: str | None) -> Outcome:

@@ -220,7 +220,7 @@ class Shim:
             self._report()
         elif link is not None:
             answer = {"ok": {}} if action is Do.ACCEPT else {"error": HostFault(*value).to_json()}
-            self._reply(link, order.get("id"), answer)
+            self._agents.reply(link, order.get("id"), answer)
 
     def _write_identity(self) -> None:
         me, task = process.identity(os.getpid()), self._process.identity
@@ -321,10 +321,10 @@ class Shim:
                 raise HostFault("unknown-order", f"this shim does not know the order {verb!r}")
             event = do(link, order)
         except HostFault as e:
-            self._reply(link, order.get("id"), {"error": e.to_json()})
+            self._agents.reply(link, order.get("id"), {"error": e.to_json()})
         except (KeyError, TypeError, ValueError) as e:
             fault = HostFault("bad-order", f"the order {verb!r} cannot be read: {e!r}")
-            self._reply(link, order.get("id"), {"error": fault.to_json()})
+            self._agents.reply(link, order.get("id"), {"error": fault.to_json()})
         else:
             if event is not None:
                 self._handle_event(event, link, order)
@@ -332,7 +332,7 @@ class Shim:
     def _on_watch(self, link: AgentLink, order: Order) -> None:
         link.heartbeat_s = max(0.05, float(order["heartbeat_s"]))
         link.report_at = min(link.report_at, time.monotonic() + link.heartbeat_s)
-        self._reply(link, order.get("id"), {"ok": {}})
+        self._agents.reply(link, order.get("id"), {"ok": {}})
 
     def _on_stacks(self, link: AgentLink, order: Order) -> None:
         self._check_fence(order)
@@ -381,17 +381,14 @@ class Shim:
     def _answer_stacks(self, link: AgentLink, order_id: Any, text: str | None) -> None:
         if text is not None:
             shown = self._log.redact(text)[:STACKS_CHARS_MAX]
-            self._reply(link, order_id, {"ok": {"stacks": shown, "by": "runtime"}})
+            self._agents.reply(link, order_id, {"ok": {"stacks": shown, "by": "runtime"}})
         elif self._process.pid is None or self._state.ended is not None:
             fault = HostFault("no-answer", "the task has no process")
-            self._reply(link, order_id, {"error": fault.to_json()})
+            self._agents.reply(link, order_id, {"error": fault.to_json()})
         else:
             seen = process.kernel_view(self._process.pid)
             text = f"The runtime does not answer. What the kernel says:\n{seen}"
-            self._reply(link, order_id, {"ok": {"stacks": text, "by": "kernel"}})
-
-    def _reply(self, link: AgentLink, order_id: Any, answer: dict[str, Any]) -> None:
-        self._agents.reply(link, order_id, answer)
+            self._agents.reply(link, order_id, {"ok": {"stacks": text, "by": "kernel"}})
 
     def _report(self) -> None:
         self._report_at = None

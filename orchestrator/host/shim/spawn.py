@@ -11,6 +11,7 @@ import os
 import signal
 
 from orchestrator.both import process
+from orchestrator.both.value import Value
 from orchestrator.host.system import workdir
 from orchestrator.host.system.cgroup import Cgroup
 from orchestrator.protocol import wired
@@ -112,18 +113,15 @@ def work_dir(start: dict[str, Any]) -> str:
     return workdir.work_dir(str(start["host_dir"]), str(start["run"]), str(start["task"]))
 
 
-class Spawned:
+class Spawned(Value):
     """A started process, and our ends of its pipes, which do not block."""
 
-    __slots__ = ("grouped", "identity", "pid", "stderr", "stdout")
-
-    def __init__(self, pid: int, stdout: int, stderr: int, grouped: bool) -> None:
-        self.pid = pid
-        self.identity = process.identity(pid)
-        self.stdout = stdout
-        self.stderr = stderr
-        self.grouped = grouped
-        """Whether it has joined the control group."""
+    pid: int
+    identity: process.Identity | None
+    stdout: int
+    stderr: int
+    grouped: bool
+    """Whether it has joined the control group."""
 
 
 def spawn(
@@ -152,7 +150,7 @@ def spawn(
         raise StartFailed(_sentence(stage, int(number), argv[0], directory))
     os.set_blocking(out_read, False)
     os.set_blocking(err_read, False)
-    return Spawned(pid, out_read, err_read, group is not None and stage != "group")
+    return Spawned(pid, process.identity(pid), out_read, err_read, group is not None and stage != "group")
 
 
 def _become(

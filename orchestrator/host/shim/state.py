@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from orchestrator.both.value import Value
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -71,140 +73,80 @@ class Do(Enum):
     REFUSE = "answer the order: (code, message, hint)"
 
 
-class Ended:
+class Ended(Value):
     """How the main process ended. Without a process, or where it could not be killed, it has no code and no signal."""
 
-    __slots__ = ("at", "code", "signal", "why")
-
-    def __init__(
-        self, at: float, code: int | None = None, signal: int | None = None, why: str | None = None
-    ) -> None:
-        self.at = at
-        self.code = code
-        self.signal = signal
-        self.why = why
-        """Why the process could not be started, as a sentence; None if it was."""
+    at: float
+    code: int | None = None
+    signal: int | None = None
+    why: str | None = None
+    """Why the process could not be started, as a sentence; None if it was."""
 
 
-class Ordered:
+class Ordered(Value):
     """An order for this task has arrived: `release` or `stop`."""
 
-    __slots__ = ("at", "compare", "epoch", "generation", "grace_s", "rescue", "verb")
-
-    def __init__(
-        self,
-        at: float,
-        verb: str,
-        epoch: int,
-        generation: int,
-        grace_s: float = 0.0,
-        rescue: bool = False,
-        compare: bool = False,
-    ) -> None:
-        self.at = at
-        self.verb = verb
-        self.epoch = epoch
-        self.generation = generation
-        self.grace_s = grace_s
-        self.rescue = rescue
-        self.compare = compare
+    at: float
+    verb: str
+    epoch: int
+    generation: int
+    grace_s: float = 0.0
+    rescue: bool = False
+    compare: bool = False
 
 
-class RuntimeReady:
+class RuntimeReady(Value):
     """The runtime has done its imports, and waits for the release."""
 
-    __slots__ = ("at",)
-
-    def __init__(self, at: float) -> None:
-        self.at = at
+    at: float
 
 
-class Exited:
+class Exited(Value):
     """The main process has ended, or could not be started."""
 
-    __slots__ = ("at", "ended")
+    at: float
+    ended: Ended
 
     def __init__(self, ended: Ended) -> None:
-        self.at = ended.at
-        self.ended = ended
+        super().__init__(ended.at, ended)
 
 
-class Looked:
+class Looked(Value):
     """The processes that still live after a KILL, as the exit record names them."""
 
-    __slots__ = ("at", "left")
-
-    def __init__(self, at: float, left: list[Left]) -> None:
-        self.at = at
-        self.left = left
+    at: float
+    left: list[Left]
 
 
-class Signalled:
+class Signalled(Value):
     """The shim itself got SIGTERM."""
 
-    __slots__ = ("at",)
-
-    def __init__(self, at: float) -> None:
-        self.at = at
+    at: float
 
 
-class Ticked:
+class Ticked(Value):
     """Time has passed."""
 
-    __slots__ = ("at",)
-
-    def __init__(self, at: float) -> None:
-        self.at = at
+    at: float
 
 
-class State:
+class State(Value):
     """Everything that the decisions depend on. Only `replace` changes it."""
 
-    __slots__ = (
-        "deadline_at",
-        "ended",
-        "epoch",
-        "generation",
-        "give_up_at",
-        "hold",
-        "left",
-        "phase",
-        "reached",
-        "stop_by",
-    )
-
-    def __init__(
-        self,
-        generation: int,
-        epoch: int,
-        hold: bool,
-        phase: Phase,
-        reached: Phase,
-        stop_by: StopBy = StopBy.NOBODY,
-        deadline_at: float | None = None,
-        give_up_at: float | None = None,
-        ended: Ended | None = None,
-        left: tuple[Left, ...] = (),
-    ) -> None:
-        self.generation = generation
-        self.epoch = epoch
-        """The highest epoch from which this shim has had an order."""
-        self.hold = hold
-        """Whether the runtime is on: then the process is started at once, and waits for its release."""
-        self.phase = phase
-        self.reached = reached
-        """The phase that it reached before it was stopped. Reports show this until it has ended."""
-        self.stop_by = stop_by
-        self.deadline_at = deadline_at
-        """When a Ticked will next change something."""
-        self.give_up_at = give_up_at
-        self.ended = ended
-        self.left = left
-
-    def replace(self, **changes: Any) -> State:
-        """Return a copy with the changes."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return State(**{**values, **changes})
+    generation: int
+    epoch: int
+    """The highest epoch from which this shim has had an order."""
+    hold: bool
+    """Whether the runtime is on: then the process is started at once, and waits for its release."""
+    phase: Phase
+    reached: Phase
+    """The phase that it reached before it was stopped. Reports show this until it has ended."""
+    stop_by: StopBy = StopBy.NOBODY
+    deadline_at: float | None = None
+    """When a Ticked will next change something."""
+    give_up_at: float | None = None
+    ended: Ended | None = None
+    left: tuple[Left, ...] = ()
 
     @property
     def shown(self) -> TaskPhase:

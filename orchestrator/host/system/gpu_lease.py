@@ -19,6 +19,7 @@ import socket
 import struct
 
 from orchestrator.both import logind
+from orchestrator.both.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,18 +107,15 @@ def owner(gpu: int | str) -> str | None:
     return None
 
 
-class Holder:
+class Holder(Value):
     """Who holds the lease of a GPU. The kernel names the user; the rest is the holder's own answer."""
 
-    def __init__(
-        self, uid: int | None, answer: Mapping[str, Any], shared: socket.socket | None = None
-    ) -> None:
-        self.uid = uid
-        self.answer = answer
-        self.shared = shared
-        """The lease itself, where the holder is of our user."""
-        self.has_closed = False
-        """Whether it has closed the connection without an answer, in most cases because it has ended."""
+    uid: int | None
+    answer: Mapping[str, Any]
+    shared: socket.socket | None = None
+    """The lease itself, where the holder is of our user."""
+    has_closed: bool = False
+    """Whether it has closed the connection without an answer, in most cases because it has ended."""
 
     @property
     def user(self) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.both.value import Value
 from orchestrator.host.system.cgroup import keyed, number
 from orchestrator.host.system.kernel_log import KERNEL_LOG, KernelLog
 
@@ -113,13 +114,10 @@ class OomKills:
                 yield os.path.join(self._groups + directory, "memory.events.local")
 
 
-class _Sample:
-    __slots__ = ("file", "in_group", "on_host")
-
-    def __init__(self, on_host: int, file: str | None, in_group: int) -> None:
-        self.on_host = on_host
-        self.file = file
-        self.in_group = in_group
+class _Sample(Value):
+    on_host: int
+    file: str | None
+    in_group: int
 
 
 def _memberships(path: str) -> Iterator[tuple[str, str, str]]:

@@ -19,7 +19,7 @@ from orchestrator.protocol.bounds import (
     UnixTime,
 )
 from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, Fence, Nothing, OfRun, Share, Verb
-from orchestrator.protocol.orders.watching import Claim
+from orchestrator.protocol.orders.driving import Claim
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.reports import Restored
 

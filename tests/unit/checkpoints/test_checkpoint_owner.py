@@ -13,8 +13,7 @@ from orchestrator.both.within import Tree
 from orchestrator.checkpoints import claims
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.seed import seed
-from orchestrator.protocol.orders.records import Stamp
-from orchestrator.protocol.orders.watching import Claim
+from orchestrator.protocol.orders.driving import Claim, Stamp
 
 MINE: Claim = {
     "id": "1" * 32,

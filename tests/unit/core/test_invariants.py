@@ -113,6 +113,12 @@ def test_errors_carry_message_hint_and_code() -> None:
             (("host", "code"), ("a", "c0de1"), ("bb", "c0de2")),
             "the working directory changed while it was pushed: `orch up` again",
         ),
+        (
+            (Facts("3.11.2", {"jax": "0.7", "numpy": "1"}), Facts("3.11.2", {"jax": "0.8", "numpy": "2"})),
+            "the hosts differ in jax (0.7 on a, 0.8 on bb)",
+            (("host", "jax"), ("a", "0.7"), ("bb", "0.8")),
+            "install the same versions on all hosts, or name another Python per host with `python:`",
+        ),
     ],
 )
 @pytest.mark.fault(22)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -75,6 +76,18 @@ def test_a_strategy_that_is_only_a_row_is_planned_launched_and_runs_to_its_end(t
     world.begin()
     world.go(600.0)
     assert world.run.phase is Phase.SUCCEEDED
+
+
+def test_what_a_row_gives_its_tasks_cannot_be_set_in_a_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names follow from its wiring, and stand nowhere else."""
+    row = replace(STRATEGIES["processes"], name="jax", wiring=lambda *_: {"JAX_PEERS": "1"})
+    monkeypatch.setitem(strategy._BY_NAME, "jax", row)
+    text = SPEC.replace("strategy: ring", "strategy: jax") + "  env: {JAX_PEERS: mine}\n"
+    with pytest.raises(SpecError, match="JAX_PEERS is set by orch for each task of `strategy: jax`"):
+        load_plan(written(tmp_path, text))
+    assert STRATEGIES["horovod"].gives() > STRATEGIES["processes"].gives() > {"RANK", "MASTER_ADDR"}
 
 
 @pytest.mark.usefixtures("ring")

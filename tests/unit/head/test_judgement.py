@@ -15,8 +15,7 @@ from orchestrator.head.hosts import examination
 from orchestrator.head.hosts.examination import tournament
 from orchestrator.head.hosts.judgement import Met, of_bandwidths, of_hosts, of_imports, of_pairs
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders.examining import Health, Seen
-from orchestrator.protocol.orders.preparation import Imported
+from orchestrator.protocol.orders.hosts import Health, Imported, Seen
 from orchestrator.reporting.findings import worst_first
 
 DIRECTORY: dict[str, Any] = {

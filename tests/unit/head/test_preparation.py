@@ -21,8 +21,8 @@ from orchestrator.head.hosts.preparation import CHUNK_BYTES, prepare
 from orchestrator.head.links import edge
 from orchestrator.head.links.conversation import Answer, LinkDown, OrderRefused
 from orchestrator.protocol.orders.base import Order
-from orchestrator.protocol.orders.preparation import Facts as Probed
-from orchestrator.protocol.orders.records import Claimed, KnownRun
+from orchestrator.protocol.orders.driving import Claimed, KnownRun
+from orchestrator.protocol.orders.hosts import Facts as Probed
 from tests.protocol_values import valid
 from tests.unit.core.transcript import make_plan
 

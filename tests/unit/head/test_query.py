@@ -9,7 +9,7 @@ from orchestrator.core.plan import HostPlan
 from orchestrator.head.code.bundle import Archive, Bundle
 from orchestrator.head.links.query import Asker
 from orchestrator.head.reach.transport import Channel
-from orchestrator.protocol.orders.records import RUNS
+from orchestrator.protocol.orders.driving import RUNS
 
 HOSTS = 40
 BUNDLE = Bundle(Archive("0" * 64, b""), None, "any")

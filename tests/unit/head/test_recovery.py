@@ -34,7 +34,7 @@ from orchestrator.head.links import edge
 from orchestrator.head.links.conversation import Reply
 from orchestrator.head.links.query import Answer, Asker
 from orchestrator.protocol.orders.base import Order
-from orchestrator.protocol.orders.records import KnownRun, KnownTask
+from orchestrator.protocol.orders.driving import KnownRun, KnownTask
 from orchestrator.protocol.replies import Error
 from orchestrator.protocol.reports import TaskPhase as TaskPhaseName
 from tests.unit.core.phases import in_phase

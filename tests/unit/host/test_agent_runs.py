@@ -16,8 +16,7 @@ from orchestrator.host.shim.record import write_exit
 from orchestrator.host.shim.report import blank_task, ended_task
 from orchestrator.protocol.channel import encode
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.orders.records import KnownRuns
-from orchestrator.protocol.orders.watching import Claim
+from orchestrator.protocol.orders.driving import Claim, KnownRuns
 from orchestrator.protocol.reports import TaskExit
 
 CLAIM: Claim = {

@@ -34,7 +34,7 @@ from orchestrator.protocol.channel import Decoder, FrameError, encode
 from orchestrator.protocol.hello import BootAnswer, Greeting, Hello
 from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.orders.checkpoints import SEED, VERIFY
-from orchestrator.protocol.orders.records import RUNS
+from orchestrator.protocol.orders.driving import RUNS
 from orchestrator.protocol.orders.tasks import STACKS, SWEEP
 from orchestrator.protocol.reports import Report
 from tests.contract.fake_agent import BUNDLE

@@ -1,11 +1,72 @@
-"""Types of the orders about what hosts remember of runs, and of their replies."""
+"""Orders about who drives a run, and about what hosts remember of runs; their types, and those of the replies."""
 
 from typing import Annotated, NotRequired, TypedDict
 
-from orchestrator.protocol.bounds import AnyJson, Count, Epoch, Length, Name, Pid, RunId, Seconds, UnixTime
+from orchestrator.protocol.bounds import (
+    AnyJson,
+    Count,
+    Epoch,
+    Length,
+    Name,
+    Path,
+    Pid,
+    RunId,
+    Seconds,
+    UnixTime,
+)
 from orchestrator.protocol.orders.base import FILES_MAX, Fence, Nothing, OfRun, Sent, Verb
-from orchestrator.protocol.orders.watching import Claim
 from orchestrator.protocol.reports import Task
+
+
+class Claim(TypedDict):
+    """A coordinator's claim on a run and on its checkpoint directory."""
+
+    id: Name
+    """The coordinator's id, which its journal has had since it was created."""
+    head: Name
+    """The host name of the head node."""
+    user: Name
+    run: Name
+    name: Name
+    checkpoint_dir: Path | None
+
+
+class Watch(OfRun):
+    """Report the run's tasks from now on, at that pace, and note who drives it."""
+
+    heartbeat_s: float
+    claim: NotRequired[Claim | None]
+    gpus: NotRequired[list[int] | None]
+    """GPUs that the run uses exclusively on this host. The agent acquires their leases."""
+    gpu_uuids: NotRequired[list[Name] | None]
+    """More of them, which the spec names by UUID."""
+
+
+class Unwatch(OfRun):
+    """Report the run's tasks no more, and note that nobody drives it."""
+
+
+class Lease(OfRun):
+    """Take the leases of the run's GPUs that are not taken yet, and say who has the others."""
+
+
+class Leased(TypedDict):
+    """The holder of a GPU's lease. Unknown values are null."""
+
+    gpu: Count | None
+    """null of a MIG instance."""
+    instance: NotRequired[Name]
+    """The UUID of a MIG instance."""
+    user: Name | None
+    run: Name | None
+    head: Name | None
+    since: UnixTime | None
+
+
+class Leases(TypedDict):
+    """The run's GPUs whose leases others hold; empty if the run has all of its leases."""
+
+    others: Annotated[list[Leased], Length(1024)]
 
 
 class Record(TypedDict):
@@ -104,6 +165,9 @@ class Remove(OfRun):
     """Whether to remove such a run too, since a person named it."""
 
 
+WATCH = Verb("watch", Watch, Nothing)
+UNWATCH = Verb("unwatch", Unwatch, Nothing)
+LEASE = Verb("lease", Lease, Leases)
 KEEP = Verb("keep", Keep, Nothing)
 RUNS = Verb("runs", Runs, KnownRuns, Fence.ANYBODY)
 REMOVE = Verb("remove", Remove, Nothing, refusals=("driven",))

@@ -21,7 +21,7 @@ def test_it_says_all_of_an_order_and_of_its_fields() -> None:
         in page
     )
     assert (
-        "| `ago_s` | number from 0 to 1e+12, or null | Time since it ended, by the host's monotonic clock"
+        "| `ago_s`? | number from 0 to 1e+12, or null | Time since it ended, by the host's monotonic clock"
         in page
     )
 

@@ -9,8 +9,11 @@ may write there; `who_else_writes` says who they are. Standard library only: hos
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import pwd
 import stat
+import struct
 from contextlib import contextmanager, suppress
 
 from orchestrator.both.durable import json_of, put, sync
@@ -438,7 +441,6 @@ def _way_to(path: str) -> Iterator[tuple[str, str]]:
             whole = folder
 
 
-_ACL_ENTRY_BYTES = 8
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK, _ACL_WRITE = 0x02, 0x04, 0x08, 0x10, 0x02
 
 
@@ -449,10 +451,7 @@ def _writers(tree: Tree, status: os.stat_result) -> tuple[list[int], list[int]]:
         acl = os.getxattr(f"/proc/self/fd/{tree.descriptor}", "system.posix_acl_access")
     except OSError:
         return users, groups
-    entries = [
-        tuple(int.from_bytes(acl[at + i : at + j], "little") for i, j in ((0, 2), (2, 4), (4, 8)))
-        for at in range(4, len(acl) - _ACL_ENTRY_BYTES + 1, _ACL_ENTRY_BYTES)
-    ]
+    entries = list(struct.iter_unpack("<HHI", acl[4:]))
     mask = next((rights for tag, rights, _ in entries if tag == _ACL_MASK), _ACL_WRITE)
     writing = [(tag, number) for tag, rights, number in entries if rights & mask & _ACL_WRITE]
     users += [number for tag, number in writing if tag == _ACL_USER]
@@ -461,8 +460,6 @@ def _writers(tree: Tree, status: os.stat_result) -> tuple[list[int], list[int]]:
 
 
 def _is_private(group: int, owner: int) -> bool:
-    import grp
-
     name = _user_name(owner)
     try:
         about = grp.getgrgid(group)
@@ -501,8 +498,6 @@ def give_to(tree: Tree, group: str) -> None:
 
 def _number_of(group: str | None) -> int | None:
     """Return a group's number, of its name or its number as text; None where this host has no such group."""
-    import grp
-
     if group is None or group.isdecimal():
         return int(group) if group else None
     try:
@@ -512,18 +507,12 @@ def _number_of(group: str | None) -> int | None:
 
 
 def _group_name(number: int) -> str:
-    import grp
-
-    try:
+    with suppress(KeyError):
         return grp.getgrgid(number).gr_name
-    except KeyError:
-        return str(number)
+    return str(number)
 
 
 def _user_name(number: int) -> str:
-    import pwd
-
-    try:
+    with suppress(KeyError):
         return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
+    return str(number)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from types import MappingProxyType
 
-from orchestrator.core.hosts import lifecycle, silence
-from orchestrator.core.phases import connecting, leaving, planned_end, room, standby
+from orchestrator.core.hosts import silence
+from orchestrator.core.phases import connecting, leaving, lifecycle, planned_end, room, standby
 from orchestrator.core.phases.individual import may_start_individually, overdue_at
 from orchestrator.core.phases.stall import stalled_at
 from orchestrator.core.state.instants import Deadline, Kind, instants_of

@@ -54,7 +54,8 @@ from orchestrator.core.events import (
     WayAsked,
 )
 from orchestrator.core.faults import KINDS, Fault
-from orchestrator.core.hosts import lifecycle, moderation
+from orchestrator.core.gang import is_individual
+from orchestrator.core.hosts import moderation
 from orchestrator.core.hosts.compatibility import GPU_LEASED, NO_CODE, SHARE_MISSING
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import (
@@ -62,6 +63,7 @@ from orchestrator.core.phases import (
     connecting,
     final_verification,
     leaving,
+    lifecycle,
     planned_end,
     room,
     standby,
@@ -91,7 +93,6 @@ from orchestrator.core.phases.stopping import (
     unproven,
 )
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.phase_states import (

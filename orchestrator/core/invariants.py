@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from orchestrator.core.deadlines import ends_by_itself, next_deadline
 from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.gang import is_individual
 from orchestrator.core.hosts import slots
 from orchestrator.core.phases import final_verification, standby
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.state.phase_states import Intent, Phase, Stopping
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase

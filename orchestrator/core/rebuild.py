@@ -21,12 +21,12 @@ from dataclasses import replace
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import TaskReport
+from orchestrator.core.gang import is_individual
 from orchestrator.core.hosts import slots
 from orchestrator.core.launching.placement import has_room
 from orchestrator.core.phases.running import next_verification
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.plan import Plan, TaskId
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Instant, rebased
 from orchestrator.core.state.phase_states import Phase, Rendezvous, Running

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
+from orchestrator.core.gang import gang, is_served
 from orchestrator.core.launching.environment import endpoint
 from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import gang, is_served
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Phase

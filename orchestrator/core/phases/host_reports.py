@@ -7,6 +7,7 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostReported, TaskReport
+from orchestrator.core.gang import is_individual
 from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.launching.environment import GENERATION_REPORTED_MAX
@@ -15,7 +16,6 @@ from orchestrator.core.phases import leaving, own_place, restart, standby
 from orchestrator.core.phases.stopping import prove_again
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.saving import Rescued
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Instant

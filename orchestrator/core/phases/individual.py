@@ -14,12 +14,12 @@ from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit, FirstCause
+from orchestrator.core.gang import individuals, is_individual, is_served
 from orchestrator.core.hosts.slots import NO_TASKS
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import reschedule, restart, standby
 from orchestrator.core.phases.starting import addresses, release
 from orchestrator.core.phases.stopping import end_patience_s, stop_all
-from orchestrator.core.restart_scope import individuals, is_individual, is_served
 from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Deadline, is_due
 from orchestrator.core.state.phase_states import Intent, Phase

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from orchestrator.core.gang import gang
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import gang
 from orchestrator.core.saving import Holds
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Instant, is_due

@@ -10,11 +10,11 @@ from orchestrator.core.bottleneck import HostReading, Watched
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
+from orchestrator.core.gang import gang, is_served
 from orchestrator.core.hosts import checkpoint_dir, silence, slots
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, nonfinite, own_place
 from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
-from orchestrator.core.restart_scope import gang, is_served
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Intent, Phase, Running

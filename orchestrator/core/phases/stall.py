@@ -21,12 +21,12 @@ from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.events import StacksCollected
+from orchestrator.core.gang import is_individual, is_served
 from orchestrator.core.hosts import checkpoint_dir
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.individual import end_individually, is_recovering
 from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import is_individual, is_served
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Phase, Running

@@ -19,13 +19,12 @@ from typing import cast
 from orchestrator.core.actions import Action, StartTask, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.events import HostReported, OrderFailed, TaskReport
+from orchestrator.core.gang import highest_reported, is_individual, next_generation
 from orchestrator.core.hosts import slots, standby_places
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.hosts.standby_places import fitting, is_covered, is_home, living, unfit, why_incomplete
-from orchestrator.core.launching.generations import highest_reported, next_generation
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import Plan, TaskId
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Deadline, is_due
 from orchestrator.core.state.phase_states import Backoff, Intent, Running

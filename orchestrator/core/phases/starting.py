@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import reach
+from orchestrator.core import gang
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.events import Submitted, TurnCame
+from orchestrator.core.gang import next_generation
 from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, silence, slots
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.launching.environment import endpoint
-from orchestrator.core.launching.generations import next_generation
 from orchestrator.core.launching.wiring import Addresses
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import leaving, planned_end, room, standby
@@ -182,7 +182,7 @@ def begin_generation(turn: Turn, assignment: Assignment) -> None:
         generation_last=generation,
         tasks=fresh,
         seed=None,
-        step_max=reach.step_max(before) if before.generation else None,
+        step_max=gang.step_max(before) if before.generation else None,
     )
     for host in turn.run.assignees:
         turn.set_host(host, untouched=False)

@@ -10,13 +10,13 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.downtime import Downtime
 from orchestrator.core.ends import Exit, FirstCause
+from orchestrator.core.gang import gang
 from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, rescue, restart, room, standby
 from orchestrator.core.phases.queueing import has_made_way
 from orchestrator.core.plan import PRIORITIES, TaskId
-from orchestrator.core.restart_scope import gang
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase, Queued, Stopping

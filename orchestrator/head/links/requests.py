@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from orchestrator.core import reach, saving
+from orchestrator.core import gang, saving
 from orchestrator.core.actions import (
     ReleaseTask,
     SeedCheckpoint,
@@ -261,7 +261,7 @@ def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Or
     }
     if (share := _share(run)) is not None:
         fields["share"] = share
-    if (step_max := reach.step_max(run)) is not None:
+    if (step_max := gang.step_max(run)) is not None:
         fields["step_max"] = step_max
     return VERIFY(fields)
 

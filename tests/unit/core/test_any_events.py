@@ -19,8 +19,8 @@ from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import Weight
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
+from orchestrator.core.gang import is_individual
 from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, HostState, Leaving, Link
 from orchestrator.core.state.instants import rebased

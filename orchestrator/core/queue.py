@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from math import inf
 
 from orchestrator.core import conflicts
-from orchestrator.core.phases.leaving import END_S
-from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.phases.stopping import END_S, unproven
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Queued
 from orchestrator.core.state.run import Run

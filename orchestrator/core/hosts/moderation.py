@@ -7,9 +7,12 @@ notes are limited, and their length.
 from __future__ import annotations
 
 from orchestrator.core.actions import Note
+from orchestrator.core.ends import Injected
+from orchestrator.core.events import ClockDiffers, FaultInjected, LimitReached, NoticeFailed
+from orchestrator.core.faults import KINDS
 from orchestrator.core.notes import MAY_REPEAT, NoteKind
 from orchestrator.core.replacing import replace
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 
 NOTES_MAX = 20
 """How many notes of kinds that may repeat are kept of a host in WINDOW_S."""
@@ -41,3 +44,36 @@ def moderate(turn: Turn, name: str) -> None:
             f"{name} reports more changes than people can read: for a minute, further ones are left out here",
         )
     turn.set_host(host, noted=min(host.noted + len(repeated), NOTES_MAX + 1))
+
+
+def _limit_reached(turn: Turn, event: LimitReached) -> None:
+    turn.note(NoteKind.LIMIT_REACHED, event.message, event.task)
+
+
+def _clock_differs(turn: Turn, event: ClockDiffers) -> None:
+    turn.note(NoteKind.HOST_CLOCK, event.message, event.task)
+
+
+def _notice_failed(turn: Turn, event: NoticeFailed) -> None:
+    turn.note(NoteKind.NOTICE_FAILED, f"{event.recipient}: {event.problem}", recipient=event.recipient)
+
+
+def _injected(turn: Turn, event: FaultInjected) -> None:
+    """Remember the fault that is injected into a task, so that its end is explained by that fault."""
+    fault = event.fault
+    turn.note(NoteKind.CHAOS, fault.sentence, fault.task)
+    if fault.task is not None and turn.run.task(fault.task).generation == fault.generation:
+        lasts_s = fault.for_s if KINDS[fault.kind].lasts else 0.0
+        injected = Injected(f"{fault.kind} {fault.target}", turn.at, lasts_s)
+        turn.set_task(turn.run.task(fault.task), injected=injected)
+
+
+CONCERN = Concern(
+    "what is only noted",
+    on={
+        LimitReached: _limit_reached,
+        ClockDiffers: _clock_differs,
+        NoticeFailed: _notice_failed,
+        FaultInjected: _injected,
+    },
+)

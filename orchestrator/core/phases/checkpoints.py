@@ -6,24 +6,16 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.events import (
-    CheckpointSeeded,
-    CheckpointVerified,
-    NotGoneBack,
-    RolledBack,
-    SeedProgressed,
-)
+from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
+from orchestrator.core.moments import MayStop
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, own_place, restart
-from orchestrator.core.phases.nonfinite import not_gone_back
-from orchestrator.core.phases.reschedule import at_checkpoint
-from orchestrator.core.phases.running import verification_ended
-from orchestrator.core.phases.stopping import stop_for
+from orchestrator.core.phases import restart
+from orchestrator.core.phases.stopping import say_resumed, stop_for
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.checkpoint import Checkpoint, Seed
-from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted, size
 
 NOTHING_SAVED_AFTER_S = 600.0
@@ -38,24 +30,7 @@ UNREAD = "it seems complete, and is not verified: its format cannot be"
 """What is said of a checkpoint that nothing can read."""
 
 
-def apply(
-    turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack | NotGoneBack
-) -> None:
-    """Apply an event about a checkpoint."""
-    match event:
-        case CheckpointSeeded():
-            seeded(turn, event)
-        case SeedProgressed():
-            turn.set_phase(seeding=event.sentence, seeding_at=turn.at)
-        case CheckpointVerified():
-            verified(turn, event)
-        case RolledBack():
-            rolled_back(turn, event)
-        case NotGoneBack(problem=problem):
-            not_gone_back(turn, problem)
-
-
-def seeded(turn: Turn, event: CheckpointSeeded) -> None:
+def _seeded(turn: Turn, event: CheckpointSeeded) -> None:
     run = turn.run
     seed = replace(event.seed, from_scratch=run.from_scratch)
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
@@ -82,7 +57,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     if seed.source is None:
         reached = f"; {_lost(lost)}" if lost else ""
         sentence = f"{_why_step_0(seed)}: generation {seed.generation} starts at step 0{reached}"
-        turn.note(NoteKind.FROM_START, sentence, None, steps_lost=lost, **own_place.say_done(turn, sentence))
+        turn.note(NoteKind.FROM_START, sentence, None, steps_lost=lost, **say_resumed(turn, sentence))
         return
     known = Checkpoint(
         global_step=seed.global_step,
@@ -104,7 +79,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
         f"{sentence} ({seed.source})",
         None,
         **facts,
-        **own_place.say_done(turn, sentence),
+        **say_resumed(turn, sentence),
     )
 
 
@@ -152,9 +127,7 @@ def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str |
         )
 
 
-def verified(turn: Turn, event: CheckpointVerified) -> None:
-    verification_ended(turn, event.took_s)
-    final_verification.answered(turn, event)
+def _verified(turn: Turn, event: CheckpointVerified) -> None:
     newest = "is the newest verified" if event.verified else "is the newest that seems complete"
     _passed_over(turn, event.rejected, event.path, newest)
     known = turn.run.checkpoint
@@ -182,10 +155,11 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
     sentence = f"checkpoint of step {step} " + ("verified" if event.verified else f"saved; {UNREAD}")
     read: dict[str, object] = {"path": event.path, "verified": event.verified}
     turn.note(NoteKind.CHECKPOINT, sentence, None, **read, global_step=event.global_step)
-    at_checkpoint(turn)
+    if turn.run.phase is Phase.RUNNING:
+        turn.tell(MayStop(f"checkpoint of step {step} is {'verified' if event.verified else 'saved'}"))
 
 
-def rolled_back(turn: Turn, event: RolledBack) -> None:
+def _rolled_back(turn: Turn, event: RolledBack) -> None:
     """Go back to an older checkpoint: a person asked for it, or a metric is no number. There is no other reason to.
 
     The mark in the directory is written already, so every later generation honours it. Newer checkpoints no longer
@@ -223,3 +197,34 @@ def rolled_back(turn: Turn, event: RolledBack) -> None:
     )
     if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):
         stop_for(turn, FirstCause(None, run.generation, Cause.ROLLED_BACK, what))
+
+
+def _seed_progressed(turn: Turn, event: SeedProgressed) -> None:
+    turn.set_phase(seeding=event.sentence, seeding_at=turn.at)
+
+
+def _is_seed_of_before(run: Run, generation: int) -> bool:
+    return run.phase is not Phase.RENDEZVOUS or generation != run.generation or run.is_seeded
+
+
+def _is_answered_twice(run: Run, event: RolledBack) -> bool:
+    """Return whether an order to go back, which was repeated, is done already."""
+    running = run.phase_state
+    has_gone_back = bool(event.why) and isinstance(running, Running) and not running.going_back
+    return run.phase.is_terminal or has_gone_back
+
+
+CONCERN = Concern(
+    "checkpoints",
+    on={
+        CheckpointSeeded: _seeded,
+        SeedProgressed: _seed_progressed,
+        CheckpointVerified: _verified,
+        RolledBack: _rolled_back,
+    },
+    is_stale={
+        CheckpointSeeded: lambda run, event: _is_seed_of_before(run, event.seed.generation),
+        SeedProgressed: lambda run, event: _is_seed_of_before(run, event.generation),
+        RolledBack: _is_answered_twice,
+    },
+)

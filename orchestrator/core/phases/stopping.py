@@ -115,7 +115,7 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
     first = cause.first_of(sharing)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
     if is_done and cause.failed_before_its_chief(run, gang(run)) is None:
-        if run.within(Running).going_back is None:
+        if not (isinstance(run.phase_state, Running) and run.phase_state.going_back):
             _reap(turn, chief)
         return
     if first is None or first.exit is None:

@@ -104,5 +104,7 @@ class Concern(NamedTuple):
     """When it changes the state by itself."""
     repeats: Callable[[Run, str, Instant], Iterable[Action]] = lambda *_: ()
     """The orders to a host that are not known to be carried out, when it is up. Each may be repeated without harm."""
+    says: Callable[[Run, Instant], str] = lambda *_: ""
+    """What the status of a run that trains says of it: the end of a sentence, which begins with a semicolon."""
     demands: Callable[[Run], Iterable[tuple[bool, str]]] = lambda _: ()
     """What is true in every state of a run that has not ended, each with its sentence."""

@@ -10,7 +10,7 @@ from orchestrator.core.actions import Note
 from orchestrator.core.ends import Injected
 from orchestrator.core.events import ClockDiffers, FaultInjected, LimitReached, NoticeFailed
 from orchestrator.core.faults import KINDS
-from orchestrator.core.notes import MAY_REPEAT, NoteKind
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.replacing import replace
 from orchestrator.core.turn import Concern, Turn
 
@@ -25,7 +25,7 @@ CHARS_MAX = 2000
 
 def moderate(turn: Turn, name: str) -> None:
     """Leave out the notes of this turn that are beyond the limit of the host, and say so once."""
-    repeated = [action for action in turn.actions if isinstance(action, Note) and action.kind in MAY_REPEAT]
+    repeated = [action for action in turn.actions if isinstance(action, Note) and action.kind.row.may_repeat]
     if not repeated:
         return
     host = turn.run.host(name)
@@ -34,7 +34,7 @@ def moderate(turn: Turn, name: str) -> None:
     kept = iter([True] * max(0, NOTES_MAX - host.noted))
     actions, turn.actions = turn.actions, []
     for action in actions:
-        if not isinstance(action, Note) or action.kind not in MAY_REPEAT:
+        if not isinstance(action, Note) or not action.kind.row.may_repeat:
             turn.do(action)
         elif next(kept, False):
             turn.do(replace(action, message=action.message[:CHARS_MAX]))

@@ -181,7 +181,7 @@ def _sentence(hosts: Sequence[Host]) -> str:
     return f"{listed([host.name for host in hosts])} {verb}: {reasons}"
 
 
-def diagnostic(run: Run, now: Instant) -> str:
+def _says(run: Run, now: Instant) -> str:
     """Return the end of a sentence that says when a run that trains will have to stop."""
     gone = host_state.leaving(run)
     if not gone:
@@ -196,4 +196,5 @@ CONCERN = Concern(
     on={HostReported: _hear, Waits: _wait, MayStop: _may_stop},
     advance={Phase.RENDEZVOUS: _advance, Phase.RUNNING: _advance},
     due=_due,
+    says=_says,
 )

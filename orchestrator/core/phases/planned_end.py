@@ -117,7 +117,7 @@ def _end(turn: Turn, sentence: str) -> None:
         stop_all(turn, Intent.REQUEUE if goes_on else Intent.KILL, sentence, rest="")
 
 
-def diagnostic(run: Run, now: Instant) -> str:
+def _says(run: Run, now: Instant) -> str:
     """Return the end of a sentence that says when a run that trains ends."""
     planned = run.planned_end
     if planned is None or planned.wanted_at is not None:
@@ -162,4 +162,5 @@ CONCERN = Concern(
     is_stale={WayAsked: _has_no_way},
     watch=_watch,
     due=_due,
+    says=_says,
 )

@@ -16,6 +16,7 @@ from orchestrator.core.moments import MayStop, NothingTrains
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import stop_all, unproven
 from orchestrator.core.state.host import HostState
+from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Intent, Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Concern, Turn
@@ -96,7 +97,7 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
         _move(turn, "the user wants it now")
 
 
-def stranded(run: Run) -> str:
+def _says(run: Run, _now: Instant) -> str:
     """Return the end of a sentence that says which hosts leave while no other has room for their tasks."""
     hosts = [host for host in run.assignees if host.state is HostState.OPEN and host.state_why]
     return "".join(
@@ -150,4 +151,5 @@ CONCERN = Concern(
         UndrainRequested: lambda run, event: run.phase.is_terminal and not run.host(event.host).gone,
     },
     advance={Phase.RUNNING: _at_step},
+    says=_says,
 )

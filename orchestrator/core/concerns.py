@@ -34,7 +34,6 @@ from orchestrator.core.phases import (
     stall,
     standby,
     starting,
-    verification,
 )
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.run import Run
@@ -47,7 +46,6 @@ CONCERNS: tuple[Concern, ...] = (
     nonfinite.CONCERN,
     own_place.CONCERN,
     running.CONCERN,
-    verification.CONCERN,
     checkpoints.CONCERN,
     planned_end.CONCERN,
     leaving.CONCERN,
@@ -80,5 +78,3 @@ def _all_that_hear(what: type[Any]) -> Sequence[Hears]:
 
 HEARS = {what: _all_that_hear(what) for concern in CONCERNS for what in concern.on}
 """By event and moment: the concerns that hear it."""
-
-IS_STALE = {what: is_stale for concern in CONCERNS for what, is_stale in concern.is_stale.items()}

@@ -16,13 +16,17 @@ Unreachable is not dead: a silent host is displayed, and its tasks count as lost
 
 from __future__ import annotations
 
+from orchestrator.core import events as ev
 from orchestrator.core import invariants
-from orchestrator.core.concerns import CONCERNS, HEARS, IS_STALE
+from orchestrator.core.concerns import CONCERNS, HEARS
 from orchestrator.core.decision import Decision, Weight, is_quiet, weigh
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import Event
 from orchestrator.core.hosts import moderation
-from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.phases.stopping import is_disowned, unproven
+from orchestrator.core.plan import TaskId
+from orchestrator.core.state.checkpoint import Seed
+from orchestrator.core.state.phase_states import Pending, Phase, Running
 from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 
@@ -33,13 +37,10 @@ _TURNS_MAX = 20
 def step(run: Run, event: Event) -> Decision:
     """Return the next state, the actions to carry out, in order, and what must be written before they are carried out.
 
-    An event of an older generation changes nothing: this is the whole fencing rule.
-
     Raises InvariantViolated where that state would break an invariant. Any exception is a bug in orch, and changes
     nothing: the loop leaves the run as it was.
     """
-    is_stale = IS_STALE.get(type(event))
-    if is_stale is not None and is_stale(run, event):
+    if _is_stale(run, event):
         return Decision(run, [], Weight.NOTHING)
     turn = Turn(run, event.at, HEARS)
     turn.tell(event)
@@ -54,6 +55,51 @@ def step(run: Run, event: Event) -> Decision:
             invariants.check(turn.run, run)
             return Decision(turn.run, turn.actions, weigh(run, turn.run, event, turn.actions))
     raise InvariantViolated(f"{run.run_id} does not settle after {event}")
+
+
+def _is_stale(run: Run, event: Event) -> bool:
+    """Return whether an event is of an older generation, and so changes nothing. This is the whole fencing rule."""
+    match event:
+        case ev.Submitted():
+            return run.phase is not Phase.QUEUED and (
+                not isinstance(run.phase_state, Pending) or run.phase_state.deadline_at is not None
+            )
+        case ev.TurnCame():
+            return run.phase is not Phase.QUEUED
+        case ev.WayAsked():
+            return run.phase is Phase.QUEUED or run.phase.is_terminal
+        case ev.HostUp() | ev.HostDown() | ev.HostRefused() | ev.HostPrepared() | ev.HostReported():
+            return run.phase is Phase.QUEUED  # it was let go a moment ago
+        case ev.CheckpointSeeded(seed=Seed(generation=generation)) | ev.SeedProgressed(generation=generation):
+            return run.phase is not Phase.RENDEZVOUS or generation != run.generation or run.is_seeded
+        case ev.StacksCollected(generation=generation) | ev.NotGoneBack(generation=generation):
+            return generation != run.generation or run.phase is not Phase.RUNNING
+        case ev.CheckpointVerified(generation=generation):
+            return generation != run.generation or run.phase.is_terminal or is_disowned(run)
+        case ev.OrderFailed(generation=generation, task=None):
+            return generation != run.generation or run.phase.is_terminal
+        case ev.OrderFailed(generation=generation, task=TaskId() as task, host=host):
+            # The standby's too; none where the gang trains without the task
+            known = (run.find_task(task), run.standby.find(task, host))
+            generations = [each.generation for each in known if each is not None and each.host == host]
+            return run.phase.is_terminal or generation not in generations
+        case ev.RolledBack(why=why):
+            # An order that was repeated is answered twice.
+            running = run.phase_state
+            is_done = bool(why) and isinstance(running, Running) and not running.going_back
+            return run.phase.is_terminal or is_done
+        case ev.EpochBegan(epoch=epoch):
+            return epoch <= run.epoch or (run.phase.is_terminal and not unproven(run))
+        case ev.DrainRequested(host=host, gone=gone):
+            return run.phase.is_terminal and not (gone and host in unproven(run))
+        case ev.UndrainRequested(host=host):
+            return run.phase.is_terminal and not run.host(host).gone
+        case ev.HostSwept(host=host) if run.phase.is_terminal:
+            return host not in unproven(run)
+        case ev.HostSwept():
+            return run.phase is not Phase.STOPPING or run.proof is None
+        case _:
+            return False
 
 
 def _advance(turn: Turn) -> None:

@@ -74,10 +74,6 @@ class HandedOver(NamedTuple):
     """All tasks have ended. The answer is what a survivor has handed over, as a sentence; empty if none was asked."""
 
 
-class TimeIsUp(NamedTuple):
-    """What has not ended by now is given up."""
-
-
 class Proves(NamedTuple):
     """The hosts are asked for the proof that nothing is left. The answer is how long a concern takes beside that."""
 

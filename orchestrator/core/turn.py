@@ -94,11 +94,9 @@ class Concern(NamedTuple):
     name: str
     on: Mapping[type[Any], Hears] = {}
     """What it does with an event, or a moment."""
-    is_stale: Mapping[type[Any], Callable[[Run, Any], bool]] = {}
-    """Of an event that is for it: whether that is of an older generation, and so changes nothing."""
     watch: Callable[[Turn], None] | None = None
     """What it does in every phase of a run that has its turn, before the phases' own."""
-    advance: Mapping[Phase, Callable[[Turn], None]] = {}
+    advance: Mapping[Phase, Callable[[Turn], object]] = {}
     """By phase: how it moves the run on as far as the state allows."""
     due: Callable[[Run], Iterable[Deadline | None]] = lambda _: ()
     """When it changes the state by itself."""

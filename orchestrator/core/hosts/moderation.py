@@ -46,18 +46,6 @@ def moderate(turn: Turn, name: str) -> None:
     turn.set_host(host, noted=min(host.noted + len(repeated), NOTES_MAX + 1))
 
 
-def _limit_reached(turn: Turn, event: LimitReached) -> None:
-    turn.note(NoteKind.LIMIT_REACHED, event.message, event.task)
-
-
-def _clock_differs(turn: Turn, event: ClockDiffers) -> None:
-    turn.note(NoteKind.HOST_CLOCK, event.message, event.task)
-
-
-def _notice_failed(turn: Turn, event: NoticeFailed) -> None:
-    turn.note(NoteKind.NOTICE_FAILED, f"{event.recipient}: {event.problem}", recipient=event.recipient)
-
-
 def _injected(turn: Turn, event: FaultInjected) -> None:
     """Remember the fault that is injected into a task, so that its end is explained by that fault."""
     fault = event.fault
@@ -71,9 +59,11 @@ def _injected(turn: Turn, event: FaultInjected) -> None:
 CONCERN = Concern(
     "what is only noted",
     on={
-        LimitReached: _limit_reached,
-        ClockDiffers: _clock_differs,
-        NoticeFailed: _notice_failed,
+        LimitReached: lambda turn, event: turn.note(NoteKind.LIMIT_REACHED, event.message, event.task),
+        ClockDiffers: lambda turn, event: turn.note(NoteKind.HOST_CLOCK, event.message, event.task),
+        NoticeFailed: lambda turn, event: turn.note(
+            NoteKind.NOTICE_FAILED, f"{event.recipient}: {event.problem}", recipient=event.recipient
+        ),
         FaultInjected: _injected,
     },
 )

@@ -1,19 +1,35 @@
-"""Events about checkpoints: what a generation starts from, and what it has saved since."""
+"""Checkpoints: what a generation starts from, what it has saved since, and when the newest one is read.
+
+It is read now and then while a run trains, and once more when it ends: the last one may not have been read, and a run
+that ends says what it leaves behind. That is done while the hosts prove that nothing is left, within a bound.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from orchestrator.core.actions import VerifyCheckpoint
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
-from orchestrator.core.moments import MayStop
+from orchestrator.core.events import (
+    CheckpointSeeded,
+    CheckpointVerified,
+    KillRequested,
+    OrderFailed,
+    RolledBack,
+    SeedProgressed,
+)
+from orchestrator.core.hosts import checkpoint_dir
+from orchestrator.core.moments import Ends, MayStop, Proves
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import restart
-from orchestrator.core.phases.stopping import say_resumed, stop_for
+from orchestrator.core.phases.stopping import is_disowned, say_resumed, stop_for
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.checkpoint import Checkpoint, Seed
-from orchestrator.core.state.phase_states import Phase, Running
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.instants import Instant, is_due
+from orchestrator.core.state.phase_states import Intent, Phase, Running, Stopping
 from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted, size
@@ -28,6 +44,15 @@ NOTHING_SAVED = (
 
 UNREAD = "it seems complete, and is not verified: its format cannot be"
 """What is said of a checkpoint that nothing can read."""
+
+VERIFY_FAILED_WAIT_S = 60.0
+"""The pause after a failed verification. Its cause seldom goes away in seconds, and each failure is an event."""
+
+VERIFY_WAIT_S = 30.0
+"""How long an end that nobody waits for impatiently is held up by it: a checkpoint of some GB is read in that time."""
+
+_SAME_INSTANT_S = 0.001
+"""Two instants that differ by less than this are equal, but for rounding."""
 
 
 def _seeded(turn: Turn, event: CheckpointSeeded) -> None:
@@ -128,6 +153,7 @@ def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str |
 
 
 def _verified(turn: Turn, event: CheckpointVerified) -> None:
+    _answered(turn, event)
     newest = "is the newest verified" if event.verified else "is the newest that seems complete"
     _passed_over(turn, event.rejected, event.path, newest)
     known = turn.run.checkpoint
@@ -199,19 +225,116 @@ def _rolled_back(turn: Turn, event: RolledBack) -> None:
         stop_for(turn, FirstCause(None, run.generation, Cause.ROLLED_BACK, what))
 
 
+def _prove(turn: Turn, _moment: Proves) -> float:
+    """Order the check, where the generation may have saved something; return how long to wait for it."""
+    run = turn.run
+    was_released = run.seed is not None and run.seed.generation == run.generation
+    if run.plan.checkpoint is None or not was_released or is_disowned(run):
+        return 0.0
+    turn.set_phase(final_verification_asked_at=turn.at)
+    if checkpoint_dir.hangs(run):
+        without_answer(turn)
+        return 0.0
+    turn.do(_order(run))
+    # Whoever kills a run wants it to end soon
+    is_away = run.host(run.task(run.chief).host).link is not Link.CONNECTED
+    return 0.0 if is_away or run.intent is Intent.KILL else VERIFY_WAIT_S
+
+
+def _order(run: Run) -> VerifyCheckpoint:
+    return VerifyCheckpoint(host=run.task(run.chief).host, generation=run.generation)
+
+
+def asked_at(run: Run) -> Instant | None:
+    """Return when the unanswered final check was ordered; None if none was ordered, or it has been answered."""
+    return run.phase_state.final_verification_asked_at if isinstance(run.phase_state, Stopping) else None
+
+
+def _answered(turn: Turn, event: CheckpointVerified) -> None:
+    """Schedule the next verification, or end the final one. An earlier check, of tasks that still trained, does not."""
+    _schedule_after(turn, event.took_s)
+    since_at = asked_at(turn.run)
+    if since_at is not None and event.at - event.took_s >= since_at - _SAME_INSTANT_S:
+        turn.set_phase(final_verification_asked_at=None)
+        if not event.path and not event.rejected:
+            _found_nothing(turn, event.generation)
+
+
+def _found_nothing(turn: Turn, generation: int) -> None:
+    """Note that the check has found no checkpoint.
+
+    Keras's BackupAndRestore removes its backup at the end of `fit`, so a verified checkpoint may be gone.
+    """
+    known, seed = turn.run.checkpoint, turn.run.seed
+    if known is None or known.generation != generation or known.removed:
+        return
+    if seed is not None and seed.source == known.path:
+        return  # it is in an older generation's directory, where this check did not search
+    turn.set(checkpoint=replace(known, removed=True))
+    sentence = f"the checkpoint of step {known.global_step} was removed at the end, as BackupAndRestore does"
+    turn.note(NoteKind.CHECKPOINT_REMOVED, sentence, path=known.path)
+
+
+def without_answer(turn: Turn) -> None:
+    """End the final verification without an answer: it failed, or took too long."""
+    if asked_at(turn.run) is None:
+        return
+    step = turn.run.verified_step
+    older = f"step {step}" if step is not None else "none"
+    warning = (
+        f"the newest checkpoint was not verified at the end of the run (last verified: {older}); "
+        f"`orch ckpt verify {turn.run.plan.name}` reads it"
+    )
+    turn.set_phase(final_verification_asked_at=None)
+    turn.set(warnings=(*turn.run.warnings, warning))
+    turn.note(NoteKind.WARNING, warning)
+
+
+def _schedule_after(turn: Turn, took_s: float) -> None:
+    """Schedule the next verification. One during which the directory hung does not count as costly."""
+    running = turn.run.phase_state
+    if not isinstance(running, Running):
+        return
+    answered_at = running.answered_at
+    hung = checkpoint_dir.hangs(turn.run) or (answered_at is not None and answered_at >= turn.at - took_s)
+    turn.set_phase(verify_at=checkpoint_dir.next_verification(turn.run, turn.at, 0.0 if hung else took_s))
+
+
+def _order_failed(turn: Turn, event: OrderFailed) -> None:
+    """Schedule another verification after one that failed, unless it was the final one."""
+    if event.order != "verify":
+        return
+    if turn.run.phase is Phase.RUNNING:
+        turn.set_phase(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
+    without_answer(turn)
+
+
+def _kill_requested(turn: Turn, event: KillRequested) -> None:
+    if event.force or turn.run.intent in (Intent.SUCCEED, Intent.FAIL):
+        without_answer(turn)
+
+
+def _advance(turn: Turn) -> None:
+    """Order a verification that is due."""
+    if is_due(turn.run.within(Running).verify_at, turn.at):
+        turn.set_phase(verify_at=None)
+        turn.do(_order(turn.run))
+
+
+def _repeats(run: Run, name: str, _at: Instant) -> list[VerifyCheckpoint]:
+    running = run.phase_state
+    # A check was ordered, and its answer may have been lost with a connection
+    is_asked = isinstance(running, Running) and running.verify_at is None and run.plan.checkpoint is not None
+    is_here = run.task(run.chief).host == name
+    return [_order(run)] if is_here and (is_asked or asked_at(run) is not None) else []
+
+
+def _demands(run: Run) -> Iterable[tuple[bool, str]]:
+    yield asked_at(run) is None or run.proof is not None, "the last look is beside the proof"
+
+
 def _seed_progressed(turn: Turn, event: SeedProgressed) -> None:
     turn.set_phase(seeding=event.sentence, seeding_at=turn.at)
-
-
-def _is_seed_of_before(run: Run, generation: int) -> bool:
-    return run.phase is not Phase.RENDEZVOUS or generation != run.generation or run.is_seeded
-
-
-def _is_answered_twice(run: Run, event: RolledBack) -> bool:
-    """Return whether an order to go back, which was repeated, is done already."""
-    running = run.phase_state
-    has_gone_back = bool(event.why) and isinstance(running, Running) and not running.going_back
-    return run.phase.is_terminal or has_gone_back
 
 
 CONCERN = Concern(
@@ -221,10 +344,12 @@ CONCERN = Concern(
         SeedProgressed: _seed_progressed,
         CheckpointVerified: _verified,
         RolledBack: _rolled_back,
+        OrderFailed: _order_failed,
+        KillRequested: _kill_requested,
+        Proves: _prove,
+        Ends: lambda turn, _: without_answer(turn),
     },
-    is_stale={
-        CheckpointSeeded: lambda run, event: _is_seed_of_before(run, event.seed.generation),
-        SeedProgressed: lambda run, event: _is_seed_of_before(run, event.generation),
-        RolledBack: _is_answered_twice,
-    },
+    advance={Phase.RUNNING: _advance},
+    repeats=_repeats,
+    demands=_demands,
 )

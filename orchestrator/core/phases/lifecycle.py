@@ -15,7 +15,7 @@ from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, s
 from orchestrator.core.hosts.host_state import is_cut_off, say_unfit
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases.stopping import SWEEP_WAIT_S, finish, owes_proof, stop_all, unproven, wait_again
+from orchestrator.core.phases.stopping import SWEEP_WAIT_S, finish, owes_proof, stop_all, wait_again
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.phase_states import Ended, Intent, Pending, Phase, Rendezvous, Stopping
@@ -126,10 +126,6 @@ def _prepared(turn: Turn, event: HostPrepared) -> None:
         say_unfit(turn, [host])
 
 
-def _down(turn: Turn, event: HostDown) -> None:
-    turn.set_host(turn.run.host(event.host), problem=event.problem)
-
-
 def _refused(turn: Turn, event: HostRefused) -> None:
     """Record a problem that a person must solve. A run that has not begun fails by it; a later one notes it once."""
     host = turn.run.host(event.host)
@@ -236,10 +232,6 @@ def _watch(turn: Turn) -> None:
     _prepare_again(turn)
 
 
-def _judge(turn: Turn) -> None:
-    silence.judge(turn)
-
-
 def _due(run: Run) -> Iterable[Deadline | None]:
     yield from (at for _, at in silence.lost_at(run))
     yield from (at for _, at in silent_at(run))
@@ -252,31 +244,18 @@ def _repeats(run: Run, name: str, _at: Instant) -> list[Action]:
     return [PrepareHost(host=name)] if run.host(name).facts is None else unstarted(run, name)
 
 
-def _was_let_go(run: Run, _event: object) -> bool:
-    """Return whether the run waits in the queue, and let its hosts go a moment ago."""
-    return run.phase is Phase.QUEUED
-
-
-def _is_of_older_epoch(run: Run, event: EpochBegan) -> bool:
-    return event.epoch <= run.epoch or (run.phase.is_terminal and not unproven(run))
-
-
 CONCERN = Concern(
     "hosts",
     on={
         EpochBegan: _begin_epoch,
         HostUp: _up,
-        HostDown: _down,
+        HostDown: lambda turn, event: turn.set_host(turn.run.host(event.host), problem=event.problem),
         HostRefused: _refused,
         HostPrepared: _prepared,
         HostReported: _heard,
     },
-    is_stale={
-        EpochBegan: _is_of_older_epoch,
-        **dict.fromkeys((HostUp, HostDown, HostRefused, HostPrepared, HostReported), _was_let_go),
-    },
     watch=_watch,
-    advance={Phase.PENDING: _judge, Phase.BACKOFF: _judge},
+    advance={Phase.PENDING: silence.judge, Phase.BACKOFF: silence.judge},
     due=_due,
     repeats=_repeats,
 )

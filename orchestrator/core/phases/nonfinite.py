@@ -81,14 +81,9 @@ def _repeats(run: Run, name: str, _at: Instant) -> list[GoBack]:
     return _orders(run) if run.task(run.chief).host == name else []
 
 
-def _is_stale(run: Run, event: NotGoneBack) -> bool:
-    return event.generation != run.generation or run.phase is not Phase.RUNNING
-
-
 CONCERN = Concern(
     "metrics that are no numbers",
     on={NotGoneBack: _not_gone_back},
-    is_stale={NotGoneBack: _is_stale},
     advance={Phase.RUNNING: _advance},
     repeats=_repeats,
 )

@@ -152,14 +152,9 @@ def _kill(turn: Turn, event: KillRequested) -> None:
         turn.set_phase(force_at=turn.at)
 
 
-def _has_no_way(run: Run, _event: WayAsked) -> bool:
-    return run.phase is Phase.QUEUED or run.phase.is_terminal
-
-
 CONCERN = Concern(
     "planned end",
     on={Submitted: _begin, TurnCame: _begin, KillRequested: _kill, WayAsked: _make_way, MayStop: _may_stop},
-    is_stale={WayAsked: _has_no_way},
     watch=_watch,
     due=_due,
     says=_says,

@@ -14,7 +14,7 @@ from orchestrator.core.hosts.checkpoint_dir import verify_soon
 from orchestrator.core.launching.placement import assigned
 from orchestrator.core.moments import MayStop, NothingTrains
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases.stopping import stop_all, unproven
+from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.state.host import HostState
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Intent, Phase
@@ -36,10 +36,6 @@ def _at_step(turn: Turn) -> None:
 def _may_stop(turn: Turn, moment: MayStop) -> None:
     if turn.run.phase is Phase.RUNNING and not host_state.leaving(turn.run):
         _move(turn, moment.occasion)
-
-
-def _nothing_trains(turn: Turn, moment: NothingTrains) -> None:
-    _move(turn, moment.why)
 
 
 def _move(turn: Turn, occasion: str) -> None:
@@ -134,21 +130,13 @@ def _undrain(turn: Turn, event: UndrainRequested) -> None:
         turn.note(NoteKind.UNDRAINED, f"{host.name}, which was {was}, may get tasks again")
 
 
-def _is_drain_of_ended(run: Run, event: DrainRequested) -> bool:
-    return run.phase.is_terminal and not (event.gone and event.host in unproven(run))
-
-
 CONCERN = Concern(
     "reschedule",
     on={
         DrainRequested: _drain,
         UndrainRequested: _undrain,
         MayStop: _may_stop,
-        NothingTrains: _nothing_trains,
-    },
-    is_stale={
-        DrainRequested: _is_drain_of_ended,
-        UndrainRequested: lambda run, event: run.phase.is_terminal and not run.host(event.host).gone,
+        NothingTrains: lambda turn, moment: _move(turn, moment.why),
     },
     advance={Phase.RUNNING: _at_step},
     says=_says,

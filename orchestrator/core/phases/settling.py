@@ -12,7 +12,7 @@ from orchestrator.core.events import HostSwept
 from orchestrator.core.gang import gang, handed_over, kept_step
 from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
-from orchestrator.core.moments import Ends, HandedOver, Proves, Restarts, TimeIsUp
+from orchestrator.core.moments import Ends, HandedOver, Proves, Restarts
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import restart
 from orchestrator.core.phases.stopping import (
@@ -30,7 +30,6 @@ from orchestrator.core.phases.stopping import (
     say_done,
     stop_of,
     to_prove,
-    unproven,
     why,
 )
 from orchestrator.core.plan import PRIORITIES
@@ -59,7 +58,6 @@ def advance_stopping(turn: Turn) -> None:
                 _give_up_on(turn, task)
             elif task.phase.may_live:
                 lose(turn, task)
-        turn.tell(TimeIsUp())
         if run.proof is not None:
             _conclude(turn)
         else:
@@ -265,12 +263,6 @@ def _swept(turn: Turn, event: HostSwept) -> None:
         turn.do(CloseHost(host=event.host))
 
 
-def _is_stale(run: Run, event: HostSwept) -> bool:
-    if run.phase.is_terminal:
-        return event.host not in unproven(run)
-    return run.phase is not Phase.STOPPING or run.proof is None
-
-
 def _repeats(run: Run, name: str, at: Instant) -> list[Action]:
     if owes_proof(run, name):
         return [SweepHost(host=name, generation=run.generation_last)]
@@ -284,7 +276,6 @@ def _repeats(run: Run, name: str, at: Instant) -> list[Action]:
 CONCERN = Concern(
     "the end of a generation and of a run",
     on={HostSwept: _swept},
-    is_stale={HostSwept: _is_stale},
     advance={Phase.STOPPING: advance_stopping},
     repeats=_repeats,
 )

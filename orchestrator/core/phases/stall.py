@@ -234,14 +234,9 @@ def _frames(text: str) -> list[str]:
     return frames
 
 
-def _is_stale(run: Run, event: StacksCollected) -> bool:
-    return event.generation != run.generation or run.phase is not Phase.RUNNING
-
-
 CONCERN = Concern(
     "stall",
     on={StacksCollected: _stacks_collected},
-    is_stale={StacksCollected: _is_stale},
     advance={Phase.RUNNING: _advance},
     due=lambda run: [stalled_at(run)],
 )

@@ -22,12 +22,12 @@ from orchestrator.core.events import HostReported, OrderFailed, TaskReport
 from orchestrator.core.gang import highest_reported, is_individual, next_generation
 from orchestrator.core.hosts import slots, standby_places
 from orchestrator.core.hosts.standby_places import fitting, is_covered, is_home, living, unfit, why_incomplete
-from orchestrator.core.moments import Begins, RestartsAlone, Stepped, TimeIsUp
+from orchestrator.core.moments import Begins, RestartsAlone, Stepped
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import Plan, TaskId
 from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
-from orchestrator.core.state.phase_states import Backoff, Intent, Phase, Running
+from orchestrator.core.state.phase_states import Backoff, Intent, Phase, Running, Stopping
 from orchestrator.core.state.roster import Roster
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Standby, Task, TaskPhase
@@ -221,10 +221,11 @@ def _end(turn: Turn, why: str) -> None:
     turn.do(*(_stop(task) for task in turn.run.standby.tasks if task.phase.may_live))
 
 
-def _lose(turn: Turn, _moment: TimeIsUp) -> None:
+def _lose(turn: Turn) -> None:
     """Give up standby tasks that have not ended in time. The proof will name their processes that are left."""
+    is_over = is_due(turn.run.within(Stopping).deadline_at, turn.at)
     for task in turn.run.standby.tasks:
-        if task.phase.may_live:
+        if task.phase.may_live and is_over:
             _set_task(turn, task, phase=TaskPhase.LOST)
 
 
@@ -384,9 +385,9 @@ CONCERN = Concern(
         Stepped: _schedule,
         Begins: _claim_tasks,
         RestartsAlone: _claim_task,
-        TimeIsUp: _lose,
     },
     watch=_watch,
+    advance={Phase.STOPPING: _lose},
     due=_due,
     repeats=_repeats,
 )

@@ -409,28 +409,9 @@ def _repeats(run: Run, name: str, _at: Instant) -> list[Action]:
     return [release(run, task, addresses(run)) for task in released if run.phase is Phase.RUNNING]
 
 
-def _is_submitted_again(run: Run, _event: Submitted) -> bool:
-    has_begun = not isinstance(run.phase_state, Pending) or run.phase_state.deadline_at is not None
-    return run.phase is not Phase.QUEUED and has_begun
-
-
-def _is_order_of_before(run: Run, event: OrderFailed) -> bool:
-    """Return whether the order was of a generation that the run, or the task, has no more."""
-    if run.phase.is_terminal or event.task is None:
-        return run.phase.is_terminal or event.generation != run.generation
-    # The standby's too; none where the gang trains without the task
-    known = (run.find_task(event.task), run.standby.find(event.task, event.host))
-    return event.generation not in [t.generation for t in known if t is not None and t.host == event.host]
-
-
 CONCERN = Concern(
     "the start of a generation",
     on={Submitted: _begin, TurnCame: _begin, OrderFailed: _order_failed},
-    is_stale={
-        Submitted: _is_submitted_again,
-        TurnCame: lambda run, _: run.phase is not Phase.QUEUED,
-        OrderFailed: _is_order_of_before,
-    },
     advance={
         Phase.QUEUED: advance_queued,
         Phase.PENDING: advance_pending,

@@ -256,6 +256,12 @@ def saved(run: Run) -> str:
     return "saved" if known.global_step is None else f"saved at step {known.global_step}"
 
 
+def is_disowned(run: Run) -> bool:
+    """Return whether this generation's checkpoints will not be used: the user went back, or it restored nothing."""
+    cause = run.first_cause
+    return cause is not None and cause.cause.row.disowns and cause.generation == run.generation
+
+
 def ends_saved(run: Run) -> bool:
     """Return whether the run ends saved, to go on some day: its hosts are taken away, or its end was planned."""
     first_cause = run.first_cause

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,12 +53,6 @@ def test_every_event_and_every_moment_is_heard() -> None:
     assert HEARS.keys() == {*ev.EVENTS.values(), *told} - {ev.Ticked}
     texts = "".join(path.read_text() for path in CORE.rglob("*.py"))
     assert [moment.__name__ for moment in told if f"turn.tell({moment.__name__}(" not in texts] == []
-
-
-def test_only_one_concern_says_what_makes_an_event_stale() -> None:
-    rules = Counter(kind for concern in CONCERNS for kind in concern.is_stale)
-    assert [kind for kind, count in rules.items() if count > 1] == []
-    assert {kind for concern in CONCERNS for kind in concern.is_stale if kind not in concern.on} == set()
 
 
 def test_all_hear_what_is_told_and_the_first_answer_counts() -> None:

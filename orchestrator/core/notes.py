@@ -63,11 +63,7 @@ class NoteKind(Enum):
         repeats_a_cause=True,
         notice="failed",
     )
-    KILLED = Row(
-        "killed",
-        "The user ended the run, or its hosts were taken away.",
-        ends_the_run=True,
-    )
+    KILLED = Row("killed", "The user ended the run, or its hosts were taken away.", ends_the_run=True)
     WARNING = Row("warning", "Something that a person should know; the run goes on, or has succeeded.")
 
     # what the user asks for
@@ -92,9 +88,7 @@ class NoteKind(Enum):
     )
     ORDER_FAILED = Row("order-failed", "A host could not carry out an order.", may_repeat=True)
     DECISIONS_STOPPED = Row(
-        "decisions-stopped",
-        "A bug in orch: nothing more is decided about this run.",
-        notice="failed",
+        "decisions-stopped", "A bug in orch: nothing more is decided about this run.", notice="failed"
     )
     RUN_SET_ASIDE = Row(
         "run-set-aside",

@@ -35,8 +35,11 @@ class Turn:
 
     def tell(self, what: object) -> Any:
         """Tell an event or a moment to all concerns that hear it, in their order; return the first answer."""
-        answers = [hears(self, what) for hears in self._hears.get(type(what), ())]
-        return next((answer for answer in answers if answer is not None), None)
+        answer = None
+        for hears in self._hears.get(type(what), ()):
+            said = hears(self, what)
+            answer = said if answer is None else answer
+        return answer
 
     def do(self, *actions: Action) -> None:
         """Append actions."""

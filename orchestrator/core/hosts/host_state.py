@@ -145,10 +145,7 @@ def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:
             turn.set_host(host, state=HostState.LEAVING, state_why=host.leave_why)
             return
         turn.set_host(host, state=HostState.OPEN, state_why="")
-        turn.note(
-            NoteKind.HOST_OPEN,
-            f"{name} holds none of the lost tasks any more and may get tasks again",
-        )
+        turn.note(NoteKind.HOST_OPEN, f"{name} holds none of the lost tasks any more and may get tasks again")
 
 
 def say_unfit(turn: Turn, hosts: list[Host]) -> None:

@@ -9,17 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from orchestrator.core import events as ev
 from orchestrator.core.actions import VerifyCheckpoint
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.events import (
-    CheckpointSeeded,
-    CheckpointVerified,
-    KillRequested,
-    OrderFailed,
-    RolledBack,
-    SeedProgressed,
-)
 from orchestrator.core.hosts import checkpoint_dir
 from orchestrator.core.moments import Ends, MayStop, Proves
 from orchestrator.core.notes import NoteKind
@@ -55,7 +48,7 @@ _SAME_INSTANT_S = 0.001
 """Two instants that differ by less than this are equal, but for rounding."""
 
 
-def _seeded(turn: Turn, event: CheckpointSeeded) -> None:
+def _seeded(turn: Turn, event: ev.CheckpointSeeded) -> None:
     run = turn.run
     seed = replace(event.seed, from_scratch=run.from_scratch)
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
@@ -99,13 +92,7 @@ def _seeded(turn: Turn, event: CheckpointSeeded) -> None:
     sentence += "" if seed.verified else f"; {UNREAD}"
     facts: dict[str, object] = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
     facts["verified"] = seed.verified
-    turn.note(
-        NoteKind.RESUMED,
-        f"{sentence} ({seed.source})",
-        None,
-        **facts,
-        **say_resumed(turn, sentence),
-    )
+    turn.note(NoteKind.RESUMED, f"{sentence} ({seed.source})", None, **facts, **say_resumed(turn, sentence))
 
 
 def _why_step_0(seed: Seed) -> str:
@@ -145,14 +132,11 @@ def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str |
     instead = f"; {taken} {does}" if taken else ""
     for path, why in rejected:
         turn.note(
-            NoteKind.CHECKPOINT_REJECTED,
-            f"{path} is damaged: {why}{instead}",
-            path=path,
-            taken=taken or None,
+            NoteKind.CHECKPOINT_REJECTED, f"{path} is damaged: {why}{instead}", path=path, taken=taken or None
         )
 
 
-def _verified(turn: Turn, event: CheckpointVerified) -> None:
+def _verified(turn: Turn, event: ev.CheckpointVerified) -> None:
     _answered(turn, event)
     newest = "is the newest verified" if event.verified else "is the newest that seems complete"
     _passed_over(turn, event.rejected, event.path, newest)
@@ -185,7 +169,7 @@ def _verified(turn: Turn, event: CheckpointVerified) -> None:
         turn.tell(MayStop(f"checkpoint of step {step} is {'verified' if event.verified else 'saved'}"))
 
 
-def _rolled_back(turn: Turn, event: RolledBack) -> None:
+def _rolled_back(turn: Turn, event: ev.RolledBack) -> None:
     """Go back to an older checkpoint: a person asked for it, or a metric is no number. There is no other reason to.
 
     The mark in the directory is written already, so every later generation honours it. Newer checkpoints no longer
@@ -250,7 +234,7 @@ def asked_at(run: Run) -> Instant | None:
     return run.phase_state.final_verification_asked_at if isinstance(run.phase_state, Stopping) else None
 
 
-def _answered(turn: Turn, event: CheckpointVerified) -> None:
+def _answered(turn: Turn, event: ev.CheckpointVerified) -> None:
     """Schedule the next verification, or end the final one. An earlier check, of tasks that still trained, does not."""
     _schedule_after(turn, event.took_s)
     since_at = asked_at(turn.run)
@@ -300,7 +284,7 @@ def _schedule_after(turn: Turn, took_s: float) -> None:
     turn.set_phase(verify_at=checkpoint_dir.next_verification(turn.run, turn.at, 0.0 if hung else took_s))
 
 
-def _order_failed(turn: Turn, event: OrderFailed) -> None:
+def _order_failed(turn: Turn, event: ev.OrderFailed) -> None:
     """Schedule another verification after one that failed, unless it was the final one."""
     if event.order != "verify":
         return
@@ -309,7 +293,7 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
     without_answer(turn)
 
 
-def _kill_requested(turn: Turn, event: KillRequested) -> None:
+def _kill_requested(turn: Turn, event: ev.KillRequested) -> None:
     if event.force or turn.run.intent in (Intent.SUCCEED, Intent.FAIL):
         without_answer(turn)
 
@@ -333,19 +317,19 @@ def _demands(run: Run) -> Iterable[tuple[bool, str]]:
     yield asked_at(run) is None or run.proof is not None, "the last look is beside the proof"
 
 
-def _seed_progressed(turn: Turn, event: SeedProgressed) -> None:
+def _seed_progressed(turn: Turn, event: ev.SeedProgressed) -> None:
     turn.set_phase(seeding=event.sentence, seeding_at=turn.at)
 
 
 CONCERN = Concern(
     "checkpoints",
     on={
-        CheckpointSeeded: _seeded,
-        SeedProgressed: _seed_progressed,
-        CheckpointVerified: _verified,
-        RolledBack: _rolled_back,
-        OrderFailed: _order_failed,
-        KillRequested: _kill_requested,
+        ev.CheckpointSeeded: _seeded,
+        ev.SeedProgressed: _seed_progressed,
+        ev.CheckpointVerified: _verified,
+        ev.RolledBack: _rolled_back,
+        ev.OrderFailed: _order_failed,
+        ev.KillRequested: _kill_requested,
         Proves: _prove,
         Ends: lambda turn, _: without_answer(turn),
     },

@@ -20,7 +20,6 @@ from orchestrator.core.phases.stopping import prove_again
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
 from orchestrator.core.saving import Rescued
-from orchestrator.core.state.host import Host
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
@@ -55,34 +54,33 @@ _ORDER = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RELE
 
 def _end_others(turn: Turn, event: HostReported) -> None:
     """End tasks of other generations; open a lost host again that holds no tasks of the run."""
-    host = turn.run.host(event.host)
-    here = {task.id: task.generation for task in turn.run.tasks_on(host.name)}
+    here = {task.id: task.generation for task in turn.run.tasks_on(event.host)}
     last = turn.run.generation_last
-    _never_again(turn, host, [report for report in event.tasks if report.generation > last])
+    _never_again(turn, event.host, [report for report in event.tasks if report.generation > last])
     # The report is of this host or, where tasks have moved since, of a host that holds no tasks now.
     others = [
         report
         for report in event.tasks
         if report.generation != here.get(report.task)
         and report.phase != "exited"
-        and not turn.run.standby.holds(report.task, report.generation, host.name)
+        and not turn.run.standby.holds(report.task, report.generation, event.host)
     ]
     for report in others:
-        turn.do(StopTask(host=host.name, task=report.task, generation=report.generation, grace_s=0.0))
+        turn.do(StopTask(host=event.host, task=report.task, generation=report.generation, grace_s=0.0))
     living = [report.task for report in event.tasks if report.phase != "exited"]
     given_up = any(_is_given_up(turn.run, task) for task in living)
-    host_state.heard(turn, host.name, holds_tasks=bool(others) or given_up)
+    host_state.heard(turn, event.host, holds_tasks=bool(others) or given_up)
 
 
 def _absorb(turn: Turn, event: HostReported) -> None:
     """Update the tasks of the current generation from their host's report."""
-    host = turn.run.host(event.host)
-    here = {task.id: task.generation for task in turn.run.tasks_on(host.name)}
-    current = {r.task: r for r in event.tasks if r.generation == here.get(r.task)}
-    for task in turn.run.tasks_on(host.name):
+    here = turn.run.tasks_on(event.host)
+    generations = {task.id: task.generation for task in here}
+    current = {r.task: r for r in event.tasks if r.generation == generations.get(r.task)}
+    for task in here:
         if task.id in current and current[task.id].phase == "unknown":
             _is_there_after_all(turn, task)
-            _say_silent(turn, task, turn.before.host(host.name).heard_at)
+            _say_silent(turn, task, turn.before.host(event.host).heard_at)
         elif task.id in current:
             _absorb_task(turn, task, current[task.id])
         elif task.pid is not None and task.phase.may_live:
@@ -92,8 +90,8 @@ def _absorb(turn: Turn, event: HostReported) -> None:
             is_lost = turn.run.task(task.id).phase is TaskPhase.LOST
             if is_lost and not event.tasks and turn.run.phase in _NOBODY_IS_ENDED:
                 # The run's directory is gone, and its code with it
-                turn.set_host(turn.run.host(host.name), facts=None)
-                turn.do(PrepareHost(host=host.name))
+                turn.set_host(turn.run.host(event.host), facts=None)
+                turn.do(PrepareHost(host=event.host))
 
 
 def _lose_unknown(turn: Turn, task: Task) -> None:
@@ -131,7 +129,7 @@ def _say_silent(turn: Turn, task: Task, heard_before_at: Instant | None) -> None
         turn.note(NoteKind.WARNING, sentence, task.id)
 
 
-def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
+def _never_again(turn: Turn, host: str, newer: list[TaskReport]) -> None:
     """Skip generation numbers that an earlier coordinator gave out, and of which this one has no record."""
     believed = [report for report in newer if report.generation <= GENERATION_REPORTED_MAX]
     if not believed:
@@ -140,7 +138,7 @@ def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
     turn.set(generation_last=newest.generation)
     turn.note(
         NoteKind.OVERTAKEN,
-        f"{host.name} has {newest.task} of generation {newest.generation}, which another coordinator has started; "
+        f"{host} has {newest.task} of generation {newest.generation}, which another coordinator has started; "
         "its living tasks are stopped, and the number is not used again",
         newest.task,
     )

@@ -233,9 +233,8 @@ def _watch(turn: Turn) -> None:
 
 
 def _due(run: Run) -> Iterable[Deadline | None]:
-    yield from (at for _, at in silence.lost_at(run))
-    yield from (at for _, at in silent_at(run))
-    yield from (host.retry_at for host in run.hosts)
+    lost = [at for _, at in silence.lost_at(run)]
+    return [*lost, *(at for _, at in silent_at(run)), *(host.retry_at for host in run.hosts)]
 
 
 def _repeats(run: Run, name: str, _at: Instant) -> list[Action]:

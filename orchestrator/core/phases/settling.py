@@ -14,24 +14,8 @@ from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.moments import Ends, HandedOver, Proves, Restarts
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import restart
-from orchestrator.core.phases.stopping import (
-    NOTHING_SEEN,
-    SWEEP_WAIT_S,
-    count_free,
-    ends_saved,
-    finish,
-    grace_s,
-    has_made_way,
-    intent_after,
-    order_stop,
-    owes_proof,
-    saved,
-    say_done,
-    stop_of,
-    to_prove,
-    why,
-)
+from orchestrator.core.phases import restart, stopping
+from orchestrator.core.phases.stopping import SWEEP_WAIT_S, ends_saved, say_done, to_prove
 from orchestrator.core.plan import PRIORITIES
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Instant, is_due
@@ -45,12 +29,12 @@ from orchestrator.core.words import duration
 
 def advance_stopping(turn: Turn) -> None:
     """Go on to what comes after once no task may live any more; bound the wait for that."""
-    stopping = turn.run.within(Stopping)
-    if is_due(stopping.force_at, turn.at):
+    state = turn.run.within(Stopping)
+    if is_due(state.force_at, turn.at):
         turn.set_phase(force_at=None)
-        order_stop(turn, 0.0)
+        stopping.order_stop(turn, 0.0)
     silence.judge(turn)
-    if is_due(stopping.deadline_at, turn.at):
+    if is_due(state.deadline_at, turn.at):
         # Give up tasks that have not ended in time: they were lost with their host, or cannot be killed
         run = turn.run
         for task in run.tasks:
@@ -71,7 +55,7 @@ def advance_stopping(turn: Turn) -> None:
             _restart_or_give_up(turn)
         case Intent.RESCHEDULE:
             # Begin again after all tasks have ended to be moved. The budget of failures is unchanged.
-            count_free(turn)
+            stopping.count_free(turn)
             turn.enter(Backoff(start_at=turn.at), turn.run.reason)
         case _:
             _prove(turn)
@@ -97,7 +81,7 @@ def _settle_intent(turn: Turn) -> None:
         return
     if failed is not None and failed.exit is not None and run.intent is Intent.SUCCEED:
         turn.set(reason=cause.end_of(run, failed, failed.exit), reason_rest=None)
-        turn.set_phase(intent=intent_after(failed.exit.cause))
+        turn.set_phase(intent=stopping.intent_after(failed.exit.cause))
     if (run.intent is Intent.RESTART or is_gentle) and is_done and failed is None:
         turn.set_phase(intent=Intent.SUCCEED)
     if run.intent is Intent.RESCHEDULE:
@@ -150,7 +134,7 @@ def _restart_or_give_up(turn: Turn) -> None:
         NoteKind.BACKOFF,
         f"restart {when}: {what}",
         first_cause.task if first_cause else None,
-        **why(turn.run),
+        **stopping.why(turn.run),
     )
 
 
@@ -164,19 +148,19 @@ def _blamed(run: Run) -> Cause:
 def _prove(turn: Turn) -> None:
     """Order the proof from every host that nothing is left, and the final check of the newest checkpoint; then end."""
     run = turn.run
-    stopping = run.within(Stopping)
+    state = run.within(Stopping)
     if run.standby.is_living:
         return
-    if stopping.proof is None:
+    if state.proof is None:
         turn.set_phase(proof={})
         turn.do(*(SweepHost(host=name, generation=run.generation_last) for name in to_prove(turn.run)))
         patience_s = turn.tell(Proves()) or 0.0
         turn.set_phase(deadline_at=turn.at + max(SWEEP_WAIT_S, patience_s))
-    elif stopping.final_verification_asked_at is None:
+    elif state.final_verification_asked_at is None:
         if not to_prove(run):
             _conclude(turn)
         else:  # the verification alone deserved a longer wait
-            turn.set_phase(deadline_at=min(stopping.deadline_at, turn.at + SWEEP_WAIT_S))
+            turn.set_phase(deadline_at=min(state.deadline_at, turn.at + SWEEP_WAIT_S))
 
 
 def _give_up_on(turn: Turn, task: Task) -> None:
@@ -210,43 +194,43 @@ def _conclude(turn: Turn) -> None:
     """End the run, and note its outcome."""
     turn.tell(Ends())
     run = turn.run
-    stopping = run.within(Stopping)
+    state = run.within(Stopping)
     reason = run.reason
-    if stopping.intent is Intent.SUCCEED:
+    if state.intent is Intent.SUCCEED:
         late = [t for t in run.tasks if t.exit and t.exit.cause.row.blame is not Blame.NOBODY]
         warnings = tuple(f"{cause.end_of(run, t, t.exit)}, {_when(t.exit, run)}" for t in late if t.exit)
         turn.set(warnings=(*run.warnings, *warnings), first_cause=None)
         step = run.global_step
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
         if run.best_step is None and step is None and run.checkpoint is None:
-            reason += NOTHING_SEEN
+            reason += stopping.NOTHING_SEEN
         for warning in warnings:
             turn.note(NoteKind.WARNING, warning)
-    elif stopping.intent is Intent.REQUEUE and _requeued(turn):
+    elif state.intent is Intent.REQUEUE and _requeued(turn):
         return
     elif ends_saved(run):
-        say_done(turn, saved(run))
-        turn.set(reason_rest=saved(run))
-        reason = f"{reason}; {saved(run)}"
-    elif stopping.intent is Intent.FAIL and run.first_cause is not None and not run.first_cause.done:
+        say_done(turn, stopping.saved(run))
+        turn.set(reason_rest=stopping.saved(run))
+        reason = f"{reason}; {stopping.saved(run)}"
+    elif state.intent is Intent.FAIL and run.first_cause is not None and not run.first_cause.done:
         say_done(turn, f"given up: {restart.SAME_END}")
     rest = turn.run.reason_rest if turn.run.first_cause is not None else None
     intent = turn.run.within(Stopping).intent
-    finish(turn, Ended(phase=ENDS[intent], proof=stopping.proof), reason, rest=rest)
+    stopping.finish(turn, Ended(phase=ENDS[intent], proof=state.proof), reason, rest=rest)
 
 
 def _requeued(turn: Turn) -> bool:
     """Return the run to the queue if it is proven that nothing of it is left; otherwise end it."""
     run = turn.run
-    stopping = run.within(Stopping)
+    state = run.within(Stopping)
     asked = run.plan.queue
-    if asked is None or to_prove(run) or any(swept.left for swept in (stopping.proof or {}).values()):
+    if asked is None or to_prove(run) or any(swept.left for swept in (state.proof or {}).values()):
         turn.set_phase(intent=Intent.KILL)
         return False
-    count_free(turn)
+    stopping.count_free(turn)
     priority = PRIORITIES.index(asked.priority)
-    waits = Queued(priority=priority, since_at=turn.at, proof=stopping.proof)
-    has_made_way(turn, waits, f"{run.reason}; {saved(run)}")
+    waits = Queued(priority=priority, since_at=turn.at, proof=state.proof)
+    stopping.has_made_way(turn, waits, f"{run.reason}; {stopping.saved(run)}")
     return True
 
 
@@ -264,13 +248,13 @@ def _swept(turn: Turn, event: HostSwept) -> None:
 
 
 def _repeats(run: Run, name: str, at: Instant) -> list[Action]:
-    if owes_proof(run, name):
+    if stopping.owes_proof(run, name):
         return [SweepHost(host=name, generation=run.generation_last)]
     # Every task was told to end; before `force_at` some may end by themselves
     state = run.phase_state
     ends_all = isinstance(state, Backoff) or (isinstance(state, Stopping) and state.force_at is None)
     living = [task for task in run.tasks_on(name) if task.phase.may_live] if ends_all else []
-    return [stop_of(run, task, grace_s(run), at) for task in living]
+    return [stopping.stop_of(run, task, stopping.grace_s(run), at) for task in living]
 
 
 CONCERN = Concern(

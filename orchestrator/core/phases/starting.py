@@ -16,14 +16,8 @@ from orchestrator.core.hosts.host_state import ask_again, say_unfit
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.moments import Begins, Waits
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases.stopping import (
-    end_individually,
-    finish,
-    react_to_end,
-    stop_all,
-    stop_for,
-    wait_again,
-)
+from orchestrator.core.phases import stopping
+from orchestrator.core.phases.stopping import stop_all, stop_for
 from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Instant, is_due
 from orchestrator.core.state.phase_states import (
@@ -104,7 +98,7 @@ def advance_pending(turn: Turn) -> None:
             problems = "; ".join(
                 f"{host.name}: {host.problem or host.state_why or 'no answer'}" for host in missing
             )
-            wait_again(turn, waited, why=f"not all hosts are ready: {problems}")
+            stopping.wait_again(turn, waited, why=f"not all hosts are ready: {problems}")
         elif stuck and not run.generation and (is_over or not _may_replace(run)):
             fail_now(turn, host_state.stuck(stuck[0].name, stuck[0].state_why))
         elif (is_over or not _may_replace(run)) and turn.tell(Waits()):
@@ -159,7 +153,7 @@ def _may_replace(run: Run) -> bool:
 def fail_now(turn: Turn, problem: Problem) -> None:
     """End a run of which no process is anywhere."""
     turn.set(problem=problem)
-    finish(turn, Ended(phase=Phase.FAILED), problem.message)
+    stopping.finish(turn, Ended(phase=Phase.FAILED), problem.message)
 
 
 def begin_generation(turn: Turn, assignment: Assignment) -> None:
@@ -239,7 +233,7 @@ def advance_rendezvous(turn: Turn) -> None:
     run = turn.run
     gone = [task for task in run.tasks if task.phase.is_gone]
     if gone:
-        react_to_end(turn, run.tasks)
+        stopping.react_to_end(turn, run.tasks)
         if turn.run.phase is Phase.RENDEZVOUS:
             _left_early(turn, gone[0])
     elif is_due(run.within(Rendezvous).deadline_at, turn.at):
@@ -390,7 +384,7 @@ def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
         return
     what = f"{task.id} on {task.host} was not released: {problem.message}"
     if is_individual(turn.run, task):
-        end_individually(turn, task, Cause.START, what)
+        stopping.end_individually(turn, task, Cause.START, what)
         return
     stop_for(turn, FirstCause(task.id, task.generation, Cause.START, what))
 

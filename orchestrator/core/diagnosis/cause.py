@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import gpu_faults, left_out, matching
@@ -386,14 +386,26 @@ def _follower(task: Task, first: Task | None) -> Follower:
 
 def as_data(cause: FirstCause, downtime: Mapping[str, float | None] | None = None) -> dict[str, object]:
     """Return the first cause as JSON data for events, status and files; `downtime`: the parts of `cost` in seconds."""
-    data = {field.name: getattr(cause, field.name) for field in fields(cause) if field.name != "rescued"}
-    return data | {
+    return {
         "task": str(cause.task) if cause.task else None,
+        "host": cause.host,
+        "generation": cause.generation,
         "cause": cause.cause.value,
+        "exit_code": cause.exit_code,
+        "signal": cause.signal,
+        "sentence": cause.sentence,
+        "global_step": cause.global_step,
+        "ended_time": cause.ended_time,
+        "means": cause.means,
+        "advice": cause.advice,
+        "done": cause.done,
+        "cost": cause.cost,
         "downtime": downtime,
         "last_lines": list(cause.last_lines),
+        "followers": cause.followers,
         "followed": [{"task": str(f.task), "host": f.host, "after_s": f.after_s} for f in cause.followed],
         "alike": [str(task) for task in cause.alike],
+        "stopped": cause.stopped,
     }
 
 

@@ -8,7 +8,9 @@ growth is the ratio of two that were measured one after the other.
 
 from __future__ import annotations
 
+import json
 import time
+import timeit
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
@@ -23,6 +25,9 @@ from orchestrator.core.state.host import Facts
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress
+from orchestrator.protocol.check import check_of
+from orchestrator.protocol.reports import Report
+from tests.protocol_values import valid
 
 HOSTS = (10, 100, 300, 1000)
 BEATS = 1000
@@ -46,7 +51,23 @@ def measure() -> list[Figure]:
     return [
         *_figures("a heartbeat in the core", later),
         *_figures("a host's first heartbeat in the core", firsts),
+        _check_of_a_report(),
     ]
+
+
+def _check_of_a_report() -> Figure:
+    report, check = valid(Report), check_of(Report)
+    text = json.dumps(report)
+    checked, parsed = (
+        timeit.repeat(what, number=200, repeat=PARTS)
+        for what in (lambda: check(report), lambda: json.loads(text))
+    )
+    return Figure(
+        "the check of a report against the protocol, of the time that its JSON takes",
+        "x",
+        LIMITS["core: check of a report"],
+        tuple(check_s / json_s for check_s, json_s in zip(checked, parsed, strict=True)),
+    )
 
 
 def _figures(what: str, samples: Mapping[int, Sequence[float]]) -> list[Figure]:

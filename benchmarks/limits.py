@@ -38,6 +38,7 @@ _ROWS = MappingProxyType(
         "connect: until the first heartbeat, x ssh host true": 1.5,
         "core: heartbeat": 0.15,
         "core: growth": 1.2,
+        "core: check of a report": 10.0,
         "doctor: all pairs": 30.0,
         "doctor: the quick part, of connecting": 1.5,
         "frozen: late": 1.0,

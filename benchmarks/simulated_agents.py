@@ -19,8 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.host.agent.main import next_heartbeat_s
-from orchestrator.protocol import orders, reports
+from orchestrator.protocol import reports
 from orchestrator.protocol.channel import Decoder, encode
+from orchestrator.protocol.orders import checkpoints, preparation, records, tasks
 from tests.agents import hello
 
 BACKLOG = 2048
@@ -137,7 +138,7 @@ class Agent:
         self._rhythm += 1
         return {}
 
-    def _on_probe(self, _order: Order) -> orders.Facts:
+    def _on_probe(self, _order: Order) -> preparation.Facts:
         return {
             "python": "3.11.2",
             "versions": {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"},
@@ -152,7 +153,7 @@ class Agent:
             "own_name": {"name": self._name, "address": "10.0.0.1", "why": None},
         }
 
-    def _on_runs(self, _order: Order) -> orders.KnownRuns:
+    def _on_runs(self, _order: Order) -> records.KnownRuns:
         return {"runs": []}
 
     def _on_code(self, _order: Order) -> dict[str, Any]:
@@ -161,10 +162,10 @@ class Agent:
     def _on_highest(self, _order: Order) -> dict[str, Any]:
         return {"generation": 0}
 
-    def _on_seed(self, _order: Order) -> orders.Seeded:
+    def _on_seed(self, _order: Order) -> checkpoints.Seeded:
         return {"global_step": None, "source": None, "path": "", "rejected": []}
 
-    def _on_verify(self, _order: Order) -> orders.Verified:
+    def _on_verify(self, _order: Order) -> checkpoints.Verified:
         return {"checkpoint": None, "rejected": []}
 
     def _on_start(self, order: Order) -> dict[str, Any]:
@@ -191,7 +192,7 @@ class Agent:
         self._become(self._tasks[order["task"]], phase="exited", exit=ended)
         return {}
 
-    def _on_sweep(self, _order: Order) -> orders.Swept:
+    def _on_sweep(self, _order: Order) -> tasks.Swept:
         return {"left": [], "ports_busy": [], "by": "cgroup"}
 
     # -- reports -------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from orchestrator.head.links.link import HostLink, Watch
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.head.transfer.checkpoints import CheckpointTransfer
 from orchestrator.head.transfer.partwise import PartwiseTransfer
-from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.orders.checkpoints import Manifest
 from tests.cluster.lab import Lab, LabHost
 
 SIZES_MB = tuple(map(int, os.environ.get("ORCH_BENCH_MB", "200,1000").split(",")))

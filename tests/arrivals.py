@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.both.hostdir import HostFault
 from orchestrator.checkpoints import arrival, safe
 from orchestrator.checkpoints.arrival import Arrival, Writer
-from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.orders.checkpoints import Manifest
 
 
 class Arrivals:

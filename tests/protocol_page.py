@@ -1,9 +1,10 @@
-"""`python -m tests.protocol_page` writes docs/protocol.md from the table of orders and the types of the frames."""
+"""`python -m tests.protocol_page` writes docs/protocol.md from the declared orders and the types of the frames."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,8 +24,9 @@ from orchestrator.protocol import hello, replies, reports, runtime_lines
 from orchestrator.protocol.bounds import Form, Inside, Json, Length, Range, Raw
 from orchestrator.protocol.channel import BLOB_BYTES_MAX, JSON_BYTES_MAX
 from orchestrator.protocol.limits import COUNT_MAX
+from orchestrator.protocol.orders.base import Fence, Verb
 from orchestrator.protocol.paths import RelativePath
-from orchestrator.protocol.table import TABLE, Fence, Verb
+from tests.protocol_orders import TABLE, senders
 
 PAGE = Path(__file__).parents[1] / "docs/protocol.md"
 
@@ -32,9 +34,9 @@ HEAD = f"""<!-- Made by `make docs` from orchestrator/protocol. Never edit it by
 # Protocol
 
 This page describes all frames between coordinator, agent, shim and runtime. It is made from the types in
-`orchestrator/protocol/` (`hello.py`, `reports.py`, `replies.py`, `runtime_lines.py` and `orders/`), and from the table
-in `table.py`. mypy checks the code against these types. At run time, the head checks every frame of a host against
-them (`check.py`), in one place: `head/links/edge.py`.
+`orchestrator/protocol/` (`hello.py`, `reports.py`, `replies.py`, `runtime_lines.py`), and from the orders, which are
+declared beside their types in `orders/`. mypy checks the code against these types. At run time, the head checks every
+frame of a host against them (`check.py`), in one place: `head/links/edge.py`.
 
 A **frame** (`protocol/channel.py`) is two big-endian uint32 (length of the JSON, length of the blob), one JSON
 object in UTF-8, and the blob, which may be empty. The JSON has at most {JSON_BYTES_MAX >> 20} MiB, the blob at most
@@ -72,8 +74,8 @@ ORDERS = """## Coordinator to agent
 An order is `{"order": VERB, "id": N, …}` with the fields below. Its reply has the same `id`; an order without an id
 gets no reply. The fence says which coordinators a host accepts. *newest*: the order names a run and the epoch of
 its coordinator, and the host refuses it with code `superseded` if it has seen a higher epoch for that run.
-*newest, begins*: the same, and a host that does not know the run creates its directory. *anybody*: every
-coordinator, since the order changes nothing of a run.
+*begins*: the same, and a host that does not know the run creates its directory. *anybody*: every coordinator, since
+the order changes nothing of a run. An order whose fence is not *newest* names it in its field `fence`.
 """
 
 SHIM = """## Agent and shim
@@ -122,23 +124,30 @@ def page() -> str:
 
 
 def _table() -> str:
-    lines = ["| order | fence | the agent | made by |", "|---|---|---|---|"]
+    lines = ["| order | fence | what the agent does | made by |", "|---|---|---|---|"]
     for row in TABLE:
-        about = row.about[0].lower() + row.about[1:].rstrip(".")
-        lines.append(f"| [`{row.name}`](#{row.name}) | {row.fence.value} | {about} | `{row.sender}` |")
+        about = _about(row).partition("\n")[0].rstrip(".")
+        makers = ", ".join(f"`{file}`" for file in senders()[row.name])
+        lines.append(f"| [`{row.name}`](#{row.name}) | {row.fence.value} | {about} | {makers} |")
     return "\n".join(lines) + "\n"
 
 
+def _about(row: Verb[Any, Any]) -> str:
+    return inspect.getdoc(row.request) or ""
+
+
 def _order(row: Verb[Any, Any], shown: set[str]) -> list[str]:
-    of = ["`run`", "`epoch`"] if row.fence is not Fence.NONE or "run" in _fields(row.request) else []
-    parts = [f"### {row.name}\n\n{row.about}\n"]
-    own = [name for name in _fields(row.request) if name not in ("order", "id", "run", "epoch")]
+    of = ["`run`", "`epoch`"] if row.fence is not Fence.ANYBODY or "run" in _fields(row.request) else []
+    parts = [f"### {row.name}\n\n{_about(row)}\n"]
+    own = [name for name in _fields(row.request) if name not in ("order", "fence", "id", "run", "epoch")]
     also = f"{' and '.join(of)}" if of else ""
     if own:
         parts.append(f"Fields{f': {also}, and' if also else ''}:\n")
         parts.append(_rows(row.request, own))
     elif also:
         parts.append(f"Fields: {also}.\n")
+    if row.refusals:
+        parts.append(f"Refused with: {', '.join(f'`{code}`' for code in row.refusals)}.\n")
     parts.append(f"Reply: [{row.answer.__name__}](#{row.answer.__name__.lower()}).\n")
     return [*parts, *_types(_nested(row.request, own), shown), *_types((row.answer,), shown)]
 
@@ -175,11 +184,12 @@ def _fields(type_: Any) -> dict[str, Any]:
 def _notes(type_: Any) -> dict[str, str]:
     """Return the strings below a type's fields, with those of its bases."""
     found: dict[str, str] = {}
-    for base in getattr(type_, "__orig_bases__", ()):
-        if is_typeddict(base):
-            found |= _notes(base)
     (tree,) = ast.parse(inspect.getsource(type_)).body
     assert isinstance(tree, ast.ClassDef)
+    for name in tree.bases:  # Python 3.11 does not keep the bases of a TypedDict
+        base = getattr(sys.modules[type_.__module__], getattr(name, "id", ""), None)
+        if is_typeddict(base):
+            found |= _notes(base)
     for field, after in zip(tree.body, tree.body[1:], strict=False):
         is_note = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_note:
@@ -209,6 +219,8 @@ def _words(hint: Any) -> str:
     bounds: dict[type, Any] = {}
     if get_origin(hint) is Annotated:
         hint, *rest = get_args(hint)
+        if get_origin(hint) in (Union, UnionType):
+            return _words(hint)
         bounds = {type(bound): bound for bound in rest}
     origin, arguments = get_origin(hint), get_args(hint)
     most = f", at most {bounds[Length].max}" if Length in bounds else ""

@@ -99,8 +99,15 @@ def fields(type_: Any) -> dict[str, Any]:
 
 @cache
 def _fields(type_: Any) -> dict[str, Any]:
-    hints = get_type_hints(type_, include_extras=True)
-    return {name: get_args(h)[0] if get_origin(h) is NotRequired else h for name, h in hints.items()}
+    return {name: _bare(hint) for name, hint in get_type_hints(type_, include_extras=True).items()}
+
+
+def _bare(hint: Any) -> Any:
+    """Return the type of a field, without what says that it may be missing, or how people see it."""
+    if get_origin(hint) is NotRequired:
+        (hint,) = get_args(hint)
+    is_seen = get_origin(hint) is Annotated and is_nullable(get_args(hint)[0])
+    return get_args(hint)[0] if is_seen else hint
 
 
 def is_nullable(type_: Any) -> bool:

@@ -380,29 +380,62 @@ _OF_A_POD = "ORCH_POD_"
 
 
 def who_else_writes(tree: Tree, group: str | None = None) -> str | None:
-    """Return who may write into the directory, beside us, root and the members of `group`; None: nobody else.
+    """Return who may write into the directory, or put another one in its place; None: nobody else.
 
-    A group that is named as the directory's owner, and has no other members, is the owner's alone. In a pod, the group
-    of a volume that the pod is in was named by a person too: by `fsGroup`.
+    Neither we and root do count, nor the members of `group`, nor a pod's group, as `fsGroup` names it. A group that is
+    named as the owner, and has no other members, is the owner's alone. In a directory above with the sticky bit, only
+    owners rename.
     """
     status = tree.stat()
-    if status.st_mode & stat.S_IWOTH:
-        return "everybody"
-    users, groups = _writers(tree, status)
     shared = _number_of(group)
     if group is None and any(name.startswith(_OF_A_POD) for name in os.environ):
         shared = status.st_gid if status.st_gid in {os.getegid(), *os.getgroups()} else None
+    ours = {0, os.geteuid()}
+    if status.st_uid not in ours and status.st_gid != shared and not status.st_mode & stat.S_IWOTH:
+        ours.add(_uid_there(tree))
+    who = _writes(tree, ours, shared)
+    ours |= _unknown_users()
+    for folder, name in [] if who else _way_to(tree.path):
+        with Tree(folder) as above:
+            who = _writes(above, ours, shared, name)
+        if who is not None:
+            return f"{who} (by renaming what is in {os.path.realpath(folder)})"
+    return who
+
+
+def _writes(tree: Tree, ours: set[int], shared: int | None, name: str | None = None) -> str | None:
+    """Return who else may write into a directory, or may rename `name` there. Who owns one of the group is added."""
+    status = tree.stat()
+    users, groups = _writers(tree, status)
+    if name is not None and status.st_mode & stat.S_ISVTX:
+        users, groups = (
+            [status.st_uid, *([tree.stat(name).st_uid] if tree.kind(name) == stat.S_IFLNK else [])],
+            [],
+        )
+    elif status.st_mode & stat.S_IWOTH:
+        return "everybody"
+    if status.st_gid == shared:
+        ours.add(status.st_uid)
     for number in groups:
         if number != shared and not _is_private(number, status.st_uid):
             return f"the group {_group_name(number)}"
-    ours = {0, os.geteuid()}
     for number in users:
-        is_owner = number == status.st_uid
-        if number in ours or (is_owner and status.st_gid == shared):
-            continue
-        if not is_owner or number != _uid_there(tree):
-            return f"{'its owner' if is_owner else 'the user'} {_user_name(number)}"
+        if number not in ours:
+            return f"{'its owner' if number == status.st_uid else 'the user'} {_user_name(number)}"
     return None
+
+
+def _way_to(path: str) -> Iterator[tuple[str, str]]:
+    """Yield (directory, name in it) of all that a path leads through, from below, with the ways to where links lead."""
+    waiting, links = [path], 0
+    while waiting and links < DEPTH_MAX:
+        whole = waiting.pop()
+        while whole != (folder := os.path.dirname(whole)):
+            yield folder, os.path.basename(whole)
+            if os.path.islink(whole):
+                waiting.append(os.path.normpath(os.path.join(os.path.realpath(folder), os.readlink(whole))))
+                links += 1
+            whole = folder
 
 
 _ACL_ENTRY_BYTES = 8
@@ -438,7 +471,13 @@ def _is_private(group: int, owner: int) -> bool:
     return about.gr_name == name and not set(about.gr_mem) - {name}
 
 
-def _uid_there(tree: Tree) -> int | None:
+def _unknown_users() -> set[int]:
+    """Return whose a directory above seems to be in a container that knows few users, if its owner is outside."""
+    with open("/proc/self/uid_map", encoding="ascii") as mapped:
+        return set() if mapped.read().split() == ["0", "0", "4294967295"] else {65534}
+
+
+def _uid_there(tree: Tree) -> int:
     """Return whose our files are in that directory: a server may take root for somebody else, or all for one."""
     probe = f".orch-who-{os.uname().nodename}-{os.getpid()}"
     try:
@@ -448,7 +487,7 @@ def _uid_there(tree: Tree) -> int | None:
         finally:
             tree.remove(probe)
     except OSError:
-        return None
+        return os.geteuid()
 
 
 def give_to(tree: Tree, group: str) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from orchestrator.protocol.orders import Manifest
+    from orchestrator.protocol.orders.checkpoints import Manifest
 
 TAKEN, WHOLE, DAMAGED = 0, 1, 2
 """The outcome of a part: it is kept, the chunk that ends with it is in its place, or that chunk was dropped."""

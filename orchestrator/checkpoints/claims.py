@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from orchestrator.protocol.orders import Claim, Claimed, Stamp
+    from orchestrator.protocol.orders.records import Claimed, Stamp
+    from orchestrator.protocol.orders.watching import Claim
 
 FILE = "owner.json"
 

@@ -36,7 +36,7 @@ PREFIX = "gen-"
 
 SHARED_HINT = (
     "`chmod go-w` it, and `chown` it if it is not yours; or name the one group that shares it: "
-    "`checkpoint: {group: NAME}`, after `chgrp NAME` and `chmod 2770`"
+    "`checkpoint: {group: NAME}`, after `chgrp NAME` and `chmod 2770`; a directory above it may have `chmod +t` instead"
 )
 
 LOCK_S = 300.0
@@ -76,8 +76,8 @@ def admit(root: str, group: str | None) -> None:
         others = who_else_writes(tree, group)
     if others is not None:
         raise SeedError("checkpoint-shared", f"{others} may write into {root}", SHARED_HINT)
-    if group is not None:
-        os.umask(0o007)  # what we make there is the group's too
+    # What we make there is the group's too, or else written by nobody but us
+    os.umask(0o007 if group is not None else os.umask(0o022) | 0o022)
 
 
 def highest(root: str) -> int:

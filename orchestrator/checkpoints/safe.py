@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
     from typing import Any
 
-    from orchestrator.protocol.orders import Manifest, Received
+    from orchestrator.protocol.orders.checkpoints import Manifest, Received
 
     FileEntry = tuple[RelativePath, int, int, list[str]]
 

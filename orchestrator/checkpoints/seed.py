@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.both.within import Tree
-    from orchestrator.protocol.orders import Claim
+    from orchestrator.protocol.orders.watching import Claim
     from orchestrator.protocol.reports import Restored
 
     History = list[tuple[Chapter, Contents]]

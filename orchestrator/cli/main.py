@@ -33,6 +33,7 @@ PURPOSES = {
     },
     "Inspect": {
         "status": "Show runs, their progress, and what they wait for.",
+        "runs": "Show all runs: outcome, last figures, and what differed.",
         "top": "Show a run live, in this terminal.",
         "why": "Show why a run failed or restarted, and what to do.",
         "logs": "Show the output of the tasks, merged by time.",
@@ -58,6 +59,7 @@ PURPOSES = {
         "drain": "Move a run off a host at its next step or checkpoint.",
         "undrain": "Let a drained or quarantined host take tasks again.",
         "recover": "Rebuild a lost journal from the hosts.",
+        "rm": "Remove ended runs with what they left.",
         "gc": "Find and remove orphans: what unknown runs left behind.",
         "chaos": "Inject faults into a run, and measure its recovery.",
     },
@@ -84,9 +86,11 @@ _EXAMPLES = (
 )
 
 _SYNONYMS = {
-    **dict.fromkeys(("down", "stop", "delete", "rm", "cancel", "scancel"), "kill"),
+    **dict.fromkeys(("down", "stop", "cancel", "scancel"), "kill"),
+    **dict.fromkeys(("delete", "remove", "prune"), "rm"),
     **dict.fromkeys(("run", "start", "submit", "apply", "launch", "sbatch", "mpirun"), "up"),
-    **dict.fromkeys(("ps", "ls", "list", "jobs", "runs", "get"), "status"),
+    **dict.fromkeys(("ps", "jobs", "get"), "status"),
+    **dict.fromkeys(("ls", "list", "experiments", "history"), "runs"),
     **dict.fromkeys(("squeue", "waiting"), "queue"),
     **dict.fromkeys(("nodes", "gpus", "nvidia-smi"), "hosts"),
     **dict.fromkeys(("describe", "explain"), "why"),

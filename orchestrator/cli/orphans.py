@@ -69,9 +69,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The runs that the journal knows. `there`: whether a journal exists."""
+    """The runs that the journal knows, and the ended ones that have left it. `there`: whether a journal exists."""
 
     contents: Contents
+    archived: frozenset[str]
     there: bool
 
     def owns(self, item: Item) -> bool:
@@ -82,7 +83,7 @@ class Known:
     def run_ids(self) -> frozenset[str]:
         """Return the ids of all runs, ended or not. The hosts keep the newest ended ones for their logs."""
         kept = {entry.run.run_id for entry in self.contents.kept}
-        return frozenset(kept | {entry.run_id for entry in self.contents.set_aside})
+        return self.archived | kept | {entry.run_id for entry in self.contents.set_aside}
 
     @property
     def hosts(self) -> list[HostPlan]:
@@ -96,11 +97,12 @@ class Known:
 
 def known(session: Session) -> Known:
     """Read the journal. Raises Refused if it cannot be read: its runs would look like orphans."""
+    from orchestrator.head.journal import archive
     from orchestrator.head.journal.reading import peek
 
     path = session.paths.journal
     try:
-        return Known(peek(path), os.path.exists(path))
+        return Known(peek(path), frozenset(archive.run_ids(session.paths)), os.path.exists(path))
     except JournalError as e:
         raise Refused(f"cannot tell orphans from known runs: {e.message}", hint=e.hint) from e
 
@@ -117,13 +119,13 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
     state_dir = session.paths.state_dir
     logs, stores, snapshots = RunLogs(state_dir).runs(), holdings(state_dir), Snapshots(state_dir)
     code = [
-        _here(session, run_id, "code", "dead", snapshots.record_of(run_id)) for run_id in snapshots.names()
+        here(session, run_id, "code", "dead", snapshots.record_of(run_id)) for run_id in snapshots.names()
     ]
     ours = known(session)
     if not ours.there:
         return []
     items = [
-        _here(session, run_id, "logs", "dead", session.paths.run_dir(run_id))
+        here(session, run_id, "logs", "dead", session.paths.run_dir(run_id))
         for run_id in logs
         if run_id not in ours.run_ids
     ]
@@ -153,7 +155,7 @@ def code_line(session: Session, *, tidy: bool) -> str:
     there = (
         f"The code of {counted(len(names), 'run')} takes {size(snapshots.bytes())} in {snapshots.directory}"
     )
-    return f"{there}; it is removed with the oldest runs" if names else ""
+    return f"{there}; `orch rm` removes it with its run" if names else ""
 
 
 def look_in_jobs(session: Session) -> list[Item]:
@@ -165,7 +167,7 @@ def look_in_jobs(session: Session) -> list[Item]:
 
     top = session.paths.state_dir
     return [
-        _here(session, name, "secrets of a job that has ended", "dead", path)
+        here(session, name, "secrets of a job that has ended", "dead", path)
         for name in ended_with_secrets(session)
         for path in job.secrets_in(job.directory(top, name))
     ]
@@ -198,10 +200,11 @@ def _of_store(session: Session, store: Holding, run: Run | None, *, is_named: bo
         state = KEPT if run is not None or is_named else "dead"
     if run is not None:
         what += f" of a {run.phase.value} run"
-    return _here(session, run.run_id if run is not None else store.run or name, what, state, store.root)
+    return here(session, run.run_id if run is not None else store.run or name, what, state, store.root)
 
 
-def _here(session: Session, run_id: str, what: str, state: str, path: str) -> Item:
+def here(session: Session, run_id: str, what: str, state: str, path: str) -> Item:
+    """Return the item of a path on this machine, with its size and age."""
     bytes_there, newest = _measure(path)
     return Item(run_id, HERE, what, state, bytes_there, max(0.0, session.time() - newest), path=path)
 

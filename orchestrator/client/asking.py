@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.client.choice import find_or_newest, is_active, runs_of, status_of
+from orchestrator.client.choice import is_active, status_of, to_read
 from orchestrator.client.environment import Environment, is_not_running
-from orchestrator.client.known_run import known_runs
+from orchestrator.client.known_run import known_run as recorded_run
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.head.api.client import Client
 
@@ -56,7 +56,7 @@ def why(environment: Environment, name: str | None) -> dict[str, Any]:
     """
     try:
         client = environment.client()
-        chosen = find_or_newest(runs_of(client), name)
+        chosen = to_read(client, name)
         return client.get(f"/v1/runs/{chosen['run_id']}/why")
     except CoordinatorUnreachable as e:
         from orchestrator.client.log_reading import known_run
@@ -69,7 +69,8 @@ def why(environment: Environment, name: str | None) -> dict[str, Any]:
         environment.hint(e.hint)
     ended = None
     with contextlib.suppress(OrchestratorError):
-        ended = next((r for r in known_runs(environment) if r.run_id == run_id and r.phase.is_terminal), None)
+        recorded = recorded_run(environment.paths, run_id)
+        ended = recorded if recorded.phase.is_terminal else None
     return {
         "schema": 1,
         "name": run_name(run_id),

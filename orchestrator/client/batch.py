@@ -27,7 +27,7 @@ from orchestrator.client.killing import order
 from orchestrator.client.starting import coordinator_command, spawn
 from orchestrator.core.causes import Cause
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.core.plan import Gpu, HostPlan, Plan
 from orchestrator.head.reach.slurm import commands
 from orchestrator.head.reach.slurm.job import SUBMITTED, runtime_dir
 from orchestrator.head.reach.slurm.transport import slurm_transport, step
@@ -162,9 +162,9 @@ class Batch:
         """Return whether the job continues: it was not cancelled, and Slurm does not requeue it."""
         return (commands.job(self.job_id) or {}).get("JobState") == "RUNNING"
 
-    def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[int, ...] | None]:
+    def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[Gpu, ...] | None]:
         """Return the GPUs that each node's keeper sees, by node. Nodes without a keeper in time are left out."""
-        gpus_by_node: dict[str, tuple[int, ...] | None] = {}
+        gpus_by_node: dict[str, tuple[Gpu, ...] | None] = {}
         give_up_at = time.monotonic() + READY_S
         while len(gpus_by_node) < len(nodes) and (left_s := give_up_at - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
@@ -237,7 +237,7 @@ def warnings(job_id: str) -> list[str]:
 
 
 def placed(
-    plan: Plan, ready: list[HostPlan], nodes: list[HostPlan], gpus: dict[str, tuple[int, ...] | None]
+    plan: Plan, ready: list[HostPlan], nodes: list[HostPlan], gpus: dict[str, tuple[Gpu, ...] | None]
 ) -> Plan:
     """Return the plan with the nodes as its hosts. Ready nodes come first, since the last ones become spares."""
     order_of = [*ready, *(node for node in nodes if node not in ready)]
@@ -250,7 +250,7 @@ def placed(
             node, python=host.python, gpus=has, slots=host.slots, spare=host.spare, spec=host.spec
         )
 
-    def moved(task_gpus: tuple[int, ...], host: str) -> tuple[int, ...]:
+    def moved(task_gpus: tuple[Gpu, ...], host: str) -> tuple[Gpu, ...]:
         old = plan.host(host).gpus
         return tuple(by_name[host].gpus[old.index(gpu)] for gpu in task_gpus)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,21 @@ def find_or_newest(runs: Sequence[Mapping[str, Any]], name: str | None) -> dict[
     if not runs:
         raise OrchestratorError("there are no runs yet", hint=START_ONE)
     return dict(([run for run in runs if is_active(run)] or list(runs))[-1])
+
+
+def to_read(
+    client: Client, name: str | None, runs: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Return the run as `find_or_newest`, or one that has ended so long ago that only its records are kept.
+
+    Args:
+        runs: those that the coordinator holds, if they are known already.
+    """
+    runs = runs_of(client) if runs is None else runs
+    if name is not None and not any(name in (run.get("run_id"), run.get("name")) for run in runs):
+        with contextlib.suppress(UsageError):
+            return find(client.get("/v1/status", {"name": name}).get("runs") or [], name)
+    return find_or_newest(runs, name)
 
 
 def only_active(runs: Iterable[Mapping[str, Any]], command: str) -> dict[str, Any]:

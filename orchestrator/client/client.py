@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import asking, killing
-from orchestrator.client.choice import TERMINAL_PHASES, find, find_or_newest, is_active, runs_of, status_of
+from orchestrator.client.choice import TERMINAL_PHASES, find, is_active, runs_of, status_of, to_read
 from orchestrator.client.environment import Environment
 from orchestrator.head.api.client import Client as Api
 
@@ -46,13 +46,16 @@ class Client:
         file: str | os.PathLike[str],
         *,
         from_scratch: bool = False,
+        go_on: bool = False,
         check: bool = True,
         queue: bool = False,
         restart: bool = False,
     ) -> Run:
         """Start the run of a cluster spec, and return once it is accepted. Start a coordinator if none is running.
 
-        If a run with this plan is already active, it is returned. `check` refuses hosts that do not reach each other.
+        If a run with this plan is already active, it is returned; so is one that has finished, if nothing has changed
+        since. `from_scratch` trains from step 0, and `go_on` goes on from the checkpoint of a run that has finished.
+        `check` refuses hosts that do not reach each other.
         `queue` lets the run wait until its GPUs are free. `restart` first ends an active run of this name at its next
         checkpoint if the spec or the code has changed.
 
@@ -66,7 +69,8 @@ class Client:
             os.fspath(file),
             self._environment,
             self._api,
-            from_scratch=from_scratch,
+            again=from_scratch,
+            go_on=go_on,
             check=check,
             queue=queue,
             restart=restart,
@@ -75,7 +79,7 @@ class Client:
 
     def run(self, name: str | None = None) -> Run:
         """Return the run with this name or id; without a name, the newest active run, or else the newest run."""
-        return self._run(find_or_newest(runs_of(self._api), name))
+        return self._run(to_read(self._api, name))
 
     def runs(self) -> list[Run]:
         """Return all runs that the coordinator knows, oldest first."""
@@ -86,7 +90,7 @@ class Client:
         document = self._api.get("/v1/status")
         if name is None:
             return document
-        return {**document, "runs": [find(document.get("runs") or [], name)]}
+        return {**document, "runs": [to_read(self._api, name, document.get("runs") or [])]}
 
     def recorded(self, name: str | None = None) -> Document | None:
         """Return the last recorded status with `recorded_age_s`; None without a record. It needs no coordinator."""
@@ -103,7 +107,7 @@ class Client:
         `follow` also yields new ones, until that run has ended; for all runs, without end.
         """
         api = self._api
-        chosen = None if name is None else find(runs_of(api), name)
+        chosen = None if name is None else to_read(api, name)
         by_id = chosen is not None and name == chosen["run_id"]
         return asking.events(api, chosen, after=after, follow=follow, by_id=by_id)
 

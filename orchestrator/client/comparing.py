@@ -83,9 +83,14 @@ def before_it(runs: list[Run], run: Run) -> Run | None:
     """Return the run that saved the checkpoint from which this one resumed; None if unknown."""
     if run.plan.checkpoint is None or run.from_scratch:
         return None
-    earlier = [other for other in runs if other.run_id != run.run_id and other.checkpoint is not None]
-    same = [other for other in earlier if saves_where(other.plan) == saves_where(run.plan)]
-    return same[-1] if same else None
+    for other in reversed(runs):
+        if other.run_id == run.run_id or saves_where(other.plan) != saves_where(run.plan):
+            continue
+        if other.checkpoint is not None:
+            return other
+        if other.from_scratch or (other.seed is not None and other.seed.from_scratch):
+            return None  # a training of its own, which has saved nothing
+    return None
 
 
 def plan_of_now(run: Run) -> tuple[str, Plan]:

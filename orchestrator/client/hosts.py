@@ -13,7 +13,7 @@ from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Usage
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
     from orchestrator.head.links.query import Answer
-    from orchestrator.protocol.orders import KnownRun
+    from orchestrator.protocol.orders.records import KnownRun
 
 TIMEOUT_S = 60.0
 """For all questions to a host together."""
@@ -59,11 +59,10 @@ def ask(environment: Environment, hosts: Sequence[HostPlan]) -> list[Answer[Any]
     from orchestrator.head.coordinator.main import transports
     from orchestrator.head.links import requests as orders
     from orchestrator.head.links.query import Asker
+    from orchestrator.protocol.orders.preparation import MACHINE
 
     asker = Asker(transports(environment.paths), bundle.load)
-    return asker.ask(
-        [(host, [orders.machine(), orders.drivers(None)]) for host in hosts], timeout_s=TIMEOUT_S
-    )
+    return asker.ask([(host, [MACHINE({}), orders.drivers(None)]) for host in hosts], timeout_s=TIMEOUT_S)
 
 
 _UNTOLD: Mapping[str, Any] = {"state": None, "reason": None}

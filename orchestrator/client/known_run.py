@@ -11,22 +11,28 @@ from orchestrator.core.errors import UsageError
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan, TaskId
     from orchestrator.core.state.run import Run
+    from orchestrator.head.node.paths import Paths
 
 
 def known_runs(environment: Environment) -> list[Run]:
-    """Return all runs in the journal, oldest first."""
+    """Return all runs in the journal, oldest first; older ended ones have left it."""
     from orchestrator.head.journal import reading
 
     return [kept.run for kept in reading.peek(environment.paths.journal).kept]
 
 
-def known_run(environment: Environment, name: str) -> Run:
+def known_run(paths: Paths, name: str) -> Run:
     """Return the run with this id, or the newest with this name. Raises UsageError if there is none."""
-    runs = known_runs(environment)
+    from orchestrator.head.journal import reading
+
+    runs = [kept.run for kept in reading.peek(paths.journal).kept]
     matching = [run for run in runs if name in (run.run_id, run.plan.name)]
-    if not matching:
+    if matching:
+        return matching[-1]
+    old = reading.archived(paths, name)
+    if old is None:
         raise no_such_run(name, [run.plan.name for run in runs])
-    return matching[-1]
+    return old.run
 
 
 def host_of(run: Run, name: str) -> HostPlan:

@@ -10,11 +10,10 @@ from typing import Any
 
 from orchestrator.client.choice import (
     START_ONE,
-    find_or_newest,
     is_active,
     no_such_run,
-    runs_of,
     status_of,
+    to_read,
 )
 from orchestrator.client.environment import Environment
 from orchestrator.client.log_selection import EVERYTHING, Selection
@@ -68,7 +67,7 @@ def _chosen(logs: RunLogs, environment: Environment, name: str | None) -> str:
         return known_run(logs, name)
     except OrchestratorError:
         try:
-            return str(find_or_newest(runs_of(environment.client()), name)["run_id"])
+            return str(to_read(environment.client(), name)["run_id"])
         except OrchestratorError:
             pass
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.errors import JournalError
+from orchestrator.core.errors import JournalError, UsageError
 from orchestrator.head.node.paths import Paths
 from orchestrator.protocol import measures
 
@@ -56,12 +56,7 @@ def status(
         else {}
     )
     for run in runs:
-        run.update(
-            steps_per_s=None,
-            eta_s=None,
-            bottleneck=None,
-            tasks=[{**task, **_NOT_KNOWN} for task in run["tasks"]],
-        )
+        run.update(_without_measurements(run))
         account = times.get(run["run_id"])
         measured = account.generations[-1] if account and account.generations else None
         steps = [run["global_step"]]
@@ -78,6 +73,29 @@ def status(
         "coordinator": None,
         "recorded_age_s": age_s,
     }
+
+
+def archived(paths: Paths, run_id: str, *, now: float, accounts: Accounts) -> dict[str, Any]:
+    """Return the document of a run that has left the journal. Raises UsageError if there is none.
+
+    Args:
+        now: the Unix time.
+    """
+    from orchestrator.head.coordinator.status import run_document
+    from orchestrator.head.journal import reading
+
+    kept = reading.archived(paths, run_id)
+    if kept is None:
+        raise UsageError(f"there is no run {run_id!r}", hint="`orch status` shows all")
+    times = accounts.of_each([kept.run.run_id])
+    document = run_document(kept.run, now=kept.instant(now), times=times)
+    return {**document, **_without_measurements(document)}
+
+
+def _without_measurements(run: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of a run's document that only heartbeats know, as unknown."""
+    tasks = [{**task, **_NOT_KNOWN} for task in run["tasks"]]
+    return {"steps_per_s": None, "eta_s": None, "bottleneck": None, "tasks": tasks}
 
 
 def aged(document: Any, by_s: float) -> Any:

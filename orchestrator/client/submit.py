@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.client.choice import is_active, runs_of
+from orchestrator.client import next_training
+from orchestrator.client.choice import is_active, runs_of, to_read
 from orchestrator.client.environment import Environment
 from orchestrator.client.starting import ensure_coordinator
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, SpecError, UsageError
 from orchestrator.core.words import counted
 from orchestrator.head.api.client import Client
+from orchestrator.reporting.fault_costs import fault_costs
+from orchestrator.reporting.fault_costs import sentence as costs_in_words
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
@@ -40,6 +44,8 @@ class Submitted:
     """How the code of a run that was active already differs from the current working directory; None: unknown."""
     waits: bool = False
     """Whether it waits in the queue."""
+    finished: str = ""
+    """Why nothing was begun: the run has finished, and nothing has changed since; else empty."""
 
 
 def submit(
@@ -47,7 +53,8 @@ def submit(
     environment: Environment,
     client: Client,
     *,
-    from_scratch: bool = False,
+    again: bool = False,
+    go_on: bool = False,
     restart: bool = False,
     queue: bool = False,
     before: Before | None = None,
@@ -61,7 +68,8 @@ def submit(
         file: the cluster spec.
         environment: of the caller.
         client: of the coordinator.
-        from_scratch: start at step 0, and set older checkpoints aside.
+        again: start at step 0, and set older checkpoints aside.
+        go_on: if the newest run of this name has finished, go on from its checkpoint.
         restart: end the active run of this name first, if its spec or its code differs.
         queue: let the run wait until its GPUs are free, like `queue:` of the spec.
         before: see `Before`.
@@ -74,6 +82,7 @@ def submit(
     from orchestrator.spec.own_notify import load_own
     from orchestrator.spec.plan import load_plan
 
+    wish = next_training.chosen(again=again, go_on=go_on)
     plan, secrets = load_plan(file)
     plan = place(plan) if place is not None else plan
     plan = replace(plan, queue=plan.queue or QueuePlan()) if queue else plan
@@ -83,7 +92,13 @@ def submit(
     coordinator, _ = ensure_coordinator(environment)
     if before is not None:
         before(coordinator, plan)
-    running = _is_running(client, plan.name)
+    last = _newest(client, plan.name)
+    running = last is not None and is_active(last)
+    begins = next_training.Next(again) if running else _next_training(environment, last, plan, code, wish)
+    if last is not None and begins.finished:
+        return Submitted(str(last["run_id"]), plan.name, created=False, finished=begins.finished)
+    if begins.said:
+        environment.say(begins.said)
     if restart or not running:
         from orchestrator.client.setting_up import refuse, set_up
 
@@ -102,7 +117,7 @@ def submit(
             {
                 "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
                 "secrets": dict(secrets),
-                "from_scratch": from_scratch,
+                "from_scratch": begins.from_scratch,
                 "code": code.digest if code is not None else "",
                 "recipients": load_recipients(file) if plan.notify else [],
             },
@@ -120,9 +135,31 @@ def submit(
     for sentence in code.remarks if code is not None else ():
         environment.say(sentence)
     _say_since_checkpoint(environment, submitted.run_id, plan, code)
+    costs = fault_costs(plan)
+    (environment.warn if costs["kind"] == "everything" else environment.say)(costs_in_words(costs))
     for sentence in own_paths.sentences(plan):
         environment.warn(sentence)
     return submitted
+
+
+def _next_training(
+    environment: Environment,
+    last: Mapping[str, Any] | None,
+    plan: Plan,
+    code: Snapshot | None,
+    wish: next_training.Wish,
+) -> next_training.Next:
+    """Compare with the newest run of this name, which has ended, and return what is begun now."""
+    from orchestrator.client.comparing import with_now
+    from orchestrator.client.known_run import known_run
+
+    changed, undone = None, False
+    if last is not None:
+        with contextlib.suppress(OrchestratorError):  # the journal cannot be read from here
+            before = known_run(environment.paths, str(last["run_id"]))
+            undone = before.from_scratch
+            changed = with_now(environment.paths, before, plan, code)
+    return next_training.next_training(last, changed, wish, undone=undone)
 
 
 def _end_older(environment: Environment, client: Client, plan: Plan, code: Snapshot | None) -> str | None:
@@ -135,7 +172,7 @@ def _end_older(environment: Environment, client: Client, plan: Plan, code: Snaps
     if not active:
         return None
     run_id = str(active[-1]["run_id"])
-    comparison = with_now(environment.paths, known_run(environment, run_id), plan, code)
+    comparison = with_now(environment.paths, known_run(environment.paths, run_id), plan, code)
     if comparison.is_same:
         return None
     environment.say(f"Ending {run_id} at its next checkpoint, to go on with: {comparison.sentence}")
@@ -153,7 +190,7 @@ def _changed_code(environment: Environment, run_id: str, plan: Plan, code: Snaps
     from orchestrator.client.known_run import known_run
 
     try:
-        comparison = with_now(environment.paths, known_run(environment, run_id), plan, code)
+        comparison = with_now(environment.paths, known_run(environment.paths, run_id), plan, code)
     except SpecError as e:  # the run has its code already
         return f"{plan.workdir} cannot be pushed any more: {e}"
     except OrchestratorError:
@@ -241,14 +278,16 @@ def _snapshot_unless_running(file: str, plan: Plan, state_dir: str, client: Clie
     try:
         return snapshot(file, plan, state_dir)
     except OrchestratorError:  # of the spec, or the disk is full
-        if _is_running(client, plan.name):
+        last = _newest(client, plan.name)
+        if last is not None and is_active(last):
             return None
         raise
 
 
-def _is_running(client: Client, name: str) -> bool:
+def _newest(client: Client, name: str) -> Mapping[str, Any] | None:
+    """Return the status of the newest run of this name; None if there is none, or no coordinator to ask."""
     try:
-        runs = runs_of(client)
-    except CoordinatorUnreachable:
-        return False
-    return any(run.get("name") == name and is_active(run) for run in runs)
+        run = to_read(client, name)
+    except (CoordinatorUnreachable, UsageError):
+        return None
+    return run if run.get("name") == name else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
@@ -24,6 +25,7 @@ class PrepareHost:
 class SeedCheckpoint:
     """Copy the newest whole checkpoint into the generation's directory. Ends as CheckpointSeeded."""
 
+    order: ClassVar[str] = "seed"
     host: str
     generation: int
 
@@ -32,6 +34,7 @@ class SeedCheckpoint:
 class VerifyCheckpoint:
     """Read the newest checkpoint of the generation. Ends as CheckpointVerified."""
 
+    order: ClassVar[str] = "verify"
     host: str
     generation: int
 
@@ -50,6 +53,7 @@ class GoBack:
 class StartTask:
     """Start the process up to its gate, where it waits to be released. Ends as a report, or OrderFailed."""
 
+    order: ClassVar[str] = "start"
     host: str
     task: TaskId
     generation: int
@@ -63,6 +67,7 @@ class StartTask:
 class ReleaseTask:
     """Open the task's gate, and give it the addresses of all tasks."""
 
+    order: ClassVar[str] = "release"
     host: str
     task: TaskId
     generation: int
@@ -76,6 +81,7 @@ class ReleaseTask:
 class StopTask:
     """Ask the task to end, wait `grace_s` seconds, then kill it. 0 kills at once. Ends as a report."""
 
+    order: ClassVar[str] = "stop"
     host: str
     task: TaskId
     generation: int
@@ -97,6 +103,7 @@ class CollectStacks:
 class SweepHost:
     """Search the host for processes of the run, and kill those that are left. Ends as HostSwept."""
 
+    order: ClassVar[str] = "sweep"
     host: str
     generation: int
 

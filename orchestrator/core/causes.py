@@ -250,6 +250,15 @@ class Cause(Enum):
         means="the script restored training from a place that orch does not know, and was to start from scratch",
         advice="remove what it restored from, or have the script save and restore in $ORCH_CHECKPOINT_DIR",
     )
+    BEGAN_APART = Row(
+        "began-apart",
+        repeats=True,
+        is_found_first=True,
+        disowns=True,
+        means="a mirrored training has one state, and its tasks would train on from two",
+        advice="let every task restore, from its own $ORCH_CHECKPOINT_DIR; `orch doctor FILE` says whether all hosts "
+        "see the checkpoint directory",
+    )
     UNSUPPORTED = Row(
         "unsupported",
         ends_the_run=True,

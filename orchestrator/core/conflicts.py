@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from orchestrator.core.differences import differences, sentence
 from orchestrator.core.errors import Refused
-from orchestrator.core.plan import Plan
+from orchestrator.core.plan import Gpu, Plan
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run
@@ -192,7 +192,7 @@ def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dic
     return needed
 
 
-def leased_gpus(run: Run, name: str) -> list[int]:
+def leased_gpus(run: Run, name: str) -> list[Gpu]:
     """Return the GPUs that a run has for itself on a host: it takes their leases there.
 
     There are none on a host that an engine lends, which lends the GPUs too, and none for an ended run, whose remaining
@@ -201,11 +201,11 @@ def leased_gpus(run: Run, name: str) -> list[int]:
     if run.phase.is_terminal or run.plan.host(name).transport not in ("ssh", "local"):
         return []
     gpus = _gpus_of(run.plan, run.placed)
-    return sorted(gpu for (_, gpu), (host, _) in gpus.items() if host == name)
+    return sorted((gpu for (_, gpu), (host, _) in gpus.items() if host == name), key=str)
 
 
-def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, int], tuple[str, str]]:
-    """Return, by address and number of a GPU, its host and the task that holds it or will; None: a spare's."""
+def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, Gpu], tuple[str, str]]:
+    """Return, by address and number or UUID of a GPU, its host and the task that holds it or will; None: a spare's."""
     spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}
     # Tasks that were left out of this generation may come back in the next one
     tasks = (*plan.tasks, *placed.tasks)

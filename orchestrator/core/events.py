@@ -98,6 +98,7 @@ class HostReported(Event):
     host: str
     tasks: tuple[TaskReport, ...]
     measured: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, str | bool] = field(default_factory=dict)
     dir_silent_s: float = 0.0
     dir_missing: bool | None = None
     """Whether the checkpoint directory is not the one that the run shares; None: it was not looked at."""

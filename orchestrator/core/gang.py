@@ -173,3 +173,18 @@ def unstarted(run: Run, name: str) -> list[Action]:
         for task in run.tasks_on(name)
         if task.phase is TaskPhase.STARTING and task.pid is None and task.ending is None
     ]
+
+
+def measured(run: Run, claimed: int | None) -> int | None:
+    """Return which step counts as progress: no more of what a host claims to have saved than tasks told to have made.
+
+    Where all make the same steps, no host alone tells how far that is. Where nobody tells steps, the claim counts.
+    """
+    told = run.best_step
+    by_host: dict[str, int] = {}
+    for task in gang(run):
+        if task.progress.has_stepped and task.progress.global_step is not None:
+            by_host[task.host] = max(task.progress.global_step, by_host.get(task.host, 0))
+    if STRATEGIES[run.plan.strategy].rescues and len(by_host) > 1:
+        told = sorted(by_host.values())[-2]
+    return claimed if claimed is None or told is None else min(claimed, told)

@@ -27,6 +27,9 @@ COPY_BYTES_MAX = 1 << 40
 """Further limits, where the spec names none: what no training reaches, and a host that has gone wrong does."""
 
 
+Gpu = int | str
+"""A GPU as the spec names it: its number in the driver's order, or its UUID; a MIG instance by its UUID alone."""
+
 ENVIRONMENTS = "~/.local/share/orch/environments"
 """On every host, what `setup:` of a spec has made (`host/agent/environments.py`)."""
 
@@ -74,7 +77,7 @@ class HostPlan:
     python: str = "python3"
     activate: str | None = None
     """A person's line for the login shell, which makes the environment of all that runs there."""
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     slots: int = 1
     """How many tasks of this run it may hold."""
     spare: bool = False
@@ -114,7 +117,7 @@ class TaskPlan:
 
     id: TaskId
     host: str
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     slot: int = 0
     """Its number among the run's tasks on this host, from 0."""
 
@@ -293,6 +296,10 @@ class Plan:
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
     module: str = ""
     """The script's name where it is run as under `python -m`, from workdir; else empty."""
+    no_restore: str = field(default="", compare=False)
+    """Why the script comes back from no checkpoint, by its sources, and the way out; empty if it may."""
+    rescues: bool = field(default=False, compare=False)
+    """Whether the script has what hands over its state when a peer dies, by its sources."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.hosts, Roster):

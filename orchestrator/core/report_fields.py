@@ -38,7 +38,7 @@ class Field(NamedTuple):
 def _news_of_progress(report: TaskReport) -> object:
     progress = report.progress
     is_first = progress.global_step is None or progress.global_step == progress.began_step
-    return is_first, tuple(progress.nonfinite), progress.holds
+    return is_first, tuple(progress.nonfinite), progress.holds, progress.words
 
 
 def _phase(subject: TaskReport | Task) -> object:
@@ -83,6 +83,7 @@ OF_HOST = (
     Field("host", belief=attrgetter("link"), wakes=True, kept=True),
     Field("tasks", news=lambda event: tuple(_news_of_task(task) for task in event.tasks)),
     Field("measured"),
+    Field("words", news=attrgetter("words")),
     Field(
         "dir_silent_s",
         news=lambda event: event.dir_silent_s > 0,

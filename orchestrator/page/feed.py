@@ -64,6 +64,7 @@ class Feed:
         self._known: Document | None = None
         self._version = 0
         self._seq = 0
+        self._old: Document = {}
 
     @property
     def is_full(self) -> bool:
@@ -110,15 +111,24 @@ class Feed:
         while True:
             try:
                 status = await anyio.to_thread.run_sync(self._source.runs)
+                old = await anyio.to_thread.run_sync(self._archived, status.get("now", 0.0))
                 newest = await anyio.to_thread.run_sync(self._newest)
                 async with self._changed:
-                    self._known = self._calm(steady(status, self._known), self._known, status.get("now", 0.0))
+                    known = self._calm(steady(status, self._known), self._known, status.get("now", 0.0))
+                    self._known = {**known, "runs": {**old, **known["runs"]}}
                     self._seq = newest
                     self._version += 1
                     self._changed.notify_all()
             except Exception as e:  # the viewers keep what they have, and the next look may succeed
                 log.warning("the state cannot be read: %s", e)
             await asyncio.sleep(self._poll_s)
+
+    def _archived(self, now: float) -> Document:
+        """Return the runs that have left the journal. What was made of them stays: it is compared every second."""
+        for run_id, run in self._source.archived().items():
+            if run_id not in self._old:
+                self._old |= steady({"now": now, "runs": [run]}, None)["runs"]
+        return self._old
 
     def _newest(self) -> int:
         events = self._source.events(None, self._seq)["events"]

@@ -35,17 +35,18 @@ def report(paths: Paths, name: str | None, other: str | None = None) -> tuple[st
     """
     source = Source(paths)
     known = source.runs()
-    run_ids = [_chosen(known, chosen) for chosen in ((name,) if other is None else (name, other))]
+    runs = [*source.archived().values(), *known["runs"]]
+    run_ids = [_chosen(runs, chosen) for chosen in ((name,) if other is None else (name, other))]
     documents = _documents(source, run_ids[0])
     if other is not None:
         documents |= {"other": _documents(source, run_ids[1]), "compare": source.compare(*run_ids)}
-    shown = [run for run in known["runs"] if run["run_id"] in run_ids]
+    shown = [run for run in runs if run["run_id"] in run_ids]
     documents |= {"made": known["now"], "state": steady({**known, "runs": shown}, None)}
     return "-and-".join(run_ids), _page(dumped(documents))
 
 
-def _chosen(known: dict[str, Any], name: str | None) -> str:
-    matching = [run for run in known["runs"] if name in (None, run["run_id"], run["name"])]
+def _chosen(runs: Sequence[dict[str, Any]], name: str | None) -> str:
+    matching = [run for run in runs if name in (None, run["run_id"], run["name"])]
     if matching:
         return str(matching[-1]["run_id"])
     if name is None:

@@ -71,6 +71,8 @@ _EXPORT = re.compile(r"^export (?=(?:const|class|function) )", re.M)
 
 ACTIONS = ("kill", "drain", "undrain", "rollback")
 _BODY_BYTES_MAX = 4096
+_PING_S = 5
+"""How often a stream without news says that it lives. `SILENT_S` of app.js is two of them and some room."""
 _SAFE = re.compile(r"[^\w.-]")
 
 
@@ -170,7 +172,7 @@ class Page:
         query = request.query_params
         after = _whole(query["after"]) if "after" in query else None
         messages = self._feed.view(query.get("run"), after)
-        return EventSourceResponse(messages, ping=15, send_timeout=10)
+        return EventSourceResponse(messages, ping=_PING_S, send_timeout=10)
 
     async def act(self, request: Request) -> Response:
         """Do what a person has confirmed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -14,15 +15,18 @@ from urllib.parse import quote
 from pydantic import TypeAdapter
 
 from orchestrator.client import comparing, recorded
+from orchestrator.client.known_run import known_run
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.core.plan import Plan
 from orchestrator.head.api.client import Client
-from orchestrator.head.journal.reading import peek
+from orchestrator.head.journal import archive
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.records import bands, log_pages, run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.reporting import launch_document
+
+log = logging.getLogger(__name__)
 
 EVENTS_MAX = 1000
 
@@ -47,6 +51,8 @@ class Source:
         self.client = Client(paths.socket, state_dir=paths.state_dir, timeout_s=10.0)
         self._accounts = Accounts(paths.journal, paths.run_dir)
         self._logs = RunLogs(paths.state_dir)
+        self._archived: dict[str, dict[str, Any]] = {}
+        self._unreadable: set[str] = set()
         self._away_since: float | None = None
         self._last_answer: tuple[dict[str, Any], float] | None = None
         """The coordinator's last status, and when it came."""
@@ -68,6 +74,19 @@ class Source:
             self._away_since = self._away_since or known_at
         return {**document, "away_since": self._away_since, "now": now}
 
+    def archived(self) -> dict[str, dict[str, Any]]:
+        """Return the runs that have left the journal, by id. They change no more, so each is read once."""
+        for run_id in archive.run_ids(self.paths):
+            if run_id in self._archived or run_id in self._unreadable:
+                continue
+            try:
+                document = recorded.archived(self.paths, run_id, now=time.time(), accounts=self._accounts)
+                self._archived[run_id] = document
+            except OrchestratorError as e:  # the others are shown
+                log.warning("%s is left out: %s", run_id, e)
+                self._unreadable.add(run_id)
+        return self._archived
+
     def status(self) -> dict[str, Any] | None:
         """Return the coordinator's status; None while it does not answer."""
         try:
@@ -78,9 +97,10 @@ class Source:
     def run_id(self, name: str) -> str:
         """Return the id of a run by its id or its name: the newest. Raises UsageError if there is none."""
         matching = [run["run_id"] for run in self.runs()["runs"] if name in (run["run_id"], run["name"])]
-        if not matching:
+        found = matching[-1] if matching else archive.find(self.paths, name)
+        if found is None:
             raise UsageError(f"there is no run {name!r}")
-        return str(matching[-1])
+        return str(found)
 
     def history(self, run_id: str) -> dict[str, Any]:
         """Return the document of `/v1/runs/RUN/history`."""
@@ -108,9 +128,10 @@ class Source:
 
     def events(self, run_id: str | None, after: int) -> dict[str, Any]:
         """Return the newest events after a sequence number, oldest first."""
-        if not os.path.exists(self.paths.journal):
+        path = archive.place_of(self.paths, run_id) if run_id else self.paths.journal
+        if not os.path.exists(path):
             return {"schema": 1, "events": []}
-        uri = f"file:{quote(self.paths.journal)}?mode=ro"
+        uri = f"file:{quote(path)}?mode=ro"
         try:
             with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as db:
                 rows = db.execute(_EVENTS, (after, run_id, run_id, EVENTS_MAX)).fetchall()
@@ -125,19 +146,14 @@ class Source:
 
     def plan(self, run_id: str) -> dict[str, Any]:
         """Return the run's plan, and what each task is started with. The plan holds no secret."""
-        for kept in peek(self.paths.journal).kept:
-            if kept.run.run_id == run_id:
-                resolved = _PLAN.dump_python(kept.run.plan, mode="json")
-                return {**launch_document.of_run(kept.run), "resolved": resolved}
-        raise UsageError(f"the journal has no run {run_id!r}")
+        run = known_run(self.paths, run_id)
+        return {**launch_document.of_run(run), "resolved": _PLAN.dump_python(run.plan, mode="json")}
 
     def compare(self, run_id: str, other: str) -> dict[str, Any]:
         """Return what differs between two runs: spec, code and packages."""
-        known = {kept.run.run_id: kept.run for kept in peek(self.paths.journal).kept}
-        missing = [name for name in (run_id, other) if name not in known]
-        if missing:
-            raise UsageError(f"the journal has no run {missing[0]!r}")
-        comparison = comparing.with_run(self.paths, known[run_id], known[other])
+        comparison = comparing.with_run(
+            self.paths, known_run(self.paths, run_id), known_run(self.paths, other)
+        )
         return {"schema": 1, "run_id": run_id, "other": other, **comparing.document(comparison)}
 
     def act(self, run_id: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:

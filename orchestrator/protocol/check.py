@@ -96,11 +96,6 @@ def check_of(type_: Any, asked: Asked = NOTHING_ASKED) -> Check:
     origin, arguments = get_origin(type_), get_args(type_)
     if origin is Annotated:
         return _bounded(arguments[0], arguments[1:], asked)
-    if origin in (Union, UnionType):
-        (inner,) = [argument for argument in arguments if argument is not NoneType]  # only null beside a type
-        return _or_null(check_of(inner, asked))
-    if origin is Literal:
-        return _one_of(arguments)
     return _bounded(type_, (), asked)
 
 
@@ -108,6 +103,11 @@ def _bounded(type_: Any, bounds: tuple[Any, ...], asked: Asked) -> Check:
     by_kind = {type(bound): bound for bound in bounds}
     length = by_kind.get(Length)
     origin, arguments = get_origin(type_), get_args(type_)
+    if origin in (Union, UnionType):
+        (inner,) = [argument for argument in arguments if argument is not NoneType]  # only null beside a type
+        return _or_null(check_of(inner, asked))
+    if origin is Literal:
+        return _one_of(arguments)
     if Json in by_kind:
         return cleaned_json
     if Raw in by_kind:

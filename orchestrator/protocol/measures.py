@@ -1,99 +1,105 @@
-"""The numbers that a host measures of a task, of itself, and of each GPU: one row for each.
+"""What a host tells of a task, of itself, and of each GPU for people to see: one row for each number, text or flag.
 
 A row is a field of a TypedDict: its name and type are those of the frame, and its `Measure` says how people see it.
-All that handles these numbers goes over the rows: the check of a frame, the state, the status document, the tables
-of `orch status`, `orch top` and the page, the history with its plots, and `orch metrics`. So a new number needs a row
-here, and the line that measures it.
+All that handles these facts goes over the rows: the check of a frame, the state, the status document, the tables
+of `orch status`, `orch top` and the page, the history with its plots, and `orch metrics`. So a new one needs a row
+here, and the line that measures it. A text or flag that changes is shown at once; a number with the next heartbeat.
+What the core decides by is no such fact: it is a field of `reports.py`.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    TypedDict,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from orchestrator.protocol.bounds import Count, FreeBytes, Pace, Percent
 
+PsutilFrom = Literal["bundle", "host", "none"]
+
 
 class Measure(NamedTuple):
-    """How people see a number."""
+    """How people see a number, a text or a flag."""
 
     label: str = ""
     """The heading of its column and of its plot; empty if it has neither."""
     unit: str = ""
-    """`percent`, `bytes`, `per_s`, `count`, `celsius` or `watts`."""
+    """`percent`, `bytes`, `per_s`, `count`, `celsius` or `watts`; `text` or `flag` for what is no number."""
     metric: str = ""
     """Its name in `orch metrics`, whose units are those of Prometheus; empty if it is left out there."""
     about: str = ""
     """The help of the metric."""
     kept: bool = True
-    """Whether the history of a run has it."""
+    """Whether the history of a run has it; it has numbers only."""
+
+    @property
+    def is_number(self) -> bool:
+        """Return whether it is a number."""
+        return self.unit not in ("text", "flag")
 
 
-class TaskMeasures(TypedDict):
-    """Numbers that a shim measures of its task. An unknown one is null or missing."""
+class TaskMeasures(TypedDict, total=False):
+    """What a shim measures of its task. An unknown fact is null or missing."""
 
-    steps_per_s: NotRequired[
-        Annotated[Pace, Measure("steps/s", "per_s", "orch_task_steps_per_second", "The task's pace.")] | None
+    steps_per_s: Annotated[
+        Pace | None, Measure("steps/s", "per_s", "orch_task_steps_per_second", "The task's pace.")
     ]
-    cpu_percent: NotRequired[
-        Annotated[Percent, Measure("CPU", "percent", "orch_task_cpu_cores", "CPU cores that it uses.")] | None
+    cpu_percent: Annotated[
+        Percent | None, Measure("CPU", "percent", "orch_task_cpu_cores", "CPU cores that it uses.")
     ]
-    rss_bytes: NotRequired[
-        Annotated[Count, Measure("memory", "bytes", "orch_task_memory_bytes", "Its resident memory.")] | None
+    rss_bytes: Annotated[
+        Count | None, Measure("memory", "bytes", "orch_task_memory_bytes", "Its resident memory.")
     ]
-    log_bytes: NotRequired[Annotated[Count, Measure(kept=False)]]
+    log_bytes: Annotated[Count, Measure(kept=False)]
     """The length of its log, including what rotation removed."""
-    log_dropped_bytes: NotRequired[Annotated[Count, Measure(kept=False)]]
+    log_dropped_bytes: Annotated[Count, Measure(kept=False)]
     """What was not written to its log, since the disk was full or the task wrote too fast."""
 
 
 class HostMeasures(TypedDict):
-    """Numbers that an agent measures of its host. An unknown one is null or missing."""
+    """What an agent measures of its host. An unknown fact is null or missing."""
 
-    cpu_percent: (
-        Annotated[Percent, Measure("CPU", "percent", "orch_host_cpu_ratio", "Share of its CPU that is used.")]
-        | None
-    )
-    memory_percent: (
-        Annotated[
-            Percent,
-            Measure("memory", "percent", "orch_host_memory_ratio", "Share of its memory that is used."),
-        ]
-        | None
-    )
-    memory_available_bytes: NotRequired[Annotated[FreeBytes, Measure(kept=False)] | None]
-    disk_free_bytes: Annotated[FreeBytes, Measure(kept=False)] | None
+    cpu_percent: Annotated[
+        Percent | None, Measure("CPU", "percent", "orch_host_cpu_ratio", "Share of its CPU that is used.")
+    ]
+    memory_percent: Annotated[
+        Percent | None,
+        Measure("memory", "percent", "orch_host_memory_ratio", "Share of its memory that is used."),
+    ]
+    memory_available_bytes: NotRequired[Annotated[FreeBytes | None, Measure(kept=False)]]
+    disk_free_bytes: Annotated[FreeBytes | None, Measure(kept=False)]
+    psutil: Annotated[PsutilFrom, Measure(unit="text")]
+    """Where psutil came from; `none`: the numbers come from /proc."""
 
 
 class GpuMeasures(TypedDict):
     """Numbers that an agent measures of a GPU. An unknown one is null."""
 
-    utilization_percent: (
-        Annotated[
-            Percent,
-            Measure(
-                *("utilisation", "percent", "orch_gpu_utilization_ratio"),
-                "Share of the time in which it computed.",
-            ),
-        ]
-        | None
-    )
-    memory_used_bytes: (
-        Annotated[Count, Measure("memory", "bytes", "orch_gpu_memory_used_bytes", "Its memory that is used.")]
-        | None
-    )
-    memory_total_bytes: (
-        Annotated[Count, Measure("", "bytes", "orch_gpu_memory_size_bytes", "All of its memory.", kept=False)]
-        | None
-    )
-    temperature_c: (
-        Annotated[
-            Percent, Measure("temperature", "celsius", "orch_gpu_temperature_celsius", "Its temperature.")
-        ]
-        | None
-    )
-    power_w: (
-        Annotated[Percent, Measure("power", "watts", "orch_gpu_power_watts", "The power that it draws.")]
-        | None
-    )
+    utilization_percent: Annotated[
+        Percent | None,
+        Measure(
+            "utilisation", "percent", "orch_gpu_utilization_ratio", "Share of the time in which it computed."
+        ),
+    ]
+    memory_used_bytes: Annotated[
+        Count | None, Measure("memory", "bytes", "orch_gpu_memory_used_bytes", "Its memory that is used.")
+    ]
+    memory_total_bytes: Annotated[
+        Count | None, Measure("", "bytes", "orch_gpu_memory_size_bytes", "All of its memory.", kept=False)
+    ]
+    temperature_c: Annotated[
+        Percent | None, Measure("temperature", "celsius", "orch_gpu_temperature_celsius", "Its temperature.")
+    ]
+    power_w: Annotated[
+        Percent | None, Measure("power", "watts", "orch_gpu_power_watts", "The power that it draws.")
+    ]
 
 
 def _rows(type_: Any) -> dict[str, Measure]:
@@ -102,8 +108,8 @@ def _rows(type_: Any) -> dict[str, Measure]:
 
 
 def _measure(hint: Any) -> Measure:
-    while get_origin(hint) is not Annotated:  # the first part of `NotRequired[…]` and of `… | None`
-        hint = get_args(hint)[0]
+    if get_origin(hint) is NotRequired:
+        (hint,) = get_args(hint)
     (measure,) = [bound for bound in hint.__metadata__ if isinstance(bound, Measure)]
     return measure
 
@@ -113,15 +119,28 @@ HOST = _rows(HostMeasures)
 GPU = _rows(GpuMeasures)
 
 
-def measured(rows: Iterable[str], frame: Mapping[str, Any]) -> dict[str, float]:
+Rows = Mapping[str, Measure]
+
+
+def measured(rows: Rows, frame: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers that a frame has of some rows; those that are unknown are left out.
 
     >>> measured(HOST, {"cpu_percent": 12.5, "memory_percent": None, "psutil": "none"})
     {'cpu_percent': 12.5}
     """
-    return {name: frame[name] for name in rows if frame.get(name) is not None}
+    return {name: frame[name] for name in rows if type(frame.get(name)) in (int, float)}
 
 
-def shown(rows: Iterable[str], measured: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the numbers of some rows as a document shows them: each row is there, null if it is unknown."""
-    return {name: measured.get(name) for name in rows}
+def words(rows: Rows, frame: Mapping[str, Any]) -> dict[str, str | bool]:
+    """Return the texts and flags that a frame has of some rows; those that are unknown are left out.
+
+    >>> words(HOST, {"cpu_percent": 12.5, "memory_percent": None, "psutil": "none"})
+    {'psutil': 'none'}
+    """
+    return {name: frame[name] for name in rows if type(frame.get(name)) in (str, bool)}
+
+
+def shown(rows: Rows, *told: Mapping[str, float] | Mapping[str, str | bool]) -> dict[str, float | str | None]:
+    """Return the facts of some rows as a document shows them: each row is there, null if it is unknown."""
+    known: dict[str, float | str] = {name: value for facts in told for name, value in facts.items()}
+    return {name: known.get(name) for name in rows}

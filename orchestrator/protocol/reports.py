@@ -37,8 +37,6 @@ ExitCause = Literal["script", "oom", "perhaps-oom", "signal", "shim-died", "rebo
 
 SweptBy = Literal["cgroup", "marker"]
 
-PsutilFrom = Literal["bundle", "host", "none"]
-
 NotFinite = Literal["nan", "inf", "-inf"]
 
 Stage = Literal["importing", "connecting", "building", "compiling", "training", "evaluating", "saving"]
@@ -75,9 +73,9 @@ class Left(TypedDict):
 class TaskExit(TypedDict):
     """How a task ended."""
 
-    code: Annotated[int, Range(0, 255)] | None
-    signal: Annotated[int, Range(1, 255)] | None
-    ago_s: Seconds | None
+    code: NotRequired[Annotated[int, Range(0, 255)] | None]
+    signal: NotRequired[Annotated[int, Range(1, 255)] | None]
+    ago_s: NotRequired[Seconds | None]
     """Time since it ended, by the host's monotonic clock; null after a reboot."""
     ended_at: NotRequired[UnixTime]
     ordered: NotRequired[bool]
@@ -244,8 +242,6 @@ class Sample(HostMeasures):
     gpus: NotRequired[Annotated[list[GpuLoad], Length(64)]]
     """From nvidia-smi, every five seconds, on hosts that have it."""
     gpu_faults: NotRequired[Annotated[list[GpuFault], Length(128)]]
-    psutil: PsutilFrom
-    """Where psutil came from; `none`: the numbers come from /proc."""
 
 
 class Unkillable(TypedDict):

@@ -209,6 +209,11 @@ gpu.unseen error
   the training would continue on the CPU, a hundred times slower, with only one line of warning
   install `tensorflow[and-cuda]` there, and see that the driver (`nvidia-smi`) is no older than its CUDA
 
+gpu.hidden warning
+  the login shell of a host sets CUDA_VISIBLE_DEVICES to other GPUs than the spec names
+  an administrator keeps the others for somebody else, and the tasks get those of the spec
+  write the GPUs of that variable as `gpus` of the host
+
 gpu.in-use error gpu-in-use gpu-leased
   a GPU of the run is used by somebody else, or held by another run
   its memory would not suffice

@@ -16,6 +16,7 @@ from orchestrator.core.launching.environment import (
 from orchestrator.core.launching.placement import has_room
 from orchestrator.core.plan import Plan, TaskId, TaskPlan
 from orchestrator.core.state.run import Run
+from orchestrator.reporting.fault_costs import fault_costs
 
 HIDDEN = "***"
 _RUN_ID = "{name}-YYYYMMDD-HHMMSS"
@@ -58,6 +59,7 @@ def _document(
     return {
         "schema": 1,
         "name": plan.name,
+        "fault_costs": fault_costs(plan),
         "strategy": plan.strategy,
         "workdir": plan.workdir,
         "activate": plan.hosts[0].activate,

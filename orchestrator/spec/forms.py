@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from orchestrator.core.plan import Gpu
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.reporting.notices import NOTICES
 from orchestrator.spec import recipients
@@ -28,6 +29,9 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _OURS = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 GPUS_MAX = 128
+
+_UUID = re.compile(r"^(GPU-[0-9a-f-]{36}|MIG-(GPU-)?[0-9a-f-]{36}(/[0-9]{1,3}){0,2})$")
+"""As `nvidia-smi -L` shows a GPU, and an instance of a divided one."""
 
 SPLIT = "split"
 """Instead of a number of GPUs: hosts are cut into tasks that have equally many."""
@@ -78,11 +82,15 @@ def _stall(value: object) -> float | None:
     )
 
 
-def _gpus(value: object) -> tuple[int, ...]:
-    sentence = f"must be a count of GPUs (0 to {GPUS_MAX}) or a list of their numbers, such as [0, 1, 3]"
+def _gpus(value: object) -> tuple[Gpu, ...]:
+    sentence = (
+        f"must be a count of GPUs (0 to {GPUS_MAX}) or a list of their numbers, such as [0, 1, 3], or of the UUIDs "
+        "that `nvidia-smi -L` shows (GPU-…, MIG-…)"
+    )
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= GPUS_MAX:
         return tuple(range(value))
-    if isinstance(value, list) and all(type(gpu) is int and 0 <= gpu < 1024 for gpu in value):
+    by_uuid = isinstance(value, list) and all(isinstance(gpu, str) and _UUID.fullmatch(gpu) for gpu in value)
+    if isinstance(value, list) and (by_uuid or all(type(gpu) is int and 0 <= gpu < 1024 for gpu in value)):
         if len(set(value)) < len(value):
             raise diagnose("lists a GPU twice")
         return tuple(value)
@@ -280,13 +288,14 @@ Tpu = Annotated[
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 Gpus = Annotated[
-    tuple[int, ...],
+    tuple[Gpu, ...],
     Checked(
         _gpus,
         {
             "anyOf": [
                 {"type": "integer", "minimum": 0, "maximum": GPUS_MAX},
                 {"type": "array", "items": {"type": "integer", "minimum": 0}, "uniqueItems": True},
+                {"type": "array", "items": {"type": "string", "pattern": _UUID.pattern}, "uniqueItems": True},
             ]
         },
         instead=True,

@@ -12,6 +12,8 @@ from pathlib import Path
 from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted, listed
 from orchestrator.spec import transparent_script
+from orchestrator.spec.literals import assigned_once, literal, name_of
+from orchestrator.spec.restoring import Restoring, restoring
 
 _PLACES = {
     "BackupAndRestore": (0, "backup_dir"),
@@ -29,14 +31,20 @@ class OwnPath:
     call: str
     path: str
 
-    def sentence(self, file: str) -> str:
-        """Return a sentence on the call, with the change by which orch sees the checkpoints."""
-        begin = f"{file}:{self.line}: {self.call} saves into {self.path!r}, where orch does not look: "
+    def sentence(self, file: str, found: Restoring, source: str) -> str:
+        """Return a sentence on the call, with a change that by itself lets the script survive."""
+        begin = f"{file}:{self.line}: {self.call} saves into {self.path!r}, where orch does not look"
+        # With the path spelled out in one place only, what restores follows what saves.
+        follows = self.call == "BackupAndRestore" or (found.restores and source.count(self.path) == 1)
+        if not follows and not found.restores:
+            return f"{begin}, and nothing restores it: a fault costs everything; {found.way_out}"
+        if not follows:
+            return f'{begin}: what saves and what restores must both use os.environ["ORCH_CHECKPOINT_DIR"]'
         if Path(self.path).suffix:
             instead = f'os.path.join(os.environ["ORCH_CHECKPOINT_DIR"], {Path(self.path).name!r})'
         else:
             instead = 'os.environ["ORCH_CHECKPOINT_DIR"]'
-        return f"{begin}write {instead}"
+        return f"{begin}: write {instead}"
 
 
 def sentences(plan: Plan) -> list[str]:
@@ -44,68 +52,36 @@ def sentences(plan: Plan) -> list[str]:
 
     Under `transparent: true` Keras's checkpoints are orch's own, and the script may differ by worker instead.
     """
+    script = Path(plan.workdir) / plan.script
     try:
-        source = (Path(plan.workdir) / plan.script).read_text(encoding="utf-8")
+        source = script.read_text(encoding="utf-8")
         if plan.options.transparent:
             return transparent_script.sentences(source, plan.script)
         paths = own_paths(source) if plan.checkpoint is not None else []
+        found = restoring(str(script), plan.root)
     except (OSError, ValueError, SyntaxError):
         return []  # the start says what is wrong with it
-    return [own.sentence(plan.script) for own in paths]
+    if found.with_orch:
+        return []  # what else it saves is for people
+    return [own.sentence(plan.script, found, source) for own in paths]
 
 
 def own_paths(source: str) -> list[OwnPath]:
     """Return the calls that save into a literal path. Raises SyntaxError."""
     tree = ast.parse(source)
-    names = _assigned_once(tree)
+    names = assigned_once(tree)
     paths = []
     for node in ast.walk(tree):
-        call = _name_of(node.func) if isinstance(node, ast.Call) else None
+        call = name_of(node.func) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and call in _PLACES:
             position, keyword = _PLACES[call]
             given = next((k.value for k in node.keywords if k.arg == keyword), None)
             if given is None and len(node.args) > position:
                 given = node.args[position]
-            path = _literal(given, names)
+            path = literal(given, names)
             if path is not None:
                 paths.append(OwnPath(node.lineno, call, path))
     return sorted(paths, key=lambda own: own.line)
-
-
-def _assigned_once(tree: ast.Module) -> dict[str, ast.expr]:
-    values: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    values.setdefault(target.id, []).append(node.value)
-    return {name: assigned[0] for name, assigned in values.items() if len(assigned) == 1}
-
-
-def _name_of(function: ast.expr) -> str | None:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
-
-
-def _literal(node: ast.expr | None, names: dict[str, ast.expr], depth: int = 0) -> str | None:
-    """Return the path, with `{…}` for parts that are computed; None if its beginning is not literal."""
-    if depth > 8:
-        return None  # a name that is assigned from itself
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.Name(id=name) if name in names:
-            return _literal(names[name], names, depth + 1)
-        case ast.JoinedStr(values=[ast.Constant(value=str(text)), *rest]):
-            return text + ("{…}" if rest else "")
-        case ast.Call(func=function, args=[first, *rest]) if _name_of(function) in ("join", "Path"):
-            begin = _literal(first, names, depth + 1)
-            tail = [_literal(part, names, depth + 1) or "{…}" for part in rest]
-            return None if begin is None else "/".join([begin.rstrip("/"), *tail])
-        case ast.BinOp(left=left, op=ast.Div() | ast.Add() as op, right=right):
-            begin = _literal(left, names, depth + 1)
-            tail_text = _literal(right, names, depth + 1) or "{…}"
-            return None if begin is None else begin + ("/" if isinstance(op, ast.Div) else "") + tail_text
-    return None
 
 
 def as_module(path: str, workdir: str) -> tuple[int, str, int] | None:

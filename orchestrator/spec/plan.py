@@ -31,6 +31,7 @@ from orchestrator.spec.models import ClusterSpec, Host, Kubernetes, Run, Slurm
 from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts, tasks_of
 from orchestrator.spec.recipient_files import urls
 from orchestrator.spec.recipients import services
+from orchestrator.spec.restoring import restoring
 from orchestrator.spec.sbatch import Wish
 from orchestrator.spec.secrets import secret_files, secret_names, secret_values
 from orchestrator.spec.setup import Environment, environment
@@ -51,7 +52,11 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
         path_inside for path_inside in secret_files(spec, file.parent, file) if path_inside.startswith(top)
     ]
     withheld = tuple(path_inside.removeprefix(top) for path_inside in inside)
-    return replace(plan, hosts=hosts, withheld=withheld), secret_values(spec, file.parent)
+    plan = replace(plan, hosts=hosts, withheld=withheld)
+    if not plan.options.transparent and plan.checkpoint is not None:
+        found = restoring(os.path.join(plan.workdir, plan.script), plan.root)
+        plan = replace(plan, no_restore=found.why_nothing(plan.script), rescues=found.with_orch)
+    return plan, secret_values(spec, file.parent)
 
 
 def load_environment(path: str | Path) -> tuple[Environment | None, tuple[HostPlan, ...]]:

@@ -10,6 +10,7 @@ import os
 
 from pydantic import BaseModel
 
+from orchestrator.both.distribution import distribution
 from orchestrator.both.script import module_file
 from orchestrator.core.launching import wiring
 from orchestrator.core.strategy import STRATEGIES
@@ -17,10 +18,10 @@ from orchestrator.protocol import wired
 from orchestrator.spec import own_paths, setup
 from orchestrator.spec.diagnostics import Diagnostics, Loc
 from orchestrator.spec.durations import as_written
-from orchestrator.spec.forms import ARGUMENT_BYTES_MAX, RecipientFile, env_name_diagnostic
+from orchestrator.spec.forms import ARGUMENT_BYTES_MAX, SPLIT, RecipientFile, env_name_diagnostic
 from orchestrator.spec.kubernetes.objects import refused
 from orchestrator.spec.models import Run, TimingSpec
-from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute
+from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, tasks_of
 from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.sbatch import why_not
 from orchestrator.spec.secrets import is_secret, looks_secret, read_secret
@@ -174,7 +175,8 @@ def _files(parts: Parts) -> Diagnostics:
         yield ("run", "workdir"), f"no such directory: {workdir}"
     elif parts.run.good("script", "module") and (run.script or run.module):
         script = module_file(workdir, run.module) if run.module else os.path.join(workdir, run.script or "")
-        what = _unfit_script(run, workdir, script, os.path.relpath(script, workdir))
+        named = os.path.relpath(script, workdir)
+        what = _unfit_script(run, workdir, script, named) or _copies(parts, workdir, script, named)
         if what is not None:
             yield ("run", "module" if run.module else "script"), what
 
@@ -201,6 +203,32 @@ def _unfit_script(run: Run, workdir: str, path: str, script: str) -> str | None:
             "orch's own; rename it, or say `runtime: off`"
         )
     return None
+
+
+def _copies(parts: Parts, workdir: str, path: str, script: str) -> str | None:
+    """Return that each worker would train for itself, and the way out; None if the script may share the training."""
+    run: Run = parts.run.value
+    if not parts.run.good("strategy", "tasks", "transparent") or run.transparent:
+        return None
+    row = STRATEGIES[run.strategy]
+    tasks_by_type = tasks_of(run)
+    together = [tasks for type_, tasks in tasks_by_type.items() if type_ in row.needed | row.served]
+    workers = sum(tasks.replicas for tasks in together)
+    if any(tasks.gpus == SPLIT for tasks in together):
+        workers = max(workers, len(parts.hosts))
+    if workers < 2:
+        return None
+    found = distribution(path, workdir if run.module else "")
+    if not found.is_plain:
+        return None
+    way = "`transparent: true`"
+    if not row.transparent:
+        able = next(row.name for row in STRATEGIES.values() if row.transparent and not row.one_task)
+        way = f"`strategy: {able}` with `transparent: true`"
+    said = found.copies(script, row.name, row.tf_class, workers)
+    if row.served:
+        said = f"{said.partition(': ')[0]}: its chief would train alone"
+    return f"{said}; {found.way_out(row.tf_class, way)}"
 
 
 def _checkpoint(parts: Parts) -> Diagnostics:

@@ -176,6 +176,13 @@ def _places(parts: Parts) -> Diagnostics:
     for problem in problems:
         key = "replicas" if problem.kind == "slots" else "gpus"
         yield ("run", "tasks", problem.task_type, key), problem.message
+    several = next((task for task in tasks if len(task.gpus) > 1 and "MIG-" in str(task.gpus)), None)
+    if several is not None:
+        text = f"a process can use one MIG instance, and {several.id} on {several.host} would have {len(several.gpus)}"
+        yield (
+            ("run", "tasks", several.id.type, "gpus"),
+            f"{text}; write `gpus: 1`, and their number as `slots`",
+        )
     if run.value.replicas_on_cpu and (given := [task for task in tasks if task.gpus]):
         text = f"is for tasks without GPUs, and {given[0].id} on {given[0].host} has {len(given[0].gpus)}"
         yield ("run", "replicas_on_cpu"), f"{text}, which would idle; leave it out"

@@ -35,6 +35,8 @@ class Progress:
         self._latest: tuple[int, Mapping[str, Any], int | None, float] | None = None
         self._earlier: Mapping[str, tuple[int, Any]] = {}
         """Of metrics that wait to be sent, and are not in the latest report: the step and the value."""
+        self._odd: dict[str, tuple[Any, NotFinite]] = {}
+        """Of metrics that were not finite since the last message: the first step of that, and the value."""
         self._lock = threading.Lock()
         self._pace_step: int | None = None
         self._pace_at = 0.0
@@ -64,6 +66,10 @@ class Progress:
         before = self._latest
         if before is not None and (rest := before[1].keys() - metrics.keys()):
             self._earlier = {**self._earlier, **{name: (before[0], before[1][name]) for name in rest}}
+        for name, value in metrics.items():
+            # A finite value may follow before the next message; a tensor is read when it is sent, for it costs a wait.
+            if is_plain(value) and (odd := not_finite(value)) is not None and len(self._odd) < METRICS_MAX:
+                self._odd.setdefault(name, (step, odd))
         self._latest = (step, metrics, epoch, at)
         if at >= self._due_at:
             self.flush()
@@ -148,9 +154,13 @@ class Progress:
         if self.epochs is not None:
             message["epochs"] = self.epochs
         values: dict[str, float] = {}
-        odd: dict[str, NotFinite] = {}
+        first_odd, self._odd = self._odd, {}
+        odd: dict[str, NotFinite] = {str(name)[:80]: value for name, (_, value) in first_odd.items()}
         past = {name: value for name, (_, value) in earlier.items() if name not in metrics}
+        steps = {name: earlier[name][0] for name in past} | {name: at for name, (at, _) in first_odd.items()}
         for name, value in [*metrics.items(), *past.items()][:METRICS_MAX]:
+            if name in first_odd:
+                continue
             number = as_number(value)
             if number is not None:
                 values[str(name)[:80]] = number
@@ -159,8 +169,8 @@ class Progress:
         message["metrics"] = values
         if odd:
             message["nonfinite"] = odd
-        if past:
-            message["metric_steps"] = {str(name)[:80]: int(earlier[name][0]) for name in past}
+        if steps:
+            message["metric_steps"] = {str(name)[:80]: int(at) for name, at in steps.items()}
         step = int(step)
         now = time.monotonic()
         if self._pace_step is None or step < self._pace_step:

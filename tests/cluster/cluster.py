@@ -23,6 +23,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.head.api.client import Client
 from tests.cluster.lab import Lab
 from tests.cluster.processes import is_alive
+from tests.lean import python_for
 from tests.patience import comes, patient
 
 WORKDIR = Path(__file__).parent / "workdir"
@@ -99,7 +100,7 @@ class Cluster:
             **({} if "module" in run else {"script": "fake_trainer.py"}),
             "args": list(args),
             "workdir": str(WORKDIR),
-            "python": sys.executable,
+            "python": python_for(Path(run.get("workdir", WORKDIR), run.get("script", "fake_trainer.py"))),
             "tasks": {
                 type_: asked if isinstance(asked, dict) else {"replicas": asked}
                 for type_, asked in (types or {"worker": tasks}).items()

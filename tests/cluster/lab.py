@@ -225,6 +225,16 @@ class LabHost:
         self._named = name
         self.restart_sshd()
 
+    def rename(self, name: str) -> None:
+        """Change its own hostname under all that runs there, as `hostnamectl` does."""
+        assert self._sshd is not None
+        assert self._named is not None
+        _run("nsenter", f"--uts=/proc/{self._sshd.pid}/ns/uts", "--", "hostname", name)
+
+    def chooses_its_directory(self) -> None:
+        """Let orch choose the host's directory in its home, as on a host of users. This restarts sshd."""
+        self.restart_sshd(SetEnv=f"HOME={self.home} PATH={self._path}")
+
     def stop_sshd(self) -> None:
         """Stop sshd. Open sessions stay open."""
         if self._sshd is not None:

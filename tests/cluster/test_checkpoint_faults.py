@@ -30,7 +30,7 @@ def test_row_42_a_torn_checkpoint_is_passed_over_and_named(cluster: Cluster) -> 
     torn = cluster.directory / "ckpt" / f"gen-{first + 1:06d}"
     torn.mkdir()
     (torn / "model.weights.h5").write_bytes(content[: len(content) // 2])
-    done = cluster.orch("up", cluster.spec("--steps", "200"), "--wait", timeout=60)
+    done = cluster.orch("up", cluster.spec("--steps", "200"), "--continue", "--wait", timeout=60)
     assert done.returncode == 0, done.stderr
     assert cluster.run()["generation"] == first + 2, "never into an older generation's directory"
     rejected = [e for e in cluster.events(kind="checkpoint-rejected") if e["run"] == cluster.run()["run_id"]]
@@ -90,7 +90,9 @@ def test_row_82_what_was_trained_before_a_start_from_scratch_is_kept_and_said(lo
 @pytest.mark.fault(43)
 def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster) -> None:
     cluster.ok("up", cluster.spec("--steps", "100"), "--wait")
-    done = cluster.orch("up", cluster.spec("--steps", "200", "--restore-nothing"), "--wait", timeout=60)
+    done = cluster.orch(
+        "up", cluster.spec("--steps", "200", "--restore-nothing"), "--continue", "--wait", timeout=60
+    )
     run = cluster.run()
     assert (done.returncode, run["phase"], run["problem"]["code"]) == (1, "FAILED", "resume-mismatch")
     assert "100" in run["reason"]

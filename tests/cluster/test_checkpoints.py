@@ -29,7 +29,7 @@ def test_a_person_looks_pins_and_goes_back_while_it_trains_and_when_it_has_ended
     (first,) = listed(cluster)
     assert (first["global_step"], first["by"]["host"]) == (60, cluster.run()["tasks"][0]["host"])
     assert "step 60 of generation" in cluster.ok("ckpt", "pin", "t", "60")
-    cluster.ok("up", cluster.spec("--steps", "5000", "--save-every", "20"))
+    cluster.ok("up", cluster.spec("--steps", "5000", "--save-every", "20"), "--continue")
     assert resumed_at(cluster) == 60
     before = cluster.wait(lambda run: run["checkpoint"] is not None and run["checkpoint"]["global_step"] > 60)
     assert cluster.orch("ckpt", "verify", "t").returncode == 0
@@ -46,7 +46,7 @@ def test_a_person_looks_pins_and_goes_back_while_it_trains_and_when_it_has_ended
     assert [found["generation"] for found in aside] == [before["generation"]]
     assert cluster.ok("kill", "t")
     forward = cluster.ok("ckpt", "rollback", "t", "--to", f"gen-{before['generation']}")
-    assert "the next `orch up` starts from it" in forward
+    assert "the next `orch up --continue` starts from it" in forward
     assert cluster.ok("up", cluster.spec("--steps", "5000", "--save-every", "20", "--pace", "0.01"))
     cluster.wait_phase("RUNNING")
     assert resumed_at(cluster) > 60

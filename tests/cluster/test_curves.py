@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.cluster.cluster import Cluster
+from tests.lean import python_for
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
 
@@ -21,7 +21,8 @@ def test_the_curves_of_all_tasks_the_profile_and_the_model_of_an_unchanged_scrip
 ) -> None:
     here = local_cluster
     document = yaml.safe_load((ROOT / "cluster_specs/curves.yaml").read_text())
-    document["run"].update(args=["--epochs", "2"], workdir=str(ROOT / "examples"), python=sys.executable)
+    python = python_for(ROOT / "examples" / document["run"]["script"])
+    document["run"].update(args=["--epochs", "2"], workdir=str(ROOT / "examples"), python=python)
     document["run"]["checkpoint"]["dir"] = str(here.directory / "ckpt")
     spec = here.directory / "curves.yaml"
     spec.write_text(yaml.safe_dump(document))

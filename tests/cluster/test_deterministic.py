@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
 from tests.cluster.cluster import WORKDIR, Cluster
+from tests.lean import python_for
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240)]
 
@@ -21,7 +21,10 @@ def test_row_84_a_script_with_op_determinism_trains_as_alone(local_cluster: Clus
     assert cluster.run()["global_step"] == 24
     logs = cluster.ok("logs", "t", "--task", "worker:0")
     alone = subprocess.run(
-        [sys.executable, str(WORKDIR / "deterministic.py")], capture_output=True, text=True, check=True
+        [python_for(WORKDIR / "deterministic.py"), str(WORKDIR / "deterministic.py")],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     (result,) = [line for line in alone.stdout.splitlines() if line.startswith("RESULT")]
     assert result in logs

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 import yaml
 
 from tests.cluster.cluster import Cluster
+from tests.lean import python_for
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
 
@@ -73,7 +73,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_a_spec_that_users_are_shown_runs_to_its_end(here: Cluster, name: str, args: str, says: str) -> None:
     document = yaml.safe_load((SPECS / f"{name}.yaml").read_text())
     run = document["run"]
-    run.update(args=args.split(), workdir=str(SPECS.parent / "examples"), python=sys.executable)
+    examples = SPECS.parent / "examples"
+    run.update(args=args.split(), workdir=str(examples), python=python_for(examples / run["script"]))
     if "checkpoint" in run:
         run["checkpoint"]["dir"] = str(here.directory / name)
     path = here.directory / f"{name}.yaml"
@@ -100,7 +101,7 @@ def test_mnist_reads_a_file_for_hosts_without_a_network(tmp_path: Path, shape: t
     images, labels = rng.integers(0, 256, (96, *shape), dtype=np.uint8), rng.integers(0, 10, (96, 1))
     np.savez(file, x_train=images, y_train=labels, x_test=images[:32], y_test=labels[:32])
     ran = subprocess.run(
-        [sys.executable, str(script), "--data", "mnist", "--epochs", "1", "--file", str(file)],
+        [python_for(script), str(script), "--data", "mnist", "--epochs", "1", "--file", str(file)],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,

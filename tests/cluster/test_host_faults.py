@@ -169,7 +169,7 @@ def test_row_22_hosts_that_differ_are_refused_with_the_table(cluster: Cluster, t
 
 _NVIDIA_SMI = """#!/bin/sh
 case "$1" in
-  --query-gpu=*) printf 'GPU-1111\\nGPU-2222\\n';;
+  -L) printf 'GPU %s\\n' '0: A100 (UUID: GPU-1111)' '1: A100 (UUID: GPU-2222)';;
   --query-compute-apps=*) printf '%s, GPU-2222, /usr/bin/python3\\n' {pid};;
 esac
 """

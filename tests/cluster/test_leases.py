@@ -27,22 +27,108 @@ pytestmark = pytest.mark.lab
 
 
 _NVIDIA_SMI = """#!/bin/sh
-case "$1" in --query-gpu=*) printf 'GPU-1111\\nGPU-2222\\n';; esac
+case "$1" in
+  -L) echo 'GPU 0: NVIDIA A100 (UUID: {gpu})'
+      echo 'GPU 1: NVIDIA A100 (UUID: GPU-22222222-2222-2222-2222-222222222222)'
+      {more};;
+  --query-gpu=name) printf 'NVIDIA A100\\nNVIDIA A100\\n';;
+  --query-gpu=uuid) printf '%s\\n' {gpu} GPU-22222222-2222-2222-2222-222222222222;;
+esac
 """
+_FIRST = "GPU-11111111-1111-1111-1111-111111111111"
+_INSTANCES = [f"MIG-{n}aaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa" for n in (1, 2)]
+_DIVIDED = "; ".join(
+    f"echo '  MIG 3g.20gb     Device  {n}: (UUID: {one})'" for n, one in enumerate(_INSTANCES)
+)
 
 
 @pytest.fixture
 def two_gpus(cluster: Cluster) -> Iterator[None]:
     """Each host has two GPUs, as far as a driver tells."""
     tool = lab_of(cluster).dir / "bin" / "nvidia-smi"
-    tool.write_text(_NVIDIA_SMI)
+    tool.write_text(_NVIDIA_SMI.format(gpu=_FIRST, more=""))
     tool.chmod(0o755)
     yield
     tool.unlink()
 
 
-def with_gpus(cluster: Cluster, gpus: list[int], hosts: int = 1) -> list[dict[str, Any]]:
+def with_gpus(cluster: Cluster, gpus: list[int | str], hosts: int = 1) -> list[dict[str, Any]]:
     return [{**host, "gpus": gpus} for host in cluster.hosts(hosts)]
+
+
+def shown_to(lab_dir: Path, run_id: str) -> list[str]:
+    """Return CUDA_VISIBLE_DEVICES of the living processes of a run, each once."""
+    values = set()
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            entries = environ.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"ORCH_RUN={run_id}".encode() in entries:
+            values |= {entry.decode()[21:] for entry in entries if entry.startswith(b"CUDA_VISIBLE_DEVICES=")}
+    return sorted(values)
+
+
+@pytest.mark.fault(99)
+@pytest.mark.usefixtures("two_gpus")
+def test_row_99_a_gpu_by_its_uuid_is_the_gpu_of_that_number_and_an_instance_is_one_of_its_own(
+    cluster: Cluster, second: Cluster
+) -> None:
+    lab = lab_of(cluster)
+
+    def spec(head: Cluster, name: str, *gpus: int | str) -> str:
+        saves = {"dir": str(head.directory / name)}
+        return head.spec(
+            "--steps", "100000", tasks=1, name=name, hosts=with_gpus(head, [*gpus]), checkpoint=saves
+        )
+
+    run_id = cluster.ok("up", spec(cluster, "t", _FIRST)).strip()
+    assert shown_to(lab.dir, run_id) == [_FIRST]
+    assert _FIRST in cluster.ok("plan", spec(cluster, "shown", _FIRST))
+    (task,) = cluster.run()["tasks"]
+    assert task["gpus"] == [_FIRST]
+    refused = second.orch("up", spec(second, "u", 0))
+    assert (refused.returncode, f"GPU 0 is held by {run_id}" in refused.stderr) == (6, True), refused.stderr
+    missing = second.orch("up", spec(second, "v", _FIRST.replace("1", "9")))
+    assert missing.returncode == 6, missing.stderr
+    assert "is to have GPU GPU-99999999-9999-9999-9999-999999999999, and its driver shows 2" in missing.stderr
+    cluster.ok("kill", "t")
+
+    (lab.dir / "bin" / "nvidia-smi").write_text(_NVIDIA_SMI.format(gpu=_FIRST, more=_DIVIDED))
+    whole = cluster.orch("up", spec(cluster, "w", 1))
+    assert whole.returncode == 6, whole.stderr
+    assert f"GPU 1, which is divided into MIG instances: {_INSTANCES[0]}, {_INSTANCES[1]}" in whole.stderr
+    both = cluster.orch("validate", spec(cluster, "x", *_INSTANCES))
+    assert (both.returncode, "a process can use one MIG instance" in both.stderr + both.stdout) == (2, True)
+    first = cluster.ok("up", spec(cluster, "y", _INSTANCES[0])).strip()
+    assert shown_to(lab.dir, first) == [_INSTANCES[0]]
+    other = second.ok("up", spec(second, "z", _INSTANCES[1])).strip()
+    assert shown_to(lab.dir, other) == [_INSTANCES[1]]
+    taken = second.orch("up", spec(second, "a", _INSTANCES[0]))
+    assert (taken.returncode, f"GPU {_INSTANCES[0]} is held by {first}" in taken.stderr) == (6, True), (
+        taken.stderr
+    )
+
+
+@pytest.mark.fault(99)
+@pytest.mark.usefixtures("two_gpus")
+def test_row_99_gpus_that_the_login_shell_keeps_for_others_are_named_by_the_doctor_and_by_init(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    host = lab_of(cluster).hosts[0]
+    rc = host.home / ".bashrc"
+    before = rc.read_text() if rc.exists() else None
+    rc.write_text("export CUDA_VISIBLE_DEVICES=1\n" + (before or ""))
+    try:
+        said = cluster.orch("doctor", cluster.spec(tasks=1, hosts=with_gpus(cluster, [0])))
+        out = said.stdout + said.stderr
+        assert "sets CUDA_VISIBLE_DEVICES=1, and the spec gives the run GPU 0" in out, out
+        assert "gpus: [1]" in out
+        for fits in (1, "GPU-22222222-2222-2222-2222-222222222222"):
+            said = cluster.orch("doctor", cluster.spec(tasks=1, hosts=with_gpus(cluster, [fits])))
+            assert "CUDA_VISIBLE_DEVICES" not in said.stdout + said.stderr
+    finally:
+        rc.unlink() if before is None else rc.write_text(before)
 
 
 @pytest.mark.fault(99)
@@ -162,7 +248,7 @@ def test_row_99_runs_of_two_users_on_two_hosts_and_heads_that_are_killed_at_rand
     lab = make_lab(2)
     python = python_for_all(lab.dir)
     tool = lab.dir / "bin" / "nvidia-smi"
-    tool.write_text(_NVIDIA_SMI)
+    tool.write_text(_NVIDIA_SMI.format(gpu=_FIRST, more=""))
     tool.chmod(0o755)
     heads: dict[str, Cluster] = {}
     for user in ("ann", "bob"):

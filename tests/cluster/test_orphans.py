@@ -68,6 +68,32 @@ def test_what_another_head_node_drives_is_left_alone(local_cluster: Cluster, oth
     assert local_cluster.marked() == [], "unless the user says so"
 
 
+def test_an_ended_run_is_removed_from_its_hosts_and_here_and_its_checkpoints_stay(
+    local_cluster: Cluster,
+) -> None:
+    spec = local_cluster.spec(checkpoint=True)
+    run_id = local_cluster.ok("up", spec).strip()
+    local_cluster.wait_step(5)
+    going = local_cluster.orch("rm", run_id, "--yes")
+    assert (going.returncode, f"{run_id} goes on" in going.stderr) == (6, True)
+    local_cluster.ok("kill", run_id)
+    on_host = local_cluster.directory / "host" / "runs" / run_id
+    here = local_cluster.directory / "state" / "runs" / run_id
+    assert on_host.is_dir()
+    assert here.is_dir()
+    kept = sorted((local_cluster.directory / "ckpt").rglob("*"))
+    assert kept
+    done = local_cluster.orch("rm", run_id, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"Removed {run_id}" in done.stderr
+    assert "directory" in done.stdout
+    assert not on_host.exists()
+    assert not here.exists()
+    assert json.loads(local_cluster.ok("runs", "--json"))["runs"] == []
+    assert "No orphans found" in local_cluster.ok("gc", "--hosts", spec)
+    assert sorted((local_cluster.directory / "ckpt").rglob("*")) == kept
+
+
 def test_orphans_are_shown_and_go_when_somebody_says_yes(local_cluster: Cluster, other: Cluster) -> None:
     spec = local_cluster.spec(checkpoint=False)
     run_id = local_cluster.ok("up", spec).strip()

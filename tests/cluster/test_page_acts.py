@@ -159,9 +159,31 @@ def test_without_access_it_asks_once_and_a_new_key_of_another_tab_is_taken(shown
 
 def test_a_server_that_sends_nothing_is_noticed(shown: Page) -> None:
     shown.snapshot(run_document())
-    shown.do("page.heardAt -= 45")
+    shown.do("page.heardAt -= 15")
     shown.see("#away:visible")
     assert "`orch ui` has sent nothing since" in shown.text("#away")
+    shown.tab.evaluate("send", ": ping\n\n")
+    shown.until("document.getElementById('live').textContent === 'live'")
+    assert not shown.tab.locator("#away").is_visible()
+
+
+def test_an_error_of_the_page_is_said_as_that(browser: Any) -> None:
+    with bare_page(browser) as tab:
+        page, wrong = Page(tab), []
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        page.snapshot(run_document())
+        page.do("void (view.update = () => { throw new Error('no such colour'); })")
+        page.snapshot(run_document())
+        page.see("#away:visible")
+        assert "This page has met an error of its own" in page.text("#away")
+        assert "no such colour" in page.text("#away")
+        assert page.text("#live") == "live", "the server is well"
+        assert len(page.asked("stream")) == 1, "the stream goes on"
+        assert wrong[0] == "no such colour"
+        page.answer(plan={"rows": []})
+        page.open("/")
+        page.open("/compare")
+        assert not tab.locator("#away").is_visible(), "another view is another chance"
 
 
 def test_keys_act_where_nobody_types_and_until_they_are_turned_off(shown: Page) -> None:
@@ -449,6 +471,33 @@ def test_a_cell_of_the_strip_is_its_task(shown: Page) -> None:
     told = "view.strip.at({offsetX: 3 * 12 + 5, offsetY: 12 + 5}).task"
     assert shown.do(told) == f"worker:{columns + 3}"
     assert shown.do("view.strip.at({offsetX: view.strip.columns * 12 + 1, offsetY: 1})") is None
+
+
+@pytest.mark.parametrize("count", [33, 64, 300])
+def test_many_tasks_are_seen_through_start_failure_and_end(shown: Page, count: int) -> None:
+    def told(phase: str, *, run: str = "RUNNING", first: str | None = None) -> None:
+        tasks = [
+            task_document(0, task=f"worker:{i}", phase=first if first and i == 0 else phase)
+            for i in range(count)
+        ]
+        shown.stream("snapshot", {"away_since": None, "runs": {RUN: {
+            **run_document(phase=run), "run_id": RUN, "tasks": {one["task"]: one for one in tasks}, "hosts": {}}}},
+        )  # fmt: skip
+
+    run_shown(shown, tasks=[task_document(0, task=f"worker:{i}", phase="PENDING") for i in range(count)])
+    words = ".strip p"
+    assert shown.text(words) == f"{count} tasks: {count} do not train yet"
+    for phase, run, first, said in [
+        ("LAUNCHING", "LAUNCHING", None, f"{count} do not train yet"),
+        ("RUNNING", "RUNNING", None, f"{count} train"),
+        ("RUNNING", "RUNNING", "LOST", f"{count - 1} train, 1 is in trouble"),
+        ("EXITED", "SUCCEEDED", None, f"{count} have ended"),
+    ]:
+        told(phase, run=run, first=first)
+        shown.until(
+            "(text) => document.querySelector('.strip p').textContent === text", f"{count} tasks: {said}"
+        )
+        assert not shown.tab.locator("#away").is_visible()
 
 
 # ---------------------------------------------------------------- actions

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import yaml
 
 from tests.cluster.cluster import Cluster
 from tests.faults.times import FaultTimes
+from tests.lean import python_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -86,7 +86,7 @@ def shown(cluster: Cluster, name: str, *args: str, **run: Any) -> str:
     document["run"].update(
         args=list(args),
         workdir=str(EXAMPLES),
-        python=sys.executable,
+        python=python_for(EXAMPLES / document["run"]["script"]),
         checkpoint={"dir": str(cluster.directory / "ckpt")},
         timing=timing,
         restart={"backoff": "0.5s", "standby": "off"},

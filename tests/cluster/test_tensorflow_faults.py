@@ -68,7 +68,9 @@ def test_row_42_a_torn_shard_is_passed_over_and_named(cluster: Cluster, fault_ti
     shard = directory / "ckpt-40.data-00000-of-00001"
     os.truncate(shard, shard.stat().st_size // 2)
     fault_times.inject(first["generation"])  # nobody reads it before the next run
-    cluster.ok("up", spec(cluster, "checkpoint_manager.py", "--steps", "60", *args), timeout=120)
+    cluster.ok(
+        "up", spec(cluster, "checkpoint_manager.py", "--steps", "60", *args), "--continue", timeout=120
+    )
     fault_times.wait_again(cluster, timeout=START_S)
     run = ended(cluster, "SUCCEEDED")
     mine = [event for event in cluster.events() if event["run"] == run["run_id"]]
@@ -318,7 +320,12 @@ def test_row_92_an_optimizer_that_was_changed_before_a_resume_is_said_to_be_that
     cluster.ok("up", spec(cluster, "changed_model.py", tasks=1, **one), timeout=120)
     ended(cluster, "SUCCEEDED")
     saved = digests(generation_directory(cluster, cluster.run()))
-    cluster.ok("up", spec(cluster, "changed_model.py", "--optimizer", "sgd", tasks=1, **one), "--detach")
+    cluster.ok(
+        "up",
+        spec(cluster, "changed_model.py", "--optimizer", "sgd", tasks=1, **one),
+        "--continue",
+        "--detach",
+    )
     run = ended(cluster, "FAILED")
     found = run["first_cause"]
     assert found["cause"] == "resume-mismatch", found

@@ -21,7 +21,8 @@ from orchestrator.head.links.requests import psutil
 from orchestrator.head.reach.local import LocalChannel, LocalTransport
 from orchestrator.head.reach.transport import Channel
 from orchestrator.protocol.channel import encode
-from orchestrator.protocol.table import BY_NAME, Order
+from orchestrator.protocol.orders.base import Order
+from tests.protocol_orders import BY_NAME, as_sent
 
 RUN = "demo-20260101-1"
 
@@ -92,7 +93,7 @@ class Client:
     def send(self, verb: str, blob: bytes = b"", **fields: Any) -> int:
         """Send an order, and return its id."""
         self.number += 1
-        order = {"order": verb, "id": self.number, "epoch": 1, "run": RUN, **fields}
+        order = as_sent(verb, {"id": self.number, "epoch": 1, "run": RUN, **fields})
         if verb in BY_NAME:
             self.orders[self.number] = Order(BY_NAME[verb], order)
         self.channel.write(encode(order, blob))

@@ -15,11 +15,11 @@ from orchestrator.head.reach.transport import ChannelClosed
 from orchestrator.protocol.channel import Decoder, encode
 from orchestrator.protocol.check import Asked
 from orchestrator.protocol.hello import Hello
-from orchestrator.protocol.orders import Facts
+from orchestrator.protocol.orders.preparation import Facts
 from orchestrator.protocol.reports import Report, Task, Unkillable
-from orchestrator.protocol.table import BY_NAME
 from tests.fake_transport import FakeProcess, FakeTransport
 from tests.patience import comes
+from tests.protocol_orders import BY_NAME
 from tests.protocol_values import valid
 
 SOON_S = 15.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -66,6 +67,53 @@ def test_row_45_two_hosts_tell_of_one_directory_the_same_and_of_two_another(
         return str(agent.ok("probe", checkpoint_dir=str(tmp_path / directory), **ask)["checkpoint_share"])
 
     assert share("one") == share("one") != share("two")
+
+
+def test_a_directory_that_init_or_up_make_is_its_users_or_the_groups_alone(
+    agent: Client, tmp_path: Path
+) -> None:
+    for name, group, mode in (("alone", None, 0o700), ("lab", str(os.getegid()), 0o2770)):
+        asked: dict[str, Any] = {"python": sys.executable, "checkpoint_dir": str(tmp_path / name)}
+        answer = agent.ok("probe", **asked, group=group)
+        assert (answer["checkpoint_share"], answer["checkpoint_others"]) != (None, None)
+        assert answer["checkpoint_others"] is None
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+@pytest.mark.parametrize(
+    ("kind", "who"),
+    [
+        ("his", "its owner 4711"),
+        ("open", "everybody"),
+        ("link", "the user 4711 (by renaming what is in "),
+        ("dangling", None),
+        ("below", "everybody (by renaming what is in "),
+    ],
+)
+def test_a_directory_that_another_user_has_made_or_may_swap_is_not_taken(
+    agent: Client, tmp_path: Path, kind: str, who: str | None
+) -> None:
+    """He expects that `orch init` will call it so."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o777 if kind == "below" else 0o1777)
+    directory, real = scratch / "first", tmp_path / "real"
+    if kind in ("link", "dangling"):
+        directory.symlink_to(real)
+        os.lchown(directory, 4711, 4711)
+    if kind != "dangling":
+        real.mkdir()
+    if kind in ("his", "open"):
+        directory.mkdir()
+        directory.chmod(0o755 if kind == "his" else 0o777)
+        os.chown(directory, *((4711, 4711) if kind == "his" else (0, 0)))
+    answer = agent.ok("probe", python=sys.executable, checkpoint_dir=str(directory))
+    assert answer["checkpoint_share"] is None
+    assert (answer["checkpoint_others"] or "").startswith(who or "")
+    assert answer["checkpoint_writable"] is (kind != "dangling")
+    assert not real.exists() or os.listdir(real) == [], "nothing is made where his link leads"
+    assert not (directory / ".orch").exists()
 
 
 @pytest.mark.fault(44)

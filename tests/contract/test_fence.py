@@ -83,16 +83,26 @@ SAVES_ONCE = (
     "    sys.exit(7)\n"
 )
 
+SAVES_IN_ITS_LOOP = (
+    "import os, sys\n"
+    "from orchestrator.task.keras.loops import Loop\n"
+    "seconds = iter(range(1000000))\n"
+    "loop = Loop(lambda number: number, lambda: float(next(seconds)))\n"
+    "while not loop.ask(): pass\n"
+    "sys.exit(7)\n"
+)
+
 
 @pytest.mark.fault(109)
-def test_a_save_of_ours_looks_first_whether_its_generation_is_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", [SAVES_ONCE, SAVES_IN_ITS_LOOP], ids=["of ours", "in a loop"])
+def test_a_save_looks_first_whether_its_generation_is_over(tmp_path: Path, script: str) -> None:
     root = str(tmp_path / "checkpoints")
     seed(root, 3)
     env = {**os.environ, "ORCH_CHECKPOINT_DIR": directory_of(root, 3)}
 
     def save() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", SAVES_ONCE], env=env, check=False, capture_output=True, text=True
+            [sys.executable, "-c", script], env=env, check=False, capture_output=True, text=True
         )
 
     before = save()

@@ -17,7 +17,7 @@ from orchestrator.client.starting import coordinator_command
 from orchestrator.head.hosts.wheels import LIST, Wheels
 from orchestrator.head.links.conversation import OrderRefused
 from orchestrator.host.agent import probe
-from orchestrator.protocol.orders import EnvironmentState
+from orchestrator.protocol.orders.preparation import EnvironmentState
 from orchestrator.spec.setup import Environment
 
 MODULES = (

@@ -22,9 +22,11 @@ from orchestrator.head.links.conversation import Answer, LinkDown, NoAnswer, Ord
 from orchestrator.head.links.link import HostLink, Pace, Watch
 from orchestrator.head.reach.transport import Channel
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders import CodeState, HighestGeneration
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.checkpoints import HIGHEST, HighestGeneration
+from orchestrator.protocol.orders.preparation import BLOB, CODE, CodeState
+from orchestrator.protocol.orders.tasks import LOG
 from orchestrator.protocol.reports import Report, Task
-from orchestrator.protocol.table import BLOB, CODE, HIGHEST, LOG, Order
 from tests.contract.fake_agent import BUNDLE, SOON_S, FakeAgent, FakeHosts, Refusal, always, until
 from tests.fake_transport import FakeChannel
 

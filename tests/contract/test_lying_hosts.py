@@ -19,7 +19,7 @@ from orchestrator.core.state.run import new_run
 from orchestrator.head.hosts.recovery import EPOCH_BELIEVED_MAX, Trusted, search
 from orchestrator.head.journal.states import dump_run
 from orchestrator.head.links.query import Asker
-from orchestrator.protocol.orders import KnownRun
+from orchestrator.protocol.orders.records import KnownRun
 from orchestrator.protocol.reports import Said, Task
 from tests.contract.fake_agent import BUNDLE, FACTS, always, until
 from tests.contract.test_api import Rig

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,18 @@ class Machine:
         self.home = home
         begin = f'hostname "$0"; {f"mount --bind {self._boot_file(boot)} {_BOOT_ID};" if boot else ""} exec sleep 1d'
         spaces = ["unshare", "-m", "-u", "-p", "--fork", "--mount-proc", "--kill-child=KILL"]
-        self._first = subprocess.Popen([*spaces, "sh", "-c", begin, name])
+        process.load_prctl()
+        self._first = subprocess.Popen(
+            [*spaces, "sh", "-c", begin, name], preexec_fn=partial(process.die_with_parent, os.getpid())
+        )
         self.clients: list[Client] = []
-        comes(lambda: self._inside_pid() is not None and self.name == name, patient(10.0))
-        if boot:
-            comes(lambda: self.run("cat", _BOOT_ID).strip() == boot, patient(10.0))
+        try:
+            comes(lambda: self._inside_pid() is not None and self.name == name, patient(10.0))
+            if boot:
+                comes(lambda: self.run("cat", _BOOT_ID).strip() == boot, patient(10.0))
+        except BaseException:
+            self.off()  # nobody else knows of it yet
+            raise
 
     def _boot_file(self, boot: str) -> Path:
         path = self.home.parent / f"boot-{boot}"
@@ -84,8 +92,12 @@ class Machine:
     def off(self) -> None:
         """Lose the power: every process of it ends at once."""
         inside = self._inside_pid()
+        # Its first process, where it has begun: `unshare` then waits until all others have ended, and only then ends.
+        # To kill `unshare` at once would leave them dying, and what follows would meet a machine that is half there.
         if inside is not None:
             os.kill(inside, signal.SIGKILL)
+        else:
+            self._first.kill()
         self._first.wait(20)
         for client in self.clients:
             client.channel.close()

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.checkpoints import verify
-from tests.contract.strategy_harness import Cluster
+from tests.contract.strategy_harness import Cluster, with_row
+from tests.contract.test_runtime_tensorflow import Gang
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(150)]
 
@@ -204,3 +205,21 @@ def test_fault_tolerance_goes_on_where_it_was_killed_and_knows_its_best_model(
     assert "the best model so far: 0." in second.task.out
     assert second.all_of("step")[0] >= 23
     assert second.step() == 8 * 23
+
+
+def test_a_gang_of_which_none_made_a_strategy_ends_before_its_first_step(tmp_path: Path) -> None:
+    """It would train twice the same, and end as if all were well."""
+    told = json.dumps(with_row({"strategy": "multi_worker_mirrored"}))
+    run = Gang(SCRIPTS / "hidden_copies.py", directories=[tmp_path, tmp_path], env={"ORCH_RUNTIME": told})
+    try:
+        assert run.ended() == [1, 1], run.tasks[0].err
+    finally:
+        run.close()
+    for task, heard in zip(run.tasks, run.heard, strict=True):
+        assert "trained" not in task.out
+        (error,) = [message["error"] for message in heard if "error" in message]
+        assert error["kind"] == "unsupported"
+        assert error["message"].endswith(
+            "hidden_copies.py made no strategy before its first step: two workers would train two copies; "
+            "`transparent: true` makes one training of it"
+        )

@@ -23,6 +23,7 @@ from orchestrator.checkpoints import verify
 from orchestrator.host.system import workdir
 from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, seeded
+from tests.lean import python_for
 from tests.unit.task.runtime_task import Task
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
@@ -64,7 +65,7 @@ def gang() -> Iterator[Callable[..., Gang]]:
 def alone(script: str, *args: str, cwd: Path | None = None) -> subprocess.Popen[str]:
     """As its author runs it."""
     return subprocess.Popen(
-        [sys.executable, str(SCRIPTS / script), *args],
+        [python_for(SCRIPTS / script), str(SCRIPTS / script), *args],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

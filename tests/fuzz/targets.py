@@ -51,13 +51,14 @@ from orchestrator.head.links.link import HostLink, Pace, Watch
 from orchestrator.head.reach.ssh import errors
 from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.head.transfer import outputs, tensorboard
-from orchestrator.protocol.table import BY_NAME, TABLE, Order
+from orchestrator.protocol.orders.base import Order
 from orchestrator.spec.document import parse
 from orchestrator.spec.plan import load_plan
 from tests import protocol_values, second_user
 from tests.contract.fake_agent import BUNDLE
 from tests.contract.test_api import Rig
 from tests.lies import GONE, Way, anything, changed, news, places
+from tests.protocol_orders import BY_NAME, TABLE
 from tests.unit.core.phases import in_phase
 from tests.unit.protocol import test_fuzz as wire
 
@@ -299,7 +300,7 @@ def take_journal(found: Any) -> None:
                 kept = {one.run.run_id: one.run for one in contents.kept}
                 assert kept == {run.run_id: run for run in _runs() if run.run_id not in aside}
                 journal.events()
-                journal.prune()
+                journal.put_away(lambda run_id: os.path.join(os.path.dirname(path), run_id))
         finally:
             with contextlib.suppress(sqlite3.Error):
                 journal.close()

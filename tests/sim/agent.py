@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.both.hostdir import HostFault, refuse_superseded
 from orchestrator.host.agent import state as agent_state
-from orchestrator.protocol import orders
 from orchestrator.protocol.channel import Decoder, encode
+from orchestrator.protocol.orders import preparation
+from orchestrator.protocol.orders.base import Fence
 from orchestrator.protocol.reports import Leaving, Report, Task, Unkillable
-from orchestrator.protocol.table import BY_NAME, Fence
+from tests.protocol_orders import BY_NAME
 from tests.sim.apart import Apart
 from tests.sim.file_orders import Answer, FileOrders, Order
 from tests.sim.hush import check_frame
@@ -218,12 +219,12 @@ class Agent(FileOrders):
         try:
             if verb not in BY_NAME:
                 raise HostFault("unknown-order", f"this agent does not know the order {verb!r}")
-            if BY_NAME[verb].fence is not Fence.NONE:
+            if order.get("fence") != Fence.ANYBODY.value:
                 run, epochs = str(order["run"]), self.machine.epochs
                 refuse_superseded(run, epochs.get(run, 0), int(order["epoch"]))
                 epochs[run] = max(epochs.get(run, 0), int(order["epoch"]))
                 self.world.runs[run].checks.handles(self.machine, order)
-            do = getattr(self, BY_NAME[verb].handler, None)
+            do = getattr(self, f"_on_{verb}", None)
             if do is None:
                 raise HostFault("unknown-order", f"this agent does not know the order {verb!r}")
             do(order, answer)
@@ -277,7 +278,7 @@ class Agent(FileOrders):
         answer({"ok": {"runs": []}})
 
     def _on_probe(self, _order: Order, answer: Answer) -> None:
-        facts: orders.Facts = {
+        facts: preparation.Facts = {
             "python": "3.11.2",
             "versions": {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"},
             "checkpoint_writable": True,

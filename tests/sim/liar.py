@@ -12,8 +12,9 @@ from typing import Any
 from orchestrator.head.links import edge
 from orchestrator.head.links.edge import WireError
 from orchestrator.protocol.channel import encode
-from orchestrator.protocol.table import BY_NAME, Order
+from orchestrator.protocol.orders.base import Order
 from tests.lies import framed, lied
+from tests.protocol_orders import BY_NAME
 
 LIES = 0.3
 """How often a message is a lie."""

@@ -198,13 +198,16 @@ class Machine:
         ago_s = None if cause == "rebooted" else 0.0
         task = ended_task(
             task,
-            cause,
-            swept="cgroup",
-            left=[],
-            ended_at=self.world.heap.now,
-            ago_s=ago_s,
-            released=record.process is not None and record.process.released,
-            last_lines=[],
+            {
+                "cause": cause,
+                "code": None,
+                "signal": None,
+                "ago_s": ago_s,
+                "ended_at": self.world.heap.now,
+                "ordered": False,
+                "released": record.process is not None and record.process.released,
+                "swept": "cgroup",
+            },
         )
         self.keep(record, task)
 

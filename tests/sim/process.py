@@ -327,15 +327,18 @@ class Shim:
         cause = shim_state.cause_of(ended, state.stop_by, None, 0, is_one=False)
         task = ended_task(
             self.task(),
-            cause,
-            swept="cgroup",
-            left=list(state.left),
-            code=ended.code,
-            signal=ended.signal,
-            ended_at=self.machine.world.heap.now,
-            ordered=state.stop_by is shim_state.StopBy.ORDER,
-            released=state.reached is shim_state.Phase.RUNNING,
-            last_lines=process.last_lines if process is not None else [],
+            {
+                "cause": cause,
+                "code": ended.code,
+                "signal": ended.signal,
+                "ago_s": 0.0,
+                "ended_at": self.machine.world.heap.now,
+                "ordered": state.stop_by is shim_state.StopBy.ORDER,
+                "released": state.reached is shim_state.Phase.RUNNING,
+                "last_lines": process.last_lines if process is not None else [],
+                "swept": "cgroup",
+                "left": list(state.left),
+            },
         )
         if process is not None:
             process.given_up = bool(state.left)

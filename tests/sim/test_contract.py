@@ -15,9 +15,10 @@ import pytest
 
 from orchestrator.core.plan import HostPlan
 from orchestrator.protocol.channel import Decoder, encode
-from orchestrator.protocol.table import BY_NAME, Order
+from orchestrator.protocol.orders.base import Order
 from tests.contract import test_agent
 from tests.contract.agent_harness import RUN, Client
+from tests.protocol_orders import BY_NAME, as_sent
 from tests.sim.agent import CODE, Agent
 from tests.sim.draw import draw
 from tests.sim.world import World
@@ -56,7 +57,7 @@ class SimClient(Client):
         if not isinstance(verb, str):
             return self.receive(verb)
         self.number += 1
-        order = {"order": verb, "id": self.number, "epoch": 1, "run": RUN, **fields}
+        order = as_sent(verb, {"id": self.number, "epoch": 1, "run": RUN, **fields})
         if verb in BY_NAME:
             self.orders[self.number] = Order(BY_NAME[verb], order)
         self.agent.receive(encode(order, blob))

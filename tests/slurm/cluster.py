@@ -19,7 +19,7 @@ WORKDIR = Path(__file__).parent.parent / "cluster" / "workdir"
 
 _NVIDIA_SMI = """#!/bin/sh
 case "$1" in
-  --query-gpu=uuid) echo GPU-1; echo GPU-2;;
+  -L) echo 'GPU 0: A (UUID: GPU-1)'; echo 'GPU 1: A (UUID: GPU-2)';;
   --query-gpu=*) exit 9;;
 esac
 """

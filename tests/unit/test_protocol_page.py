@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.protocol.table import TABLE
 from tests import protocol_page
+from tests.protocol_orders import TABLE
 
 
 def test_the_page_is_fresh() -> None:
@@ -15,7 +15,7 @@ def test_the_page_is_fresh() -> None:
 def test_it_says_all_of_an_order_and_of_its_fields() -> None:
     page = protocol_page.page()
     for row in TABLE:
-        assert page.count(f"\n### {row.name}\n\n{row.about}\n") == 1
+        assert page.count(f"\n### {row.name}\n\n{protocol_page._about(row)}\n") == 1
     assert (
         "| `port`? | whole number from 1 to 65535, or null | The port that the shim reserves for it. |"
         in page

@@ -27,6 +27,7 @@ ALLOWED = {
     "head/journal/journal.py": "times of records and names of files; their order is that of their numbers",
     "head/coordinator/executor.py": "when a task ended by the head's clock, if its host's is wrong: shown only",
     "head/hosts/recovery.py": "the same, of tasks that were found",
+    "head/coordinator/coordinator.py": "how long ago a run ended of which only records are kept: shown",
     "head/records/accounts.py": SHOWN,
     "head/effects/historian.py": SHOWN,
     "client/environment.py": SHOWN,

@@ -9,7 +9,7 @@ import click
 
 from orchestrator.cli.help import Group
 from orchestrator.cli.host_queries import must_confirm
-from orchestrator.cli.run_choice import complete_checkpoint, find_or_newest, run_and, run_argument, runs_of
+from orchestrator.cli.run_choice import complete_checkpoint, run_and, run_argument, to_read
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import OrchestratorError
@@ -26,7 +26,7 @@ def ask(
 ) -> dict[str, Any]:
     """Return the coordinator's answer. `name` None: the active run, or else the newest. `what`: which checkpoint."""
     client = session.client()
-    path = f"/v1/runs/{find_or_newest(runs_of(client), name)['run_id']}/checkpoints"
+    path = f"/v1/runs/{to_read(client, name)['run_id']}/checkpoints"
     if verb == "list":
         return client.get(path, timeout_s=_TIMEOUT_S)
     return client.post(f"{path}/{verb}", {"checkpoint": what, "restart": restart}, timeout_s=_TIMEOUT_S)
@@ -151,7 +151,7 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
 @command.command(
     acts=True,
     examples=[
-        ("orch ckpt rollback --to 120", "The next `orch up` starts from step 120"),
+        ("orch ckpt rollback --to 120", "The next `orch up --continue` starts from step 120"),
         ("orch ckpt rollback mnist --to gen-5 --restart", "Restart the run mnist from generation 5 now"),
     ],
 )
@@ -179,7 +179,9 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
     target = answer["checkpoint"]
     aside = answer["set_aside"]
     what = f"; set aside: generation {', '.join(map(str, aside))}" if aside else ""
-    then = "restarting its tasks from it" if answer["active"] else "the next `orch up` starts from it"
+    then = (
+        "restarting its tasks from it" if answer["active"] else "the next `orch up --continue` starts from it"
+    )
     session.put(f"{answer['run_id']}: back to step {target['global_step']} ({target['name']}){what}; {then}")
     session.say("The checkpoint is pinned; `orch ckpt unpin` removes the pin")
     return 0

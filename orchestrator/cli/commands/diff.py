@@ -72,9 +72,9 @@ def command(
     """
     from orchestrator.client import comparing
 
-    run = known_run(session, name)
+    run = known_run(session.paths, name)
     if other is not None:
-        second = known_run(session, other)
+        second = known_run(session.paths, other)
         comparison, what = comparing.with_run(session.paths, run, second), second.run_id
     else:
         what, plan = comparing.plan_of_now(run)

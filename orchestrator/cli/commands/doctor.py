@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.orphans import Item
     from orchestrator.core.plan import Plan
     from orchestrator.head.hosts.examination import Examined
-    from orchestrator.protocol.orders import KnownRun
+    from orchestrator.protocol.orders.records import KnownRun
     from orchestrator.reporting.findings import Finding, Level
 
 SLOW_S = 30.0

@@ -208,7 +208,7 @@ def command(
     if all_ + (host is not None) + (task is not None) > 1:
         raise UsageError("use only one of --all, --host and --task")
     argv = ["/bin/sh", "-c", " ".join(words)] if shell else list(words)
-    asked = orders(known_run(session, name), argv, host, task, spares=all_)
+    asked = orders(known_run(session.paths, name), argv, host, task, spares=all_)
     ended, output = run(asked, session, keeps=as_json)
     output.end()
     if as_json:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import complete_run, complete_task, find_or_newest, name_and_task, runs_of
+from orchestrator.cli.run_choice import complete_run, complete_task, name_and_task, to_read
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.cli.show.terminal import one_line
@@ -39,7 +39,7 @@ class Request:
 def run(request: Request, session: Session) -> dict[str, Any]:
     """Fetch the files, one after another. Return a document with the result for each."""
     client = session.client()
-    chosen = find_or_newest(runs_of(client), request.name)
+    chosen = to_read(client, request.name)
     listing = list_outputs(client, chosen, request)
     directory = os.path.abspath(
         request.directory or os.path.join(f"{chosen['name']}-outputs", str(chosen["run_id"]))
@@ -212,7 +212,7 @@ def command(
     if only_list:
         # Print what could be fetched, and fetch nothing
         client = session.client()
-        chosen = find_or_newest(runs_of(client), request.name)
+        chosen = to_read(client, request.name)
         listing = list_outputs(client, chosen, request)
         if as_json:
             session.put_json({"schema": 1, **listing})

@@ -27,17 +27,17 @@ from orchestrator.core.words import counted, duration, size
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
     from orchestrator.head.links.query import Answer, Asker
-    from orchestrator.protocol.orders import KnownRun, KnownRuns
+    from orchestrator.protocol.orders.records import KnownRun, KnownRuns
 
 
 def find_orphans(
     ask: Asker, hosts: Iterable[HostPlan], ours: Known
 ) -> tuple[list[Item], list[Answer[KnownRuns]]]:
     """Return the orphans on these hosts. A machine with several names is asked once."""
-    from orchestrator.head.links import requests as orders
+    from orchestrator.protocol.orders.records import RUNS
 
     wanted = list({host.connection: host for host in hosts}.values())
-    question = orders.runs(records=False)
+    question = RUNS({"records": False})
     answers = ask.ask([(host, [question]) for host in wanted], timeout_s=TIMEOUT_S)
     items: dict[tuple[object, str], Item] = {}
     for answer in answers:
@@ -103,17 +103,20 @@ def remove(
         why = remove_here(session, item)
         if why is not None:
             problems[item] = why
-    from orchestrator.head.links import requests as orders
+    from orchestrator.protocol.orders.records import REMOVE
 
     asked = [
         (
             host,
             [
-                orders.remove(
-                    item.run,
-                    item.epoch,
-                    owner_id=ours.contents.owner_id,
-                    even_alive=item.run in even_alive,
+                # If a coordinator adopts the run meanwhile, its epoch is higher than the one seen: this is refused.
+                REMOVE(
+                    {
+                        "run": item.run,
+                        "epoch": item.epoch,
+                        "owner": ours.contents.owner_id,
+                        "even_alive": item.run in even_alive,
+                    }
                 )
                 for item in runs_there
             ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -234,6 +235,7 @@ def put(session: Session, layout: Layout, name: str, output: str | None) -> int:
     from orchestrator.spec.foreign.write import cluster_yaml
     from orchestrator.spec.load import check_form
 
+    layout = replace(layout, transparent=_is_ordinary(layout, os.path.dirname(output or "")))
     text = cluster_yaml(layout, name)
     wrong = [f"{each.where}: {each.sentence}" for each in check_form(text)]
     if wrong:
@@ -249,3 +251,22 @@ def put(session: Session, layout: Layout, name: str, output: str | None) -> int:
         raise UsageError(f"cannot write {output}: {reason}", hint="name another file") from e
     session.say(f"wrote {output}; `orch doctor {output}` checks it and the hosts")
     return 0
+
+
+def _is_ordinary(layout: Layout, folder: str) -> bool:
+    """Return whether the script trains with `fit`, and could share it with nobody under this strategy."""
+    from orchestrator.both.distribution import distribution
+    from orchestrator.both.script import module_file
+    from orchestrator.core.strategy import STRATEGIES
+
+    if layout.training is None or not STRATEGIES[layout.strategy].transparent:
+        return False
+    script, root = layout.training.script, ""
+    if not script.endswith(".py"):
+        script, root = module_file(folder, script), folder or "."
+    try:
+        found = distribution(os.path.join(folder, script), root)
+    except OSError:
+        return False  # it is written later, or comes from elsewhere
+    makes_none = not found.strategies or not STRATEGIES[layout.strategy].one_task
+    return found.is_plain and found.fits and makes_none

@@ -18,7 +18,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.words import counted, listed
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import HostPlan
+    from orchestrator.core.plan import Gpu, HostPlan
     from orchestrator.head.hosts.survey import Survey, Surveyed
     from orchestrator.spec.foreign.layout import Layout, Machine
 
@@ -134,7 +134,9 @@ def _host(machine: Machine) -> HostPlan:
 def _sentence(result: Surveyed) -> str:
     if result.why is not None:
         return f"  {result.host.name}: not examined: {result.why.removeprefix(f'{result.host.name}: ')}"
-    gpus = f"{counted(result.gpus, 'GPU')}{f' ({result.gpu_name})' if result.gpu_name else ''}"
+    gpus = f"{counted(len(result.gpus), 'GPU')}{f' ({result.gpu_name})' if result.gpu_name else ''}"
+    if result.gpus != tuple(range(len(result.gpus))):
+        gpus += f", {listed([str(gpu) for gpu in result.gpus])}, by CUDA_VISIBLE_DEVICES of its login shell"
     python = (
         f"TensorFlow {result.tensorflow} in {result.python}"
         if result.python
@@ -162,12 +164,12 @@ def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str,
         )
     pythons = {result.python for result in heard if result.python}
     common = pythons.pop() if len(pythons) == 1 else None
-    gpus = min((result.gpus for result in heard), default=0)
+    gpus = min((len(result.gpus) for result in heard), default=0)
     by_name = {result.host.name: result for result in survey.hosts}
     hosts = tuple(
         replace(
             machine,
-            gpus=by_name[machine.name].gpus or None,
+            gpus=_count_or_list(by_name[machine.name].gpus),
             python=by_name[machine.name].python if common is None else None,
         )
         for machine in machines
@@ -195,6 +197,11 @@ def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str,
         command="orch init",
         schema=schema,
     )
+
+
+def _count_or_list(gpus: tuple[Gpu, ...]) -> int | tuple[Gpu, ...] | None:
+    """Return the first GPUs as their number, as most hosts have them; None if there are none."""
+    return (len(gpus) if gpus == tuple(range(len(gpus))) else gpus) or None
 
 
 def _run_name() -> str:

@@ -14,6 +14,7 @@ from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted
+from orchestrator.reporting.fault_costs import sentence
 from orchestrator.reporting.launch_document import document
 
 
@@ -24,6 +25,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
         f"{paint(document['name'], 'bold')}  {document['strategy']}, {counted(len(tasks), 'task')}",
         f"  workdir: {document['workdir']}",
         f"  checkpoints: {document['checkpoint_dir'] or 'none; a restart begins at step 0'}",
+        f"  {sentence(document['fault_costs'])}",
     ]
     lines += [
         f"  spare: {spare['host']}, for {', '.join(spare['for']) or 'no host: it has too few GPUs or slots'}"

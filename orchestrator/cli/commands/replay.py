@@ -97,7 +97,7 @@ def command(session: Session, name: str, to: int | None, as_json: bool) -> int:
     from orchestrator.head.journal.reading import read_entries
     from orchestrator.head.journal.replay import replay
 
-    run_id, entries = read_entries(session.paths.journal, name)
+    run_id, entries = read_entries(session.paths, name)
     played = differing = unplayed = 0
     for decision in replay(entry for entry in entries if to is None or entry.seq <= to):
         played += decision.outcome is not None

@@ -78,7 +78,7 @@ def command(session: Session, name: str, place: str | None, shows: bool) -> int:
     and of ~/.ssh/config. For this machine it is a shell, for a pod `kubectl exec`. `orch exec` runs one command on
     several hosts.
     """
-    host, description = chosen(known_run(session, name), place)
+    host, description = chosen(known_run(session.paths, name), place)
     line = words(host, session)
     if shows:
         session.put(shlex.join(line))

@@ -14,7 +14,7 @@ import click
 
 from orchestrator.both import process
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import find_or_newest, run_argument, runs_of, status_of
+from orchestrator.cli.run_choice import run_argument, status_of, to_read
 from orchestrator.cli.session import Session
 from orchestrator.client.choice import is_active
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
@@ -141,7 +141,7 @@ def command(session: Session, name: str | None, port: int | None, only_fetch: bo
     """
     argv = [] if only_fetch else _tensorboard()  # it is told at once where it is not installed
     client = session.client()
-    chosen = find_or_newest(runs_of(client), name)
+    chosen = to_read(client, name)
     fetched = _fetch(client, chosen, session, warned={})
     _say_nothing_found(fetched, chosen, session)
     if not only_fetch:

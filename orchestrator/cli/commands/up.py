@@ -36,7 +36,8 @@ class Request:
 
     file: str
     until: Until
-    from_scratch: bool
+    again: bool
+    go_on: bool
     timeout_s: float | None
     as_json: bool = False
     take_over: bool = False
@@ -63,7 +64,7 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
     if request.engine == "slurm":
         from orchestrator.client import on_slurm
 
-        job, created = on_slurm.submit(request.file, session, from_scratch=request.from_scratch)
+        job, created = on_slurm.submit(request.file, session, from_scratch=request.again)
         session.say(
             f"job {job.id} {'is submitted' if created else 'has this run already; nothing has changed'}"
         )
@@ -104,7 +105,8 @@ def _submit_here(
         request.file,
         session,
         client,
-        from_scratch=request.from_scratch,
+        again=request.again,
+        go_on=request.go_on,
         restart=request.restart,
         queue=request.queue,
         before=before,
@@ -164,6 +166,11 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     submitted = submit(request, session, session.client())
     client = session.client()  # that of the job, where there is one
     document = {"run_id": submitted.run_id, "name": submitted.name, "created": submitted.created}
+    if submitted.finished:
+        session.say(submitted.finished)
+        if not request.as_json:
+            session.put(submitted.run_id)
+        return {**document, "finished": submitted.finished}
     if submitted.changed:
         document["changed"] = submitted.changed
         does = "waits in the queue" if submitted.waits else "is already running"
@@ -252,6 +259,8 @@ def exit_code(document: Mapping[str, Any]) -> int:
         ("orch up cluster.yaml --wait --timeout 12h", "Wait for the outcome, for scripts"),
         ("orch up cluster.yaml --dry-run", "Show the plan only"),
         ("orch up cluster.yaml --queue", "Wait until its GPUs are free, and begin then"),
+        ("orch up cluster.yaml --again", "Train once more from step 0; what was trained before is kept"),
+        ("orch up cluster.yaml --continue", "Train more of a run that has finished"),
         ("orch up cluster.yaml --restart", "Continue with the present code and spec, from the checkpoint"),
         ("orch up cluster.yaml --on slurm --follow", "Submit a job to Slurm, and train on its nodes"),
         (
@@ -271,7 +280,16 @@ def exit_code(document: Mapping[str, Any]) -> int:
 )
 @click.option("--detach", is_flag=True, help="Return once the coordinator has accepted the run.")
 @click.option("--dry-run", is_flag=True, help="Show the plan; start nothing.")
-@click.option("--from-scratch", is_flag=True, help="Ignore existing checkpoints, and start at step 0.")
+@click.option(
+    "--again",
+    "--from-scratch",
+    "again",
+    is_flag=True,
+    help="Start at step 0. Older checkpoints are set aside, and kept. --from-scratch is the same.",
+)
+@click.option(
+    "--continue", "go_on", is_flag=True, help="Go on from the last checkpoint of a run that has finished."
+)
 @click.option(
     "--restart",
     is_flag=True,
@@ -308,7 +326,8 @@ def command(
     level: str | None,
     detach: bool,
     dry_run: bool,
-    from_scratch: bool,
+    again: bool,
+    go_on: bool,
     restart: bool,
     queue: bool,
     take_over: bool,
@@ -324,7 +343,9 @@ def command(
     step, and is neither connecting nor building a Keras model, the command waits for 30 s after the release.
 
     A run that is already running with this plan is left alone. Changes of its code are shown, and --restart applies
-    them. A run that has ended resumes from its last verified checkpoint. `orch kill` stops a run.
+    them. A run that failed or was killed goes on from its last verified checkpoint. After a run that has finished, a
+    change of the spec or the code begins a new training, from step 0 and in a place of its own; without a change
+    nothing is begun. `orch kill` stops a run.
 
     If the file has `setup:`, its environment is first made on all hosts, as `orch setup` does.
 
@@ -348,7 +369,8 @@ def command(
     request = Request(
         file,
         until,
-        from_scratch,
+        again,
+        go_on,
         timeout,
         as_json,
         take_over,

@@ -15,6 +15,7 @@ from orchestrator.cli.show.troubles import trouble_lines
 from orchestrator.client.choice import is_active
 from orchestrator.client.run_facts import metrics, position
 from orchestrator.core.words import counted, duration, pace, size
+from orchestrator.reporting.fault_costs import sentence as costs_in_words
 
 if TYPE_CHECKING:
     from orchestrator.cli.session import Paint
@@ -57,6 +58,7 @@ def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
         bottleneck_line(run),
         checkpoint_line(run.get("checkpoint")),
         saving_line(run),
+        costs_in_words(costs) if (costs := run.get("fault_costs")) and is_active(run) else "",
         standby_line(run.get("standby")),
     )
     for line in filter(None, facts):
@@ -181,7 +183,7 @@ def checkpoint_line(checkpoint: Document | None) -> str:
     step = checkpoint.get("global_step")
     facts = ["step unknown" if step is None else f"step {step}"]
     if checkpoint.get("removed"):
-        facts.append("verified, then removed by the script at its end")
+        facts.append("verified, and not there any more at the end of the run")
     else:
         facts.append(
             "verified" if checkpoint.get("verified") else "complete, not verified: its format cannot be"

@@ -32,6 +32,8 @@ _IN_UNIT: Mapping[str, Callable[[Any], str]] = {
     "count": lambda value: f"{value:.0f}",
     "celsius": lambda value: f"{value:.0f} °C",
     "watts": lambda value: f"{value:.0f} W",
+    "text": str,
+    "flag": lambda value: "yes" if value else "no",
 }
 
 
@@ -80,7 +82,8 @@ def or_dash(value: object) -> str:
 
 def gpus_of(task: Document, host: Document) -> list[Document]:
     """Return the task's GPUs from those of the host."""
-    return [gpu for gpu in host.get("gpus") or [] if gpu.get("index") in (task.get("gpus") or [])]
+    own = task.get("gpus") or []
+    return [gpu for gpu in host.get("gpus") or [] if gpu.get("index") in own or gpu.get("uuid") in own]
 
 
 def gpu_text(gpus: Sequence[Document]) -> str:

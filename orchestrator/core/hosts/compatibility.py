@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from orchestrator.core.plan import CheckpointPlan, Plan
 from orchestrator.core.state.host import Host
@@ -104,25 +105,32 @@ def gpus(
     present: Sequence[str] | None,
     in_use: Sequence[Mapping[str, object]],
     why_none: str | None = None,
+    instances: Mapping[str, int] = MappingProxyType({}),
 ) -> Problem | None:
     """Return why the run cannot have the GPUs that the spec gives it on this host; None if it can.
 
     Args:
-        present: What the driver shows; None if there is none.
+        present: The UUIDs that the driver shows; None if there is none.
         in_use: `gpu`, `pid`, `user` and `name` of each process that computes on one, of the probe.
         why_none: Why there is no GPU; None if unknown: then no problem is reported.
+        instances: The GPU that each MIG instance is a part of, by the instance's UUID.
     """
     if present is None:
         return _no_gpu(plan, name, why_none) if why_none is not None else None
     placed = {gpu for task in plan.tasks if task.host == name for gpu in task.gpus}
-    wanted = set(plan.host(name).gpus) if plan.host(name).spare else placed
-    if wanted and max(wanted) >= len(present):
-        return Problem(
-            code="gpu-missing",
-            message=f"the run is to have GPU {max(wanted)}, and its driver shows {len(present)}, counted from 0",
-            hint="correct `gpus` of this host in the cluster spec; `nvidia-smi -L` there lists them",
-            exit_code=6,
-        )
+    named = set(plan.host(name).gpus) if plan.host(name).spare else placed
+    wanted = {present.index(gpu) if isinstance(gpu, str) and gpu in present else gpu for gpu in named}
+    lists = "`nvidia-smi -L` there lists them"
+    for gpu in sorted(wanted, key=str, reverse=True):
+        if gpu not in instances and gpu not in range(len(present)):
+            what = f"the run is to have GPU {gpu}, and its driver shows {len(present)}, counted from 0"
+            hint = f"correct `gpus` of this host in the cluster spec; {lists}"
+        elif parts := [uuid for uuid, whole in instances.items() if whole == gpu]:
+            what = f"the run is to have GPU {gpu}, which is divided into MIG instances: {listed(parts)}"
+            hint = f"name an instance by its UUID: `gpus: [{parts[0]}]`; {lists}"
+        else:
+            continue
+        return Problem(code="gpu-missing", message=what, hint=hint, exit_code=6)
     taken = [process for process in in_use if process["gpu"] in wanted]
     if not taken:
         return None
@@ -135,14 +143,14 @@ def gpus(
         code=GPU_IN_USE,
         message=f"in use by somebody else: {processes}",
         hint="nothing of others is ever killed: wait, ask them, or give the run other GPUs "
-        "(`gpus: [1, 2]` lists them by number)",
+        "(`gpus: [1, 2]` lists them)",
         exit_code=6,
     )
 
 
 def _no_gpu(plan: Plan, name: str, why: str) -> Problem | None:
     placed = {gpu for task in plan.tasks if task.host == name for gpu in task.gpus}
-    wanted = sorted(placed | set(plan.host(name).gpus))
+    wanted = sorted(placed | set(plan.host(name).gpus), key=str)
     if not wanted:
         return None
     numbers = f"GPU {wanted[0]}" if len(wanted) == 1 else f"the GPUs {', '.join(map(str, wanted))}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.core.launching.placement import COMPUTING_TYPES
 from orchestrator.core.launching.wiring import Addresses
-from orchestrator.core.plan import CheckpointPlan, Options, Plan, TaskId, TaskPlan
+from orchestrator.core.plan import CheckpointPlan, Gpu, Options, Plan, TaskId, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
 
 PORT_CANDIDATES_MAX = 16
@@ -226,7 +226,7 @@ def _replica_variables(plan: Plan) -> dict[str, str]:
     }
 
 
-def _visible_gpus(plan: Plan, task: TaskPlan) -> tuple[int, ...]:
+def _visible_gpus(plan: Plan, task: TaskPlan) -> tuple[Gpu, ...]:
     """Return a task's own GPUs; all of the run's on its host, by local rank, where the script picks by local rank."""
     row = STRATEGIES[plan.strategy]
     if task.id.type in row.without_gpus:

@@ -53,7 +53,8 @@ def _seeded(turn: Turn, event: ev.CheckpointSeeded) -> None:
     seed = replace(event.seed, from_scratch=run.from_scratch)
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
     progress = seed.global_step if seed.verified else None
-    budget = restart.cleared(run.budget, progress)
+    # Where steps are told, the next end counts it, by those that this generation makes
+    budget = restart.cleared(run.budget, progress) if run.best_step is None else run.budget
     if run.unrestorable and progress is not None and progress < (budget.step or 0):
         budget = replace(budget, step=progress)  # what could not be restored was no progress
     turn.set(seed=seed, budget=budget, from_scratch=False)
@@ -255,7 +256,9 @@ def _found_nothing(turn: Turn, generation: int) -> None:
     if seed is not None and seed.source == known.path:
         return  # it is in an older generation's directory, where this check did not search
     turn.set(checkpoint=replace(known, removed=True))
-    sentence = f"the checkpoint of step {known.global_step} was removed at the end, as BackupAndRestore does"
+    sentence = (
+        f"the checkpoint of step {known.global_step} is not there any more: BackupAndRestore removes its own"
+    )
     turn.note(NoteKind.CHECKPOINT_REMOVED, sentence, path=known.path)
 
 

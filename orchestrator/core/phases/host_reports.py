@@ -10,7 +10,7 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostReported, TaskReport
-from orchestrator.core.gang import is_individual
+from orchestrator.core.gang import is_individual, measured
 from orchestrator.core.hosts import host_state
 from orchestrator.core.launching.environment import GENERATION_REPORTED_MAX
 from orchestrator.core.moments import Resumed, Stepped
@@ -247,9 +247,9 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
     if task.first_step is None:
         turn.set_task(task, first_step=now)
         seed = turn.run.seed
-        if task.id == turn.run.chief and seed and seed.global_step and seed.global_step <= now:
+        if task.id == turn.run.chief and seed and not seed.verified and (seed.global_step or now + 1) <= now:
             # Nothing here could verify its checkpoint, but the script goes on from it: that is progress too.
-            turn.set(budget=restart.cleared(turn.run.budget, seed.global_step))
+            turn.set(budget=restart.cleared(turn.run.budget, measured(turn.run, seed.global_step)))
     if turn.run.reached_step is None or now > turn.run.reached_step:
         turn.set(reached_step=now)
         down = turn.run.downtime

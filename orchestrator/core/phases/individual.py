@@ -15,7 +15,7 @@ from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit
-from orchestrator.core.gang import addresses, individuals, is_served, release, waits_to_leave
+from orchestrator.core.gang import addresses, individuals, is_served, measured, release, waits_to_leave
 from orchestrator.core.hosts.slots import NO_TASKS
 from orchestrator.core.moments import NothingTrains, RestartsAlone
 from orchestrator.core.notes import NoteKind
@@ -99,7 +99,7 @@ def _restart(turn: Turn, task: Task) -> None:
         task.budget,
         run.plan.restart,
         blamed,
-        verified_step=run.verified_step,
+        verified_step=measured(run, run.verified_step),
         failure=None,  # it may wait for what other tasks make, such as a first checkpoint
         identity=f"{run.run_id}/{task.id}/{task.generation}",
     )

@@ -12,12 +12,14 @@ from dataclasses import replace
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
+from orchestrator.core.gang import gang
 from orchestrator.core.moments import Resumed, Stepped
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import say_resumed, stop_for
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task
+from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted
 
@@ -145,8 +147,9 @@ def _recovered(turn: Turn, chief: Task) -> None:
 
 
 def _advance(turn: Turn) -> None:
-    if not _resumed_wrongly(turn):
-        _went_on_elsewhere(turn)
+    if _resumed_wrongly(turn) or _went_on_elsewhere(turn):
+        return
+    _began_apart(turn)
 
 
 def _resumed_wrongly(turn: Turn) -> bool:
@@ -156,7 +159,8 @@ def _resumed_wrongly(turn: Turn) -> bool:
     given = run.seed.global_step if run.seed else None
     if given is None or chief.first_step is None or chief.first_step >= given:
         return False
-    if run.seed is not None and not run.seed.verified:
+    # By hand it would start again too. Only who has just begun the run, with a script that can restore, is asked.
+    if run.budget.restarts or run.plan.no_restore or (run.seed is not None and not run.seed.verified):
         _warn_of_mismatch(turn, given, chief.first_step)
         return False
     sentence = (
@@ -179,12 +183,37 @@ def _went_on_elsewhere(turn: Turn) -> bool:
     return True
 
 
-def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
-    """Warn once that the script took an older checkpoint than it was given, where orch cannot read the given one."""
+def _began_apart(turn: Turn) -> bool:
+    """End a generation whose tasks hold one training each, and go on from different steps."""
     run = turn.run
+    if not STRATEGIES[run.plan.strategy].rescues:
+        return False
+    known = [
+        task for task in gang(run) if task.progress.began_step is not None and not task.progress.began_stride
+    ]
+    least, most = (
+        choose(known, key=lambda task: task.progress.began_step or 0, default=None) for choose in (min, max)
+    )
+    if least is None or most is None or least.progress.began_step == most.progress.began_step:
+        return False
     sentence = (
-        f"generation {run.generation} was given the checkpoint of step {given}, whose format is not known, and "
-        f"{run.chief} reports step {first_step}: does the script restore from ORCH_CHECKPOINT_DIR?"
+        f"{most.id} on {most.host} begins at step {most.progress.began_step}, and {least.id} on {least.host} at step "
+        f"{least.progress.began_step}: they do not train the same model"
+    )
+    stop_for(turn, FirstCause(least.id, run.generation, Cause.BEGAN_APART, sentence))
+    return True
+
+
+def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
+    """Warn once that the script did not come back from the checkpoint that it was given, and goes on."""
+    run = turn.run
+    way = run.plan.no_restore or "does the script restore from ORCH_CHECKPOINT_DIR?"
+    given_what = f"generation {run.generation} was given the checkpoint of step {given}"
+    reports = f"and {run.chief} reports step {first_step}: "
+    sentence = (
+        f"{given_what} {reports}it trains again what was trained; {way}"
+        if run.seed is not None and run.seed.verified
+        else f"{given_what}, whose format is not known, {reports}{way}"
     )
     if sentence not in run.warnings:
         turn.set(warnings=(*run.warnings, sentence))

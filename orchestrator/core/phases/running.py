@@ -81,7 +81,7 @@ def _gpu_percent(run: Run, host: Host) -> float | None:
     known = [
         load.measured["utilization_percent"]
         for load in host.gpu_loads
-        if load.index in own and "utilization_percent" in load.measured
+        if {load.index, host.gpu_uuid(load.index)} & own and "utilization_percent" in load.measured
     ]
     return sum(known) / len(known) if known else None
 

@@ -9,7 +9,7 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit, FirstCause
 from orchestrator.core.events import HostSwept
-from orchestrator.core.gang import gang, handed_over, kept_step
+from orchestrator.core.gang import gang, handed_over, kept_step, measured
 from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.moments import Ends, HandedOver, Proves, Restarts
@@ -102,7 +102,7 @@ def _settle_intent(turn: Turn) -> None:
 def _restart_or_give_up(turn: Turn) -> None:
     run = turn.run
     first_cause, blamed = run.first_cause, _blamed(run)
-    step = kept_step(run)
+    step = measured(run, kept_step(run))
     progressed = restart.is_progress(run.budget, step)
     if turn.tell(Restarts(blamed, progressed)):
         return

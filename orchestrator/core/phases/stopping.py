@@ -15,7 +15,7 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.downtime import Downtime
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.gang import gang, handover_s, is_served
+from orchestrator.core.gang import gang, handover_s, is_served, measured
 from orchestrator.core.moments import Stops
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import restart
@@ -204,7 +204,7 @@ def stop_of(run: Run, task: Task, grace_s: float, at: Instant) -> StopTask:
 def count_free(turn: Turn) -> None:
     """Count a restart that is not counted as a failure."""
     run = turn.run
-    budget = restart.cleared(run.budget, run.verified_step)
+    budget = restart.cleared(run.budget, measured(run, run.verified_step))
     turn.set(budget=replace(budget, restarts=budget.restarts + 1))
 
 

@@ -60,6 +60,8 @@ class Facts:
     unkillable: tuple[Unkillable, ...] = ()
     activated: Mapping[str, str] = field(default_factory=dict)
     """The variables that `activate` has changed: the same on all hosts."""
+    gpus: tuple[str, ...] = ()
+    """Their UUIDs, in the driver's order."""
     executable: str = ""
     """What starts the Python that was probed; empty if an older orch probed it."""
 
@@ -114,6 +116,8 @@ class Host:
     """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """The numbers that were measured of it, by the names of `protocol/measures.py`; unknown ones are missing."""
+    words: Mapping[str, str | bool] = field(default_factory=dict)
+    """The texts and flags of the same table."""
     silent_at: Instant | None = None
     """When it was last heard before it became unreachable, the last time that it was."""
     back_at: Instant | None = None
@@ -147,3 +151,7 @@ class Host:
     noted_since_at: Instant | None = None
     noted: int = 0
     """How many notes that may repeat it has caused since then."""
+
+    def gpu_uuid(self, number: int) -> str | None:
+        """Return the UUID of its GPU of that number; None if unknown."""
+        return self.facts.gpus[number] if self.facts is not None and number < len(self.facts.gpus) else None

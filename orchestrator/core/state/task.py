@@ -50,7 +50,11 @@ _WITHOUT_PROCESS = (TaskPhase.WAITING, *_GONE)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the last heartbeat said about a task."""
+    """What the last heartbeat said about a task.
+
+    A field means what its name means in `protocol/reports.py:Task`, and has its default while nobody has said it. Ages
+    are those of the moment when the shim spoke.
+    """
 
     global_step: int | None = None
     epoch: int | None = None
@@ -59,38 +63,25 @@ class Progress:
     """The numbers that were measured of it, by the names of `protocol/measures.py`; unknown ones are missing."""
     heartbeat_age_s: float = 0.0
     step_age_s: float = 0.0
-    """Since it moved to its step, when the shim spoke."""
     runtime_age_s: float | None = None
-    """Since the last word of the runtime in the task's own process; None if it gives no sign of life."""
     stage: str | None = None
-    """What its process does, in a word (`protocol/reports.py:Stage`); None if nothing tells it."""
     stage_age_s: float = 0.0
-    """Since it does that, when the shim spoke."""
     unreached: tuple[tuple[TaskId, str], ...] = ()
     """The peers that it does not reach before its first step, and what was found (`protocol/reports.py:Finding`)."""
     steps_total: int | None = None
-    """The global step at which the training ends, where the script says so."""
     epochs: int | None = None
     began_step: int | None = None
-    """Where the script's training began in this generation; None until that can be told."""
     began_stride: int = 0
-    """How inexact that is: so many steps lie between two reports of the script; 0 if it is exact."""
     began_age_s: float | None = None
-    """Since it began, when the shim spoke; None if not known exactly."""
     nonfinite: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Of each metric that was not finite in this generation: the first such step, and `nan`, `inf` or `-inf`."""
     metric_steps: Mapping[str, int] = field(default_factory=dict)
-    """Of the metrics that were reported at another step than the global step: at which one."""
     saving: Saving | None = None
-    """How often it saves, where its runtime decides that."""
     rescues: bool = False
-    """Whether it could hand over its state now, as its runtime says."""
     holds: Holds | None = None
-    """What it could hand over, once it was asked to compare."""
     rescued: Rescued | None = None
-    """What it has handed over, once it was asked to."""
     restored: Restored | None = None
-    """Which checkpoint of ours it went on from, or could not restore."""
+    words: Mapping[str, str | bool] = field(default_factory=dict)
+    """The texts and flags that were measured of it, by the names of the same table."""
 
     @property
     def steps_per_s(self) -> float | None:

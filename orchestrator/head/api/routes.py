@@ -339,6 +339,7 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/summaries", _of_run(coordinator.summaries), methods=["POST"]),
         Route("/v1/runs/{name}/outputs", api.outputs, methods=["POST"]),
         Route("/v1/runs/{name}/outputs/fetch", api.output, methods=["POST"]),
+        Route("/v1/runs/{name}/forget", _of_run(coordinator.forget), methods=["POST"]),
         Route("/v1/runs/{name}/why", _of_run(coordinator.why)),
         Route("/v1/runs/{name}/history", _of_run(coordinator.history)),
         Route("/v1/alive", api.alive),

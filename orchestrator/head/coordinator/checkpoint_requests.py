@@ -13,8 +13,8 @@ from orchestrator.core.state.run import Run
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Answer, Asks, LinkDown, NoAnswer, OrderRefused
 from orchestrator.head.records.checkpoint_store import CheckpointStore
-from orchestrator.protocol.orders import CheckpointsAnswer, CheckpointsDo
-from orchestrator.protocol.table import CHECKPOINTS
+from orchestrator.protocol.orders.base import CheckpointsDo
+from orchestrator.protocol.orders.checkpoints import CHECKPOINTS, CheckpointsAnswer
 
 ASK_TIMEOUT_S = 630.0
 """Longer than the agent's own limit, so that its more precise error message arrives first."""

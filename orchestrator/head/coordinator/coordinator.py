@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import socket
 import threading
 import time
@@ -21,7 +22,7 @@ from orchestrator import __version__
 from orchestrator.both.logind import kills_at_logout, user_name
 from orchestrator.core import conflicts, faults
 from orchestrator.core.actions import Action
-from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, UsageError
+from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, Refused, UsageError
 from orchestrator.core.events import (
     ClockDiffers,
     DrainRequested,
@@ -32,6 +33,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan, TaskId
+from orchestrator.core.state.instants import rebased
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
@@ -45,6 +47,7 @@ from orchestrator.head.effects.left_files import LeftFiles
 from orchestrator.head.effects.subscribers import Effect, Effects
 from orchestrator.head.hosts import host_requests
 from orchestrator.head.hosts.examination import Examined, examine
+from orchestrator.head.journal import archive, happened, reading
 from orchestrator.head.journal.changes import why_no_run
 from orchestrator.head.journal.format import damaged
 from orchestrator.head.journal.journal import Journal, now_utc
@@ -56,7 +59,7 @@ from orchestrator.head.node import disk
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.node.secrets import Secrets
 from orchestrator.head.reach.transport import Transport
-from orchestrator.head.records import log_pages, plan_copies, run_series
+from orchestrator.head.records import budget, log_pages, plan_copies, run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer import outputs, tensorboard
@@ -105,6 +108,7 @@ class Coordinator:
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.loop = Loop(self.journal, self._execute, changed=self._changed)
         self._left_files = LeftFiles(paths)
+        self._records_bytes = 0
         self._accounts = Accounts(paths.journal, paths.run_dir, watches=True)
         self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
         self._messenger = Messenger(
@@ -142,7 +146,7 @@ class Coordinator:
         for entry in self._set_aside:
             self.journal.note_set_aside(entry)
         self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
-        self._forget_old()
+        self._put_away_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
         going_on = [*active, *(entry.run_id for entry in self._set_aside)]
         # A coordinator may have died right after the end of a run. Its left files are listed now, and not when their
@@ -153,6 +157,7 @@ class Coordinator:
         for run_id in ended - set(going_on):
             self._effects.post(_COPY, run_id, partial(plan_copies.remove, self.paths, run_id))
         self._effects.post("remove code that no run needs", "", self._tidy_code)
+        self._effects.post("measure the records", "", self._measure_records)
         for run in self.loop.runs.values():
             if run.phase.is_terminal:
                 self._messenger.ended(run.run_id)
@@ -167,7 +172,8 @@ class Coordinator:
         self._messenger.start()
 
     def _is_known(self, run_id: str) -> bool:
-        return run_id in self.loop.runs or run_id in self._unreadable
+        at_hand = run_id in self.loop.runs or run_id in self._unreadable
+        return at_hand or archive.place_of(self.paths, run_id) != self.paths.journal
 
     def _known(self) -> set[str]:
         return self.loop.runs.keys() | self._unreadable
@@ -214,7 +220,7 @@ class Coordinator:
         """Return sentences about problems with the head node's own records."""
         full = disk.full_error(self.paths.journal).message if disk.is_full(self.paths.journal) else None
         return [
-            *filter(None, [self.loop.trouble() or full]),
+            *filter(None, [self.loop.trouble() or full, budget.warning(self._records_bytes)]),
             *plan_copies.missing(self.paths, self._known()),
         ]
 
@@ -222,7 +228,7 @@ class Coordinator:
         """Return the document of `orch status`, for all runs, for the newest run of a name, or for a run id."""
         runs = list(self.loop.runs.values())
         if name is not None:
-            runs = [self.find(name)]
+            runs = [self.look(name)]
         document = status.document(
             runs,
             now=time.monotonic(),
@@ -239,13 +245,13 @@ class Coordinator:
 
     def history(self, name: str) -> dict[str, Any]:
         """Return the document of `/v1/runs/NAME/history`: what the run did, and when."""
-        run_id = self.find(name).run_id
+        run_id = self.look(name).run_id
         directory = self.paths.run_dir(run_id)
         return run_series.history_document(self._accounts, directory, run_id)
 
     def series(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
         """Return the document of `/v1/runs/NAME/series`: the run's measurements."""
-        run_id = self.find(name).run_id
+        run_id = self.look(name).run_id
         try:
             return run_series.series_document(self.paths.run_dir(run_id), run_id, query)
         except ValueError as e:
@@ -253,19 +259,36 @@ class Coordinator:
 
     def log_lines(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
         """Return the document of `/v1/runs/NAME/logs`: a page of the run's logs."""
-        run_id = self.find(name).run_id
+        run_id = self.look(name).run_id
         try:
             return log_pages.document(RunLogs(self.paths.state_dir), run_id, query)
         except ValueError as e:
             raise UsageError(f"the query is not understood: {e}") from e
 
     def find(self, name: str) -> Run:
-        """Return the run with this id, or the newest one of this name. Raises UsageError if there is none."""
+        """Return the run with this id, or the newest one of this name, to act on it. Raises UsageError for none."""
+        run = self._in_memory(name)
+        if run is not None:
+            return run
+        old = archive.find(self.paths, name)
+        if old is not None:
+            raise UsageError(
+                f"{old} has ended, and only its records are kept",
+                hint=f"`orch why {old}`, `orch logs {old}` and `orch report {old}` show them",
+            )
+        known = ", ".join(sorted({run.plan.name for run in self.loop.runs.values()}))
+        raise UsageError(f"there is no run {name!r}", hint=f"known: {known}" if known else None)
+
+    def look(self, name: str) -> Run:
+        """Return the run with this id, or the newest one of this name, as old as it may be, to read of it."""
+        run = self._in_memory(name)
+        if run is None and (old := reading.archived(self.paths, name)) is not None:
+            return rebased(old.run, time.monotonic() - old.instant(time.time()))
+        return run or self.find(name)
+
+    def _in_memory(self, name: str) -> Run | None:
         matches = [run for run in self.loop.runs.values() if name in (run.plan.name, run.run_id)]
-        if not matches:
-            known = ", ".join(sorted({run.plan.name for run in self.loop.runs.values()}))
-            raise UsageError(f"there is no run {name!r}", hint=f"known: {known}" if known else None)
-        return matches[-1]
+        return matches[-1] if matches else None
 
     def submit(
         self,
@@ -432,12 +455,24 @@ class Coordinator:
 
     def events(self, name: str | None, after: int) -> list[dict[str, Any]]:
         """Return the events after a sequence number."""
-        return self.loop.call(lambda: self.journal.events(name=name, after=after))  # type: ignore[no-any-return]
+        return self._recorded(name, lambda read: happened.events(read, name=name, after=after))
+
+    def _recorded(
+        self, name: str | None, ask: Callable[[happened.Read], list[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """Ask the journal, or the own file of a run that has left it."""
+        old = None if name is None or self._in_memory(name) is not None else archive.find(self.paths, name)
+        if old is None:
+            return self.loop.call(lambda: ask(self.journal.read))  # type: ignore[no-any-return]
+        with reading.opened(archive.place_of(self.paths, old)) as db:
+            return ask(lambda query, values: db.execute(query, values).fetchall())
 
     def why(self, name: str) -> dict[str, Any]:
         """Return the document of `orch why --json`: the run, and the first cause of each end, oldest first."""
-        run = self.find(name)
-        causes: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
+        run = self.look(name)
+        causes: list[dict[str, Any]] = self._recorded(
+            name, lambda read: happened.first_causes(read, run.run_id)
+        )
         account = self._accounts.account(run.run_id)
         now = time.monotonic()
         shown = status.why_document(run, causes, now=now, halted=self.loop.halted, account=account)
@@ -452,18 +487,18 @@ class Coordinator:
 
     def summaries(self, name: str) -> dict[str, Any]:
         """Fetch new data of TensorBoard's files. Return their directory, and the hosts that were not reached."""
-        run = self.find(name)
+        run = self.look(name)
         directory = os.path.join(self.paths.run_dir(run.run_id), "summaries")
         with self._fetching[run.run_id]:  # two fetches at once would both append
             return tensorboard.fetch(run, directory, [host.name for host in run.hosts], self._executor.lease)
 
     def outputs(self, name: str, patterns: list[str], task: str | None) -> dict[str, Any]:
         """List the files in the tasks' working directories that match the patterns."""
-        return outputs.listed(self.find(name), self._executor.lease, patterns, task)
+        return outputs.listed(self.look(name), self._executor.lease, patterns, task)
 
     def output(self, name: str, wanted: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
         """Fetch a file that `outputs` listed, or a part of it, to its place below a directory."""
-        run = self.find(name)
+        run = self.look(name)
         if all(host.name != wanted.host for host in run.plan.hosts):
             raise UsageError(f"{run.run_id} has no host {wanted.host!r}")
 
@@ -475,11 +510,11 @@ class Coordinator:
 
     def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
         """List or read the checkpoints of a run; pin, unpin or remove one; or roll back to one. It blocks."""
-        run = self.find(name)
+        run = self.find(name) if verb == "rollback" else self.look(name)
         if verb == "rollback":
             conflicts.refuse_rollback(run, self.loop.runs.values(), restart=restart)
         answer = checkpoint_requests.ask(
-            run, verb, what or None, self._executor.lease, lambda: self.find(run.run_id)
+            run, verb, what or None, self._executor.lease, lambda: self.look(run.run_id)
         )
         if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
             checkpoint_requests.compare(answer, verb, self._executor.transfers.checkpoints.store(run))
@@ -489,6 +524,39 @@ class Coordinator:
             self.loop.call(lambda: self.loop.decide(run.run_id, event))
             answer["active"] = not self.loop.runs[run.run_id].phase.is_terminal
         return answer
+
+    def forget(self, run_id: str) -> dict[str, Any]:
+        """Remove an ended run from this head node: from the journal, and its code, logs, curves and records.
+
+        Refused while it goes on, or while it is not proven that its processes have ended.
+        """
+
+        def command() -> None:
+            run = self.find(run_id) if archive.find(self.paths, run_id) is None else None
+            if run is None:
+                return
+            if not run.phase.is_terminal:
+                raise Refused(f"{run_id} goes on", hint=f"`orch kill {run_id}` ends it first")
+            if owing := unproven(run):
+                raise Refused(
+                    f"it is not proven that the processes of {run_id} on {', '.join(owing)} have ended",
+                    hint=f"`orch drain {owing[0]} --gone` says that a host will not come back",
+                )
+            self.journal.forget(run_id)
+            self.loop.forget([run_id])
+            self._effects.forget([run_id])
+
+        self.loop.call(command)
+        self._snapshots.forget(run_id)
+        self._tidy_code()
+        directory = self.paths.run_dir(run_id)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(
+                directory, f"{directory}.going"
+            )  # what a crash leaves of it is an orphan, which `orch gc` finds
+            shutil.rmtree(f"{directory}.going")
+        self._measure_records()
+        return {"run_id": run_id}
 
     def chaos(self, name: str, kind: str, target: str, for_s: float) -> faults.Fault:
         """Inject a fault into a run whose spec allows it. It is journaled before it happens."""
@@ -532,7 +600,7 @@ class Coordinator:
             self._open(after)
         self._executor.changed(before, after)
         if after.phase.is_terminal and not before.phase.is_terminal:
-            self._forget_old()
+            self._put_away_old()
 
     def _keep_plan(self, run_id: str, plan: Plan) -> None:
         """Keep a copy of the plan, unless the run has ended: the copy means that the run may continue."""
@@ -540,10 +608,11 @@ class Coordinator:
         if run is not None and not run.phase.is_terminal:
             plan_copies.keep(self.paths, run_id, plan)
 
-    def _tidy_code(self, forgotten: str = "") -> None:
+    def _measure_records(self) -> None:
+        self._records_bytes = budget.taken(self.paths)
+
+    def _tidy_code(self) -> None:
         """Remove the code that no run needs."""
-        if forgotten:
-            self._snapshots.forget(forgotten)
         going_on = {run.run_id for run in list(self.loop.runs.values()) if not run.phase.is_terminal}
         self._snapshots.tidy(going_on | self._unreadable)
 
@@ -567,11 +636,12 @@ class Coordinator:
                 self._historian.ended(before)
 
         return [
-            Effect("keep its last figures", last_figures, lambda run_id: self._historian.forget([run_id])),
+            Effect("keep its last figures", last_figures),
             Effect("record its first cause", first_cause),
             Effect("remove its secrets", at_the_end(self._secrets.remove)),
             Effect("remove its recipients", at_the_end(self._messenger.ended)),
-            Effect("forget its code", at_the_end(lambda _run_id: self._tidy_code()), self._tidy_code),
+            Effect("forget its code", at_the_end(lambda _run_id: self._tidy_code())),
+            Effect("measure the records", at_the_end(lambda _run_id: self._measure_records())),
             Effect(_COPY, at_the_end(partial(plan_copies.remove, self.paths))),
             Effect("forget it", forgotten=self._forget_run),
             Effect(
@@ -584,11 +654,12 @@ class Coordinator:
         self._accounts.forget(run_id)
         self._executor.transfers.checkpoints.forget(run_id)
 
-    def _forget_old(self) -> None:
-        """Remove old runs, so that the journal stays bounded."""
+    def _put_away_old(self) -> None:
+        """Move old runs into files of their own, so that the journal and this process stay small."""
         try:
-            forgotten = self.journal.prune()
-            self.loop.forget(forgotten)
-            self._effects.forget(forgotten)
+            moved = self.journal.put_away(self.paths.run_dir)
         except JournalError as e:
-            log.warning("old runs are kept for now: %s", e)
+            log.warning("old runs stay in the journal for now: %s", e)
+            return
+        self.loop.forget(moved)
+        self._effects.forget(moved)

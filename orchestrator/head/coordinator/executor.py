@@ -58,22 +58,13 @@ from orchestrator.head.reach.transport import Transport
 from orchestrator.head.transfer.checkpoints import CheckpointTransfer
 from orchestrator.head.transfer.logcopy import LogCopier
 from orchestrator.head.transfer.queue import TransferQueue
-from orchestrator.protocol import table
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders import Seeded, Swept, Verified
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.checkpoints import Seeded, Verified
+from orchestrator.protocol.orders.tasks import STACKS, Swept
 from orchestrator.protocol.reports import Report
-from orchestrator.protocol.table import Order
 
 log = logging.getLogger(__name__)
-
-_VERBS = {
-    StartTask: table.START.name,
-    ReleaseTask: table.RELEASE.name,
-    StopTask: table.STOP.name,
-    SeedCheckpoint: table.SEED.name,
-    VerifyCheckpoint: table.VERIFY.name,
-    SweepHost: table.SWEEP.name,
-}
 
 Ordered = StartTask | ReleaseTask | StopTask | SeedCheckpoint | VerifyCheckpoint | SweepHost
 """The actions that send a single order."""
@@ -267,7 +258,7 @@ class Executor:
                 OrderFailed(
                     at=self._now(),
                     host=action.host,
-                    order=_VERBS[type(action)],
+                    order=action.order,
                     generation=action.generation,
                     problem=problem,
                     task=getattr(action, "task", None),
@@ -415,10 +406,8 @@ class Executor:
         try:
             if link is None:
                 raise LinkDown(f"{task.host} is not connected")
-            return link.ask(
-                orders.stacks(run, task),
-                timeout_s=STACKS_TIMEOUT_S,
-            ).ok["stacks"]
+            order = STACKS({**orders.of_run(run), "generation": task.generation, "task": str(task.id)})
+            return link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok["stacks"]
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"
 

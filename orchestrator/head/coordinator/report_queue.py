@@ -101,6 +101,7 @@ class Reports:
         names = [
             *(task.progress.metrics for task in event.tasks),
             *(task.progress.nonfinite for task in event.tasks),
+            *(map(str, task.progress.words.values()) for task in event.tasks),
         ]
         allowance.spend(
             1 + (chars + lines + sum(len(name) for metrics in names for name in metrics)) / CHARS_OF_ONE, now
@@ -134,9 +135,9 @@ def _without_texts(event: HostReported) -> HostReported:
         replace(
             task,
             said=(),
-            progress=replace(task.progress, metrics={}, metric_steps={}, nonfinite={}),
+            progress=replace(task.progress, metrics={}, metric_steps={}, nonfinite={}, words={}),
             exit=task.exit and replace(task.exit, last_lines=(), error=None),
         )
         for task in event.tasks
     )
-    return replace(event, tasks=tasks)
+    return replace(event, tasks=tasks, words={})

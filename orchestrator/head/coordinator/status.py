@@ -24,6 +24,7 @@ from orchestrator.head.coordinator.halts import Halt
 from orchestrator.protocol import measures
 from orchestrator.reporting import findings
 from orchestrator.reporting.describe import Reason, reason
+from orchestrator.reporting.fault_costs import fault_costs
 from orchestrator.reporting.goodput import Account
 
 SCHEMA = 1
@@ -74,6 +75,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
             for name, (step, value) in chief.progress.nonfinite.items()
         },
         "checkpoint": _checkpoint(run, now),
+        "fault_costs": fault_costs(run.plan, run.no_rescue),
         "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
         "saving": saving(run),
         "standby": _standby(run, now),
@@ -286,9 +288,14 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
         "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
         "problem": host.problem,
         "warning": host.warning,
-        **measures.shown(measures.HOST, host.measured),
+        **measures.shown(measures.HOST, host.measured, host.words),
         "gpus": [
-            {"index": load.index, "name": load.name, **measures.shown(measures.GPU, load.measured)}
+            {
+                "index": load.index,
+                "name": load.name,
+                "uuid": host.gpu_uuid(load.index),
+                **measures.shown(measures.GPU, load.measured),
+            }
             for load in host.gpu_loads
         ],
         "gpu_faults": [
@@ -331,7 +338,7 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
         "gpus": list(placed.task(task.id).gpus),
         "restarts": task.budget.restarts,
         "global_step": task.progress.global_step,
-        **measures.shown(measures.TASK, task.progress.measured),
+        **measures.shown(measures.TASK, task.progress.measured, task.progress.words),
         "exit_code": task.exit.code if task.exit else None,
         "signal": task.exit.signal if task.exit else None,
         "cause": task.exit.cause.value if task.exit else None,

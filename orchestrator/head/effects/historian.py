@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
@@ -76,11 +76,6 @@ class Historian:
     def ended(self, run: Run) -> None:
         """Keep the last state of a generation that ends: it is gone by the next sample. It does not block."""
         self._ended.append(run)
-
-    def forget(self, run_ids: Collection[str]) -> None:
-        """Remove the histories of runs that the journal has forgotten."""
-        for run_id in run_ids:
-            history.remove(os.path.join(self._run_dir(run_id), FILE))
 
     def sample(self, *, ending: bool = False) -> None:
         """Sample all runs once. The history of a run that has ended is written and closed."""

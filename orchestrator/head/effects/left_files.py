@@ -118,7 +118,7 @@ class LeftFiles:
         return {"pending": pending, "directory": directory, "tasks": tasks, "problems": problems}
 
     def forget(self, run_ids: list[str]) -> None:
-        """Forget runs that the journal has no more."""
+        """Keep runs that have left the journal in memory no more."""
         with self._lock:
             for run_id in run_ids:
                 self._known.pop(run_id, None)

@@ -34,7 +34,7 @@ class Effect:
     changed: Callable[[Run, Run], None] | None = None
     """Called with a run before and after its phase, generation or first cause has changed."""
     forgotten: Callable[[str], None] | None = None
-    """Called with the id of a run that the journal has dropped."""
+    """Called with the id of a run that has left the journal and this process: what is kept of it in memory goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Effects:
                 self.post(effect.name, after.run_id, partial(effect.changed, before, after))
 
     def forget(self, run_ids: Collection[str]) -> None:
-        """Announce runs that the journal has dropped."""
+        """Announce runs that have left the journal."""
         for run_id in run_ids:
             for effect in self._effects:
                 if effect.forgotten is not None:

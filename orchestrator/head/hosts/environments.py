@@ -21,8 +21,7 @@ from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol.orders import EnvironmentState
-from orchestrator.protocol.table import ENVIRONMENT
+from orchestrator.protocol.orders.preparation import ENVIRONMENT, EnvironmentState
 from orchestrator.spec.setup import Environment
 
 ASK_S = 150.0

@@ -29,8 +29,9 @@ from orchestrator.head.links import bootstrap, requests
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Pace, Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol.orders import Imported, KnownRun, Seen, Target
-from orchestrator.protocol.table import REACH
+from orchestrator.protocol.orders.examining import EXAMINE, REACH, Seen, Target
+from orchestrator.protocol.orders.preparation import PROBE, Imported
+from orchestrator.protocol.orders.records import KnownRun
 from orchestrator.reporting.findings import Finding, finding, of_problem, worst_first
 
 RUN_ID = "inspection-20000101-000000"
@@ -226,7 +227,7 @@ class _Doctor:
             more = [saves] if saves is not None else []
             more += [self._plan.env["TMPDIR"]] if "TMPDIR" in self._plan.env else []
             asked_at = time.time()
-            order = requests.examine(
+            order = EXAMINE(
                 {
                     "ports": self._plan.ports,
                     "token": token if len(self._plan.hosts) > 1 else "",
@@ -371,7 +372,7 @@ class _Doctor:
             host = self._plan.host(name)
             # CUDA's own order is another than that of nvidia-smi and the spec.
             gpus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, host.gpus))}
-            order = requests.probe(
+            order = PROBE(
                 {
                     "run": RUN_ID,
                     "epoch": self._run.epoch,

@@ -15,8 +15,8 @@ from orchestrator.head.links.conversation import LinkDown, OrderRefused, Reply
 from orchestrator.head.links.link import HostLink
 from orchestrator.protocol.channel import FrameError
 from orchestrator.protocol.check import cleaned_json
-from orchestrator.protocol.orders import Nothing, Record
-from orchestrator.protocol.table import KEEP, Order
+from orchestrator.protocol.orders.base import Nothing, Order
+from orchestrator.protocol.orders.records import KEEP, Record
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from orchestrator.core.launching.environment import endpoint, ports_needed
-from orchestrator.core.plan import Plan
+from orchestrator.core.plan import Gpu, Plan
 from orchestrator.core.words import counted, duration, listed, size
 from orchestrator.head.links.clock import HostClock
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders import Directory, GpuState, Health, Imported, KnownRun, Owner, Seen
+from orchestrator.protocol.orders.examining import Directory, GpuState, Health, Owner, Seen
+from orchestrator.protocol.orders.preparation import Imported
+from orchestrator.protocol.orders.records import KnownRun
 from orchestrator.reporting.findings import Finding, Level, finding
 
 SLOW_NAME_S = 2.0
@@ -79,6 +82,7 @@ def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding
                 *_limits(host),
                 *_proxies(plan, host),
                 *_gpus(plan, host),
+                *_hidden(plan, host),
             ]
             findings += [*_ssh(host), *_checkpoints(plan, host)]
     return findings
@@ -97,7 +101,8 @@ def of_imports(plan: Plan, imported: Mapping[str, Imported | None]) -> list[Find
     """Return how the import of TensorFlow went, and whether it sees the GPUs of the spec."""
     findings, fine = [], []
     for name, result in imported.items():
-        gpus = len(plan.host(name).gpus)
+        # A process sees one MIG instance, however many are named.
+        gpus = 1 if "MIG-" in str(plan.host(name).gpus) else len(plan.host(name).gpus)
         if result is None:
             text = f"{name}: it is not known whether TensorFlow can be imported: the host did not answer"
             findings.append(finding("python.import-slow", text, name))
@@ -278,10 +283,39 @@ def _ports(plan: Plan, host: Met) -> Iterator[Finding]:
         yield finding("net.ports-outgoing", text, host.name)
 
 
-def _gpus_of(plan: Plan, host: Met) -> list[tuple[int, GpuState]]:
-    """Return the GPUs of a host that the spec gives to the run, with their numbers."""
+def _gpus_of(plan: Plan, host: Met) -> list[tuple[Gpu, GpuState]]:
+    """Return the GPUs of a host that the spec gives to the run, as it names them."""
     gpus = host.health.get("gpus", [])
-    return [(number, gpus[number]) for number in plan.host(host.name).gpus if number < len(gpus)]
+    named = set(plan.host(host.name).gpus)
+    return [
+        (i if i in named else gpu["uuid"], gpu) for i, gpu in enumerate(gpus) if {i, gpu.get("uuid")} & named
+    ]
+
+
+def _hidden(plan: Plan, host: Met) -> Iterator[Finding]:
+    """Yield that an administrator keeps GPUs of the run for others: tasks get their GPUs from the spec alone."""
+    planned, text = set(plan.host(host.name).gpus), host.health.get("visible_gpus")
+    if text is None or plan.host(host.name).transport not in ("ssh", "local"):
+        return
+    visible = visible_gpus(text)
+    both = [{i, gpu.get("uuid", i)} for i, gpu in enumerate(host.health.get("gpus", []))]
+    if planned <= set(visible).union(*(names for names in both if names.intersection(visible))):
+        return
+    given = listed([str(gpu) for gpu in plan.host(host.name).gpus])
+    said = f"{host.name}: its login shell sets CUDA_VISIBLE_DEVICES={text}, and the spec gives the run GPU {given}"
+    hint = f"write `gpus: [{', '.join(map(str, visible))}]` of {host.name}, or have that line taken away"
+    yield finding("gpu.hidden", said, host.name, hint=hint)
+
+
+def visible_gpus(text: str) -> tuple[Gpu, ...]:
+    """Return what CUDA shows a process of that CUDA_VISIBLE_DEVICES: up to the first word that names no GPU.
+
+    >>> visible_gpus("2,3"), visible_gpus("1,-1,0"), visible_gpus("")
+    ((2, 3), (1,), ())
+    """
+    words = (word.strip() for word in text.split(","))
+    names = takewhile(lambda word: word.isdecimal() or word.startswith(("GPU-", "MIG-")), words)
+    return tuple(int(name) if name.isdecimal() else name for name in names)
 
 
 def _gpus_differ(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:

@@ -34,9 +34,10 @@ from orchestrator.head.code.snapshots import Snapshot, Snapshots
 from orchestrator.head.links import ownership, wire
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, OrderRefused, refused
-from orchestrator.protocol.orders import Facts as Probed
-from orchestrator.protocol.orders import Leased
-from orchestrator.protocol.table import CODE, HIGHEST, LEASE
+from orchestrator.protocol.orders.checkpoints import HIGHEST
+from orchestrator.protocol.orders.preparation import CODE, PROBE
+from orchestrator.protocol.orders.preparation import Facts as Probed
+from orchestrator.protocol.orders.watching import LEASE, Leased
 from orchestrator.spec.secrets import looks_secret
 
 T = TypeVar("T")
@@ -154,7 +155,9 @@ def _holder(lease: Leased) -> str:
         else ""
     )
     unnamed = "a process" if lease["user"] else "a process that does not answer"
-    return f"GPU {lease['gpu']} is held by {lease['run'] or unnamed}{user}{head}{since}"
+    return (
+        f"GPU {lease.get('instance', lease['gpu'])} is held by {lease['run'] or unnamed}{user}{head}{since}"
+    )
 
 
 def probe(link: Asks, run: Run, name: str) -> Facts:
@@ -163,7 +166,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
         plan = run.plan
         script = _script(run)
         source = _SHARED.get((run.run_id, script, "text"), lambda: needs.source(script))
-        order = orders.probe(
+        order = PROBE(
             {
                 "run": run.run_id,
                 "epoch": run.epoch,
@@ -214,6 +217,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
             variable: "***" if looks_secret(variable, value) else value
             for variable, value in probed.get("activated", {}).items()
         },
+        gpus=tuple(probed["gpus"] or ()),
         executable=probed.get("executable", ""),
     )
 
@@ -234,7 +238,7 @@ def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
     imported = _SHARED.get((run.run_id, script, "imports"), lambda: surely_imported(script, run.plan.root))
     problem = (
         compatibility.own_name(run.plan, own_name)
-        or compatibility.gpus(run.plan, name, gpus, in_use, why_none)
+        or compatibility.gpus(run.plan, name, gpus, in_use, why_none, probed.get("gpu_instances", {}))
         or compatibility.no_tensorflow(run.plan, name, tensorflow, imported="tensorflow" in imported)
     )
     problem = problem or _uncompiled(run, name, probed) or _missing(run, name, probed)

@@ -18,10 +18,9 @@ from orchestrator.core.state.run import Run
 from orchestrator.core.words import duration, listed
 from orchestrator.head.hosts import host_records as records
 from orchestrator.head.journal.journal import Journal
-from orchestrator.head.links import requests as orders
 from orchestrator.head.links import wire
 from orchestrator.head.links.query import Answer, Asker
-from orchestrator.protocol.orders import KnownRun, KnownRuns
+from orchestrator.protocol.orders.records import RUNS, KnownRun, KnownRuns
 
 EPOCHS_UNHEARD = 1000
 """Added to the epoch if a host does not answer, or answers with an error. That host may have obeyed a higher epoch than
@@ -127,7 +126,7 @@ class Search:
 def search(asker: Asker, trusted: Trusted, *, timeout_s: float, at: float) -> Search:
     """Ask the hosts of the trusted plans for their runs. Other hosts that a record names are not contacted."""
     wanted = {host.connection: host for plan in trusted.plans for host in plan.hosts}
-    asked = asker.ask([(host, [orders.runs(records=True)]) for host in wanted.values()], timeout_s=timeout_s)
+    asked = asker.ask([(host, [RUNS({"records": True})]) for host in wanted.values()], timeout_s=timeout_s)
     answers = {answer.host.connection: answer for answer in asked}
     runs_by_id = _collect(answers.values(), trusted, at)
     for seen in runs_by_id.values():

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
+from orchestrator.core.plan import Gpu, HostPlan, TaskId, TaskPlan
 from orchestrator.core.plan import Plan as _Plan
 from orchestrator.core.state.run import new_run
 from orchestrator.core.words import duration
 from orchestrator.head.code.bundle import Bundle
+from orchestrator.head.hosts import judgement
 from orchestrator.head.hosts.examination import CHECK_S, RUN_ID, at_once
-from orchestrator.head.links import requests
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol import orders
-from orchestrator.protocol.orders import Facts
+from orchestrator.protocol.orders.examining import EXAMINE
+from orchestrator.protocol.orders.preparation import MACHINE, PROBE, Facts, Probe
 
 PYTHONS = (
     "python3",
@@ -42,7 +42,8 @@ class Surveyed:
     """The result for one host. `why`: why nothing is known of it."""
 
     host: HostPlan
-    gpus: int = 0
+    gpus: tuple[Gpu, ...] = ()
+    """Those that the login shell does not hide by CUDA_VISIBLE_DEVICES."""
     gpu_name: str = ""
     python: str | None = None
     """The first Python that has TensorFlow."""
@@ -81,8 +82,13 @@ def survey(
     by_name = {host.name: host for host in hosts}
 
     def probe(link: HostLink, python: str, directory: str | None) -> Facts:
-        fields: orders.Probe = {"run": run.run_id, "epoch": 1, "python": python, "checkpoint_dir": directory}
-        return link.ask(requests.probe(fields), timeout_s=CHECK_S).ok
+        fields: Probe = {
+            "run": run.run_id,
+            "epoch": 1,
+            "python": python,
+            "checkpoint_dir": directory,
+        }
+        return link.ask(PROBE(fields), timeout_s=CHECK_S).ok
 
     def ask_host(host: str) -> Surveyed:
         plan = by_name[host]
@@ -131,10 +137,8 @@ def _survey_host(
     directories: Sequence[str],
     probe: Callable[[HostLink, str, str | None], Facts],
 ) -> Surveyed:
-    hardware = link.ask(requests.machine(), timeout_s=CHECK_S).ok
-    order = requests.examine(
-        {"ports": (1, 0), "token": "", "listen_s": 0.0, "directories": list(directories)}
-    )
+    hardware = link.ask(MACHINE({}), timeout_s=CHECK_S).ok
+    order = EXAMINE({"ports": (1, 0), "token": "", "listen_s": 0.0, "directories": list(directories)})
     health = link.ask(order, timeout_s=CHECK_S).ok
     there = tuple(each["path"] for each in health["directories"] if each["exists"] and not each["read_only"])
     home = health["directories"][1]["path"]
@@ -147,10 +151,10 @@ def _survey_host(
         if version is not None:
             python = candidate
             break
-    gpus = hardware["gpus"]
+    gpus, visible = hardware["gpus"], health.get("visible_gpus")
     return Surveyed(
         host,
-        gpus=len(gpus),
+        gpus=tuple(range(len(gpus))) if visible is None else judgement.visible_gpus(visible),
         gpu_name=gpus[0]["name"] if gpus else "",
         python=python,
         tensorflow=version,

@@ -16,7 +16,7 @@ from hashlib import file_digest
 from orchestrator.both import durable, process
 from orchestrator.core.words import counted
 from orchestrator.head.links.conversation import OrderRefused, refused
-from orchestrator.protocol.orders import EnvironmentState
+from orchestrator.protocol.orders.preparation import EnvironmentState
 from orchestrator.spec.setup import Environment
 
 KEPT_MAX = 3

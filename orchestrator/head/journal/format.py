@@ -5,10 +5,14 @@ New fields in the state of a run need no new version, since they have defaults.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
 import sqlite3
+from collections.abc import Callable
 
 from orchestrator import __version__
+from orchestrator.both import durable
 from orchestrator.core.errors import JournalError
 from orchestrator.core.words import size
 from orchestrator.head.journal.values import checksum
@@ -35,6 +39,21 @@ SCHEMA = (
     "CREATE INDEX events_by_run ON events (run_id, seq)",
     "CREATE INDEX journal_by_run ON journal (run_id, seq)",
 )
+
+
+def make(path: str, fill: Callable[[sqlite3.Connection], object]) -> None:
+    """Make a file with our tables and what `fill` writes, whole or not at all. Raises sqlite3.Error, OSError."""
+    making = path + ".new"
+    # 0600 from the first byte on: the plan holds paths and host names.
+    os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
+    with contextlib.closing(sqlite3.connect(making, isolation_level=None)) as db:
+        db.execute("BEGIN")
+        for statement in SCHEMA:
+            db.execute(statement)
+        fill(db)
+        sign(db)
+        db.execute("COMMIT")
+    durable.place(making, path)
 
 
 def damaged(path: str, why: str) -> JournalError:

@@ -25,8 +25,8 @@ from orchestrator.core.events import Event
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.run import Run
+from orchestrator.head.journal import archive, happened, witness
 from orchestrator.head.journal import format as journal_format
-from orchestrator.head.journal import witness
 from orchestrator.head.journal.changes import changes
 from orchestrator.head.journal.entries import ROWS, Entry, Outcome, entry_of
 from orchestrator.head.journal.format import VERSION, damaged, error_of, meta
@@ -95,9 +95,9 @@ class Transaction:
 log = logging.getLogger(__name__)
 
 ENDED_MAX = 50
-"""How many ended runs are kept, with their events.
+"""How many ended runs the journal holds. Older ones have files of their own; see `archive`.
 
-All runs that go on are kept too, and ended ones while it is not proven that their tasks on each host are dead.
+All runs that go on are here too, and ended ones while it is not proven that their tasks on each host are dead.
 """
 
 _ALL = f"SELECT {COLUMNS} FROM runs ORDER BY rowid"
@@ -162,19 +162,8 @@ class Journal:
             raise damaged(self.path, "it is gone, but its -wal file is still there")
         if seen is not None:
             raise damaged(self.path, f"it is gone, but {seen.entry} entries were written into it")
-        making = self.path + ".new"
-        # 0600 from the first byte on: the plan holds paths and host names.
-        os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
-        db = _connect(making)
-        try:
-            with Transaction(db, self._error):
-                for statement in journal_format.SCHEMA:
-                    db.execute(statement)
-                db.execute("INSERT INTO meta VALUES ('version', ?), ('epoch', '0')", (str(VERSION),))
-                journal_format.sign(db)
-        finally:
-            db.close()
-        durable.place(making, self.path)
+        first = "INSERT INTO meta VALUES ('version', ?), ('epoch', '0')"
+        journal_format.make(self.path, lambda db: db.execute(first, (str(VERSION),)))
 
     def _write_witness(self) -> None:
         try:
@@ -321,39 +310,51 @@ class Journal:
             )  # a damaged row stays damaged
             self._db.execute("UPDATE runs SET ended = ?, sum = ? WHERE run_id = ?", (ended[3], total, run_id))
 
-    def prune(self, *, ended_max: int = ENDED_MAX) -> list[str]:
-        """Forget the runs that ended before the newest `ended_max`, with their events, and return their ids.
+    def put_away(self, run_dir: Callable[[str], str], *, ended_max: int = ENDED_MAX) -> list[str]:
+        """Move the runs that ended before the newest `ended_max` into files of their own, and return their ids.
 
-        A run is kept while its end is unproven, since its host is swept when it is back, or while it cannot be read.
+        A run stays here while its end is unproven, since its host is swept when it is back, or while it cannot be read.
         """
-        rows = self._read(
+        rows = self.read(
             f"SELECT {COLUMNS} FROM runs WHERE ended IS NOT NULL AND run_id NOT IN ({_NEWEST_ENDED})",
             (ended_max,),
         )
-        forgotten = [old.run.run_id for old in contents_of(rows, self._since).kept if not unproven(old.run)]
-        for run_id in forgotten:  # one run at a time, so that another writer need not wait for all of them
-            with self._transaction():
-                for table in ("events", "journal", "runs"):
-                    self._db.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
-            self._last.pop(run_id, None)
-        return forgotten
+        old = [kept.run.run_id for kept in contents_of(rows, self._since).kept if not unproven(kept.run)]
+        for index, run_id in enumerate(
+            old
+        ):  # one at a time, so that another writer need not wait for all of them
+            try:
+                archive.write(self._db, run_id, run_dir(run_id))
+            except (OSError, sqlite3.Error) as e:
+                log.warning("%s stays in the journal for now: its own file cannot be written: %s", run_id, e)
+                return old[:index]
+            self.forget(run_id)
+        return old
+
+    def forget(self, run_id: str) -> None:
+        """Remove a run with its events and entries."""
+        with self._transaction():
+            for table in archive.TABLES:
+                self._db.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+        self._last.pop(run_id, None)
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def runs(self, *, ended_max: int = ENDED_MAX) -> list[Kept]:
         """Return all runs that have not ended, or whose end is unproven, and the newest others; oldest first."""
-        newest = {run_id for (run_id,) in self._read(_NEWEST_ENDED, (ended_max,))}
+        newest = {run_id for (run_id,) in self.read(_NEWEST_ENDED, (ended_max,))}
         kept = self.contents().kept
         return [run for run in kept if run.ended is None or run.run.run_id in newest or unproven(run.run)]
 
     def contents(self) -> Contents:
         """Return every run, and those that cannot be read."""
-        return contents_of(self._read(_ALL, ()), self._since)
+        return contents_of(self.read(_ALL, ()), self._since)
 
     def _since(self, run_id: str, seq: int | None) -> list[tuple[Any, ...]]:
-        return self._read(SINCE, (run_id, seq))
+        return self.read(SINCE, (run_id, seq))
 
-    def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    def read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query. Raises JournalError."""
         try:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as e:
@@ -368,31 +369,21 @@ class Journal:
         at = datetime.now(UTC)
         while True:
             run_id = f"{name}-{at:%Y%m%d-%H%M%S}"
-            if not self._read("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)):
+            if not self.read("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)):
                 return run_id
             at += timedelta(seconds=1)
 
     def events(self, *, name: str | None = None, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """Return what `orch events` shows, in order: the events of one run (by its name or id), or of all."""
-        rows = self._read(
-            "SELECT seq, time, run_id, name, kind, task, generation, message, data, decision, sum FROM events "
-            "WHERE seq > ? AND (? IS NULL OR name = ? OR run_id = ?) ORDER BY seq LIMIT ?",
-            (after, name, name, name, limit),
-        )
-        return [_shown(*row) for row in rows]
+        return happened.events(self.read, name=name, after=after, limit=limit)
 
     def first_causes(self, run_id: str) -> list[dict[str, Any]]:
         """Return what ended the run's generations and its individually restarted tasks, oldest first."""
-        rows = self._read(
-            "SELECT json_extract(data, '$.first_cause') FROM events WHERE run_id = ? AND "
-            "json_extract(data, '$.first_cause') IS NOT NULL ORDER BY seq",
-            (run_id,),
-        )
-        return [json.loads(cause) for (cause,) in rows]
+        return happened.first_causes(self.read, run_id)
 
     def entries(self, run_id: str) -> list[Entry]:
         """Return the run's entries, in order."""
-        return [entry_of(row) for row in self._read(ROWS, (run_id,))]
+        return [entry_of(row) for row in self.read(ROWS, (run_id,))]
 
 
 def put_aside(path: str) -> str | None:
@@ -425,15 +416,6 @@ def now_utc() -> str:
 
 def _summed(row: tuple[object, ...]) -> tuple[object, ...]:
     return (*row, checksum(row))
-
-
-def _shown(seq: int, *row: Any) -> dict[str, Any]:
-    """Return an event as `orch events` shows it. If its checksum is wrong, its message says so."""
-    time, run, _, kind, task, generation, message, data, decision, total = row
-    if checksum(row[:-1]) != total:
-        message, data = f"(this event was changed on the disk: its checksum is wrong) {message}", "{}"
-    shown = {"seq": seq, "time": time, "run": run, "kind": kind, "task": task, "generation": generation}
-    return {**shown, "message": message, "data": json.loads(data), "decision": decision}
 
 
 def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:

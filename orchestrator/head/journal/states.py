@@ -7,6 +7,7 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,6 +26,12 @@ class Kept:
     ended: str | None
     written_at: float
     """The monotonic instant at which the state was written, by the clock of its writer."""
+
+    def instant(self, time_s: float) -> float:
+        """Return the instant of a Unix time by the clock of the run's last writer, for a run that has ended."""
+        if self.ended is None:
+            return self.written_at
+        return self.written_at + max(0.0, time_s - datetime.fromisoformat(self.ended).timestamp())
 
 
 @dataclass(frozen=True, slots=True)

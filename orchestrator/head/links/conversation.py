@@ -19,9 +19,9 @@ from orchestrator.head.links.crew import Crew
 from orchestrator.head.reach.transport import Channel, ChannelClosed
 from orchestrator.protocol.channel import encode
 from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.replies import Error
 from orchestrator.protocol.replies import Reply as ReplyFrame
-from orchestrator.protocol.table import Order
 
 A = TypeVar("A")
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar, cast
 
 from orchestrator.protocol.check import NOTHING_ASKED, Asked, Misfit, check_of, cleaned, shown
 from orchestrator.protocol.hello import CommandFrame, Greeting, Hello
+from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.replies import ErrorFrame, OkFrame, Reply
 from orchestrator.protocol.reports import Report, ReportFrame
-from orchestrator.protocol.table import Order
 
 A = TypeVar("A")
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from orchestrator.core.errors import ConnectFailed, HostError
-from orchestrator.core.plan import HostPlan
+from orchestrator.core.plan import Gpu, HostPlan
 from orchestrator.core.state.run import Problem
 from orchestrator.core.words import duration
 from orchestrator.head.code import compiled
@@ -48,9 +48,9 @@ from orchestrator.protocol.channel import FrameError
 from orchestrator.protocol.check import cleaned
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.limits import PSUTIL_AFTER_S
-from orchestrator.protocol.orders import Claim
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.watching import UNWATCH, Claim
 from orchestrator.protocol.reports import Report
-from orchestrator.protocol.table import Order
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Watch(NamedTuple):
     heartbeat_s: float
     silence_max_s: float
     claim: Claim | None = None
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     """The GPUs of this host that the run has for itself."""
 
 
@@ -187,7 +187,7 @@ class HostLink:
             watch = self._watches.get(run_id)
             self._watches = {other: kept for other, kept in self._watches.items() if other != run_id}
             if watch is not None and self._connection is not None:
-                self.send(orders.unwatch(run_id, watch.epoch))
+                self.send(UNWATCH({"run": run_id, "epoch": watch.epoch}))
             self._fences.pop(run_id, None)
 
     def send(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.words import duration, listed
-from orchestrator.protocol.orders import Claimed, KnownRun, KnownRuns
+from orchestrator.protocol.orders.records import Claimed, KnownRun, KnownRuns
 
 
 def driven(host: str, answer: KnownRuns) -> list[Driven]:

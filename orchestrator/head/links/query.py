@@ -18,7 +18,7 @@ from orchestrator.head.reach.transport import Channel, ChannelClosed, Transport
 from orchestrator.protocol.channel import FrameError, encode
 from orchestrator.protocol.check import cleaned
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.table import Order
+from orchestrator.protocol.orders.base import Order
 
 AT_ONCE_MAX = 256
 """How many hosts are asked at once: all of nearly any cluster, since one that does not answer takes until its timeout.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
+from typing import Any, get_type_hints
 
 from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.ends import Exit
@@ -16,10 +18,11 @@ from orchestrator.core.state.phase_states import Swept
 from orchestrator.core.state.run import Problem
 from orchestrator.core.state.task import Progress
 from orchestrator.core.words import duration
-from orchestrator.protocol import measures, orders, reports
+from orchestrator.protocol import measures, reports
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.limits import SAID_CHARS_MAX
-from orchestrator.protocol.measures import measured
+from orchestrator.protocol.measures import measured, words
+from orchestrator.protocol.orders import checkpoints, tasks
 from orchestrator.protocol.replies import Error
 
 _UNKILLABLE_MAX = 4
@@ -78,6 +81,7 @@ def host_reported(
         host=host,
         tasks=tuple(_bounded([item for item in reports if item.task in known])),
         measured=measured(measures.HOST, sample),
+        words=words(measures.HOST, sample),
         gpu_loads=tuple(
             GpuLoad(load["index"], load["name"], measured(measures.GPU, load))
             for load in sample.get("gpus", ())
@@ -128,50 +132,25 @@ def task_report(sent: reports.Task, *, at: float, unix_time: float, ahead_s: flo
     """Return the report of a task. Fields that an older shim does not send get defaults."""
     ended = sent.get("exit")
     return TaskReport(
-        task=TaskId.parse(sent["task"]),
-        generation=sent["generation"],
-        phase=sent["phase"],
-        pid=sent.get("pid"),
-        port=sent.get("port"),
+        **_told(_OF_TASK, sent),
         progress=_progress(sent),
         exit=_exit(sent, ended, at=at, unix_time=unix_time, ahead_s=ahead_s) if ended is not None else None,
-        said=tuple((message["kind"], message["message"]) for message in sent.get("said", ())),
     )
 
 
 def _progress(sent: reports.Task) -> Progress:
-    began = sent.get("began")
+    told = _told(_OF_PROGRESS, sent)
+    if began := sent.get("began"):
+        told |= {"began_step": began["step"], "began_stride": began["stride"]}
+    if steps := told.get("metric_steps"):
+        told["metric_steps"] = {name: step for name, step in steps.items() if name in sent.get("metrics", {})}
+    unreached = tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in sent.get("peers", ()))
     return Progress(
-        global_step=sent.get("global_step"),
-        step_age_s=sent.get("step_age_s") or 0.0,
-        began_step=began["step"] if began else None,
-        began_stride=began["stride"] if began else 0,
-        began_age_s=sent.get("began_age_s"),
-        saving=Saving(**saving) if (saving := sent.get("saving")) is not None else None,
-        rescues=sent.get("rescues", False),
-        holds=Holds(**holds) if (holds := sent.get("holds")) is not None else None,
-        rescued=Rescued(**rescued) if (rescued := sent.get("rescued")) is not None else None,
-        restored=_restored(sent.get("restored")),
-        epoch=sent.get("epoch"),
-        steps_total=sent.get("steps_total"),
-        epochs=sent.get("epochs"),
-        metrics={name: value for name, value in sent.get("metrics", {}).items() if value is not None},
-        metric_steps={
-            n: step for n, step in sent.get("metric_steps", {}).items() if n in sent.get("metrics", {})
-        },
-        nonfinite={name: (at["step"], at["value"]) for name, at in sent.get("nonfinite", {}).items()},
-        measured=measured(measures.TASK, sent),
-        heartbeat_age_s=sent.get("heartbeat_age_s", 0.0),
-        runtime_age_s=sent.get("runtime_age_s"),
-        stage=sent.get("stage"),
-        stage_age_s=sent.get("stage_age_s") or 0.0,
-        unreached=tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in sent.get("peers", ())),
+        **told, unreached=unreached, measured=measured(measures.TASK, sent), words=words(measures.TASK, sent)
     )
 
 
-def _restored(sent: reports.Restored | None) -> Restored | None:
-    if sent is None:
-        return None
+def _restored(sent: reports.Restored) -> Restored:
     return Restored(sent["file"], sent["saved_at"], sent["bytes"], sent["step"], sent["why"][:WHY_CHARS_MAX])
 
 
@@ -179,30 +158,21 @@ def _exit(
     sent: reports.Task, ended: reports.TaskExit, *, at: float, unix_time: float, ahead_s: float
 ) -> Exit:
     """Return how a task ended. If it was ordered to end, its exit code counts only if it is 0."""
-    cause = REPORTED[ended["cause"]]
-    ordered = ended.get("ordered", False)
-    if ordered and ended["code"] != 0:
-        cause = Cause.ORDERED
+    is_ours = ended.get("ordered", False) and ended.get("code") != 0
     error = sent.get("error")
     return Exit(
-        cause=cause,
-        code=ended["code"],
-        signal=ended["signal"],
-        ordered=ordered,
-        at=at - (ended["ago_s"] or 0.0),
+        **_told(_OF_EXIT, ended),
+        cause=Cause.ORDERED if is_ours else REPORTED[ended["cause"]],
+        at=at - (ended.get("ago_s") or 0.0),
         ended_time=_ended_time(ended, unix_time, ahead_s),
         error=error["message"] if error else None,
         error_kind=error["kind"] if error else None,
-        last_lines=tuple(ended.get("last_lines", ())),
-        peak_rss_bytes=ended.get("peak_rss_bytes"),
-        swept=ended.get("swept"),
-        left=_left(ended.get("left", [])),
     )
 
 
 def _ended_time(ended: reports.TaskExit, unix_time: float, ahead_s: float) -> float | None:
     """Return when it ended by the head's clock: the host's time, corrected, or by the age that the host reports."""
-    ended_at, ago_s = ended.get("ended_at"), ended["ago_s"]
+    ended_at, ago_s = ended.get("ended_at"), ended.get("ago_s")
     if ended_at is None:
         return None
     if ago_s is None or abs(unix_time - ago_s - (ended_at - ahead_s)) <= ON_ITS_WAY_S:
@@ -216,6 +186,43 @@ def _left(left: list[reports.Left]) -> tuple[str, ...]:
     return (*(f"pid {item['pid']}: {item['why'][:WHY_CHARS_MAX]}" for item in left[:NAMED_MAX]), *more)
 
 
+_Read = Callable[[Any], object]
+
+_READ: Mapping[str, _Read] = {
+    "task": TaskId.parse,
+    "said": lambda sent: tuple((message["kind"], message["message"]) for message in sent),
+    "metrics": lambda sent: {name: value for name, value in sent.items() if value is not None},
+    "nonfinite": lambda sent: {name: (first["step"], first["value"]) for name, first in sent.items()},
+    "saving": lambda sent: Saving(**sent),
+    "holds": lambda sent: Holds(**sent),
+    "rescued": lambda sent: Rescued(**sent),
+    "restored": _restored,
+    "last_lines": tuple,
+    "left": _left,
+}
+"""How fields are read that have another form in the core. All others are taken as they are, by their name."""
+
+
+def _shared(sent: Any, known: Any, *besides: str) -> list[tuple[str, _Read | None]]:
+    """Return the fields that a type of the protocol and one of the core share by name, and how each is read."""
+    names = get_type_hints(sent)
+    return [(f.name, _READ.get(f.name)) for f in fields(known) if f.name in names and f.name not in besides]
+
+
+_OF_TASK = _shared(reports.Task, TaskReport, "exit")
+_OF_PROGRESS = _shared(reports.Task, Progress)
+_OF_EXIT = _shared(reports.TaskExit, Exit, "cause")
+
+
+def _told(names: list[tuple[str, _Read | None]], sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a frame tells of these fields, by name. A field that is missing or null is left out."""
+    return {
+        name: value if read is None else read(value)
+        for name, read in names
+        if (value := sent.get(name)) is not None
+    }
+
+
 def problem(error: Error) -> Problem:
     """Return the error of a reply as a problem."""
     hint = error["hint"]
@@ -224,12 +231,12 @@ def problem(error: Error) -> Problem:
     )
 
 
-def swept(ok: orders.Swept) -> Swept:
+def swept(ok: tasks.Swept) -> Swept:
     """Return the answer to `sweep`."""
     return Swept(left=_left(ok["left"]), ports_busy=tuple(ok["ports_busy"]), by=ok["by"])
 
 
-def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
+def seeded(ok: checkpoints.Seeded, generation: int, *, copy: str = "") -> Seed:
     """Return the answer to `seed`."""
     return Seed(
         generation=generation,
@@ -245,13 +252,13 @@ def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
     )
 
 
-def _aside(kept: orders.KeptAside | None) -> Aside | None:
+def _aside(kept: checkpoints.KeptAside | None) -> Aside | None:
     if kept is None or not kept["generations"]:
         return None
     return Aside(tuple(kept["generations"]), kept["global_step"], kept["bytes"])
 
 
-def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float) -> CheckpointVerified:
+def verified(ok: checkpoints.Verified, generation: int, *, at: float, began_at: float) -> CheckpointVerified:
     """Return the answer to `verify`."""
     checkpoint = ok["checkpoint"]
     return CheckpointVerified(
@@ -267,5 +274,5 @@ def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float
     )
 
 
-def _rejected(rejected: list[orders.Rejected]) -> tuple[tuple[str, str], ...]:
+def _rejected(rejected: list[checkpoints.Rejected]) -> tuple[tuple[str, str], ...]:
     return tuple((item["path"], item["why"][:WHY_CHARS_MAX]) for item in rejected[:NAMED_MAX])

@@ -8,11 +8,13 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from typing import Any
 from urllib.parse import quote
 
 from orchestrator.core.notes import kind_of
+from orchestrator.head.journal import archive
 from orchestrator.head.records import history
 from orchestrator.reporting.goodput import KINDS, Account, Event, account
 
@@ -65,7 +67,8 @@ class Accounts:
         watched = history.watches(path)
         if self._watches and watched:
             watched[-1] = (watched[-1][0], now)
-        spent = account(self._events.get(run_id, ()), now=now, moved=history.moves(path), watched=watched)
+        events = self._events.get(run_id) or self._of_archived(run_id)
+        spent = account(events, now=now, moved=history.moves(path), watched=watched)
         # The last moves are written a few seconds after the end.
         if spent is not None and spent.is_final and now - spent.end > 30:
             self._final[run_id] = spent
@@ -74,17 +77,32 @@ class Accounts:
     def _refresh(self) -> None:
         if not os.path.exists(self._journal):
             return
-        try:
-            uri = f"file:{quote(self._journal)}?mode=ro"
-            with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as db:
-                rows = db.execute(_NEW, (self._seq, *sorted(kind.value for kind in KINDS))).fetchall()
-        except sqlite3.Error:
-            return  # it is tried again at the next call; the journal's own reader reports the error
-        for seq, written_at, run_id, name, generation, data in rows:
-            kind, self._seq = kind_of(name), seq
-            if kind is not None:
-                at = datetime.fromisoformat(written_at).timestamp()
-                self._events.setdefault(run_id, []).append(Event(at, kind, generation or 0, _slim(data)))
+        rows = _rows(self._journal, self._seq)
+        self._seq = rows[-1][0] if rows else self._seq
+        for run_id, event in _events_in(rows):
+            self._events.setdefault(run_id, []).append(event)
+
+    def _of_archived(self, run_id: str) -> list[Event]:
+        """Return the events of a run that has left the journal."""
+        path = os.path.join(self._run_dir(run_id), archive.FILE)
+        return [event for _, event in _events_in(_rows(path, 0))] if os.path.exists(path) else []
+
+
+def _rows(path: str, after: int) -> list[tuple[Any, ...]]:
+    """Return the rows of the events that count; none if they cannot be read now."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=1.0)) as db:
+            return db.execute(_NEW, (after, *sorted(kind.value for kind in KINDS))).fetchall()
+    except sqlite3.Error:
+        return []  # it is tried again at the next call; the journal's own reader reports the error
+
+
+def _events_in(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, Event]]:
+    for _, written_at, run_id, name, generation, data in rows:
+        kind = kind_of(name)
+        if kind is not None:
+            at = datetime.fromisoformat(written_at).timestamp()
+            yield run_id, Event(at, kind, generation or 0, _slim(data))
 
 
 def _slim(data: str) -> dict[str, float | None]:

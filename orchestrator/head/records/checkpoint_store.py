@@ -18,7 +18,7 @@ from typing import Any, cast
 from orchestrator.both import durable
 from orchestrator.both.newest import SAME_S, across, is_further, is_same
 from orchestrator.core.saving import Restored
-from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.orders.checkpoints import Manifest
 
 _ASIDE = ".aside"
 

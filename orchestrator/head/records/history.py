@@ -275,13 +275,6 @@ class History:
                     os.unlink(self.path + suffix)
 
 
-def remove(path: str) -> None:
-    """Remove a history with what belongs to it."""
-    for suffix in ("", "-wal", "-shm", ".damaged"):
-        with contextlib.suppress(OSError):
-            os.unlink(path + suffix)
-
-
 # ---------------------------------------------------------------- reading
 
 

@@ -19,7 +19,7 @@ from orchestrator.head.links import wire
 from orchestrator.head.links.conversation import AsksAhead, LinkDown, OrderRefused, refused
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.head.transfer.partwise import DISK_TIMEOUT_S, Abandoned, PartwiseTransfer
-from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.orders.checkpoints import Manifest
 
 NOBODY = ""
 """Recorded as the host of the newest generation where no host's own checkpoints may be used."""

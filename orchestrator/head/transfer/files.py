@@ -13,9 +13,8 @@ from orchestrator.core.state.run import Run
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, refused
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
-from orchestrator.protocol.orders import FileDigest, OfFile, TaskFile
+from orchestrator.protocol.orders.tasks import DIGEST, FILE, FILES, FileDigest, OfFile, TaskFile
 from orchestrator.protocol.paths import RelativePath
-from orchestrator.protocol.table import DIGEST, FILE, FILES
 
 CHUNK_BYTES = BLOB_BYTES_MAX // 2
 """The size of one message: a heartbeat never waits for more."""

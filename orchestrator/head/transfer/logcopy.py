@@ -30,8 +30,7 @@ from orchestrator.head.links.link import HostLink
 from orchestrator.head.node import disk
 from orchestrator.head.records.log_file import shifted
 from orchestrator.head.records.runlogs import RunLogs
-from orchestrator.protocol.orders import LogPart
-from orchestrator.protocol.table import LOG
+from orchestrator.protocol.orders.tasks import LOG, LogPart
 
 log = logging.getLogger(__name__)
 

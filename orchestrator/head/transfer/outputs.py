@@ -31,7 +31,7 @@ from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
 from orchestrator.protocol.bounds import Digest
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.orders import TaskFile
+from orchestrator.protocol.orders.tasks import TaskFile
 from orchestrator.protocol.paths import RelativePath
 
 SHARE_BYTES = 32 << 20

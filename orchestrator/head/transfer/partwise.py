@@ -22,9 +22,10 @@ from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Answer, AsksAhead, LinkDown, OrderRefused, Pending, refused
 from orchestrator.head.node import disk
 from orchestrator.head.records.checkpoint_store import CheckpointStore
-from orchestrator.protocol.orders import BlobState, Manifest, Nothing
+from orchestrator.protocol.orders.base import Nothing, Order
+from orchestrator.protocol.orders.checkpoints import CHUNK, RECEIVE, SNAPSHOT, Manifest
+from orchestrator.protocol.orders.preparation import BlobState
 from orchestrator.protocol.paths import RelativePath
-from orchestrator.protocol.table import CHUNK, RECEIVE, SNAPSHOT, Order
 
 PULL_BYTES = 512 << 10
 """The size of one message, in either direction."""

@@ -19,7 +19,7 @@ from orchestrator.core.words import size
 from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused, refused
 from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
-from orchestrator.protocol.orders import TaskFile
+from orchestrator.protocol.orders.tasks import TaskFile
 from orchestrator.protocol.paths import RelativePath
 
 SHARE_BYTES = 32 << 20

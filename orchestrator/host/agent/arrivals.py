@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.checkpoints.arrival import Arrival
     from orchestrator.host.agent.context import Context
     from orchestrator.host.agent.reply import Reply
-    from orchestrator.protocol import orders
+    from orchestrator.protocol.orders import checkpoints, preparation
 
 WRITE_S = 30.0
 
@@ -34,7 +34,7 @@ class Arrivals:
         """Forget the snapshot that is received for a run. Its chunks stay on the disk."""
         self._by_run.pop(run, None)
 
-    def receive(self, order: orders.Receive, reply: Reply) -> None:
+    def receive(self, order: checkpoints.Receive, reply: Reply) -> None:
         """Put a snapshot in place, or answer which chunks are missing."""
         from orchestrator.checkpoints import safe
 
@@ -49,14 +49,16 @@ class Arrivals:
 
         self._context.jobs.function(lambda: safe.receive(root, coming), done, deadline_s=self._deadline_s)
 
-    def _answer(self, run: str, coming: Arrival, result: Result) -> orders.Received:
-        answer: orders.Received = {"missing": answer_of(result, "putting the checkpoint in place")["missing"]}
+    def _answer(self, run: str, coming: Arrival, result: Result) -> checkpoints.Received:
+        answer: checkpoints.Received = {
+            "missing": answer_of(result, "putting the checkpoint in place")["missing"]
+        }
         coming.note_missing(answer["missing"])
         if not answer["missing"] and self._by_run.get(run) is coming:
             self.forget(run)
         return answer
 
-    def receive_part(self, order: orders.Blob, data: bytes, reply: Reply) -> None:
+    def receive_part(self, order: preparation.Blob, data: bytes, reply: Reply) -> None:
         """Write a part of a chunk. Raises HostFault for a chunk that this agent was not asked to receive."""
         from orchestrator.checkpoints import arrival
 

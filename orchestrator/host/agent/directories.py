@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from orchestrator.host.agent.jobs import Jobs, Result
     from orchestrator.host.agent.streams import Loop
-    from orchestrator.protocol.orders import Share
+    from orchestrator.protocol.orders.base import Share
     from orchestrator.protocol.reports import DirectorySample
 
 EVERY_S = 10.0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Literal
 
-    from orchestrator.protocol.orders import EnvironmentState
+    from orchestrator.protocol.orders.preparation import EnvironmentState
 
     Wish = dict[str, Any]
 

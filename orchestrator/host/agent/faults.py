@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from orchestrator.host.agent.context import Context
     from orchestrator.host.agent.reply import Reply
-    from orchestrator.protocol import orders
+    from orchestrator.protocol.orders import tasks
 
 LASTS_MAX_S = 600.0
 _KILL, _CONT, _STOP = 9, 18, 19
@@ -26,7 +26,7 @@ _KILL, _CONT, _STOP = 9, 18, 19
 _CHUNK_BYTES = 1 << 30
 
 
-def inject(context: Context, order: orders.Fault, reply: Reply) -> None:
+def inject(context: Context, order: tasks.Fault, reply: Reply) -> None:
     """Inject a fault, and answer when it is done, or when it has begun if it lasts."""
     fault, for_s = order["fault"], min(float(order["for_s"]), LASTS_MAX_S)
     if fault == "kill-agent":
@@ -51,14 +51,15 @@ def inject(context: Context, order: orders.Fault, reply: Reply) -> None:
         reply.ok({"bytes": filled})
     elif fault in ("kill", "kill-shim", "freeze"):
         part = "shim" if fault == "kill-shim" else "task"
-        directory = hostdir.generation_dir(
-            context.host.host_dir, order["run"], order["task"], order["generation"]
-        )
+        task, generation = order.get("task"), order.get("generation")
+        if task is None or generation is None:
+            raise HostFault("bad-order", f"the fault {fault!r} is for a task, and the order names none")
+        directory = hostdir.generation_dir(context.host.host_dir, order["run"], task, generation)
         who = shim_record.identity_of(directory, part)
         if who is None:
-            raise HostFault("gone", f"{order['task']} has no process yet")
+            raise HostFault("gone", f"{task} has no process yet")
         if not process.signal(who, _STOP if fault == "freeze" else _KILL):
-            raise HostFault("gone", f"{order['task']} has ended already")
+            raise HostFault("gone", f"{task} has ended already")
         if fault == "freeze":
             _apart(lambda: _after(for_s, who, _CONT))
         reply.ok({"pid": who.pid})

@@ -18,25 +18,42 @@ _OTHER_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvgpu", "/dev/nvhost-gpu",
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.orders import GpuInUse
+    from orchestrator.protocol.orders.preparation import GpuInUse
 
 
-def present() -> tuple[list[str] | None, str | None]:
-    """Return the UUIDs of the GPUs in the driver's order, else None and why there is none.
+def present() -> tuple[list[str] | None, str | None, dict[str, int]]:
+    """Return the UUIDs of the GPUs in the driver's order, else None and why there is none; and the MIG instances.
 
-    Both are None if unknown: nvidia-smi does not answer or is not on the PATH although a driver is there,
+    These are the UUIDs of the parts into which GPUs are divided, each with the index of its GPU.
+    The first two are None if unknown: nvidia-smi does not answer or is not on the PATH although a driver is there,
     or the GPUs are another vendor's.
     """
+    uuids: list[str] = []
+    instances: dict[str, int] = {}
     try:
-        return [row[0] for row in ask("--query-gpu=uuid")], None
+        # `GPU 0: NVIDIA A100 (UUID: GPU-5c89…)`, and below it `  MIG 3g.20gb Device 0: (UUID: MIG-c6d4…)`
+        for line in _output("-L"):
+            uuid = line.rpartition("(UUID: ")[2].partition(")")[0].strip()
+            if line.lstrip().startswith("MIG ") and uuids:
+                instances[uuid] = len(uuids) - 1
+            elif line.startswith("GPU ") and uuid != line:
+                uuids.append(uuid)
+        return uuids, None, instances
     except FileNotFoundError:
         others = any(os.path.exists(path) for path in _OTHER_DRIVERS)
-        return None, None if others else "there is no nvidia-smi and no device of a GPU"
+        return None, None if others else "there is no nvidia-smi and no device of a GPU", {}
     except subprocess.CalledProcessError as e:
         lines = [line for line in e.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
-        return None, f"nvidia-smi says: {lines[0].strip()}" if lines else f"nvidia-smi fails ({e.returncode})"
+        why = f"nvidia-smi says: {lines[0].strip()}" if lines else f"nvidia-smi fails ({e.returncode})"
+        return None, why, {}
     except (OSError, subprocess.TimeoutExpired):
-        return None, None
+        return None, None, {}
+
+
+def numbers(names: list[int | str]) -> list[int | str]:
+    """Return the number of each GPU here that is named by its UUID; what else is named stays as it is."""
+    uuids = present()[0] or []
+    return [uuids.index(name) if isinstance(name, str) and name in uuids else name for name in names]
 
 
 def in_use(uuids: list[str], run: str | None) -> list[GpuInUse]:
@@ -67,15 +84,19 @@ def leased(uuids: list[str]) -> list[GpuInUse]:
 
 def ask(query: str) -> list[list[str]]:
     """Return the table that nvidia-smi prints. Raises OSError, CalledProcessError or TimeoutExpired."""
+    lines = _output(query, "--format=csv,noheader")
+    return [[cell.strip() for cell in line.split(",")] for line in lines]
+
+
+def _output(*arguments: str) -> list[str]:
     done = subprocess.run(
-        ["nvidia-smi", query, "--format=csv,noheader"],
+        ["nvidia-smi", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=NVIDIA_SMI_S,
         check=True,
     )
-    lines = done.stdout.decode("utf-8", "replace").splitlines()
-    return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
+    return [line for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 def _user(pid: int) -> str | None:

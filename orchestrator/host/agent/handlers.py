@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     from orchestrator.host.agent import neighbours
     from orchestrator.host.agent.context import Context
     from orchestrator.host.agent.streams import Output
-    from orchestrator.protocol import orders
+    from orchestrator.protocol.orders import (
+        base,
+        checkpoints,
+        examining,
+        preparation,
+        records,
+        tasks,
+        watching,
+    )
+    from orchestrator.protocol.orders.base import OfTask
 
 CHECKPOINT_S = 600.0
 """A large checkpoint on a slow share; then the share is taken to hang."""
@@ -42,10 +51,6 @@ PROBE_S = 60.0
 QUERY_S = 30.0
 
 NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
-
-BEGIN_A_RUN = ("code", "seed", "receive", "start")
-UNFENCED = ("probe", "machine", "examine", "reach", "environment", "psutil", "runs")
-"""Both are columns of the table of orders, which is not imported here; a test compares them."""
 
 
 class Orders:
@@ -64,6 +69,7 @@ class Orders:
         self._listeners: neighbours.Listeners | None = None
         self._arrivals = Arrivals(context, CHECKPOINT_S)
         self._setup = Setup(context)
+        self._unnumbered: list[tuple[list[int | str], Callable[[list[int | str]], None]]] = []
 
     def end(self) -> None:
         """End the processes that read and write for the head: the agent ends."""
@@ -78,13 +84,17 @@ class Orders:
 
     def _handle(self, order: dict[str, Any], blob: bytes, reply: Reply) -> Mapping[str, Any] | None:
         verb = str(order.get("order"))
-        do = getattr(self, f"_on_{verb}", None)
+        # An order for a task that is not the agent's is its shim's, which may be of another version.
+        do: Callable[..., Any] | None = getattr(
+            self, f"_on_{verb}", self._forward if "task" in order else None
+        )
         if do is None:
             raise HostFault("unknown-order", f"this agent does not know the order {verb!r}")
         try:
-            if verb not in UNFENCED:
+            fence = order.get("fence")
+            if fence != "anybody":
                 run, epoch = str(order["run"]), int(order["epoch"])
-                hostdir.accept_epoch(self._host.host_dir, run, epoch, create=verb in BEGIN_A_RUN)
+                hostdir.accept_epoch(self._host.host_dir, run, epoch, create=fence == "begins")
             value: Mapping[str, Any] | None = do(order, blob, reply)
         except (KeyError, TypeError, ValueError) as e:
             raise HostFault("bad-order", f"the order {verb!r} cannot be read: {type(e).__name__}: {e}") from e
@@ -92,26 +102,61 @@ class Orders:
 
     # ---------------------------------------------------------------- watching
 
-    def _on_watch(self, order: orders.Watch, _blob: bytes, _reply: Reply) -> orders.Nothing:
+    def _on_watch(self, order: watching.Watch, _blob: bytes, _reply: Reply) -> base.Nothing:
         claim = order.get("claim")
         self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])), claim)
         head = f"{claim['user']}@{claim['head']}" if claim is not None else ""
-        self._leases.want(order["run"], [int(gpu) for gpu in order.get("gpus", [])], head, order["epoch"])
+        run, epoch = order["run"], order["epoch"]
+        names: list[int | str] = [*(order.get("gpus") or ()), *(order.get("gpu_uuids") or ())]
+        self._numbered(names, lambda gpus: self._leases.want(run, gpus, head, epoch))
         return {}
 
-    def _on_lease(self, order: orders.OfRun, _blob: bytes, reply: Reply) -> None:
-        self._leases.acquire(order["run"], lambda others: reply.ok({"others": others}))
+    def _numbered(self, names: list[int | str], then: Callable[[list[int | str]], None]) -> None:
+        """Call `then` with the numbers of these GPUs, in the order of the calls: nvidia-smi knows those of UUIDs.
 
-    def _on_unwatch(self, order: orders.OfRun, _blob: bytes, _reply: Reply) -> orders.Nothing:
+        So a GPU has one lease, whether a run names it by number or by UUID.
+        """
+        self._unnumbered.append((names, then))
+        if len(self._unnumbered) == 1:
+            self._number_next()
+
+    def _number_next(self) -> None:
+        while self._unnumbered and all(isinstance(name, int) for name in self._unnumbered[0][0]):
+            names, then = self._unnumbered.pop(0)
+            then(names)
+        if not self._unnumbered:
+            return
+        names, then = self._unnumbered[0]
+
+        def ask() -> dict[str, list[int | str]]:
+            from orchestrator.host.agent import gpus
+
+            return {"numbers": gpus.numbers(names)}
+
+        def done(result: Result) -> None:
+            try:
+                then(answer_of(result, "the list of the GPUs")["numbers"])
+            except HostFault:
+                then(names)  # the probe says what is wrong with the driver
+            self._unnumbered.pop(0)
+            self._number_next()
+
+        self._jobs.function(ask, done, deadline_s=QUERY_S)
+
+    def _on_lease(self, order: watching.Lease, _blob: bytes, reply: Reply) -> None:
+        run = order["run"]
+        self._numbered([], lambda _: self._leases.acquire(run, lambda others: reply.ok({"others": others})))
+
+    def _on_unwatch(self, order: watching.Unwatch, _blob: bytes, _reply: Reply) -> base.Nothing:
         self._tasks.unwatch(order["run"])
-        self._leases.release(order["run"])
+        self._numbered([], lambda _: self._leases.release(order["run"]))
         self._directories.forget(order["run"])
         self._arrivals.forget(order["run"])
         return {}
 
     # ---------------------------------------------------------------- before a start
 
-    def _on_probe(self, order: orders.Probe, _blob: bytes, reply: Reply) -> None:
+    def _on_probe(self, order: preparation.Probe, _blob: bytes, reply: Reply) -> None:
         from orchestrator.host.agent import place_of_tasks  # few probes are asked for
 
         place_of_tasks.remove_old(self._host.host_dir)
@@ -147,18 +192,18 @@ class Orders:
             place_of_tasks.remove(directory)
             raise
 
-    def _on_machine(self, order: orders.AskMachine, _blob: bytes, reply: Reply) -> None:
+    def _on_machine(self, order: preparation.AskMachine, _blob: bytes, reply: Reply) -> None:
         del order
         host_dir = self._host.host_dir
 
-        def inspect() -> orders.Hardware:
+        def inspect() -> preparation.Hardware:
             from orchestrator.host.agent import machine  # in the fork: few agents are asked
 
             return machine.inspect(host_dir)
 
         self._fork(reply, "the survey of the machine", PROBE_S, inspect)
 
-    def _on_examine(self, order: orders.Examine, _blob: bytes, reply: Reply) -> None:
+    def _on_examine(self, order: examining.Examine, _blob: bytes, reply: Reply) -> None:
         from orchestrator.host.agent import health, neighbours  # few agents are asked
 
         if self._listeners is None:
@@ -176,10 +221,10 @@ class Orders:
             lambda: health.whole(facts, host_dir, more, gpus=gpus, writes=writes, group=order.get("group")),
         )
 
-    def _on_reach(self, order: orders.Reach, _blob: bytes, reply: Reply) -> None:
+    def _on_reach(self, order: examining.Reach, _blob: bytes, reply: Reply) -> None:
         targets, within_s = order["targets"], order["within_s"]
 
-        def connect() -> orders.Reached:
+        def connect() -> examining.Reached:
             from orchestrator.host.agent import neighbours
 
             return {"seen": neighbours.reach(targets, within_s)}
@@ -187,11 +232,11 @@ class Orders:
         self._fork(reply, "the attempt to reach the other hosts", within_s + 5.0, connect)
 
     def _on_environment(
-        self, order: orders.Environment, _blob: bytes, reply: Reply
-    ) -> orders.EnvironmentState | None:
+        self, order: preparation.Environment, _blob: bytes, reply: Reply
+    ) -> preparation.EnvironmentState | None:
         return self._setup.ask(order, reply)
 
-    def _on_psutil(self, order: orders.Psutil, blob: bytes, _reply: Reply) -> orders.Nothing:
+    def _on_psutil(self, order: preparation.Psutil, blob: bytes, _reply: Reply) -> base.Nothing:
         digest, last = order["sha256"], order["last"]
         if self._blobs.receive(digest, order["offset"], blob, last) and last:
             self._unpack_psutil(digest)
@@ -210,17 +255,17 @@ class Orders:
         except OSError:
             return  # the host has no process left; /proc gives the basics
 
-    def _on_code(self, order: orders.Code, _blob: bytes, reply: Reply) -> orders.CodeState | None:
+    def _on_code(self, order: preparation.Code, _blob: bytes, reply: Reply) -> preparation.CodeState | None:
         host_dir, run = self._host.host_dir, order["run"]
         files = codestore.check(order["files"])
-        answer: orders.CodeState = {"digest": digest_of(files), "missing": []}
+        answer: preparation.CodeState = {"digest": digest_of(files), "missing": []}
         tree = codestore.tree_dir(host_dir, run, answer["digest"])
         is_there = os.path.isdir(tree)
         answer["missing"] = [] if is_there else codestore.missing(host_dir, files)
         if answer["missing"]:
             return answer
 
-        def make() -> orders.CodeState:
+        def make() -> preparation.CodeState:
             if is_there:
                 damaged = codestore.repair(host_dir, tree, files)
             elif not (damaged := codestore.build(host_dir, run, files)):
@@ -230,14 +275,14 @@ class Orders:
         self._fork(reply, "putting the code in place", CHECKPOINT_S, make)
         return None
 
-    def _on_blob(self, order: orders.Blob, blob: bytes, reply: Reply) -> orders.BlobState | None:
+    def _on_blob(self, order: preparation.Blob, blob: bytes, reply: Reply) -> preparation.BlobState | None:
         if order.get("store") == "checkpoints":
             self._arrivals.receive_part(order, blob, reply)
             return None
         whole = self._blobs.receive(order["sha256"], order["offset"], blob, order["last"])
         return {} if whole else {"damaged": True}
 
-    def _on_highest(self, order: orders.Highest, _blob: bytes, reply: Reply) -> None:
+    def _on_highest(self, order: checkpoints.Highest, _blob: bytes, reply: Reply) -> None:
         from orchestrator.checkpoints.places import highest
 
         directory = order["dir"]
@@ -248,17 +293,17 @@ class Orders:
             lambda: {"generation": highest(directory)},
         )
 
-    def _on_seed(self, order: orders.Seed, _blob: bytes, reply: Reply) -> None:
+    def _on_seed(self, order: checkpoints.Seed, _blob: bytes, reply: Reply) -> None:
         argv = ["checkpoints", "seed", "--dir", order["dir"], "--generation", str(order["generation"])]
         argv += ["--keep", str(order["keep"])]
         if order.get("from_scratch"):
             argv.append("--from-scratch")
-        if order.get("only"):
+        if only := order.get("only"):
             from orchestrator.checkpoints import safe
 
-            argv += ["--only", safe.directory_of(order["dir"], order["only"])]
-        if "step_max" in order:
-            argv += ["--step-max", str(order["step_max"])]
+            argv += ["--only", safe.directory_of(order["dir"], only)]
+        if (step_max := order.get("step_max")) is not None:
+            argv += ["--step-max", str(step_max)]
         if order.get("unrestorable"):
             argv += ["--unrestorable", json.dumps(order["unrestorable"])]
         if order.get("by"):
@@ -271,19 +316,18 @@ class Orders:
         what = "the seeding of the checkpoint directory"
         self._with_share(order, reply, lambda: self._python(order["python"], argv, reply, what))
 
-    def _on_verify(self, order: orders.Verify, _blob: bytes, reply: Reply) -> None:
+    def _on_verify(self, order: checkpoints.Verify, _blob: bytes, reply: Reply) -> None:
         directory = os.path.join(order["dir"], f"gen-{order['generation']:06d}")
-        argv = [
-            "checkpoints",
-            "verify",
-            directory,
-            *([str(order["step_max"])] if "step_max" in order else []),
-        ]
+        argv = ["checkpoints", "verify", directory]
+        if (step_max := order.get("step_max")) is not None:
+            argv.append(str(step_max))
         self._directories.watch(order["run"], order["dir"], order.get("share"))
         what = "the verification of the checkpoint"
         self._with_share(order, reply, lambda: self._python(order["python"], argv, reply, what))
 
-    def _with_share(self, order: orders.Seed | orders.Verify, reply: Reply, then: Callable[[], None]) -> None:
+    def _with_share(
+        self, order: checkpoints.Seed | checkpoints.Verify, reply: Reply, then: Callable[[], None]
+    ) -> None:
         """Go on with an order where the share that it names is there; else refuse it."""
         wanted, run = order.get("share"), order["run"]
         if wanted is None:
@@ -304,16 +348,16 @@ class Orders:
             deadline_s=CHECKPOINT_S,
         )
 
-    def _on_snapshot(self, order: orders.Snapshot, _blob: bytes, reply: Reply) -> None:
+    def _on_snapshot(self, order: checkpoints.Snapshot, _blob: bytes, reply: Reply) -> None:
         root = order["dir"]
         argv = ["checkpoints", "snapshot", root, os.path.join(root, f"gen-{order['generation']:06d}")]
         argv += [order["path"]] if order["path"] else []
         self._python(order["python"], argv, reply, "the snapshot of the checkpoint")
 
-    def _on_receive(self, order: orders.Receive, _blob: bytes, reply: Reply) -> None:
+    def _on_receive(self, order: checkpoints.Receive, _blob: bytes, reply: Reply) -> None:
         self._arrivals.receive(order, reply)
 
-    def _on_chunk(self, order: orders.Chunk, _blob: bytes, reply: Reply) -> None:
+    def _on_chunk(self, order: checkpoints.Chunk, _blob: bytes, reply: Reply) -> None:
         from orchestrator.checkpoints import safe
 
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
@@ -329,7 +373,7 @@ class Orders:
             self._reader = Parts(self._context.loop, safe.ChunkReader(), QUERY_S)
         self._reader.read((*where, bytes_max), read)
 
-    def _on_checkpoints(self, order: orders.Checkpoints, _blob: bytes, reply: Reply) -> None:
+    def _on_checkpoints(self, order: checkpoints.Checkpoints, _blob: bytes, reply: Reply) -> None:
         verb = order["do"]
         if verb not in CHECKPOINT_VERBS:
             raise HostFault("bad-order", f"there is no command {verb!r} for checkpoints")
@@ -341,16 +385,16 @@ class Orders:
 
     # ---------------------------------------------------------------- a task's life
 
-    def _on_start(self, order: orders.Start, _blob: bytes, reply: Reply) -> orders.Started | None:
+    def _on_start(self, order: tasks.Start, _blob: bytes, reply: Reply) -> tasks.Started | None:
         return start.start(self._context, order, reply)
 
-    def _on_release(self, order: orders.Release, _blob: bytes, reply: Reply) -> None:
+    def _on_release(self, order: tasks.Release, _blob: bytes, reply: Reply) -> None:
         shared = order.get("share")
         if shared is not None:
             self._directories.watch(order["run"], shared["dir"], shared)
         return start.release(self._context, order, reply)
 
-    def _on_stop(self, order: orders.Stop, _blob: bytes, _reply: Reply) -> orders.Nothing | None:
+    def _on_stop(self, order: tasks.Stop, _blob: bytes, _reply: Reply) -> base.Nothing | None:
         try:
             link = self._tasks.link(order["run"], order["task"], order["generation"])
             self._tasks.forward(link, order)
@@ -363,13 +407,12 @@ class Orders:
             return {}  # what has ended need not be stopped
         return None
 
-    def _on_stacks(self, order: orders.AskStacks, _blob: bytes, _reply: Reply) -> None:
-        link = self._tasks.link(order["run"], order["task"], order["generation"])
-        self._tasks.forward(link, order)
+    def _forward(self, order: OfTask, _blob: bytes, _reply: Reply) -> None:
+        self._tasks.forward(self._tasks.link(order["run"], order["task"], order["generation"]), order)
 
     # ---------------------------------------------------------------- afterwards
 
-    def _on_sweep(self, order: orders.Sweep, _blob: bytes, reply: Reply) -> None:
+    def _on_sweep(self, order: tasks.Sweep, _blob: bytes, reply: Reply) -> None:
         run, generation_max = order["run"], order["generation_max"]
         ports: list[int] = []
         for link in self._tasks.links(run, generation_max):
@@ -378,7 +421,7 @@ class Orders:
                 ports.append(port)
             if link.socket is not None:
                 # Its shim is asked first, so that the exit record says that we ended the task.
-                stop: orders.Stop = {
+                stop: tasks.Stop = {
                     "order": "stop",
                     "run": run,
                     "epoch": order["epoch"],
@@ -387,7 +430,7 @@ class Orders:
                     "grace_s": 0,
                 }
                 self._tasks.forward(link, stop)
-        host_dir, release, ends = self._host.host_dir, order.get("release"), order.get("ends", False)
+        host_dir, release, ends = self._host.host_dir, order.get("release"), bool(order.get("ends"))
 
         def answer(result: Result) -> dict[str, Any]:
             swept = answer_of(result, "the sweep")
@@ -401,7 +444,7 @@ class Orders:
             deadline_s=QUERY_S,
         )
 
-    def _on_log(self, order: orders.AskLog, _blob: bytes, reply: Reply) -> None:
+    def _on_log(self, order: tasks.AskLog, _blob: bytes, reply: Reply) -> None:
         directory = hostdir.generation_dir(
             self._host.host_dir, order["run"], order["task"], order["generation"]
         )
@@ -409,17 +452,17 @@ class Orders:
         offset, data, end = hostlog.read(directory, order["offset"], bytes_max)
         reply.ok({"offset": offset, "end": end, "time": time.time()}, data)
 
-    def _on_files(self, order: orders.AskFiles, _blob: bytes, reply: Reply) -> None:
+    def _on_files(self, order: tasks.AskFiles, _blob: bytes, reply: Reply) -> None:
         host_dir, run, kind = self._host.host_dir, order["run"], order["of"]
         self._fork(
             reply, "the listing of the tasks' files", QUERY_S, lambda: files.listing(host_dir, run, kind)
         )
 
-    def _on_file(self, order: orders.AskFile, _blob: bytes, reply: Reply) -> None:
+    def _on_file(self, order: tasks.AskFile, _blob: bytes, reply: Reply) -> None:
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
         reply.ok({}, files.read(self._host.host_dir, {**order}, order["offset"], bytes_max))
 
-    def _on_digest(self, order: orders.OfFile, _blob: bytes, reply: Reply) -> None:
+    def _on_digest(self, order: tasks.AskDigest, _blob: bytes, reply: Reply) -> None:
         host_dir, wish = self._host.host_dir, {**order}
         self._fork(
             reply, f"the reading of {order['path']}", CHECKPOINT_S, lambda: files.digest(host_dir, wish)
@@ -427,11 +470,11 @@ class Orders:
 
     # ---------------------------------------------------------------- without, or beside, a coordinator
 
-    def _on_keep(self, order: orders.Keep, _blob: bytes, _reply: Reply) -> orders.Nothing:
+    def _on_keep(self, order: records.Keep, _blob: bytes, _reply: Reply) -> base.Nothing:
         runs.keep(self._host.host_dir, order["run"], order["record"])
         return {}
 
-    def _on_runs(self, order: orders.Runs, _blob: bytes, reply: Reply) -> None:
+    def _on_runs(self, order: records.Runs, _blob: bytes, reply: Reply) -> None:
         host_dir, records = self._host.host_dir, order["records"]
         brief, directory = order.get("brief", False), order.get("dir")
         self._fork(
@@ -441,7 +484,7 @@ class Orders:
             lambda: runs.known(host_dir, records=records, brief=brief, directory=directory),
         )
 
-    def _on_remove(self, order: orders.Remove, _blob: bytes, reply: Reply) -> None:
+    def _on_remove(self, order: records.Remove, _blob: bytes, reply: Reply) -> None:
         host_dir, run = self._host.host_dir, order["run"]
         owner, even_alive = order["owner"], order["even_alive"]
         self._fork(
@@ -451,7 +494,7 @@ class Orders:
             lambda: runs.remove(host_dir, run, owner=owner, even_alive=even_alive),
         )
 
-    def _on_fault(self, order: orders.Fault, _blob: bytes, reply: Reply) -> None:
+    def _on_fault(self, order: tasks.Fault, _blob: bytes, reply: Reply) -> None:
         from orchestrator.host.agent import faults
 
         faults.inject(self._context, order, reply)

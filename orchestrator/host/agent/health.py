@@ -13,7 +13,7 @@ from orchestrator.host.system import cgroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.orders import Directory, GpuState, Health, Owner
+    from orchestrator.protocol.orders.examining import Directory, GpuState, Health, Owner
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """The variables that gRPC reads to find a proxy, in its order. It ignores variables in capitals."""
@@ -66,6 +66,8 @@ def whole(
     `writes`: a checkpoint directory whose write speed is measured. `group`: who may write into one besides us.
     """
     facts = {**facts, "directories": directories(host_dir, more, group), "cgroups": cgroup.usable()}
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        facts["visible_gpus"] = os.environ["CUDA_VISIBLE_DEVICES"]
     if writes is not None:
         facts["save_bytes"] = save_bytes(writes)
         facts["write_bytes_per_s"] = write_speed(writes)
@@ -85,7 +87,7 @@ def _gpus() -> list[GpuState]:
         except (OSError, subprocess.SubprocessError):
             return []
 
-    names = column("name")
+    names, uuids = column("name"), column("uuid")
     if not names:
         return []
     buses = [gpu_load.bus(text) for text in column("pci.bus_id")]
@@ -98,6 +100,7 @@ def _gpus() -> list[GpuState]:
     return [
         {
             "name": name,
+            **({"uuid": uuids[i]} if i < len(uuids) else {}),  # type: ignore[typeddict-item]
             "ecc_errors": int(errors[i]) if i < len(errors) and errors[i].isdecimal() else None,
             "slowed": slowed[i],
             "xids": [xid for where, xid in xids if buses[i : i + 1] == [where]][:_XIDS_MAX],
@@ -192,20 +195,22 @@ def write_speed(directory: str) -> float | None:
 
     If it takes longer than its deadline, the result is an upper bound.
     """
+    from orchestrator.both.within import Tree
     from orchestrator.host.system.patience import within
 
     def write() -> float:
-        path = os.path.join(directory, f".orch-speed-{os.uname().nodename}-{os.getpid()}")
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.unlink(path)  # whatever becomes of this process, nothing is left
+        name = f".orch-speed-{os.uname().nodename}-{os.getpid()}"
+        with (
+            Tree(directory) as tree,
+            open(tree.opened(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+        ):
+            tree.remove(name)  # whatever becomes of this process, nothing is left
             part, began_at = os.urandom(1 << 20), time.monotonic()
             for _ in range(_WRITTEN_BYTES >> 20):
-                os.write(file, part)
-            os.fsync(file)
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
             return _WRITTEN_BYTES / max(time.monotonic() - began_at, 0.001)
-        finally:
-            os.close(file)
 
     try:
         return within(_DIRECTORY_S / 2, write, _WRITTEN_BYTES / (_DIRECTORY_S / 2))

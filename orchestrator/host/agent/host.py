@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from orchestrator.host.agent.gpu_load import GpuLoads
     from orchestrator.protocol.hello import BootRequest, Hello
-    from orchestrator.protocol.reports import PsutilFrom, Sample
+    from orchestrator.protocol.measures import PsutilFrom
+    from orchestrator.protocol.reports import Sample
 
 
 _NVIDIA = "/dev/nvidiactl"

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from orchestrator.host.agent.streams import Loop
     from orchestrator.host.system.gpu_lease import Holder
-    from orchestrator.protocol.orders import Leased
+    from orchestrator.protocol.orders.watching import Leased
+
+    Gpu = int | str
 
 ANSWER_S = 1.0
 """How long a holder may take to name its run."""
@@ -42,7 +44,7 @@ LEASED = "gpu-leased"
 class _Wish:
     """The GPUs that a run wants, the answer to those who ask about them, and the epoch of the run's coordinator."""
 
-    def __init__(self, gpus: Sequence[int], about: dict[str, Any], epoch: int) -> None:
+    def __init__(self, gpus: Sequence[Gpu], about: dict[str, Any], epoch: int) -> None:
         self.gpus = gpus
         self.about = about
         self.epoch = epoch
@@ -56,9 +58,9 @@ class Leases:
         self._host_dir = host_dir
         self._lives = lives
         self._wishes: dict[str, _Wish] = {}
-        self._held: dict[int, tuple[str, socket.socket]] = {}
+        self._held: dict[Gpu, tuple[str, socket.socket]] = {}
 
-    def want(self, run: str, gpus: Sequence[int], head: str, epoch: int) -> None:
+    def want(self, run: str, gpus: Sequence[Gpu], head: str, epoch: int) -> None:
         """Set the GPUs that a run wants, and acquire their leases. Those who ask are told the run and `head`."""
         self._let_go(run, but=gpus)
         known = self._wishes.pop(run, None)
@@ -82,12 +84,12 @@ class Leases:
         others: list[Leased] = []
         left = set(missing)
 
-        def settle(gpu: int, holder: Leased | None) -> None:
+        def settle(gpu: Gpu, holder: Leased | None) -> None:
             left.discard(gpu)
             if holder is not None:
                 others.append(holder)
             if not left:
-                done(sorted(others, key=lambda lease: lease["gpu"]))
+                done(sorted(others, key=lambda lease: str(lease.get("instance", lease["gpu"]))))
 
         for gpu in missing:
             self._ask(run, wish, gpu, settle, _TRIES)
@@ -111,14 +113,14 @@ class Leases:
             )
         return [self._held[gpu][1].fileno() for gpu in wish.gpus], wish.about
 
-    def _missing(self, run: str) -> list[int]:
+    def _missing(self, run: str) -> list[Gpu]:
         wish = self._wishes.get(run)
         return [gpu for gpu in wish.gpus if self._of(gpu) != run] if wish is not None else []
 
-    def _of(self, gpu: int) -> str | None:
+    def _of(self, gpu: Gpu) -> str | None:
         return self._held[gpu][0] if gpu in self._held else None
 
-    def _take_now(self, run: str, gpu: int) -> bool:
+    def _take_now(self, run: str, gpu: Gpu) -> bool:
         """Acquire a GPU that is free, or that this agent holds for a run without a live task."""
         from orchestrator.host.system import gpu_lease
 
@@ -129,17 +131,17 @@ class Leases:
             self._hold(run, gpu, lease)
         return self._of(gpu) == run
 
-    def _hold(self, run: str, gpu: int, lease: socket.socket) -> None:
+    def _hold(self, run: str, gpu: Gpu, lease: socket.socket) -> None:
         self._held[gpu] = run, lease
         self._loop.watch(lease.fileno(), 1, lambda _events: self._asked(gpu))
 
-    def _let_go(self, run: str, *, but: Sequence[int]) -> None:
+    def _let_go(self, run: str, *, but: Sequence[Gpu]) -> None:
         for gpu in [gpu for gpu, (other, _) in self._held.items() if other == run and gpu not in but]:
             _, lease = self._held.pop(gpu)
             self._loop.forget(lease.fileno())
             lease.close()
 
-    def _asked(self, gpu: int) -> None:
+    def _asked(self, gpu: Gpu) -> None:
         """Answer a process that asks who holds the GPU. If another head has taken the run over, release it instead."""
         from orchestrator.host.system import gpu_lease
 
@@ -151,7 +153,7 @@ class Leases:
             gpu_lease.answer(lease, wish.about)
 
     def _ask(
-        self, run: str, wish: _Wish, gpu: int, done: Callable[[int, Leased | None], None], tries: int
+        self, run: str, wish: _Wish, gpu: Gpu, done: Callable[[Gpu, Leased | None], None], tries: int
     ) -> None:
         from orchestrator.host.system import gpu_lease
 
@@ -202,7 +204,7 @@ class Leases:
         self._loop.watch(asking.fileno(), 1, answered)
         self._loop.after(ANSWER_S, answered)
 
-    def _is_ours(self, run: str, wish: _Wish, gpu: int, holder: Holder) -> bool:
+    def _is_ours(self, run: str, wish: _Wish, gpu: Gpu, holder: Holder) -> bool:
         """Return whether a process of the same run holds the GPU. Its lease is then shared."""
         lease = holder.shared
         is_ours = lease is not None and holder.answer.get("run") == run
@@ -220,16 +222,19 @@ def _order(run: str) -> tuple[str, str]:
     return run[-len("YYYYMMDD-HHMMSS") :], run
 
 
-def _leased(gpu: int, user: str | None, answer: Mapping[str, Any]) -> Leased:
+def _leased(gpu: Gpu, user: str | None, answer: Mapping[str, Any]) -> Leased:
     """Return the holder of a GPU, with the printable parts of its answer."""
     since = answer.get("since")
-    return {
-        "gpu": gpu,
+    holder: Leased = {
+        "gpu": gpu if isinstance(gpu, int) else None,
         "user": _word(user),
         "run": _word(answer.get("run")),
         "head": _word(answer.get("head")),
         "since": since if isinstance(since, float) and 0 <= since < _LATEST else None,
     }
+    if isinstance(gpu, str):
+        holder["instance"] = gpu
+    return holder
 
 
 def _word(value: object) -> str | None:

@@ -9,14 +9,14 @@ from orchestrator.host.agent import gpus, host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.orders import Gpu, GpuUser, Hardware
+    from orchestrator.protocol.orders.preparation import Gpu, GpuUser, Hardware
 
 _GPU = "--query-gpu=uuid,name,utilization.gpu,memory.used,memory.total"
 
 
 def inspect(host_dir: str) -> Hardware:
     """Return what the host has. What is not known is None."""
-    uuids, why = gpus.present()
+    uuids, why, _ = gpus.present()
     memory = host.memory_now()
     load: float | None
     try:

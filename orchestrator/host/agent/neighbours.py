@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.protocol.orders import Outcome, Seen, Target
+    from orchestrator.protocol.orders.examining import Outcome, Seen, Target
 
 LISTENERS = 2
 """One at each end of the range, since a firewall may have opened only a part of it."""

@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.protocol.orders import Facts, Import, Imported, OwnName
+    from orchestrator.protocol.orders.preparation import Facts, Import, Imported, OwnName
 
     _Found = tuple[str | None, str | None, str | None]
 
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     from orchestrator.host.agent import gpus, place_of_tasks
     from orchestrator.host.system import unkillable
 
-    uuids, no_gpus = gpus.present()
+    uuids, no_gpus, instances = gpus.present()
     installed = _installed()
     facts: Facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -70,6 +70,7 @@ def main(argv: list[str]) -> int:
         "checkpoint_others": others,
         "gpus": uuids,
         "gpus_why": no_gpus,
+        "gpu_instances": instances,
         "gpus_in_use": [*gpus.leased(uuids), *gpus.in_use(uuids, wish.get("run"))] if uuids else [],
         "own_name": own_name(os.uname().nodename),
         "unkillable": unkillable.known(host_dir) if host_dir else [],
@@ -179,15 +180,13 @@ def _directory(directory: str, run: str | None, group: str | None, known: str | 
 
 def why_not_writable(directory: str) -> str | None:
     """Try what a checkpoint needs: make, write, sync, rename, remove. Return why it fails; None if it works."""
-    name = os.path.join(directory, f".orch-probe-{os.uname().nodename}-{os.getpid()}")
+    from orchestrator.checkpoints import places
+
+    name = f".orch-probe-{os.uname().nodename}-{os.getpid()}"
     try:
-        os.makedirs(directory, exist_ok=True)
-        with open(name, "wb") as file:
-            file.write(b"orch")
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(name, name + ".renamed")
-        os.unlink(name + ".renamed")
+        with places.opened(directory) as tree:
+            tree.write(name, b"orch")
+            tree.remove(name)
     except OSError as e:
         return f"{e.strerror}: {e.filename or directory}"
     return None

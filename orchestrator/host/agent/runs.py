@@ -26,7 +26,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.protocol.orders import Claim, KnownRun, KnownRuns, KnownTask, Nothing, Record, Stamp
+    from orchestrator.protocol.orders.base import Nothing
+    from orchestrator.protocol.orders.records import KnownRun, KnownRuns, KnownTask, Record, Stamp
+    from orchestrator.protocol.orders.watching import Claim
     from orchestrator.protocol.reports import Left, Task
 
 _RECORDS_BYTES = 1 << 20

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from orchestrator.host.agent.context import Context
     from orchestrator.host.agent.reply import Reply
-    from orchestrator.protocol import orders
+    from orchestrator.protocol.orders import preparation
 
 QUERY_S = 120.0
 MAKE_S = 7200.0
 """TensorFlow with all of CUDA has 4 GB."""
 
-_MAKING: orders.EnvironmentState = {
+_MAKING: preparation.EnvironmentState = {
     "state": "making",
     "python": "0",
     "by": "pip",
@@ -38,7 +38,7 @@ class Setup:
         self._context = context
         self._under_way: dict[str, Result | None] = {}
 
-    def ask(self, order: orders.Environment, reply: Reply) -> orders.EnvironmentState | None:
+    def ask(self, order: preparation.Environment, reply: Reply) -> preparation.EnvironmentState | None:
         """Return how far the environment is; where nobody makes it, begin to, or look for it and reply later."""
         key = order["key"]
         if key not in self._under_way:
@@ -53,7 +53,7 @@ class Setup:
         if ended is None:
             return {**_MAKING, "line": environments.last_line(key)}
         del self._under_way[key]
-        state: orders.EnvironmentState = _answer(ended)
+        state: preparation.EnvironmentState = _answer(ended)
         return state
 
     def _start(self, wish: dict[str, Any], done: Any, deadline_s: float) -> None:

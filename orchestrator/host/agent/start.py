@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from orchestrator.host.agent.context import Context
     from orchestrator.host.agent.reply import Reply
-    from orchestrator.protocol import orders
+    from orchestrator.protocol.orders import tasks
 
 SHIM_S = 30.0
 """How long a shim may take to answer. Even a loaded host starts Python in less."""
@@ -42,7 +42,7 @@ _ASKED = (
 """The fields of a `start` order that go to start.json. The secrets are not among them."""
 
 
-def start(context: Context, order: orders.Start, reply: Reply) -> orders.Started | None:
+def start(context: Context, order: tasks.Start, reply: Reply) -> tasks.Started | None:
     """Start a shim. A generation that was started before is not started again."""
     host = context.host
     run, task, generation = order["run"], order["task"], order["generation"]
@@ -67,14 +67,11 @@ def start(context: Context, order: orders.Start, reply: Reply) -> orders.Started
     return None
 
 
-def release(context: Context, order: orders.Release, reply: Reply) -> None:
+def release(context: Context, order: tasks.Release, reply: Reply) -> None:
     """Fill the scratch if the order names a seed, and then forward the release to the shim."""
     link = context.tasks.link(order["run"], order["task"], order["generation"])
     forwarded = order.copy()
-    seed, steps = (
-        forwarded.pop("seed", None),
-        [forwarded.pop("seed_step")] if "seed_step" in forwarded else [],
-    )
+    seed, step = forwarded.pop("seed", None), forwarded.pop("seed_step", None)
     shared = forwarded.pop("share", None)
     if seed is None:
         context.tasks.forward(link, forwarded)
@@ -88,11 +85,11 @@ def release(context: Context, order: orders.Release, reply: Reply) -> None:
         if shared is not None and not share.is_there(shared["dir"], order["run"], shared["token"]):
             raise share.missing(shared["dir"])
         answer = copying.copy(source, scratch)
-        if steps and answer["global_step"] != steps[0]:
-            raise HostFault(
-                "seed-differs",
-                f"{source} holds step {answer['global_step']} on this host, and the chief starts from step {steps[0]}",
-            )
+        found = answer["global_step"]
+        if step is not None and (-1 if found is None else found) != step:
+            here, there = ("no step" if at in (None, -1) else f"step {at}" for at in (found, step))
+            why = f"{source} holds {here} on this host, and the chief starts from {there}"
+            raise HostFault("seed-differs", why)
         return answer
 
     def copied(result: Result) -> None:
@@ -106,7 +103,7 @@ def release(context: Context, order: orders.Release, reply: Reply) -> None:
 
 
 def _start_shim(
-    context: Context, directory: str, order: orders.Start, reply: Reply, leases: list[int]
+    context: Context, directory: str, order: tasks.Start, reply: Reply, leases: list[int]
 ) -> None:
     tasks, task = context.tasks, order["task"]
     first = max(leases, default=0) + 1
@@ -131,7 +128,7 @@ def _start_shim(
         raise HostFault("start-failed", f"the shim of {task} cannot be started: {e.strerror}") from e
 
 
-def _started(context: Context, order: orders.Start, result: Result) -> orders.Started:
+def _started(context: Context, order: tasks.Start, result: Result) -> tasks.Started:
     task = order["task"]
     answer = answer_of(result, f"the start of the shim of {task}")
     context.tasks.link(order["run"], task, order["generation"])

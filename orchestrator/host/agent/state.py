@@ -93,9 +93,9 @@ def as_of(task: Task, age_s: float) -> Task:
         return shown
     if ended is None:
         shown["heartbeat_age_s"] = round((shown.get("heartbeat_age_s") or 0.0) + age_s, 3)
-    elif ended["ago_s"] is not None:
+    elif ended.get("ago_s") is not None:
         shown["exit"] = ended = ended.copy()
-        ended["ago_s"] = round((ended["ago_s"] or 0.0) + age_s, 3)
+        ended["ago_s"] = round((ended.get("ago_s") or 0.0) + age_s, 3)
     return shown
 
 

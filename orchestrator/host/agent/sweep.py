@@ -19,7 +19,7 @@ BUNDLE_UNUSED_S = 30 * 86400.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.orders import Swept
+    from orchestrator.protocol.orders.tasks import Swept
     from orchestrator.protocol.reports import SweptBy
 
 

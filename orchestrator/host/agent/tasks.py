@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from orchestrator.protocol.orders import Claim, OfTask
+    from orchestrator.protocol.orders.base import OfTask
+    from orchestrator.protocol.orders.watching import Claim
     from orchestrator.protocol.reports import Task
 
     Key = tuple[str, str, int]

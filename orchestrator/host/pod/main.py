@@ -173,7 +173,7 @@ class Attempt:
     def _turn(self, link: ShimLink, at: float) -> None:
         task = link.task
         if task is not None:
-            self._pace.heard(task["global_step"], at)
+            self._pace.heard(task.get("global_step"), at)
             if not self._released and task["phase"] == "ready":
                 self._released = True
                 link.order("release", env=self._wish.wiring(self._generation.number))
@@ -220,7 +220,7 @@ class Attempt:
     def _outcome(self, task: Task) -> Outcome:
         result = outcome.judge(task, self._stopped)
         if self._generation.roll is not None:
-            ended: Any = task["exit"] or {}
+            ended: Any = task.get("exit") or {}
             end = {
                 "kind": result.kind,
                 "counts": result.counts,
@@ -228,7 +228,7 @@ class Attempt:
                 "code": result.code,
                 # Its peers fail as soon as it goes, and may be faster than its own end.
                 "ended_at": self._stopped_at if self._stopped == TERM else ended.get("ended_at"),
-                "global_step": task["global_step"],
+                "global_step": task.get("global_step"),
                 "last_lines": ended.get("last_lines", []),
             }
             self._generation.roll.record_end(self._generation.number, self._wish.task, end)

@@ -33,9 +33,10 @@ class Outcome:
 
 def judge(task: Task, stopped: str | None) -> Outcome:
     """Return what the last TASK of a shim means. `stopped` is why the entry stopped it, if it did."""
-    ended: Any = task["exit"] or {}
+    ended: Any = task.get("exit") or {}
     code, signal, name = ended.get("code"), ended.get("signal"), task["task"]
-    at = "" if task["global_step"] is None else f" at step {task['global_step']}"
+    step = task.get("global_step")
+    at = "" if step is None else f" at step {step}"
     if code == 0:
         return Outcome(pod.DONE, "done", f"{name} is done{at}", False)
     if code == pod.SAVED:
@@ -46,7 +47,7 @@ def judge(task: Task, stopped: str | None) -> Outcome:
         return Outcome(pod.SUPERSEDED, "superseded", f"{name} ends{at}: its generation is over", False)
     if stopped == STALL:
         return Outcome(pod.STALLED, "stalled", f"{name} has made no progress{at}", True)
-    error: Any = task["error"] or {}
+    error: Any = task.get("error") or {}
     lines = [line for line in ended.get("last_lines", ()) if line.strip()]
     message = error.get("message") or (lines[-1] if lines else "")
     why = f": {message}" if message else ""

@@ -15,6 +15,7 @@ from collections import deque
 from functools import partial
 
 from orchestrator.both import durable, process
+from orchestrator.both.hostdir import HostFault
 from orchestrator.host.shim import ports, record, state
 from orchestrator.host.shim.connections import AgentLink, Agents, Gone, RuntimeLink
 from orchestrator.host.shim.peers import Peers
@@ -128,13 +129,13 @@ class Shim:
                 callback: Callable[[], Any] = key.data
                 if not self._ended:
                     callback()
-            self._on_time(time.monotonic())
+            self._tick(time.monotonic())
 
     @property
     def _ended(self) -> bool:
         return self._state.phase is Phase.ENDED
 
-    def _on_time(self, at: float) -> None:
+    def _tick(self, at: float) -> None:
         self._handle_event(Ticked(at))
         if self._ended:
             return
@@ -218,10 +219,8 @@ class Shim:
         elif action is Do.REPORT:
             self._report()
         elif link is not None:
-            if action is Do.ACCEPT:
-                self._reply(link, order.get("id"), {"ok": {}})
-            else:
-                self._refuse(link, order.get("id"), *value)
+            answer = {"ok": {}} if action is Do.ACCEPT else {"error": HostFault(*value).to_json()}
+            self._reply(link, order.get("id"), answer)
 
     def _write_identity(self) -> None:
         me, task = process.identity(os.getpid()), self._process.identity
@@ -314,36 +313,58 @@ class Shim:
     # ---------------------------------------------------------------- the agents
 
     def _handle(self, link: AgentLink, order: Order) -> None:
-        at, verb, order_id = time.monotonic(), order.get("order"), order.get("id")
+        """Carry out an order. Its name finds its method, which may return an event to decide on."""
+        verb = str(order.get("order"))
+        do: Callable[[AgentLink, Order], Ordered | None] | None = getattr(self, f"_on_{verb}", None)
         try:
-            if verb == "watch":
-                link.heartbeat_s = max(0.05, float(order["heartbeat_s"]))
-                link.report_at = min(link.report_at, at + link.heartbeat_s)
-                self._reply(link, order_id, {"ok": {}})
-                return
-            epoch, generation = int(order["epoch"]), int(order["generation"])
-            grace_s = float(order.get("grace_s", 0.0))
+            if do is None:
+                raise HostFault("unknown-order", f"this shim does not know the order {verb!r}")
+            event = do(link, order)
+        except HostFault as e:
+            self._reply(link, order.get("id"), {"error": e.to_json()})
         except (KeyError, TypeError, ValueError) as e:
-            self._refuse(link, order_id, "bad-order", f"the order {verb!r} cannot be read: {e!r}", None)
-            return
-        refused = state.refusal(self._state, epoch, generation)
-        if verb == "stacks":
-            if refused is not None:
-                self._refuse(link, order_id, *refused)
-            elif (
-                self._process.is_stopped() or self._runtime is None or not self._runtime.send({"stacks": {}})
-            ):
-                self._answer_stacks(link, order_id, None)
-            else:
-                self._stacks.append((link, order_id, at + STACKS_WAIT_S))
-            return
+            fault = HostFault("bad-order", f"the order {verb!r} cannot be read: {e!r}")
+            self._reply(link, order.get("id"), {"error": fault.to_json()})
+        else:
+            if event is not None:
+                self._handle_event(event, link, order)
+
+    def _on_watch(self, link: AgentLink, order: Order) -> None:
+        link.heartbeat_s = max(0.05, float(order["heartbeat_s"]))
+        link.report_at = min(link.report_at, time.monotonic() + link.heartbeat_s)
+        self._reply(link, order.get("id"), {"ok": {}})
+
+    def _on_stacks(self, link: AgentLink, order: Order) -> None:
+        self._check_fence(order)
+        if self._process.is_stopped() or self._runtime is None or not self._runtime.send({"stacks": {}}):
+            self._answer_stacks(link, order.get("id"), None)
+        else:
+            self._stacks.append((link, order.get("id"), time.monotonic() + STACKS_WAIT_S))
+
+    def _on_release(self, _link: AgentLink, order: Order) -> Ordered:
+        self._check_fence(order)
         port = order.get("port")
-        if verb == "release" and port is not None and refused is None and not self._move(int(port)):
+        if port is not None and not self._move(int(port)):
             why = f"port {port}, which the task before this one had, cannot be taken"
-            self._refuse(link, order_id, "no-port", why, "end what listens there")
-            return
-        rescue, compare = bool(order.get("rescue")), bool(order.get("compare"))
-        self._handle_event(Ordered(at, str(verb), epoch, generation, grace_s, rescue, compare), link, order)
+            raise HostFault("no-port", why, "end what listens there")
+        return Ordered(time.monotonic(), "release", int(order["epoch"]), int(order["generation"]))
+
+    def _on_stop(self, _link: AgentLink, order: Order) -> Ordered:
+        return Ordered(
+            time.monotonic(),
+            "stop",
+            int(order["epoch"]),
+            int(order["generation"]),
+            float(order.get("grace_s", 0.0)),
+            bool(order.get("rescue")),
+            bool(order.get("compare")),
+        )
+
+    def _check_fence(self, order: Order) -> None:
+        """Raise HostFault for an order of an older coordinator, or of another generation."""
+        refused = state.refusal(self._state, int(order["epoch"]), int(order["generation"]))
+        if refused is not None:
+            raise HostFault(*refused)
 
     def _move(self, port: int) -> bool:
         """Hold another port until the release, which is about to come. Return False if that cannot be had."""
@@ -362,14 +383,12 @@ class Shim:
             shown = self._log.redact(text)[:STACKS_CHARS_MAX]
             self._reply(link, order_id, {"ok": {"stacks": shown, "by": "runtime"}})
         elif self._process.pid is None or self._state.ended is not None:
-            self._refuse(link, order_id, "no-answer", "the task has no process", None)
+            fault = HostFault("no-answer", "the task has no process")
+            self._reply(link, order_id, {"error": fault.to_json()})
         else:
             seen = process.kernel_view(self._process.pid)
             text = f"The runtime does not answer. What the kernel says:\n{seen}"
             self._reply(link, order_id, {"ok": {"stacks": text, "by": "kernel"}})
-
-    def _refuse(self, link: AgentLink, order_id: Any, code: str, message: str, hint: str | None) -> None:
-        self._reply(link, order_id, {"error": {"code": code, "message": message, "hint": hint or None}})
 
     def _reply(self, link: AgentLink, order_id: Any, answer: dict[str, Any]) -> None:
         self._agents.reply(link, order_id, answer)
@@ -406,22 +425,25 @@ class Shim:
         ended = state.ended or Ended(time.monotonic())
         if ended.why is not None:
             self._log.feed("e", f"[orch: {ended.why}]\n".encode("utf-8", "replace"))
-            self._progress.error = {"kind": "start-failed", "message": self._log.redact(ended.why)}
+            self._progress.fail({"kind": "start-failed", "message": self._log.redact(ended.why)})
         self._log.finish()
         cause = self._process.cause(ended, state.stop_by)
         ago_s = time.monotonic() - ended.at
         task = ended_task(
             self._task(),
-            cause,
-            swept=self._process.swept_by,
-            left=list(state.left),
-            code=ended.code,
-            signal=ended.signal,
-            ago_s=ago_s,
-            ended_at=time.time() - ago_s,
-            ordered=state.stop_by is StopBy.ORDER or record.is_swept(self._directory),
-            released=state.reached is Phase.RUNNING,
-            last_lines=self._log.last_lines(),
+            {
+                "cause": cause,
+                "code": ended.code,
+                "signal": ended.signal,
+                "ago_s": ago_s,
+                "ended_at": time.time() - ago_s,
+                "ordered": state.stop_by is StopBy.ORDER or record.is_swept(self._directory),
+                "released": state.reached is Phase.RUNNING,
+                "last_lines": self._log.last_lines(),
+                "peak_rss_bytes": self._process.peak_rss_bytes,
+                "swept": self._process.swept_by,
+                "left": list(state.left),
+            },
         )
         if state.left:
             self._process.remember_left()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import socket
     from typing import Any
 
-    from orchestrator.protocol.reports import Left, SweptBy, Task
+    from orchestrator.protocol.reports import Left, SweptBy, Task, TaskExit
 
 RELEASED = "released"
 SWEPT = "swept"
@@ -137,8 +137,14 @@ def write_failed_start(generation_dir: str, start: dict[str, Any], why: str) -> 
     """Write the exit record of a task that was never started. Raises OSError as `write_exit` does."""
     task = blank_task(start)
     task["error"] = {"kind": "start-failed", "message": why}
-    task = ended_task(task, "start-failed", swept="marker", left=[], ended_at=time.time(), last_lines=[why])
-    write_exit(generation_dir, task, time.monotonic())
+    ended: TaskExit = {
+        "cause": "start-failed",
+        "ended_at": time.time(),
+        "released": False,
+        "last_lines": [why],
+        "swept": "marker",
+    }
+    write_exit(generation_dir, ended_task(task, ended), time.monotonic())
 
 
 def _write_into(room: str, value: dict[str, Any]) -> None:
@@ -241,14 +247,16 @@ def _bury(generation_dir: str) -> Task:
     cause = cause_of_silence(_identity(shim.get("shim")), process.boot_id())
     task = ended_task(
         task,
-        cause,
-        swept=swept,
-        left=left,
-        ended_at=time.time(),
-        ordered=is_swept(generation_dir),
-        released=os.path.exists(os.path.join(generation_dir, RELEASED)),
-        last_lines=[*hostlog.tail(generation_dir), *_own_error(generation_dir)],
-        ago_s=None if cause == "rebooted" else 0.0,
+        {
+            "cause": cause,
+            "ago_s": None if cause == "rebooted" else 0.0,
+            "ended_at": time.time(),
+            "ordered": is_swept(generation_dir),
+            "released": os.path.exists(os.path.join(generation_dir, RELEASED)),
+            "last_lines": [*hostlog.tail(generation_dir), *_own_error(generation_dir)],
+            "swept": swept,
+            "left": left,
+        },
     )
     write_exit(generation_dir, task, time.monotonic())
     return task

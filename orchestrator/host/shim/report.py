@@ -21,23 +21,10 @@ from orchestrator.protocol.limits import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-    from orchestrator.protocol.reports import (
-        Began,
-        ExitCause,
-        Holds,
-        Left,
-        NonFinite,
-        Rescued,
-        Restored,
-        Said,
-        Saving,
-        Stage,
-        SweptBy,
-        Task,
-        TaskExit,
-    )
+    from orchestrator.protocol.reports import NonFinite, Said, Task, TaskExit
 
 STAGES = (None, "importing", "connecting", "building", "compiling", "training", "evaluating", "saving")
 
@@ -73,225 +60,146 @@ _NO_STEP: Said = {
 
 
 def blank_task(start: dict[str, Any]) -> Task:
-    """Return a TASK of which only its `start` order is known."""
-    return {
-        "task": start.get("task", ""),
-        "generation": start.get("generation", 0),
-        "phase": "starting",
-        "pid": None,
-        "port": None,
-        "global_step": None,
-        "step_age_s": None,
-        "began": None,
-        "began_age_s": None,
-        "saving": None,
-        "rescues": False,
-        "holds": None,
-        "rescued": None,
-        "restored": None,
-        "epoch": None,
-        "steps_total": None,
-        "epochs": None,
-        "metrics": {},
-        "metric_steps": {},
-        "nonfinite": {},
-        "peak_rss_bytes": None,
-        "heartbeat_age_s": 0.0,
-        "runtime_age_s": None,
-        "stage": None,
-        "stage_age_s": None,
-        "peers": [],
-        "error": None,
-        "said": [],
-        "exit": None,
-    }
+    """Return a TASK of which only its `start` order is known. A field that is missing is not known."""
+    return {"task": start.get("task", ""), "generation": start.get("generation", 0), "phase": "starting"}
 
 
-def ended_task(
-    task: Task,
-    cause: ExitCause,
-    *,
-    swept: SweptBy,
-    left: list[Left],
-    ended_at: float,
-    code: int | None = None,
-    signal: int | None = None,
-    ago_s: float | None = 0.0,
-    ordered: bool = False,
-    released: bool = False,
-    last_lines: list[str],
-) -> Task:
-    """Return the TASK with its EXIT. `ended_at` is Unix time."""
-    ended: TaskExit = {
-        "code": code,
-        "signal": signal,
-        "ago_s": ago_s,
-        "ended_at": ended_at,
-        "ordered": ordered,
-        "released": released,
-        "cause": cause,
-        "last_lines": last_lines,
-        "peak_rss_bytes": task.get("peak_rss_bytes"),
-        "swept": swept,
-        "left": left,
-    }
-    return {**task, "phase": "exited", "exit": ended}
+def ended_task(task: Task, ended: TaskExit) -> Task:
+    """Return the TASK with its EXIT. A code or signal that is missing is not known."""
+    unknown: TaskExit = {"code": None, "signal": None, "ago_s": 0.0, "cause": ended["cause"]}
+    return {**task, "phase": "exited", "exit": {**unknown, **ended}}
 
 
 class Progress:
     """What the runtime has said, checked: any script may write to that socket."""
 
     def __init__(self) -> None:
-        self.global_step: int | None = None
-        self.began: Began | None = None
-        self.began_at: float | None = None
-        self.saving: Saving | None = None
-        self.rescues = False
-        self.holds: Holds | None = None
-        self.rescued: Rescued | None = None
-        self.restored: Restored | None = None
-        self.epoch: int | None = None
-        self.steps_total: int | None = None
-        self.epochs: int | None = None
-        self.metrics: dict[str, float | None] = {}
-        self.metric_steps: dict[str, int] = {}
+        self._told: dict[str, Any] = {}
+        """The fields of a TASK as the runtime has said them. One that is missing was not said."""
+        self._since_at: dict[str, float] = {}
+        """By the field of a TASK with an age: since when it counts."""
+        self._metrics: dict[str, float | None] = {}
+        self._metric_steps: dict[str, int] = {}
         """At which step each was reported."""
-        self.nonfinite: dict[str, NonFinite] = {}
-        self.error: Said | None = None
-        self.said: deque[Said] = deque(maxlen=SAID_MAX)
-        self.heartbeat_at: float | None = None
-        self.stage: Stage | None = None
-        self.stage_at = 0.0
+        self._nonfinite: dict[str, NonFinite] = {}
+        self._said: deque[Said] = deque(maxlen=SAID_MAX)
         self.has_stepped = False
         """Whether a step was made; a report of where the training goes on is none."""
-        self.moved_at: float | None = None
         self._points: deque[tuple[float, int]] = deque(maxlen=_POINTS_MAX)
 
     def heard(self, message: dict[str, Any], at: float) -> str:
         """Process a line of the runtime. Return how soon to report it: `now`, `soon`, or "" for not at all."""
-        if "heartbeat" in message or self.heartbeat_at is not None:
+        if "heartbeat" in message or "runtime_age_s" in self._since_at:
             # Once the runtime has sent a heartbeat, every message of it is a sign of life
-            self.heartbeat_at = at
+            self._since_at["runtime_age_s"] = at
         if "heartbeat" in message:
-            heartbeat = message["heartbeat"]
-            stage = heartbeat.get("stage", self.stage) if isinstance(heartbeat, dict) else self.stage
-            if stage not in STAGES or stage == self.stage:
+            before = self._told.get("stage")
+            stage = _object(message["heartbeat"]).get("stage", before)
+            if stage not in STAGES or stage == before:
                 return ""
-            self.stage, self.stage_at = stage, at
+            self._enter(stage, at)
             return "soon"
         if "step" in message:
             return self._step(message, at)
         if "error" in message:
-            self.error = self.error or _said(message["error"])
+            self._told.setdefault("error", _said(message["error"]))
             return "now"
-        if "holds" in message:
-            self.holds = _holds(message["holds"]) or self.holds
-            return "now"
-        if "rescued" in message:
-            self.rescued = self.rescued or _rescued(message["rescued"])
-            return "now"
-        if "restored" in message:
-            self.restored = _restored(message["restored"]) or self.restored
-            return "soon"
-        if "say" in message:
-            return self._say(_said(message["say"]))
-        return ""
+        for name, urgency, is_last in _WORDS:
+            if name in message:
+                if is_last or name not in self._told:
+                    self._tell(name, _read(name, message[name]))
+                return urgency
+        return self._say(_said(message["say"])) if "say" in message else ""
+
+    def fail(self, error: Said) -> None:
+        """Keep what ended the script, in place of what the runtime has said."""
+        self._told["error"] = error
+
+    def _tell(self, name: str, value: object) -> None:
+        """Keep a field; one that was malformed leaves the value before."""
+        if value is not None:
+            self._told[name] = value
+
+    def _enter(self, stage: str | None, at: float) -> None:
+        self._told["stage"], self._since_at["stage_age_s"] = stage, at
 
     def _say(self, message: Said) -> str:
-        if message in self.said:
+        if message in self._said:
             return ""
-        self.said.append(message)
+        self._said.append(message)
         return "soon"
 
     def _step(self, message: dict[str, Any], at: float) -> str:
-        step = message["step"]
-        if not _is_step(step):
+        step = _step_of(message["step"])
+        if step is None:
             return self._say(_NO_STEP)
-        first = self.global_step is None
+        before, made_at = self._told.get("global_step"), at - _age_s(message)
         if self._points and step < self._points[-1][1]:
             self._points.clear()  # the step went back after a restore, so the pace is measured from here
         if not self._points or at - self._points[-1][0] >= PACE_WINDOW_S / _POINTS_MAX:
             self._points.append((at, step))
         while len(self._points) > 2 and at - self._points[0][0] > PACE_WINDOW_S:
             self._points.popleft()
-        if step != self.global_step:
-            self.moved_at = at - _age_s(message)
-        self.global_step = step
-        if self.began is None:
-            self.began = _began(message.get("began"))
-            self.began_at = at - _age_s(message) if self.began and not self.began["stride"] else None
-        self.saving = _saving(message.get("saving")) or self.saving
-        self.rescues = message.get("rescues") is True
-        epoch, metrics = message.get("epoch"), message.get("metrics")
-        self.epoch = epoch if _is_step(epoch) else self.epoch
-        total, epochs = message.get("total"), message.get("epochs")
-        self.steps_total = total if _is_step(total) else self.steps_total
-        self.epochs = epochs if _is_step(epochs) else self.epochs
-        told = message.get("metric_steps")
-        steps = told if isinstance(told, dict) else {}
-        for name, value in metrics.items() if isinstance(metrics, dict) else ():
-            self._measure(name[:METRIC_CHARS_MAX], value, _step_of(steps.get(name), step))
-        odd = message.get("nonfinite")
-        for name, value in odd.items() if isinstance(odd, dict) else ():
-            self._not_finite(name[:METRIC_CHARS_MAX], value, _step_of(steps.get(name), step))
-        if not self.has_stepped and (self.began is None or self.began["stride"] or step > self.began["step"]):
-            self.has_stepped, self.stage, self.stage_at = True, "training", at
+        if step != before:
+            self._told["global_step"], self._since_at["step_age_s"] = step, made_at
+        if "began" not in self._told:
+            self._tell("began", _read("began", message.get("began")))
+            if self._told.get("began", {}).get("stride") == 0:
+                self._since_at["began_age_s"] = made_at
+        self._told["rescues"] = message.get("rescues") is True
+        self._tell("saving", _read("saving", message.get("saving")))
+        for name, word in (("epoch", "epoch"), ("steps_total", "total"), ("epochs", "epochs")):
+            self._tell(name, _step_of(message.get(word)))
+        steps = _object(message.get("metric_steps"))
+        for name, value in _object(message.get("metrics")).items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                self._measure(name[:METRIC_CHARS_MAX], _finite(value), _or(_step_of(steps.get(name)), step))
+        for name, value in _object(message.get("nonfinite")).items():
+            if value in ("nan", "inf", "-inf"):
+                # Remember when it was first not finite. Its earlier value is not shown any more
+                metric, first = name[:METRIC_CHARS_MAX], _or(_step_of(steps.get(name)), step)
+                if self._measure(metric, None, first):
+                    self._nonfinite.setdefault(metric, {"step": first, "value": value})
+        began = self._told.get("began")
+        if not self.has_stepped and (began is None or began["stride"] or step > began["step"]):
+            self.has_stepped = True
+            self._enter("training", at)
             return "now"
-        return "now" if first else "soon"
+        return "now" if before is None else "soon"
 
-    def _measure(self, name: str, value: Any, step: int) -> None:
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            return
-        if name in self.metrics or len(self.metrics) < METRICS_MAX:
-            self.metrics[name], self.metric_steps[name] = _finite(value), step
+    def _measure(self, name: str, value: float | None, step: int) -> bool:
+        """Keep the value of a metric. Return whether there was room for it."""
+        has_room = name in self._metrics or len(self._metrics) < METRICS_MAX
+        if has_room:
+            self._metrics[name], self._metric_steps[name] = value, step
         else:
             self._say(_TOO_MANY)
-
-    def _not_finite(self, name: str, value: Any, step: int) -> None:
-        """Remember when a metric was first not finite. Its earlier value is not shown any more."""
-        if value not in ("nan", "inf", "-inf"):
-            return
-        if name in self.metrics or len(self.metrics) < METRICS_MAX:
-            self.metrics[name], self.metric_steps[name] = None, step
-            self.nonfinite.setdefault(name, {"step": step, "value": value})
-        else:
-            self._say(_TOO_MANY)
+        return has_room
 
     def steps_per_s(self, at: float) -> float | None:
         """Return the pace of the last seconds; it falls while nothing comes. None before two reports of a step."""
-        if len(self._points) < 2 or self.global_step is None:
+        if len(self._points) < 2:
             return None
         begun_at, begun = self._points[0]
-        return round((self.global_step - begun) / max(at - begun_at, 1e-3), 3)
+        step: int = self._told["global_step"]
+        return round((step - begun) / max(at - begun_at, 1e-3), 3)
 
-    def put_into(self, task: Task, at: float, *, attached: bool = True) -> None:
-        """Fill its part of a TASK. A runtime that has left (`attached` is false) does not count as silent."""
-        heartbeat_at = self.heartbeat_at if attached else None
-        task["global_step"] = self.global_step
-        task["began"] = self.began
-        task["began_age_s"] = None if self.began_at is None else round(at - self.began_at, 3)
-        task["saving"] = self.saving
-        task["stage"] = self.stage
-        task["stage_age_s"] = None if self.stage is None else round(at - self.stage_at, 3)
-        task["rescues"] = self.rescues
-        task["holds"] = self.holds
-        task["rescued"] = self.rescued
-        task["restored"] = self.restored
-        task["epoch"] = self.epoch
-        task["steps_total"] = self.steps_total
-        task["epochs"] = self.epochs
-        task["metrics"] = dict(self.metrics)
-        task["metric_steps"] = {n: step for n, step in self.metric_steps.items() if step != self.global_step}
-        task["nonfinite"] = dict(self.nonfinite)
-        task["step_age_s"] = None if self.moved_at is None else round(at - self.moved_at, 3)
-        task["steps_per_s"] = self.steps_per_s(at)
-        task["error"] = self.error
-        task["said"] = list(self.said)
-        task["runtime_age_s"] = None if heartbeat_at is None else round(at - heartbeat_at, 3)
-
-
-def _step_of(value: Any, step: int) -> int:
-    return int(value) if _is_step(value) else step
+    def put_into(self, task: Any, at: float, *, attached: bool = True) -> None:
+        """Fill its part of a TASK. `attached`: whether the runtime has not left."""
+        step = self._told.get("global_step")
+        task.update(
+            self._told,
+            metrics=dict(self._metrics),
+            metric_steps={n: told for n, told in self._metric_steps.items() if told != step},
+            nonfinite=dict(self._nonfinite),
+            said=list(self._said),
+            steps_per_s=self.steps_per_s(at),
+            **{
+                name: round(at - since_at, 3)
+                for name, since_at in self._since_at.items()
+                if attached or name != "runtime_age_s"  # a runtime that has left is not silent
+            },
+        )
 
 
 def cut(task: Task, cuts: int) -> Task:
@@ -347,10 +255,6 @@ def _short(message: Said, chars: int) -> Said:
     return {"kind": message["kind"][:KIND_CHARS_MAX], "message": message["message"][:chars]}
 
 
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= STEP_MAX
-
-
 def _finite(value: float) -> float | None:
     """Return the number as a float; None if it is not finite."""
     try:
@@ -366,75 +270,90 @@ def _age_s(message: dict[str, Any]) -> float:
     return age_s if isinstance(age_s, float) and 0.0 <= age_s <= _HELD_BACK_MAX_S else 0.0
 
 
-def _began(value: Any) -> Began | None:
-    """Return where training began; None if the runtime's value is malformed."""
-    if not isinstance(value, dict) or not _is_step(value.get("step")) or not _is_step(value.get("stride")):
-        return None
-    return {"step": value["step"], "stride": value["stride"]}
+def _or(step: int | None, other: int) -> int:
+    return other if step is None else step
 
 
-def _saving(value: Any) -> Saving | None:
-    """Return how often the task saves; None if the runtime's value is malformed."""
-    if (
-        not isinstance(value, dict)
-        or not _is_step(value.get("every_steps"))
-        or not _is_span(value.get("failure_s"))
-    ):
-        return None
-    saving: Saving = {
-        "every_steps": value["every_steps"],
-        "failure_s": value["failure_s"],
-        "why": str(value.get("why", ""))[:KIND_CHARS_MAX],
-    }
-    if _is_span(value.get("every_s")):
-        saving["every_s"] = value["every_s"]
-    if _is_span(value.get("cost_s")):
-        saving["cost_s"] = value["cost_s"]
-    if _is_span(value.get("spent_s")):
-        saving["spent_s"] = value["spent_s"]
-    if _is_step(value.get("saved_step")):
-        saving["saved_step"] = value["saved_step"]
-    return saving
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _holds(value: Any) -> Holds | None:
-    if not isinstance(value, dict) or not _is_step(value.get("step")) or not _is_step(value.get("checksum")):
-        return None
-    return {"step": value["step"], "checksum": value["checksum"] & 0xFFFFFFFF}
+# ---------------------------------------------------------------- the words of a runtime; None for a malformed one
 
 
-def _rescued(value: Any) -> Rescued:
-    value = value if isinstance(value, dict) else {}
-    step, took_s = value.get("step"), value.get("took_s")
-    return {
-        "step": step if _is_step(step) else None,
-        "took_s": took_s if _is_span(took_s) else 0.0,
-        "why": str(value.get("why", ""))[:SAID_CHARS_MAX],
-    }
+def _step_of(value: Any) -> int | None:
+    is_step = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= STEP_MAX
+    return value if is_step else None
 
 
-def _restored(value: Any) -> Restored | None:
-    value = value if isinstance(value, dict) else {}
-    file, step, saved_at, size = (value.get(key) for key in ("file", "step", "saved_at", "bytes"))
-    is_name = isinstance(file, str) and file.isprintable() and len(file) <= PATH_CHARS_MAX
-    if not is_name or not isinstance(saved_at, float) or not 0 <= saved_at <= 1e11 or not _is_step(size):
-        return None
-    return {
-        "file": file,
-        "step": step if _is_step(step) else None,
-        "saved_at": saved_at,
-        "bytes": size,
-        "why": str(value.get("why", ""))[:SAID_CHARS_MAX],
-    }
+def _span(value: Any) -> float | None:
+    is_span = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= SPAN_MAX_S
+    return value if is_span else None
 
 
-def _is_span(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= SPAN_MAX_S
+def _unix_time(value: Any) -> float | None:
+    return value if isinstance(value, float) and 0 <= value <= 1e11 else None
+
+
+def _checksum(value: Any) -> int | None:
+    number = _step_of(value)
+    return None if number is None else number & 0xFFFFFFFF
+
+
+def _file(value: Any) -> str | None:
+    is_name = isinstance(value, str) and value.isprintable() and len(value) <= PATH_CHARS_MAX
+    return value if is_name else None
+
+
+def _kind(value: Any) -> str | None:
+    return None if value is None else str(value)[:KIND_CHARS_MAX]
+
+
+def _sentence(value: Any) -> str | None:
+    return None if value is None else str(value)[:SAID_CHARS_MAX]
 
 
 def _said(value: Any) -> Said:
     value = value if isinstance(value, dict) else {"message": value}
-    return {
-        "kind": str(value.get("kind", "exception"))[:KIND_CHARS_MAX],
-        "message": str(value.get("message", ""))[:SAID_CHARS_MAX],
-    }
+    return {"kind": _kind(value.get("kind")) or "exception", "message": _sentence(value.get("message")) or ""}
+
+
+_NEEDED, _LEFT_OUT = object(), object()
+
+_FORMS: dict[str, dict[str, tuple[Callable[[Any], Any], object]]] = {
+    "began": {"step": (_step_of, _NEEDED), "stride": (_step_of, _NEEDED)},
+    "saving": {
+        "every_steps": (_step_of, _NEEDED),
+        "failure_s": (_span, _NEEDED),
+        "why": (_kind, ""),
+        "every_s": (_span, _LEFT_OUT),
+        "cost_s": (_span, _LEFT_OUT),
+        "spent_s": (_span, _LEFT_OUT),
+        "saved_step": (_step_of, _LEFT_OUT),
+    },
+    "holds": {"step": (_step_of, _NEEDED), "checksum": (_checksum, _NEEDED)},
+    "rescued": {"step": (_step_of, None), "took_s": (_span, 0.0), "why": (_sentence, "")},
+    "restored": {
+        "file": (_file, _NEEDED),
+        "step": (_step_of, None),
+        "saved_at": (_unix_time, _NEEDED),
+        "bytes": (_step_of, _NEEDED),
+        "why": (_sentence, ""),
+    },
+}
+"""By field of a TASK: how each key of it is read, and what a malformed one counts as."""
+
+_WORDS = (("holds", "now", True), ("rescued", "now", False), ("restored", "soon", True))
+"""The fields that have a line of their own: how soon they are reported; whether the last one counts, or the first."""
+
+
+def _read(name: str, value: Any) -> dict[str, Any] | None:
+    """Return a field as it stands in a TASK; None if the runtime's value is malformed."""
+    told, read = _object(value), {}
+    for key, (read_key, otherwise) in _FORMS[name].items():
+        known = read_key(told.get(key))
+        if known is None and otherwise is _NEEDED:
+            return None
+        if known is not None or otherwise is not _LEFT_OUT:
+            read[key] = otherwise if known is None else known
+    return read

@@ -280,8 +280,6 @@ def _handle(state: State, order: Ordered) -> tuple[State, Actions]:
         rescue = {"grace_s": order.grace_s, "rescue": True, "compare": order.compare}
         after, actions = _stop(state, order.at, order.grace_s, StopBy.ORDER, rescue if order.rescue else None)
         return after, [(Do.ACCEPT, None), *actions]
-    if order.verb != "release":
-        return state, [(Do.REFUSE, ("unknown-order", f"a shim does not know the order {order.verb!r}", ""))]
     if state.phase is Phase.READY:
         after = state.replace(phase=Phase.RUNNING, reached=Phase.RUNNING)
         return after, [(Do.ACCEPT, None), (Do.GO if state.hold else Do.SPAWN, None), (Do.REPORT, None)]

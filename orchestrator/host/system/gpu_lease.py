@@ -1,9 +1,10 @@
 """The lease of a GPU: all users of a host see who has it, and one process at a time can take it.
 
-A lease is a Unix socket that listens under an abstract name, one per GPU. The kernel gives a name to one process at a
-time, tells whoever connects which user that is, and frees the name when the last process that holds the socket ends. So
-nobody's word is needed, there is no directory to share, and nothing is left behind by a crash or a reboot. The names
-belong to a network name space: containers with networks of their own do not see each other's leases.
+A lease is a Unix socket that listens under an abstract name, one per GPU (with its number) and per MIG instance (with
+its UUID). The kernel gives a name to one process at a time, tells whoever connects which user that is, and frees the
+name when the last process that holds the socket ends. So nobody's word is needed, there is no directory to share, and
+nothing is left behind by a crash or a reboot. The names belong to a network name space: containers with networks of
+their own do not see each other's leases.
 
 The holder answers each connection with a line of JSON that says for which run it holds the GPU. A process of the same
 user also gets the socket itself: so a new agent shares the leases that shims have held meanwhile.
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 _ANSWER_BYTES_MAX = 4096
 
 
-def _name(gpu: int) -> str:
+def _name(gpu: int | str) -> str:
     return f"\0orch/gpu/{gpu}"
 
 
-def acquire(gpu: int) -> socket.socket | None:
+def acquire(gpu: int | str) -> socket.socket | None:
     """Return the lease of a GPU; None if somebody else holds it."""
     lease = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
@@ -60,7 +61,7 @@ def answer(lease: socket.socket, about: Mapping[str, Any]) -> None:
             return  # it has gone
 
 
-def ask(gpu: int) -> socket.socket | None:
+def ask(gpu: int | str) -> socket.socket | None:
     """Connect to the holder of a GPU's lease, without waiting.
 
     None if nobody holds it any more, or its holder accepts no connection: then `owner` names its user.
@@ -78,7 +79,7 @@ _ACCEPTS, _UNCONNECTED = 0x10000, "01"
 _NETLINK_SOCK_DIAG, _BY_FAMILY, _REQUEST, _SHOW_UID, _UID, _NO_COOKIE = 4, 20, 1, 0x40, 7, 0xFFFFFFFF
 
 
-def owner(gpu: int) -> str | None:
+def owner(gpu: int | str) -> str | None:
     """Return the user whose socket has the name, whatever its process does; None if none has it, or none is known.
 
     The kernel's table of sockets has the inode, and tells everybody the user of it.
@@ -124,7 +125,7 @@ class Holder:
         return None if self.uid is None else logind.user_name(self.uid)
 
 
-def read_answer(asking: socket.socket, gpu: int) -> Holder:
+def read_answer(asking: socket.socket, gpu: int | str) -> Holder:
     """Read what the holder has answered, if anything.
 
     Descriptors are accepted from our own user only. Others may send anything, and even closing it may block.
@@ -155,7 +156,7 @@ def read_answer(asking: socket.socket, gpu: int) -> Holder:
     return holder
 
 
-def _lease(fd: int, gpu: int) -> socket.socket | None:
+def _lease(fd: int, gpu: int | str) -> socket.socket | None:
     """Return the descriptor as the lease of that GPU; close it and return None if it is something else."""
     try:
         lease = socket.socket(fileno=fd)

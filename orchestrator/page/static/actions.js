@@ -94,7 +94,7 @@ export const runButtons = (view, run) => {
 export const rollbackButton = (view, { global_step: step, name, generation }, active) => {
   const then = active
     ? "All its tasks are stopped, and resume from it."
-    : "The next `orch up` resumes from it.";
+    : "The next `orch up --continue` resumes from it.";
   return h(
     "button",
     {

@@ -20,7 +20,7 @@ import { LogsView } from "./logview.js";
 import { PlanView } from "./plan.js";
 import { CompareView } from "./compare.js";
 
-const SILENT_S = 40;
+const SILENT_S = 12; // the server says every 5 s that it lives
 
 const $ = (id) => document.getElementById(id);
 let view = null;
@@ -134,6 +134,10 @@ const render = (again) => {
     (each) => each.getAttribute("aria-label") === label,
   );
   if (label) same?.focus();
+  if (page.fault) {
+    page.fault = "";
+    showConnection();
+  }
   listen();
 };
 
@@ -141,12 +145,26 @@ const live = (on, words) => {
   $("live").className = `live ${on ? "on" : "off"}`;
   setText($("live"), words);
 };
+// An error of the page itself is said as that: the server may be well.
+const guarded = (act) => {
+  try {
+    act();
+  } catch (error) {
+    reportError(error);
+  }
+};
+const showFault = (error) => {
+  page.fault = `This page has met an error of its own, so what it shows may be incomplete: ${error?.message || error}. Reload it.`;
+  setText($("away"), page.fault);
+  $("away").hidden = false;
+};
+window.addEventListener("error", (event) => showFault(event.error || event.message));
 // Show whether the page is up to date. Without a coordinator it shows, in grey, what was known last.
 const showConnection = () => {
   if (report) return;
   const away = page.state.away_since;
   document.body.classList.toggle("stale", page.isCut || Boolean(away));
-  $("away").hidden = !page.isCut && !away;
+  $("away").hidden = !page.isCut && !away && !page.fault;
   if (page.isCut) {
     live(false, "not connected");
     setText($("away"), page.isCut);
@@ -158,8 +176,11 @@ const showConnection = () => {
         "Tasks can train on without it; whether they still do is not known. Until " +
         "`orch coordinator start` nobody restarts what fails.",
     );
-  } else live(true, "live");
-  view?.update();
+  } else {
+    live(true, "live");
+    setText($("away"), page.fault);
+  }
+  guarded(() => view?.update());
 };
 
 // ---------------------------------------------------------------- the stream
@@ -183,7 +204,12 @@ const listen = () => {
       applyChanges(page.state, changes);
       showConnection();
     },
-    event: (event) => view?.happened?.(event),
+    event: (event) => guarded(() => view?.happened?.(event)),
+    alive: () => {
+      if (!page.isCut) return;
+      page.isCut = "";
+      showConnection();
+    },
     broken: (error) => {
       const refused = error.status === 401 || error.status === 403;
       page.isCut = refused
@@ -245,7 +271,7 @@ window.addEventListener("storage", (event) => {
   listen();
 });
 setInterval(() => {
-  // A server that stands still does not close its connection; one that lives says so every 15 s.
+  // A server that stands still does not close its connection.
   const silent = Date.now() / 1000 - page.heardAt > SILENT_S && !document.hidden && stopStream;
   if (silent && page.heardAt && !page.isCut) {
     page.isCut = `\`orch ui\` has sent nothing since ${timeText(page.heardAt)}. The page shows what was known then.`;

@@ -95,12 +95,13 @@ export const setting = (name, value) => {
 
 const embedded = document.getElementById("data");
 export const report = embedded ? JSON.parse(embedded.textContent) : null;
-// The state, whether it has come, why the page's server does not answer (empty while it does), when it was heard last,
-// whether actions are offered, and the timeline that is shown.
+// The state, whether it has come, why the page's server does not answer (empty while it does), what went wrong in the page itself,
+// when the server was heard last, whether actions are offered, and the timeline that is shown.
 export const page = {
   state: { runs: {}, away_since: null },
   loaded: false,
   isCut: "",
+  fault: "",
   heardAt: 0,
   actions: false,
   timeline: null,
@@ -159,7 +160,8 @@ const fromReport = (documents, what, query) => {
   return { series };
 };
 
-// Server-sent events by fetch, which can send our key; an EventSource cannot.
+// Server-sent events by fetch, which can send our key; an EventSource cannot. `handlers` may not throw: what they throw
+// would count as a broken stream.
 export const openStream = (run, handlers) => {
   const stop = new AbortController();
   let lastEvent = null;
@@ -177,6 +179,7 @@ export const openStream = (run, handlers) => {
       const { done, value } = await reader.read();
       if (done) return;
       page.heardAt = Date.now() / 1000;
+      handlers.alive();
       held += value.replace(/\r\n/g, "\n");
       for (let end = held.indexOf("\n\n"); end >= 0; end = held.indexOf("\n\n")) {
         const fields = {};

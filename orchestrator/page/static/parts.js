@@ -126,13 +126,15 @@ const IN_UNIT = {
   count: countText,
   celsius: numberText,
   watts: numberText,
+  text: (value) => value ?? "–",
+  flag: (value) => (value === null ? "–" : value ? "yes" : "no"),
 };
 
 // The columns of the numbers that are measured of tasks or hosts. `remark` adds a word to one of them.
 export const measuredColumns = (of, remark = () => "") =>
   MEASURES[of].map(({ name, label, unit }) => ({
     name: label,
-    num: true,
+    num: unit !== "text" && unit !== "flag",
     value: (each) => IN_UNIT[unit](each[name]) + remark(each, name),
     by: (each) => each[name],
   }));

@@ -17,9 +17,9 @@ import { colourOf, mergedMarks, penOf } from "./timeline.js";
 
 export const PLOTS_MAX = 10;
 export const LINES_MAX = 12; // more lines than these are shown as a band
-const UNITS = { percent: " (%)", bytes: " (GiB)", watts: " (W)", celsius: " (°C)", per_s: "", count: "" };
+const UNITS = { percent: " (%)", bytes: " (GiB)", watts: " (W)", celsius: " (°C)" };
 export const TITLES = Object.fromEntries(
-  Object.values(MEASURES).flatMap((rows) => rows.map(({ name, label, unit }) => [name, label + UNITS[unit]])),
+  Object.values(MEASURES).flatMap((rows) => rows.map(({ name, label, unit }) => [name, label + (UNITS[unit] || "")])),
 );
 const NOT_FINITE = { nan: "NaN", inf: "Inf", "-inf": "−Inf" };
 const scaled = (name, ys) =>

@@ -12,13 +12,13 @@ const WORDS = {
   failed: ["is in trouble", "are in trouble"],
   stall: ["is slow", "are slow"],
   done: ["has ended", "have ended"],
-  starting: ["does not train yet", "do not train yet"],
+  start: ["does not train yet", "do not train yet"],
 };
 const stateOf = (task, slow) => {
   if (isInTrouble(task)) return "failed";
   if (slow.has(task.task)) return "stall";
   if (task.phase === "RUNNING") return "training";
-  return task.phase === "EXITED" ? "done" : "starting";
+  return task.phase === "EXITED" ? "done" : "start";
 };
 
 export class Strip {

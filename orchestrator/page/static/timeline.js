@@ -29,12 +29,14 @@ export const STATES = {
   stop: { word: "stopping", light: "#945ec2", dark: "#874ea7", pattern: "horizontal", rank: 5 },
   stall: { word: "stalled", light: "#ab5313", dark: "#f38620", pattern: "dots", rank: 6 },
   failed: { word: "failed", light: "#98031f", dark: "#c1310a", pattern: "cross", rank: 7 },
+  done: { word: "ended", light: "#c3c6ca", dark: "#4a4f55", pattern: "solid", rank: 0 },
 };
-export const colourOf = (state) => STATES[state][isDark() ? "dark" : "light"];
+const kindOf = (state) => STATES[state] || STATES.connect; // a newer server may know more states
+export const colourOf = (state) => kindOf(state)[isDark() ? "dark" : "light"];
 
 // Paint a span with its pattern.
 const paintState = (pen, state, x, y, width, height, strength = 1) => {
-  const kind = STATES[state] || STATES.connect;
+  const kind = kindOf(state);
   const colour = kind[isDark() ? "dark" : "light"];
   pen.save();
   pen.beginPath();

@@ -18,7 +18,7 @@ from orchestrator.protocol.bounds import (
     Text,
     UnixTime,
 )
-from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, OfRun, Share
+from orchestrator.protocol.orders.base import FILES_MAX, CheckpointsDo, Fence, Nothing, OfRun, Share, Verb
 from orchestrator.protocol.orders.watching import Claim
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.reports import Restored
@@ -40,7 +40,7 @@ class Rejected(TypedDict):
 
 
 class Seed(OfRun):
-    """Prepare the checkpoint from which a new generation starts."""
+    """Make the generation's directory with the newest good checkpoint in it."""
 
     generation: int
     dir: str
@@ -48,17 +48,17 @@ class Seed(OfRun):
     from_scratch: bool
     keep: int
     by: By
-    claim: NotRequired[Claim]
+    claim: NotRequired[Claim | None]
     """The new owner of the checkpoint directory. Refused with code `driven` while another coordinator's run uses it."""
-    only: NotRequired[str]
+    only: NotRequired[str | None]
     """The digest of the only snapshot that may be used."""
-    step_max: NotRequired[int]
+    step_max: NotRequired[int | None]
     """Which step the training can have reached. A file of ours that claims more is not believed."""
-    unrestorable: NotRequired[list[Restored]]
+    unrestorable: NotRequired[list[Restored] | None]
     """The checkpoints that tasks of this run could not restore: the one before is used."""
     group: NotRequired[str | None]
     """Whose members may write into the directory too."""
-    share: NotRequired[Share]
+    share: NotRequired[Share | None]
     """Refused with code `share-missing`, and nothing is made, where this is not there."""
 
 
@@ -94,14 +94,14 @@ class Seeded(TypedDict):
 
 
 class Verify(OfRun):
-    """Verify the newest checkpoint of a generation."""
+    """Read the newest checkpoint of a generation to its last byte."""
 
     generation: int
     dir: str
     python: str
-    share: NotRequired[Share]
+    share: NotRequired[Share | None]
     """Refused with code `share-missing` where this is not there."""
-    step_max: NotRequired[int]
+    step_max: NotRequired[int | None]
     """As in `seed`."""
 
 
@@ -128,7 +128,7 @@ class Verified(TypedDict):
 
 
 class Snapshot(OfRun):
-    """Make a snapshot of a checkpoint, to be copied."""
+    """Copy a checkpoint into a snapshot, so that it can be transferred while scripts change the directory."""
 
     generation: int
     dir: str
@@ -156,7 +156,7 @@ class Manifest(TypedDict):
 
 
 class Chunk(OfRun):
-    """Read a part of a snapshot's file."""
+    """Read a part of a file of a snapshot; it is the blob of the reply."""
 
     dir: str
     digest: str
@@ -166,7 +166,7 @@ class Chunk(OfRun):
 
 
 class Receive(OfRun):
-    """Receive a snapshot on the host."""
+    """Put a snapshot together from its chunks, or name the chunks that are missing."""
 
     dir: str
     manifest: Manifest
@@ -180,7 +180,7 @@ class Received(TypedDict):
 
 
 class Checkpoints(OfRun):
-    """What a person wants to do with a run's checkpoints: `orch ckpt`."""
+    """List, read, pin, unpin, roll back or remove checkpoints, for a person: `orch ckpt`."""
 
     do: CheckpointsDo
     dir: str
@@ -238,7 +238,7 @@ class CheckpointsAnswer(TypedDict, total=False):
 
 
 class Highest(OfRun):
-    """Find the highest generation in a checkpoint directory."""
+    """Return the highest generation in the checkpoint directory."""
 
     dir: str
 
@@ -248,3 +248,12 @@ class HighestGeneration(TypedDict):
 
     generation: Generation
     """0 if there is none."""
+
+
+HIGHEST = Verb("highest", Highest, HighestGeneration)
+SEED = Verb("seed", Seed, Seeded, Fence.BEGINS, ("driven", "share-missing", "no-space"))
+VERIFY = Verb("verify", Verify, Verified, refusals=("share-missing",))
+SNAPSHOT = Verb("snapshot", Snapshot, Manifest)
+CHUNK = Verb("chunk", Chunk, Nothing)
+RECEIVE = Verb("receive", Receive, Received, Fence.BEGINS)
+CHECKPOINTS = Verb("checkpoints", Checkpoints, CheckpointsAnswer, refusals=("no-such-checkpoint",))

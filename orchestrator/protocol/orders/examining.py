@@ -15,14 +15,14 @@ from orchestrator.protocol.bounds import (
     Text,
     UnixTime,
 )
-from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.base import Fence, Sent, Verb
 
 TARGETS_MAX = 4096
 """The maximum number of peers that a host is asked to connect to."""
 
 
-class Examine(Order):
-    """Examine the host, and listen on ports of the run."""
+class Examine(Sent):
+    """Listen on ports of the run for a while, and return limits, disks, clock and proxies of the host."""
 
     ports: tuple[int, int]
     """First and last port of the run. The host listens only if there is a token."""
@@ -78,6 +78,7 @@ class GpuState(TypedDict):
     """A GPU, according to nvidia-smi."""
 
     name: Name
+    uuid: NotRequired[Name]
     ecc_errors: Count | None
     """Uncorrected memory errors since the driver was loaded; null if the GPU does not count them."""
     slowed: Name | None
@@ -111,6 +112,8 @@ class Health(TypedDict):
     directories: Annotated[list[Directory], Length(64)]
     gpus: NotRequired[Annotated[list[GpuState], Length(1024)]]
     """In the driver's order; missing if the order did not ask for them."""
+    visible_gpus: NotRequired[Name]
+    """CUDA_VISIBLE_DEVICES of the login shell; missing if unset."""
     write_bytes_per_s: NotRequired[Number | None]
     """With a sync; null if it could not be measured."""
     save_bytes: NotRequired[FreeBytes | None]
@@ -135,8 +138,8 @@ class Target(TypedDict):
     """How long the bandwidth is measured."""
 
 
-class Reach(Order):
-    """Connect to peers."""
+class Reach(Sent):
+    """Resolve the names of the run's other hosts, and connect to what listens there."""
 
     targets: list[Target]
     within_s: float
@@ -165,3 +168,7 @@ class Reached(TypedDict):
     """The results. A peer that is missing was not tried in time."""
 
     seen: Annotated[list[Seen], Length(TARGETS_MAX)]
+
+
+EXAMINE = Verb("examine", Examine, Health, Fence.ANYBODY)
+REACH = Verb("reach", Reach, Reached, Fence.ANYBODY)

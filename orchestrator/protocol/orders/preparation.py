@@ -19,7 +19,7 @@ from orchestrator.protocol.bounds import (
     Text,
 )
 from orchestrator.protocol.limits import LEFT_MAX
-from orchestrator.protocol.orders.base import FILES_MAX, OfRun, Order
+from orchestrator.protocol.orders.base import FILES_MAX, Fence, Nothing, OfRun, Sent, Verb
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.reports import Unkillable
 
@@ -42,7 +42,7 @@ class Imported(TypedDict):
 
 
 class Probe(OfRun):
-    """Check the run's Python, script and checkpoint directory."""
+    """Check the run's Python and its packages, the script and the GPUs, and who may write the checkpoint directory."""
 
     python: str
     env: NotRequired[dict[str, str]]
@@ -100,6 +100,8 @@ class Facts(TypedDict):
     """Who else may write into the directory, and should not; then no token is made."""
     gpus: Annotated[list[Name], Length(1024)] | None
     """UUIDs in the driver's order; null without a driver."""
+    gpu_instances: NotRequired[Annotated[dict[Name, Count], Length(1024)]]
+    """By the UUID of each MIG instance, the index of the GPU that it is a part of."""
     gpus_why: Text | None
     """Why there is no GPU; null if there are some, or if unknown."""
     gpus_in_use: Annotated[list[GpuInUse], Length(4096)]
@@ -133,8 +135,8 @@ class Gpu(TypedDict):
     processes: Annotated[list[GpuUser], Length(4096)]
 
 
-class AskMachine(Order):
-    """Describe the host's hardware."""
+class AskMachine(Sent):
+    """Return the CPUs, memory, disk and GPUs of the host, with their use."""
 
 
 class Hardware(TypedDict):
@@ -154,7 +156,7 @@ class Hardware(TypedDict):
 
 
 class Code(OfRun):
-    """The manifest of the working directory."""
+    """Put the code in place, or name the files that are missing."""
 
     files: list[tuple[RelativePath, str, int, int]]
     """For each file: path, SHA-256, mode and size in bytes."""
@@ -171,12 +173,12 @@ class CodeState(TypedDict):
 
 
 class Blob(OfRun):
-    """A part of a file. Its data is the blob of the frame."""
+    """Store a part of a file, which is the blob of the frame."""
 
     sha256: str
     offset: int
     last: bool
-    store: NotRequired[Literal["checkpoints"]]
+    store: NotRequired[Literal["checkpoints"] | None]
     """Set if it is a chunk of a snapshot."""
 
 
@@ -187,16 +189,16 @@ class BlobState(TypedDict):
     """True if the file does not have that SHA-256. It is discarded, and the next `code` asks for it again."""
 
 
-class Psutil(Order):
-    """A part of psutil's archive. Its data is the blob of the frame. Reports show whether psutil works."""
+class Psutil(Sent):
+    """Store a part of psutil's archive, which is the blob of the frame, and load psutil after the last part."""
 
     sha256: str
     offset: int
     last: bool
 
 
-class Environment(Order):
-    """Make a virtual environment, or ask how far it is."""
+class Environment(Sent):
+    """Look for a virtual environment, or make it; asked again, say how far that is."""
 
     key: str
     """The name: a digest of all other fields except `wheels`, `keep` and `begin`."""
@@ -229,3 +231,11 @@ class EnvironmentState(TypedDict):
     """The last line that uv or pip printed."""
     missing: Annotated[list[Digest], Length(FILES_MAX)]
     """Wheels that the host still lacks."""
+
+
+PROBE = Verb("probe", Probe, Facts, Fence.ANYBODY)
+MACHINE = Verb("machine", AskMachine, Hardware, Fence.ANYBODY)
+ENVIRONMENT = Verb("environment", Environment, EnvironmentState, Fence.ANYBODY)
+CODE = Verb("code", Code, CodeState, Fence.BEGINS)
+BLOB = Verb("blob", Blob, BlobState, refusals=("offset",))
+PSUTIL = Verb("psutil", Psutil, Nothing, Fence.ANYBODY)

@@ -3,7 +3,7 @@
 from typing import Annotated, NotRequired, TypedDict
 
 from orchestrator.protocol.bounds import AnyJson, Count, Epoch, Length, Name, Pid, RunId, Seconds, UnixTime
-from orchestrator.protocol.orders.base import FILES_MAX, OfRun, Order
+from orchestrator.protocol.orders.base import FILES_MAX, Fence, Nothing, OfRun, Sent, Verb
 from orchestrator.protocol.orders.watching import Claim
 from orchestrator.protocol.reports import Task
 
@@ -20,18 +20,18 @@ class Record(TypedDict):
 
 
 class Keep(OfRun):
-    """Store a copy of the run's state on the host."""
+    """Store the run's record: at the start and the release of a generation, and at the end of the run."""
 
     record: Record
 
 
-class Runs(Order):
-    """List the runs that the host remembers."""
+class Runs(Sent):
+    """Say who drives what: all runs that the host remembers, whoever started them, and whose a directory is."""
 
     records: bool
     brief: NotRequired[bool]
     """Leave out sizes, and the tasks of runs without a live process."""
-    dir: NotRequired[str]
+    dir: NotRequired[str | None]
     """A checkpoint directory, whose owner the reply names."""
 
 
@@ -93,9 +93,17 @@ class KnownRuns(TypedDict):
 
 
 class Remove(OfRun):
-    """Remove a run from the host."""
+    """Kill and remove everything of a run on the host.
+
+    Refused with code `driven` for what is another owner's and lives, or was driven less than 15 minutes ago.
+    """
 
     owner: str
     """The id of the coordinator that asks. Other coordinators' runs are refused while they live or are driven."""
     even_alive: bool
     """Whether to remove such a run too, since a person named it."""
+
+
+KEEP = Verb("keep", Keep, Nothing)
+RUNS = Verb("runs", Runs, KnownRuns, Fence.ANYBODY)
+REMOVE = Verb("remove", Remove, Nothing, refusals=("driven",))

@@ -13,13 +13,23 @@ from orchestrator.protocol.bounds import (
     TaskName,
     UnixTime,
 )
-from orchestrator.protocol.orders.base import FILES_MAX, FaultKind, OfRun, OfTask, Place, Share
+from orchestrator.protocol.orders.base import (
+    FILES_MAX,
+    FaultKind,
+    Fence,
+    Nothing,
+    OfRun,
+    OfTask,
+    Place,
+    Share,
+    Verb,
+)
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.reports import Left, SweptBy
 
 
 class Start(OfTask):
-    """Start a task under a shim."""
+    """Start the shim of a task, which starts the task's process."""
 
     python: str
     script: str
@@ -47,22 +57,22 @@ class Started(TypedDict):
 
 
 class Release(OfTask):
-    """Let the task go on, since all tasks have joined."""
+    """Release the task from its gate, with TF_CONFIG."""
 
     env: dict[str, str]
     """TF_CONFIG and similar variables."""
     seed: NotRequired[str | None]
     """A directory that the agent copies into the temporary checkpoint directory. The shim does not get this field."""
     seed_step: NotRequired[int | None]
-    """The step of the checkpoint there. Refused with code `seed-differs` where it holds another one."""
-    share: NotRequired[Share]
+    """The step of the checkpoint there; -1 if it tells none. Refused with code `seed-differs` where it is another."""
+    share: NotRequired[Share | None]
     """Refused with code `share-missing` where this is not there. The shim does not get this field, nor `seed_step`."""
-    port: NotRequired[int]
+    port: NotRequired[int | None]
     """The port at which its peers expect the task, if it is not the one that the shim reserved."""
 
 
 class Stop(OfTask):
-    """Stop a task."""
+    """Stop the task. The reply comes at once, and reports show the end."""
 
     grace_s: float
     """How long the task may take to end; 0 kills it at once."""
@@ -73,7 +83,7 @@ class Stop(OfTask):
 
 
 class AskStacks(OfTask):
-    """Dump the stacks of the task's threads."""
+    """Return the stacks of the task's threads."""
 
 
 class StacksText(TypedDict):
@@ -85,12 +95,12 @@ class StacksText(TypedDict):
 
 
 class Sweep(OfRun):
-    """End all processes of the run up to a generation."""
+    """Kill all processes of the run up to that generation, and name those that cannot be killed."""
 
     generation_max: int
-    release: NotRequired[str]
+    release: NotRequired[str | None]
     """A checkpoint directory whose claim the run gives up afterwards."""
-    ends: NotRequired[bool]
+    ends: NotRequired[bool | None]
     """Whether the run ends: nobody drives it on this host once its last process is gone."""
 
 
@@ -103,7 +113,7 @@ class Swept(TypedDict):
 
 
 class AskLog(OfTask):
-    """Read a part of the task's log."""
+    """Read whole lines of the task's log; they are the blob of the reply."""
 
     offset: int
     bytes_max: int
@@ -120,7 +130,7 @@ class LogPart(TypedDict):
 
 
 class AskFiles(OfRun):
-    """List files of the run's tasks: TensorBoard's, or all files that they wrote in their working directories."""
+    """List TensorBoard's files of the run, or what its tasks left in their working directories."""
 
     of: Literal["summaries", "outputs"]
 
@@ -151,10 +161,14 @@ class OfFile(OfTask):
 
 
 class AskFile(OfFile):
-    """Read a part of a file."""
+    """Read a part of one of these files; it is the blob of the reply."""
 
     offset: int
     bytes_max: int
+
+
+class AskDigest(OfFile):
+    """Read a whole file, and say what its content is."""
 
 
 class FileDigest(TypedDict):
@@ -165,12 +179,12 @@ class FileDigest(TypedDict):
 
 
 class Fault(OfRun):
-    """Inject a fault. A fault of a host has no task."""
+    """Inject a fault into a run whose spec allows it. The reply comes when it has begun; a host's fault has no task."""
 
     fault: FaultKind
     for_s: float
-    task: NotRequired[str]
-    generation: NotRequired[int]
+    task: NotRequired[str | None]
+    generation: NotRequired[int | None]
 
 
 class FaultBegun(TypedDict):
@@ -178,3 +192,15 @@ class FaultBegun(TypedDict):
 
     pid: NotRequired[Pid]
     bytes: NotRequired[Count]
+
+
+START = Verb("start", Start, Started, Fence.BEGINS, ("no-code", "gpu-leased"))
+RELEASE = Verb("release", Release, Nothing, refusals=("gone", "share-missing"))
+STOP = Verb("stop", Stop, Nothing, refusals=("no-task",))
+SWEEP = Verb("sweep", Sweep, Swept)
+STACKS = Verb("stacks", AskStacks, StacksText)
+LOG = Verb("log", AskLog, LogPart)
+FILES = Verb("files", AskFiles, TaskFiles)
+FILE = Verb("file", AskFile, Nothing)
+DIGEST = Verb("digest", AskDigest, FileDigest)
+FAULT = Verb("fault", Fault, FaultBegun)

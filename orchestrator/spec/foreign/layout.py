@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.plan import Gpu
 
 DEPTH_MAX = 64
 VALUES_MAX = 50_000
@@ -32,7 +33,7 @@ class Machine:
     slots: int = 1
     user: str | None = None
     port: int | None = None
-    gpus: int | None = None
+    gpus: int | tuple[Gpu, ...] | None = None
     """None: what was read does not say."""
     python: str | None = None
     identity_file: str | None = None
@@ -73,6 +74,8 @@ class Layout:
     command: str = "orch import"
     schema: str | None = None
     """The file of the JSON Schema, for editors."""
+    transparent: bool = False
+    """Whether the script is an ordinary one, which knows of no strategy."""
 
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")

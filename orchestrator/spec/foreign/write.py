@@ -35,6 +35,8 @@ def _lines(layout: Layout, name: str) -> Iterator[str]:
     yield ""
     yield "run:"
     yield f"  strategy: {layout.strategy}"
+    if layout.transparent:
+        yield "  transparent: true         # the script makes no strategy for these workers: orch puts its fit into one"
     yield from _training(layout.training)
     yield "  tasks:"
     for task, replicas in layout.tasks.items():
@@ -56,7 +58,8 @@ def _host(machine: Machine) -> Iterator[str]:
     elif machine.address is not None:
         yield f"address: {_text(machine.address)}"
     if machine.gpus is not None:
-        yield f"gpus: {machine.gpus}"
+        gpus = machine.gpus
+        yield f"gpus: {gpus if isinstance(gpus, int) else '[' + ', '.join(map(str, gpus)) + ']'}"
     if machine.slots != 1:
         yield f"slots: {machine.slots}"
     if machine.user is not None:

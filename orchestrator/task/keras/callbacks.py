@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.task import this_task
+from orchestrator.task.keras import alone
 from orchestrator.task.keras.optimizers import iterations_of
 
 TYPE_CHECKING = False
@@ -85,6 +86,7 @@ class _Reports:
     _supports_tf_logs = True
 
     def on_train_begin(self, logs: Any = None) -> None:
+        alone.refuse()
         here = self.orch
         here.before_fit, here.batches = None, 0
         here.report(self, logs)

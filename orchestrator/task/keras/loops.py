@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from orchestrator.task import this_task
+from orchestrator.task import fence, this_task
 from orchestrator.task.cadence import Cadence, Wish
 
 TYPE_CHECKING = False
@@ -52,6 +52,7 @@ class Loop:
             self._saving_since = None
         if not cadence.step():
             return False
+        fence.check()
         self._saving_since, self._step_s = self._now(), cadence.step_s
         return True
 

@@ -15,16 +15,24 @@ import zlib
 from orchestrator.both import backup_file, durable
 from orchestrator.both.backup_file import ABOUT, CHECKSUMS, POSITION, RESCUED
 from orchestrator.both.newest import MARKER, InGeneration
-from orchestrator.task import fence
+from orchestrator.protocol.paths import RelativePath
+from orchestrator.task import fence, this_task
 from orchestrator.task.keras.optimizers import optimizers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
+
+    from orchestrator.protocol.reports import Restored
 
 NAME, STEPS = backup_file.NAME, backup_file.STEPS
 _BUILDING = "saving_temp"
 """The directory of the temporary file. `checkpoints` ignores directories that end with `_temp`."""
+
+_WHY_CHARS_MAX = 300
+_NOT_OF_THE_FILE = ("ResourceExhaustedError", "UnavailableError", "AbortedError", "CancelledError")
+"""TensorFlow's errors that say nothing of what is restored."""
 
 
 class Position:
@@ -225,8 +233,42 @@ def positions(checkpoint_dir: str) -> dict[int, Position]:
     """Return the positions of all backups, by the number of their fit."""
     root = os.path.join(checkpoint_dir, "orch")
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
-    found = {int(name[4:]): position(os.path.join(root, name)) for name in names if name[:4] == "fit-"}
+    found = {}
+    for name in names:
+        if name[:4] == "fit-" and name[4:].isdecimal():
+            with restoring(os.path.join(root, name), checkpoint_dir):
+                found[int(name[4:])] = position(os.path.join(root, name))
     return {fit: each for fit, each in found.items() if each is not None}
+
+
+@contextlib.contextmanager
+def restoring(directory: str, checkpoint_dir: str | None) -> Iterator[None]:
+    """Tell the shim of what is raised: it counts against the file, and the next generation is given another."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as e:
+        if type(e).__name__ not in _NOT_OF_THE_FILE:
+            tell_restored(directory, checkpoint_dir, None, f"{type(e).__name__}: {e}")
+        raise
+
+
+def tell_restored(directory: str, checkpoint_dir: str | None, steps: int | None, why: str = "") -> None:
+    """Tell the shim from which file a fit goes on, or why it could not."""
+    folder = newest(directory)
+    if folder is None or checkpoint_dir is None or this_task.link is None:
+        return
+    path = os.path.join(folder, NAME)
+    known = os.stat(path)
+    restored: Restored = {
+        "file": RelativePath(os.path.relpath(path, checkpoint_dir)),
+        "step": steps,
+        "saved_at": known.st_mtime,
+        "bytes": known.st_size,
+        "why": why[:_WHY_CHARS_MAX],
+    }
+    this_task.link.send({"restored": restored}, wait_s=1.0)
 
 
 def fits(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> bool:

@@ -6,14 +6,10 @@ memory and beside the training.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import sys
 import time
 
-from orchestrator.protocol.paths import RelativePath
-from orchestrator.task import this_task
 from orchestrator.task.transparent import backup, chance
 from orchestrator.task.transparent.identity import identity
 from orchestrator.task.transparent.remembered import GROUP, Memory
@@ -22,16 +18,12 @@ from orchestrator.task.transparent.strategy import mean_over_workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from typing import Any
 
-    from orchestrator.protocol.reports import Restored
     from orchestrator.task.transparent.replay import Course
     from orchestrator.task.transparent.setting import Setting
-
-_WHY_CHARS_MAX = 300
-_NOT_OF_THE_FILE = ("ResourceExhaustedError", "UnavailableError", "AbortedError", "CancelledError")
-"""TensorFlow's errors that say nothing of what is restored."""
 
 _FIGURES = "_get_metrics_result_or_logs"
 """Keras 3's method for the figures of an epoch: without a batch it returns none."""
@@ -127,7 +119,7 @@ class Saver:
             return
         with self._restoring():
             self._restore(model, saved[0])
-        self._tell_restored(position.steps)
+        backup.tell_restored(self._directory or "", self._setting.checkpoint_dir, position.steps)
         self._setting.steps = max(self._setting.steps, position.steps)
         if position.epoch >= self._epochs and position.chance is not None:
             chance.restore(position.chance)  # what the script draws after this fit is what it drew then
@@ -164,33 +156,8 @@ class Saver:
 
         self._course.when_traced = restore_late if late else None
 
-    @contextlib.contextmanager
-    def _restoring(self) -> Iterator[None]:
-        """Tell the shim of what is raised: it counts against the file, and the next generation is given another."""
-        try:
-            yield
-        except MemoryError:
-            raise
-        except Exception as e:
-            if type(e).__name__ not in _NOT_OF_THE_FILE:
-                self._tell_restored(None, f"{type(e).__name__}: {e}")
-            raise
-
-    def _tell_restored(self, steps: int | None, why: str = "") -> None:
-        """Tell the shim from which file this fit goes on, or why it could not."""
-        folder, root = backup.newest(self._directory or ""), self._setting.checkpoint_dir
-        if folder is None or root is None or this_task.link is None:
-            return
-        path = os.path.join(folder, backup.NAME)
-        known = os.stat(path)
-        restored: Restored = {
-            "file": RelativePath(os.path.relpath(path, root)),
-            "step": steps,
-            "saved_at": known.st_mtime,
-            "bytes": known.st_size,
-            "why": why[:_WHY_CHARS_MAX],
-        }
-        this_task.link.send({"restored": restored}, wait_s=1.0)
+    def _restoring(self) -> AbstractContextManager[None]:
+        return backup.restoring(self._directory or "", self._setting.checkpoint_dir)
 
     def _agree(self, position: backup.Position) -> None:
         """Check that all workers continue at one position; else they would wait for each other for ever."""

@@ -283,6 +283,66 @@ def test_an_owner_writes_into_what_is_his(top: Path) -> None:
     assert os.listdir(top) == ["gen"]
 
 
+def test_what_is_above_must_not_let_others_rename(tmp_path: Path) -> None:
+    """As sshd asks of what lies above a user's keys; in a directory with the sticky bit only owners rename."""
+    root = tmp_path / "scratch" / "ann" / "checkpoints"
+    root.mkdir(parents=True)
+    (tmp_path / "scratch").chmod(0o777)
+    assert who(root) == f"everybody (by renaming what is in {tmp_path / 'scratch'})"
+    (tmp_path / "scratch").chmod(0o1777)
+    assert who(root) is None
+    root.parent.chmod(0o757)
+    assert who(root) == f"everybody (by renaming what is in {root.parent})"
+
+
+def test_each_link_on_the_way_is_asked_about_where_it_lies_and_where_it_leads(tmp_path: Path) -> None:
+    root = tmp_path / "real" / "checkpoints"
+    root.mkdir(parents=True)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "second").symlink_to(tmp_path / "real")
+    (tmp_path / "first").symlink_to("open/second")
+    named = tmp_path / "first" / "checkpoints"
+    assert who(named) is None
+    (tmp_path / "open").chmod(0o777)
+    assert who(named) == f"everybody (by renaming what is in {tmp_path / 'open'})"
+    assert who(root) is None
+    (tmp_path / "open").chmod(0o755)
+    (tmp_path / "real").chmod(0o757)
+    assert who(named) == f"everybody (by renaming what is in {tmp_path / 'real'})"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_an_owner_or_a_group_above_may_where_the_group_is_named(tmp_path: Path) -> None:
+    """A laboratory's directory belongs to one of its members, in a home that is his too."""
+    root = tmp_path / "prof" / "lab" / "checkpoints"
+    root.mkdir(parents=True)
+    for path in (root.parent, root):
+        os.chown(path, 4711, 4712)
+        path.chmod(0o2770)
+    os.chown(tmp_path / "prof", 4711, 4711)
+    assert who(root, "4712") is None
+    assert who(root) == "the group 4712"
+    os.chown(root, 0, 0)
+    root.chmod(0o700)
+    assert who(root) == f"the group 4712 (by renaming what is in {root.parent})"
+    root.parent.chmod(0o755)
+    assert who(root) == f"its owner 4711 (by renaming what is in {root.parent})"
+    os.chown(root.parent, 0, 0)
+    assert who(root) == f"its owner 4711 (by renaming what is in {tmp_path / 'prof'})"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_a_link_of_another_user_in_a_directory_with_the_sticky_bit_is_his(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch").chmod(0o1777)
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "scratch" / "link"
+    link.symlink_to(tmp_path / "real")
+    assert who(link) is None
+    os.lchown(link, 4711, 4711)
+    assert who(link) == f"the user 4711 (by renaming what is in {tmp_path / 'scratch'})"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="sets access lists")
 def test_an_access_list_is_read(top: Path) -> None:
     def entry(tag: int, rights: int, number: int = 0xFFFFFFFF) -> bytes:

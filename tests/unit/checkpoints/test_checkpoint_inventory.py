@@ -142,6 +142,25 @@ def test_records_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_truncated_since_it_was_read_is_read_again_though_its_time_is_the_same(
+    tmp_path: Path,
+) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    data = directory / "manager" / "ckpt-2.data-00000-of-00001"
+    inventory.listed(str(tmp_path), read=True)
+
+    def record() -> dict[str, Any] | None:
+        with Tree(str(tmp_path)) as tree:
+            (unit,) = (unit for unit in made.found(directory).units if unit.path.endswith("ckpt-2"))
+            return records.Records(tree).find(unit)
+
+    assert record() is not None
+    was = data.stat()
+    truncate(data, was.st_size - 1)
+    os.utime(data, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert record() is None
+
+
 def test_the_root_counts_too_and_what_is_ours_does_not(tmp_path: Path) -> None:
     shutil.copytree(Path(generation(tmp_path / "other", 1, "manager")) / "manager", tmp_path / "run")
     shutil.rmtree(tmp_path / "other")
@@ -329,6 +348,23 @@ def test_a_mark_from_before_the_chosen_generation_stays(tmp_path: Path) -> None:
     aside = {e["generation"] for e in inventory.listed(str(tmp_path))["checkpoints"] if e["set_aside"]}
     assert aside == {1, 2, 4}, "of 1 what it saved after the chosen one, and 2, which 3 never came from"
     assert entry(tmp_path, "gen-000001/manager/ckpt-1")["set_aside"] is False
+
+
+def test_after_two_rollbacks_each_generation_has_its_own_limit(tmp_path: Path) -> None:
+    for number in (1, 2):
+        generation(tmp_path, number, "manager", age_s=1000 - number)
+    inventory.rollback(str(tmp_path), "gen-000001/manager/ckpt-1")
+    given = Path(seeded(tmp_path, 3)["path"])
+    generation(tmp_path / "new", 1, "manager")  # generation 3 trains on
+    shutil.copytree(tmp_path / "new" / "gen-000001" / "manager", given / "manager", dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "new")
+    inventory.rollback(str(tmp_path), "gen-000003/manager/ckpt-2")
+    assert seeded(tmp_path, 4)["global_step"] == 32, "the second goes back to the end of generation 3"
+    shutil.rmtree(tmp_path / "gen-000004")
+    shutil.rmtree(given / "manager")
+    for _, pin in made.pinned(tmp_path):
+        shutil.rmtree(pin)
+    assert seeded(tmp_path, 5)["global_step"] == 24, "without it, the first holds for generation 1"
 
 
 def test_going_back_behind_a_start_from_scratch(tmp_path: Path) -> None:

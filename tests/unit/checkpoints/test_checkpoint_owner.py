@@ -13,7 +13,8 @@ from orchestrator.both.within import Tree
 from orchestrator.checkpoints import claims
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.seed import seed
-from orchestrator.protocol.orders import Claim, Stamp
+from orchestrator.protocol.orders.records import Stamp
+from orchestrator.protocol.orders.watching import Claim
 
 MINE: Claim = {
     "id": "1" * 32,

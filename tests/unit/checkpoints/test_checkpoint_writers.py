@@ -28,6 +28,11 @@ def test_a_directory_that_is_made_is_ours_alone(tmp_path: Path) -> None:
     assert mode(tmp_path / "new" / "ckpt") == 0o700
 
 
+def test_what_is_made_in_it_is_not_open_to_others_whatever_the_umask(tmp_path: Path) -> None:
+    told(tmp_path, "seed", "--dir", str(tmp_path), "--generation", "1", umask=0o000)
+    assert mode(tmp_path / "gen-000001") == 0o755
+
+
 @pytest.mark.parametrize("bits", [0o777, 0o1777, 0o757])
 def test_one_that_everybody_may_write_into_is_refused_and_left_alone(tmp_path: Path, bits: int) -> None:
     npz(tmp_path / "gen-000001" / "model-100.npz", 100)
@@ -37,6 +42,21 @@ def test_one_that_everybody_may_write_into_is_refused_and_left_alone(tmp_path: P
     assert raised.value.code == "checkpoint-shared"
     assert "chmod go-w" in str(raised.value.hint)
     assert not (tmp_path / "gen-000002").exists()
+
+
+def test_one_that_others_may_rename_is_refused_unless_the_directory_above_has_the_sticky_bit(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch").chmod(0o777)
+    root = tmp_path / "scratch" / "run"
+    with pytest.raises(SeedError, match=f"by renaming what is in {tmp_path}/scratch") as raised:
+        seed.seed(str(root), 1)
+    assert raised.value.code == "checkpoint-shared"
+    assert "chmod +t" in str(raised.value.hint)
+    (tmp_path / "scratch").chmod(0o1777)
+    seed.seed(str(root), 1)
+    assert mode(root) == 0o700
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another group")
@@ -78,8 +98,10 @@ def test_a_list_changes_nothing_and_is_given_whoever_may_write(tmp_path: Path) -
     assert not (tmp_path / "none").exists()
 
 
-def told(directory: Path, *words: str) -> dict[str, Any]:
+def told(directory: Path, *words: str, umask: int = 0o022) -> dict[str, Any]:
     """Run a verb in a process of its own, whose umask is its own."""
     program = "import sys; from orchestrator.checkpoints import checkpoints_main as c; c(sys.argv[1:])"
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, check=False, umask=umask
+    )
     return dict(json.loads(done.stdout))

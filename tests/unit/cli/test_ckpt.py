@@ -119,7 +119,7 @@ def test_going_back_says_what_comes_next(orch: Desk, api: FakeApi) -> None:
     assert "set aside: generation 7, 6; restarting its tasks from it" in orch.put_out
     api.checkpoints["active"] = False
     assert orch("ckpt", "rollback", "mnist", "--to", "120") == 0
-    assert "the next `orch up` starts from it" in orch.put_out
+    assert "the next `orch up --continue` starts from it" in orch.put_out
 
 
 def test_pins_and_bad_input(orch: Desk, api: FakeApi) -> None:

@@ -24,7 +24,7 @@ from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem
 from orchestrator.head.hosts.examination import Examined
 from orchestrator.head.journal.journal import Journal
-from orchestrator.protocol.orders import KnownRun
+from orchestrator.protocol.orders.records import KnownRun
 from orchestrator.reporting.findings import Finding, finding, of_problem
 from tests.unit.cli.desk import SPEC, Desk
 from tests.unit.cli.test_orphans import a_run, journaled

@@ -23,7 +23,7 @@ from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.records.checkpoint_store import CheckpointStore
-from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.orders.checkpoints import Manifest
 from orchestrator.protocol.paths import RelativePath
 from tests.unit.cli.desk import Desk
 from tests.unit.core.phases import in_phase

@@ -26,6 +26,7 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
     assert orch.put_out == f"{RUN}\n"
     assert orch.said == (
         f"pushes 2 files ({pushed}) of {Path(spec).parent}\n"
+        "warning: a fault costs everything since step 0: nothing is kept: give `checkpoint: {dir: …}` in the spec\n"
         "2026-11-20 12:00:01 UTC  started  generation 1 starts\n"
         "2026-11-20 12:00:03 UTC  warning  the 3th\n"
         "2026-11-20 12:00:04 UTC  warning  the 4th\n"

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3] / "orchestrator"
 
 JOURNALED = """finished, ordered, script, import, data, devices, out of memory, GPU out of memory, GPU error, NCCL,
 network, checkpoint, disk full, signal, crash, preempted, port, follower, shim died, host rebooted, host lost,
-start, resume-mismatch, own-place, stalled, nonfinite, rolled back, rescheduled, unsupported, host leaves,
+start, resume-mismatch, own-place, began-apart, stalled, nonfinite, rolled back, rescheduled, unsupported, host leaves,
 different programs, not connected, perhaps out of memory, ended by orch, planned end,
 checkpoint not restored"""
 

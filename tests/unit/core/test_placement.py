@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.launching.placement import Ask, NoPlacement, place
-from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
+from orchestrator.core.plan import Gpu, HostPlan, TaskId, TaskPlan
 
 
 def host(name: str, gpus: int = 0, slots: int = 1, *, spare: bool = False) -> HostPlan:
     return HostPlan(name=name, gpus=tuple(range(gpus)), slots=slots, spare=spare)
 
 
-def places(tasks: tuple[TaskPlan, ...]) -> dict[str, tuple[str, tuple[int, ...], int]]:
+def places(tasks: tuple[TaskPlan, ...]) -> dict[str, tuple[str, tuple[Gpu, ...], int]]:
     return {str(task.id): (task.host, task.gpus, task.slot) for task in tasks}
 
 

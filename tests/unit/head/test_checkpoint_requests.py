@@ -16,8 +16,8 @@ from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.coordinator import checkpoint_requests
 from orchestrator.head.coordinator.checkpoint_requests import Leases
 from orchestrator.head.links.conversation import Answer, Asks, LinkDown, NoAnswer, OrderRefused
-from orchestrator.protocol.orders import CheckpointsAnswer
-from orchestrator.protocol.table import Order
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.checkpoints import CheckpointsAnswer
 from tests.unit.checkpoints.test_checkpoints import flip, truncate
 from tests.unit.checkpoints.test_checkpoints import generation as generation_of
 from tests.unit.core.phases import in_phase

@@ -27,9 +27,9 @@ from orchestrator.head.links.conversation import Answer, LinkDown, OrderRefused
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.head.transfer.checkpoints import CheckpointTransfer
 from orchestrator.head.transfer.partwise import PULL_BYTES, TRIES_MAX, Abandoned
-from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.checkpoints import Manifest
 from orchestrator.protocol.paths import RelativePath
-from orchestrator.protocol.table import Order
 from tests.arrivals import Arrivals
 from tests.contract.small_disk import mounted
 from tests.unit.checkpoints.saved import npz, truncate

@@ -12,7 +12,8 @@ from orchestrator.head.links.conversation import Conversation, LinkDown
 from orchestrator.head.links.crew import Crew
 from orchestrator.head.reach.transport import Receiver
 from orchestrator.protocol.hello import Hello
-from orchestrator.protocol.table import TABLE, Order
+from orchestrator.protocol.orders.base import Order
+from tests.protocol_orders import TABLE
 from tests.protocol_values import valid
 
 

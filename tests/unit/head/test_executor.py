@@ -53,8 +53,8 @@ from orchestrator.head.links.link import HostLink, Pace
 from orchestrator.head.node.secrets import Secrets
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer.logcopy import LogCopier
+from orchestrator.protocol.orders.checkpoints import HIGHEST
 from orchestrator.protocol.reports import Report, Task
-from orchestrator.protocol.table import HIGHEST
 from tests.contract.fake_agent import BUNDLE, FACTS, TREE, FakeAgent, FakeHosts, Refusal, always, until
 from tests.protocol_values import valid
 from tests.unit.core.phases import state_of

@@ -139,10 +139,3 @@ def test_a_disk_that_refuses_ends_nothing(tmp_path: Path) -> None:
     watched.train(2, loss=0.5)
     watched.end()
     assert watched.points("", "loss") == 1
-
-
-def test_the_history_goes_with_the_run(watched: Watched) -> None:
-    watched.train(1, loss=1.0)
-    watched.end()
-    watched.historian.forget([watched.run.run_id])
-    assert os.listdir(watched.directory) == []

@@ -8,9 +8,11 @@ import re
 import sqlite3
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,17 +30,20 @@ from orchestrator.core.state.host import Facts
 from orchestrator.core.state.phase_states import Phase, Swept
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress, TaskPhase
+from orchestrator.head.journal import archive, happened
 from orchestrator.head.journal.changes import changed, changes, state_after
 from orchestrator.head.journal.entries import Outcome
 from orchestrator.head.journal.format import VERSION
 from orchestrator.head.journal.journal import Journal, put_aside
-from orchestrator.head.journal.reading import peek
+from orchestrator.head.journal.reading import archived, opened, peek, read_entries
 from orchestrator.head.journal.states import COLUMNS, Contents, dump_run
 from orchestrator.head.journal.values import checksum
+from orchestrator.head.node.paths import Paths
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
+RUN_ID = "t-20260101-000000"
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def journal(path: str) -> Iterator[Journal]:
     opened.close()
 
 
-def a_run(run_id: str = "t-20260101-000000") -> Run:
+def a_run(run_id: str = RUN_ID) -> Run:
     run = new_run(run_id, make_plan(["a", "b"], checkpoint=True), epoch=3, at=7.5)
     run = run.with_task(
         replace(
@@ -144,6 +149,15 @@ def test_of_the_ended_runs_the_newest_are_given_and_all_that_go_on(journal: Jour
     assert [kept.run.run_id[-1] for kept in journal.runs(ended_max=2)] == ["0", "4", "5"]
 
 
+def rows_of(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return db.execute(query, values).fetchall()
+
+
+def beside(journal: Journal) -> Callable[[str], str]:
+    """Return where runs that leave the journal go: a directory each, beside it."""
+    return Paths(os.path.dirname(journal.path), "/nowhere").run_dir
+
+
 def an_unproven(run: Run) -> Run:
     """Return the run after its end, without the proof from host `b`."""
     return in_phase(replace(run, generation=1, generation_last=1), Phase.KILLED, proof={"a": Swept()})
@@ -159,9 +173,9 @@ def test_a_run_whose_end_is_unproven_is_given_and_kept_however_old_until_it_is_p
     journal.close()
     again = Journal(path)
     assert [kept.run.run_id[-1] for kept in again.runs(ended_max=1)] == ["0", "3"]
-    assert [run_id[-1] for run_id in again.prune(ended_max=1)] == ["1", "2"]
+    assert [run_id[-1] for run_id in again.put_away(beside(again), ended_max=1)] == ["1", "2"]
     again.commit(in_phase(owing, Phase.KILLED, proof={"a": Swept(), "b": Swept()}), Ticked(2.0), [])
-    assert [run_id[-1] for run_id in again.prune(ended_max=1)] == ["0"]
+    assert [run_id[-1] for run_id in again.put_away(beside(again), ended_max=1)] == ["0"]
     again.close()
 
 
@@ -290,12 +304,12 @@ def test_row_59_a_state_that_cannot_be_read_is_set_aside_and_the_others_are_give
     opened.note_set_aside(aside)
     event = opened.events(after=60)[-1]
     assert (event["kind"], event["run"], event["message"]) == ("run-set-aside", aside.run_id, aside.sentence)
-    assert opened.prune(ended_max=0) == []
+    assert opened.put_away(beside(opened), ended_max=0) == []
     opened.write_off(aside.run_id)
     assert opened.contents().set_aside == ()
     (written_off,) = opened.contents().unreadable
     assert written_off.why == aside.why, "its row has the checksum of what is in it now"
-    assert opened.prune(ended_max=0) == [], "whether its hosts owe a proof is not known"
+    assert opened.put_away(beside(opened), ended_max=0) == [], "whether its hosts owe a proof is not known"
     opened.commit(a_run(aside.run_id), Submitted(1.0), [])
     assert opened.contents().unreadable == (), "rebuilt, it can be read again"
     opened.close()
@@ -328,20 +342,61 @@ def test_a_journal_of_a_version_that_is_not_read_is_refused_with_both_and_its_wr
     assert Path(path).read_bytes() == before
 
 
-def test_the_oldest_ended_runs_are_forgotten_with_their_events_and_no_other(journal: Journal) -> None:
+def test_the_oldest_ended_runs_leave_the_journal_whole_and_no_other(journal: Journal) -> None:
+    paths = Paths(os.path.dirname(journal.path), "/nowhere")
     for number in range(6):
         phase = Phase.RUNNING if number == 0 else Phase.FAILED
         run = in_phase(a_run(f"t-20260101-00000{number}"), phase)
         run = an_unproven(run) if number == 2 else run
-        journal.commit(run, Ticked(1.0), [Note(NoteKind.WARNING, "m")])
-    last = journal.events()[-1]["seq"]
-    assert sorted(journal.prune(ended_max=2)) == ["t-20260101-000001", "t-20260101-000003"]
+        journal.commit(run, Ticked(1.0), [Note(NoteKind.WARNING, f"m{number}")])
+    before = {kept.run.run_id: kept for kept in journal.contents().kept}
+    told = journal.events()
+    old = ["t-20260101-000001", "t-20260101-000003"]
+    entries = [journal.entries(run_id) for run_id in old]
+    assert sorted(journal.put_away(paths.run_dir, ended_max=2)) == old
     left = ["t-20260101-000000", "t-20260101-000002", "t-20260101-000004", "t-20260101-000005"]
     assert [kept.run.run_id for kept in journal.runs()] == left
     assert [event["run"] for event in journal.events()] == left
     assert journal.entries("t-20260101-000001") == []
     journal.commit(replace(a_run("t-20260101-000009")), Ticked(1.0), [Note(NoteKind.WARNING, "m")])
-    assert journal.events()[-1]["seq"] == last + 1, "a number is never given again"
+    assert journal.events()[-1]["seq"] == told[-1]["seq"] + 1, "a number is never given again"
+    assert archive.run_ids(paths) == old
+    assert [read_entries(paths, run_id)[1] for run_id in old] == entries
+    for run_id in old:
+        assert archived(paths, run_id) == before[run_id]
+        with opened(archive.place_of(paths, run_id)) as db:
+            kept = happened.events(partial(rows_of, db))
+        assert kept == [event for event in told if event["run"] == run_id]
+    assert archived(paths, "t") == before[old[-1]], "a name means the newest"
+    assert archived(paths, "t-20260101") is None
+    assert stat.S_IMODE(os.stat(archive.place_of(paths, old[0])).st_mode) == 0o600
+
+
+def test_a_run_that_cannot_leave_the_journal_stays_in_it(
+    journal: Journal, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        journal.commit(in_phase(a_run(f"t-20260101-00000{number}"), Phase.FAILED), Ticked(1.0), [])
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "t-20260101-000001").write_text("a file in the way")
+    assert journal.put_away(beside(journal), ended_max=0) == ["t-20260101-000000"]
+    assert "t-20260101-000001 stays in the journal for now" in caplog.text
+    assert [kept.run.run_id[-1] for kept in journal.runs()] == ["1", "2"]
+
+
+def test_a_cut_while_a_run_leaves_loses_nothing(journal: Journal, path: str) -> None:
+    """The file is whole before the journal lets go of the run, and a half of an earlier attempt is in nobody's way."""
+    journal.commit(in_phase(a_run(), Phase.FAILED), Ticked(1.0), [Note(NoteKind.WARNING, "m")])
+    directory = beside(journal)(RUN_ID)
+    archive.write(journal._db, RUN_ID, directory)  # the power is cut here
+    Path(directory, f"{archive.FILE}.new").write_bytes(b"half of a file")
+    journal.close()
+    again = Journal(path)
+    assert [kept.run.run_id for kept in again.runs()] == [RUN_ID]
+    assert again.put_away(beside(again), ended_max=0) == [RUN_ID]
+    assert os.listdir(directory) == [archive.FILE]
+    assert len(peek(os.path.join(directory, archive.FILE)).kept) == 1
+    again.close()
 
 
 @pytest.mark.fault(41)
@@ -354,7 +409,7 @@ def test_order_is_by_sequence_whatever_the_wall_clock_does(path: str) -> None:
     assert [event["message"] for event in opened.events()] == ["0", "1", "2", "3", "4", "5"]
     assert [event["message"] for event in opened.events(after=3)] == ["3", "4", "5"]
     assert [kept.run.run_id[-1] for kept in opened.runs(ended_max=2)] == ["4", "5"]
-    assert len(opened.prune(ended_max=1)) == 5
+    assert len(opened.put_away(beside(opened), ended_max=1)) == 5
     assert [kept.run.run_id[-1] for kept in opened.runs()] == ["5"]
     opened.close()
 
@@ -429,6 +484,21 @@ def test_changes_that_do_not_fit_to_their_state_set_the_run_aside(path: str) -> 
         db.execute("UPDATE journal SET after = ?, sum = ? WHERE seq = 2", (other, checksum(row)))
     (aside,) = journal.contents().unreadable
     assert "do not fit" in aside.why
+
+
+@pytest.mark.parametrize(
+    "damage", ["UPDATE runs SET written_at = written_at + 1", "UPDATE journal SET time = 'T' WHERE seq = 2"]
+)
+def test_what_reads_well_and_is_not_what_was_written_sets_the_run_aside(path: str, damage: str) -> None:
+    run = a_run()
+    journal = Journal(path)
+    journal.commit(run, Ticked(1.0), [])
+    journal.commit(replace(run, reason="r"), Ticked(2.0), [], before=run, outcome=Outcome(InWords("RUNNING")))
+    assert journal.contents().unreadable == ()
+    with sqlite3.connect(path) as db:
+        assert db.execute(damage).rowcount == 1
+    (aside,) = journal.contents().unreadable
+    assert aside.why.startswith("its checksum is wrong")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from orchestrator.head.hosts import examination
 from orchestrator.head.hosts.examination import tournament
 from orchestrator.head.hosts.judgement import Met, of_bandwidths, of_hosts, of_imports, of_pairs
 from orchestrator.protocol.hello import Greeting
-from orchestrator.protocol.orders import Health, Imported, Seen
+from orchestrator.protocol.orders.examining import Health, Seen
+from orchestrator.protocol.orders.preparation import Imported
 from orchestrator.reporting.findings import worst_first
 
 DIRECTORY: dict[str, Any] = {
@@ -171,6 +172,35 @@ def test_the_round_trips_are_shown_the_longest_first() -> None:
     (told,) = of_hosts(plan_of("10.0.0.1", "10.0.0.2"), hosts, whole=True)
     assert (told.id, told.level) == ("ssh.round-trip", "fine")
     assert told.message == "an order takes 40.0 ms to b and back, 0.4 ms to a and back"
+
+
+@pytest.mark.parametrize(
+    ("planned", "visible", "hint"),
+    [
+        ((0, 1), "2,3", "`gpus: [2, 3]` of a"),
+        ((0,), "", "`gpus: []` of a"),
+        ((0,), "-1", "`gpus: []` of a"),
+        ((0,), "GPU-1", "`gpus: [GPU-1]` of a"),
+        ((1,), "GPU-1", None),
+        (("GPU-1",), "1", None),
+        (("GPU-1",), "GPU-1,GPU-0", None),
+        ((1, 0), "0, 1", None),
+        ((), "0", None),
+        ((0,), None, None),
+    ],
+)
+def test_gpus_that_the_login_shell_hides(
+    planned: tuple[int | str, ...], visible: str | None, hint: str | None
+) -> None:
+    plan = plan_of("10.0.0.1", "10.0.0.2")
+    plan = replace(plan, hosts=tuple(replace(host, gpus=planned) for host in plan.hosts))
+    gpus: list[dict[str, Any]] = [
+        {"name": "A", "uuid": f"GPU-{n}", "ecc_errors": 0, "slowed": None, "xids": []} for n in range(2)
+    ]
+    told: dict[str, Any] = {"gpus": gpus} | ({} if visible is None else {"visible_gpus": visible})
+    found = [each for each in of_hosts(plan, {"a": met("a", **told)}, whole=True) if each.id == "gpu.hidden"]
+    assert len(found) == (hint is not None)
+    assert all(hint is not None and each.hint and hint in each.hint for each in found)
 
 
 def test_gpus_that_differ_or_are_unwell() -> None:

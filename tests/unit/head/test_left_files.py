@@ -14,7 +14,7 @@ from orchestrator.head.code import push_rules
 from orchestrator.head.effects.left_files import LeftFiles
 from orchestrator.head.links.conversation import Answer, LinkDown
 from orchestrator.head.node.paths import Paths
-from orchestrator.protocol.table import Order
+from orchestrator.protocol.orders.base import Order
 from tests.unit.core.transcript import make_plan
 from tests.unit.head.test_outputs import Host
 

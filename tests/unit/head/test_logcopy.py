@@ -19,8 +19,8 @@ from orchestrator.head.links.conversation import Reply
 from orchestrator.head.links.link import HostLink
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer.logcopy import ASK_AGAIN_S, CHUNK_BYTES, LogCopier
-from orchestrator.protocol.orders import LogPart
-from orchestrator.protocol.table import Order
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.tasks import LogPart
 from tests.contract.fake_agent import SOON_S
 from tests.contract.small_disk import mounted
 from tests.unit.core.transcript import make_plan

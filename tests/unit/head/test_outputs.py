@@ -16,9 +16,9 @@ from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.links.conversation import Answer, Asks, LinkDown, OrderRefused
 from orchestrator.head.transfer import files, outputs
 from orchestrator.head.transfer.outputs import Output
-from orchestrator.protocol.orders import TaskFile
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.tasks import TaskFile
 from orchestrator.protocol.paths import RelativePath
-from orchestrator.protocol.table import Order
 from tests.unit.core.transcript import make_plan
 
 MODEL = bytes(range(256)) * 40

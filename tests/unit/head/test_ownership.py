@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core.state.owner import Owner
 from orchestrator.head.links.ownership import driven
-from orchestrator.protocol.orders import Claimed, KnownRun
+from orchestrator.protocol.orders.records import Claimed, KnownRun
 from tests.protocol_values import valid
 
 RUN = "my-run-20260101-000000"

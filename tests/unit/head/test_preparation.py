@@ -20,9 +20,9 @@ from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.hosts.preparation import CHUNK_BYTES, prepare
 from orchestrator.head.links import edge
 from orchestrator.head.links.conversation import Answer, LinkDown, OrderRefused
-from orchestrator.protocol.orders import Claimed, KnownRun
-from orchestrator.protocol.orders import Facts as Probed
-from orchestrator.protocol.table import Order
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.preparation import Facts as Probed
+from orchestrator.protocol.orders.records import Claimed, KnownRun
 from tests.protocol_values import valid
 from tests.unit.core.transcript import make_plan
 
@@ -234,10 +234,10 @@ def test_a_checkpoint_directory_that_others_may_write_into_is_refused(workdir: P
     )
     assert (problem.code, problem.key) == ("checkpoint-shared", "run.checkpoint.group")
     assert "checkpoint: {group: NAME}" in (problem.hint or "")
-    assert (link.asked[1]["group"], link.verbs()) == (None, ["runs", "probe"])
+    assert (link.asked[1].get("group"), link.verbs()) == (None, ["runs", "probe"])
 
 
-TWO_GPUS: dict[str, Any] = {"gpus": ["GPU-a", "GPU-b"]}
+TWO_GPUS: dict[str, Any] = {"gpus": ["GPU-a", "GPU-b"], "gpu_instances": {}}
 
 
 def taken(gpu: int, user: str | None) -> dict[str, Any]:
@@ -249,6 +249,14 @@ def taken(gpu: int, user: str | None) -> dict[str, Any]:
     [
         ((0, 1), {**TWO_GPUS, **taken(1, "ana")}, "GPU 1 by pid 4242 of ana (python3)"),
         ((1,), {**TWO_GPUS, **taken(1, None)}, "pid 4242 of a user who cannot be seen"),
+        (("GPU-b",), {**TWO_GPUS, **taken(1, "ana")}, "GPU 1 by pid 4242 of ana (python3)"),
+        (("GPU-c",), TWO_GPUS, "the run is to have GPU GPU-c, and its driver shows 2"),
+        (
+            (1,),
+            {**TWO_GPUS, "gpu_instances": {"MIG-7": 1}},
+            "GPU 1, which is divided into MIG instances: MIG-7",
+        ),
+        (("MIG-8",), {**TWO_GPUS, "gpu_instances": {"MIG-7": 1}}, "the run is to have GPU MIG-8, and"),
         ((0, 2), TWO_GPUS, "the run is to have GPU 2, and its driver shows 2, counted from 0"),
     ],
 )
@@ -280,7 +288,12 @@ def test_a_gpu_whose_lease_another_has_is_refused_with_its_holder(workdir: Path)
 
 
 @pytest.mark.parametrize(
-    "told", [{**TWO_GPUS, **taken(1, "ana")}, {"gpus": None}, {"gpus": ["GPU-a"], "gpus_in_use": []}]
+    "told",
+    [
+        {**TWO_GPUS, **taken(1, "ana")},
+        {"gpus": None},
+        {"gpus": ["GPU-a"], "gpu_instances": {}, "gpus_in_use": []},
+    ],
 )
 def test_the_gpus_that_the_run_does_not_have_are_nobodys_business(
     workdir: Path, told: dict[str, Any]
@@ -359,7 +372,7 @@ def test_a_script_that_a_host_cannot_compile_or_import_for_is_refused_with_the_p
     begun = FakeLink()
     made_ready(begun, replace(run, code="0" * 64))
     (asked,) = [order for order in begun.asked if order["order"] == "probe"]
-    assert (asked["modules"], asked["source"]) == ([], None), "its code is not that of now"
+    assert (asked["modules"], asked.get("source")) == ([], None), "its code is not that of now"
 
 
 def on_gpus(run: Run, gpus: tuple[int, ...]) -> Run:

@@ -7,9 +7,9 @@ import threading
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.code.bundle import Archive, Bundle
-from orchestrator.head.links import requests as orders
 from orchestrator.head.links.query import Asker
 from orchestrator.head.reach.transport import Channel
+from orchestrator.protocol.orders.records import RUNS
 
 HOSTS = 40
 BUNDLE = Bundle(Archive("0" * 64, b""), None, "any")
@@ -32,7 +32,7 @@ class Together:
 def test_hosts_that_do_not_answer_keep_no_other_waiting() -> None:
     hosts = [HostPlan(name=f"h{n}", address=f"h{n}", data_address=f"h{n}") for n in range(HOSTS)]
     asker = Asker({"ssh": Together()}, lambda: BUNDLE)
-    answers = asker.ask([(host, [orders.runs(records=False)]) for host in hosts], timeout_s=30.0)
+    answers = asker.ask([(host, [RUNS({"records": False})]) for host in hosts], timeout_s=30.0)
     assert [answer.host for answer in answers] == hosts
     assert {str(answer.problem and answer.problem.message) for answer in answers} == {
         f"h{n}: all were asked at once" for n in range(HOSTS)

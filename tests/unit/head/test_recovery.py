@@ -33,10 +33,10 @@ from orchestrator.head.journal.states import dump_run
 from orchestrator.head.links import edge
 from orchestrator.head.links.conversation import Reply
 from orchestrator.head.links.query import Answer, Asker
-from orchestrator.protocol.orders import KnownRun, KnownTask
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.records import KnownRun, KnownTask
 from orchestrator.protocol.replies import Error
 from orchestrator.protocol.reports import TaskPhase as TaskPhaseName
-from orchestrator.protocol.table import Order
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

@@ -22,6 +22,7 @@ from orchestrator.core.state.task import Progress
 from orchestrator.head.journal.changes import changed, changes
 from orchestrator.head.journal.reading import read_entries
 from orchestrator.head.journal.replay import Played, replay
+from orchestrator.head.node.paths import Paths
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 from tests.unit.head.recording import FACTS, RUN, Head
@@ -33,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def played(path: Path) -> list[Played]:
-    return list(replay(read_entries(str(path), "t")[1]))
+    return list(replay(read_entries(Paths(str(path.parent), "/nowhere"), "t")[1]))
 
 
 def told(path: Path) -> list[str]:
@@ -165,10 +166,10 @@ def test_what_cannot_be_read_is_said_and_the_next_whole_state_goes_on(path: Path
 
 def test_a_run_that_is_not_there(path: Path) -> None:
     with pytest.raises(UsageError, match="there is no journal"):
-        read_entries(str(path), "t")
+        read_entries(Paths(str(path.parent), "/nowhere"), "t")
     Head(path).end()
     with pytest.raises(UsageError, match="the journal has no run 't'"):
-        read_entries(str(path), "t")
+        read_entries(Paths(str(path.parent), "/nowhere"), "t")
 
 
 # --- changes -------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import pytest
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.links.conversation import Answer, Asks
 from orchestrator.head.transfer import files, tensorboard
-from orchestrator.protocol.orders import TaskFile
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.tasks import TaskFile
 from orchestrator.protocol.paths import RelativePath
-from orchestrator.protocol.table import Order
 from tests.contract.small_disk import mounted
 from tests.unit.core.transcript import make_plan
 

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.head.hosts import wheels
 from orchestrator.head.hosts.wheels import KEPT_MAX, Wheels
-from orchestrator.protocol.orders import EnvironmentState
+from orchestrator.protocol.orders.preparation import EnvironmentState
 from orchestrator.spec.setup import Environment
 
 PIP = """import pathlib, sys

@@ -18,7 +18,8 @@ from orchestrator.core.state.task import Progress
 from orchestrator.head.links import wire
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.hello import Greeting, Hello
-from orchestrator.protocol.orders import FaultKind, Rejected, Seeded
+from orchestrator.protocol.orders.base import FaultKind
+from orchestrator.protocol.orders.checkpoints import Rejected, Seeded
 from orchestrator.protocol.reports import ExitCause, HostSample, Left, Report, Said, Task, TaskExit
 from tests.protocol_values import valid
 
@@ -119,6 +120,7 @@ def test_a_report_is_read_whole() -> None:
     event = told(TASK)
     assert (event.at, event.host) == (100.0, "a")
     assert event.measured == {"cpu_percent": 5.0, "memory_percent": 50.0}
+    assert event.words == {"psutil": "host"}
     assert (event.dir_silent_s, event.dir_free_bytes) == (7.5, 9)
     assert event.leaving == Leaving("w" * 200, 30.0)
     (task,) = event.tasks

@@ -16,7 +16,9 @@ from orchestrator.host.shim.record import write_exit
 from orchestrator.host.shim.report import blank_task, ended_task
 from orchestrator.protocol.channel import encode
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.orders import Claim, KnownRuns
+from orchestrator.protocol.orders.records import KnownRuns
+from orchestrator.protocol.orders.watching import Claim
+from orchestrator.protocol.reports import TaskExit
 
 CLAIM: Claim = {
     "id": "1" * 32,
@@ -26,6 +28,8 @@ CLAIM: Claim = {
     "name": "t",
     "checkpoint_dir": "/shared/t",
 }
+
+EXIT: TaskExit = {"cause": "script", "code": None, "signal": None, "ago_s": 0.0, "released": False}
 
 
 def test_of_runs_that_are_over_a_line_each_is_told_of_their_ends(tmp_path: Path) -> None:
@@ -37,9 +41,7 @@ def test_of_runs_that_are_over_a_line_each_is_told_of_their_ends(tmp_path: Path)
             directory.mkdir(parents=True)
             start = {"task": f"worker:{index}", "generation": 1}
             lines = [f"{n} " + "x" * 4000 for n in range(20)]
-            ended = ended_task(
-                blank_task(start), "script", swept="marker", left=[], ended_at=1.7e9, code=1, last_lines=lines
-            )
+            ended = ended_task(blank_task(start), {**EXIT, "code": 1, "last_lines": lines})
             write_exit(str(directory), ended, 0.0)
     found = agent_runs.known(str(tmp_path), records=False)
     assert len(encode({"reply": 1, "ok": found})) < 1 << 20
@@ -157,9 +159,7 @@ def test_the_end_of_what_trained_is_told_whatever_its_standbys_have_become(tmp_p
         directory = tmp_path / "runs" / run / "tasks" / "worker-0" / f"gen-{generation:06d}"
         directory.mkdir(parents=True)
         task = blank_task({"task": "worker:0", "generation": generation})
-        ended = ended_task(
-            task, "signal", swept="marker", left=[], ended_at=1.7e9, released=released, last_lines=[]
-        )
+        ended = ended_task(task, {**EXIT, "cause": "signal", "released": released})
         write_exit(str(directory), ended, 0.0)
     (found,) = agent_runs.known(str(tmp_path), records=False)["runs"]
     assert [task["generation"] for task in found["tasks"]] == [2, 4]

@@ -56,7 +56,7 @@ def test_directories_that_are_there_that_would_be_made_and_that_hang(
     assert not found[missing]["read_only"]
     monkeypatch.setattr(health, "_DIRECTORY_S", 0.0)
     hangs = threading.Event()
-    monkeypatch.setattr(health, "_directory", lambda _path: hangs.wait())
+    monkeypatch.setattr(health, "_directory", lambda _path, _group: hangs.wait())
     assert health.directories(str(tmp_path), [])[0]["why"] == "it has not answered for 0 s"
     hangs.set()
 
@@ -64,7 +64,7 @@ def test_directories_that_are_there_that_would_be_made_and_that_hang(
 def test_several_directories_that_hang_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
     monkeypatch.setattr(health, "_DIRECTORY_S", 0.05)
-    monkeypatch.setattr(health, "_directory", lambda _path: hangs.wait())
+    monkeypatch.setattr(health, "_directory", lambda _path, _group: hangs.wait())
     began_at = time.monotonic()
     found = health.directories("/h", [f"/d{number}" for number in range(100)])
     assert all(one["why"] for one in found)

@@ -11,7 +11,7 @@ from orchestrator.both.hostdir import HostFault, generation_dir
 from orchestrator.head.transfer import tensorboard
 from orchestrator.host.system import files, workdir
 from orchestrator.protocol.check import Misfit, check_of
-from orchestrator.protocol.orders import TaskFile
+from orchestrator.protocol.orders.tasks import TaskFile
 from tests.protocol_values import valid
 
 RUN = "demo-20260101-000000"

@@ -109,6 +109,14 @@ def test_the_password_of_a_url_is_not_told_alone_either(tmp_path: Path) -> None:
     assert log.redact("no hunter%402, no hunter@2 for me at db") == "no ***, no *** for me at db"
 
 
+@pytest.mark.parametrize("secrets", [("abcdef", "abcdef-012345"), ("abcdef-012345", "abcdef")])
+def test_of_two_secrets_that_begin_alike_no_half_is_told(tmp_path: Path, secrets: tuple[str, ...]) -> None:
+    log = writer(tmp_path, secrets=secrets)
+    assert log.redact("it is abcdef-012345, or abcdef") == "it is ***, or ***"
+    log.feed("o", b"it is abcdef-012345, or abcdef\n")
+    assert lines(tmp_path) == [b"o it is ***, or ***"]
+
+
 def test_it_stays_within_its_bound_and_offsets_go_on(tmp_path: Path) -> None:
     bound = 4 * (LINE_BYTES_MAX + 64)
     log = writer(tmp_path, bound)

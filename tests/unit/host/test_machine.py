@@ -11,7 +11,7 @@ from orchestrator.host.agent import gpus, machine
 
 SMI = """#!/bin/sh
 case "$1" in
---query-gpu=uuid) echo GPU-1; echo GPU-2;;
+-L) echo 'GPU 0: A (UUID: GPU-1)'; echo 'GPU 1: A (UUID: GPU-2)';;
 --query-gpu=uuid,*) echo "GPU-2, NVIDIA H200, 0 %, 5 MiB, 143771 MiB"
   echo "GPU-1, NVIDIA A100, 80GB, 97 %, [N/A], 81920 MiB";;
 --query-compute-apps=*) echo "{pid}, GPU-1, python";;
@@ -44,7 +44,7 @@ def test_gpus_come_with_their_use_and_who_uses_them(smi: Path, tmp_path: Path) -
 
 
 def test_a_tool_that_fails_at_the_second_question_leaves_the_gpus_nameless(smi: Path, tmp_path: Path) -> None:
-    smi.write_text('#!/bin/sh\n[ "$1" = --query-gpu=uuid ] && echo GPU-1 || exit 9\n')
+    smi.write_text('#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: A (UUID: GPU-1)" || exit 9\n')
     [found] = machine.inspect(str(tmp_path))["gpus"]
     assert (found["name"], found["memory_total_bytes"], found["processes"]) == ("", None, [])
 

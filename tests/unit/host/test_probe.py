@@ -88,7 +88,7 @@ def test_tensorflow_is_imported_as_a_task_would(
 @pytest.mark.parametrize(
     ("tool", "found"),
     [
-        ("echo GPU-1; echo GPU-2", (["GPU-1", "GPU-2"], None)),
+        ("echo 'GPU 0: A (UUID: GPU-1)'; echo 'GPU 1: A (UUID: GPU-2)'", (["GPU-1", "GPU-2"], None)),
         ("echo 'NVIDIA-SMI has failed'; exit 9", (None, "nvidia-smi says: NVIDIA-SMI has failed")),
         ("exit 9", (None, "nvidia-smi fails (9)")),
         ("exit 0", ([], None)),
@@ -103,7 +103,22 @@ def test_the_gpus_are_those_of_the_driver_or_it_is_said_why_there_are_none(
         (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpus, "_OTHER_DRIVERS", ())
-    assert gpus.present() == found
+    assert gpus.present()[:2] == found
+
+
+def test_a_gpu_has_one_number_and_its_instances_have_uuids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [
+        "GPU 0: A100 (UUID: GPU-1)",
+        "GPU 1: A100 (UUID: GPU-2)",
+        "  MIG 3g.20gb Device 0: (UUID: MIG-7)",
+    ]
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{chr(10).join(listed)}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert gpus.present() == (["GPU-1", "GPU-2"], None, {"MIG-7": 1})
+    assert gpus.numbers(["GPU-2", 0, "MIG-7", "GPU-9"]) == [1, 0, "MIG-7", "GPU-9"]
 
 
 def test_a_driver_without_its_tool_is_no_proof_of_no_gpus(
@@ -111,7 +126,7 @@ def test_a_driver_without_its_tool_is_no_proof_of_no_gpus(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpus, "_OTHER_DRIVERS", (str(tmp_path),))
-    assert gpus.present() == (None, None)
+    assert gpus.present() == (None, None, {})
 
 
 def test_modules_that_a_task_would_not_find_are_named_and_none_is_imported(tmp_path: Path) -> None:

@@ -113,6 +113,9 @@ class Told:
         self.asked += 1
         return status(100.0 + self.asked, tasks=1, step=self.asked)
 
+    def archived(self) -> dict[str, Any]:
+        return {}
+
     def events(self, run_id: str | None, after: int) -> dict[str, Any]:
         newest = 1 if self.asked < 3 else self.newest
         return {"events": [{"seq": n, "run": run_id} for n in range(after + 1, newest + 1)]}

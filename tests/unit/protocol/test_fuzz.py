@@ -24,20 +24,22 @@ from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.hosts import recovery
 from orchestrator.head.journal.states import dump_run, read_run
 from orchestrator.head.links import bootstrap, edge, wire
-from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Conversation, Reply
 from orchestrator.head.links.crew import Crew
 from orchestrator.head.links.edge import WireError
 from orchestrator.head.links.link import HostLink, Pace, Watch
 from orchestrator.head.links.query import Asker
 from orchestrator.head.reach.transport import Channel, Receiver
-from orchestrator.protocol import table
 from orchestrator.protocol.channel import Decoder, FrameError, encode
 from orchestrator.protocol.hello import BootAnswer, Greeting, Hello
+from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.checkpoints import SEED, VERIFY
+from orchestrator.protocol.orders.records import RUNS
+from orchestrator.protocol.orders.tasks import STACKS, SWEEP
 from orchestrator.protocol.reports import Report
-from orchestrator.protocol.table import TABLE, Order
 from tests.contract.fake_agent import BUNDLE
 from tests.lies import GONE, anything, changed, framed, news, places
+from tests.protocol_orders import TABLE
 from tests.protocol_values import fields, valid
 from tests.unit.core.transcript import make_plan
 
@@ -115,13 +117,13 @@ class Listening:
         ok: Any = reply.ok
         if reply.error is not None:
             wire.problem(reply.error)
-        elif order.verb is table.SWEEP:
+        elif order.verb is SWEEP:
             self.happened(HostSwept(3.0, HOST.name, wire.swept(ok)))
-        elif order.verb is table.VERIFY:
+        elif order.verb is VERIFY:
             self.happened(wire.verified(ok, 1, at=3.0, began_at=2.0))
-        elif order.verb is table.STACKS:
+        elif order.verb is STACKS:
             self.happened(StacksCollected(3.0, 0, ((TaskId("worker", 0), ok["stacks"]),)))
-        elif order.verb is table.SEED:
+        elif order.verb is SEED:
             wire.seeded(ok, 1)
 
 
@@ -211,6 +213,11 @@ def mutated(draw: st.DrawFn) -> bytes:
 @pytest.mark.fault(56)
 def test_frames_that_are_almost_right(link: HostLink, frames: list[bytes]) -> None:
     hear(link, b"".join(frames))
+    for frame in frames:
+        why = hear(link, frame)
+        heard = link._listener
+        assert isinstance(heard, Listening)
+        assert why is None or heard.run == Listening().run, "what is refused has changed the run"
 
 
 @quickly
@@ -296,7 +303,7 @@ def test_questions_without_a_coordinator(data: bytes) -> None:
         {"hello": {**valid(Hello), "psutil_wanted": False}}
     )
     asker = Asker({"fake": Scripted(begin + data)}, lambda: BUNDLE)
-    answer = asker._one(HOST, [orders.runs(records=True)], 5.0)
+    answer = asker._one(HOST, [RUNS({"records": True})], 5.0)
     assert (answer.problem is None) == bool(answer.replies)
     recovery._collect([answer], recovery.Trusted(), 1.0)
 

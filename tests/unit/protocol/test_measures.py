@@ -1,4 +1,4 @@
-"""A number that hosts measure is one row and the line that measures it: it is then shown wherever such numbers are."""
+"""A fact that hosts measure is one row and the line that measures it: it is then shown wherever such facts are."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from orchestrator.protocol import measures
 PACKAGE = Path(orchestrator.__file__).parent
 
 ROW = """
-    threads: NotRequired[
-        Annotated[Count, Measure("threads", "count", "orch_task_threads", "Its threads.")] | None
-    ]
+    threads: Annotated[Count | None, Measure("threads", "count", "orch_task_threads", "Its threads.")]
+    program: Annotated[Name | None, Measure("program", "text")]
+    is_traced: Annotated[bool | None, Measure("traced", "flag", "orch_task_traced", "1 while it is traced.")]
 """
-LINE = 'self.measured = {"threads": len(os.listdir(f"/proc/{self.pid}/task")), '
+LINE = """self.measured = {"threads": len(os.listdir(f"/proc/{self.pid}/task")),
+            "program": open(f"/proc/{self.pid}/comm").read().strip(), "is_traced": False, """
 
 SEEN = """
 import json, os, sys, types
@@ -50,6 +51,9 @@ document = status.document([run], now=NOW)
 shown = document["runs"][0]
 families = {family.name: family.samples for family in exposition.families(document)}
 print(json.dumps({
+    "words": {name: shown["tasks"][0][name] for name in ("program", "is_traced")},
+    "traced": families["orch_task_traced"][0].value,
+    "kept": sorted(historian._kept(measures.TASK, report.progress.measured)),
     "status": shown["tasks"][0]["threads"],
     "table": task_table(shown, Paint(on=False)),
     "top": view.task_rows(shown, 200)[0],
@@ -62,7 +66,7 @@ print(json.dumps({
 """
 
 
-def test_a_new_number_of_a_task_is_one_row_and_the_line_that_measures_it(tmp_path: Path) -> None:
+def test_a_new_number_text_or_flag_of_a_task_is_one_row_and_the_line_that_measures_it(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(
         PACKAGE.parent / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__")
@@ -72,7 +76,8 @@ def test_a_new_number_of_a_task_is_one_row_and_the_line_that_measures_it(tmp_pat
         '    """What was not written to its log, since the disk was full or the task wrote too fast."""\n'
     )
     assert before in table.read_text()
-    table.write_text(table.read_text().replace(before, before + ROW))
+    added = table.read_text().replace(before, before + ROW).replace("import Count, ", "import Count, Name, ")
+    table.write_text(added)
     shim = tmp_path / "orchestrator/host/shim/task.py"
     assert shim.read_text().count("self.measured = {") == 1
     shim.write_text(shim.read_text().replace("self.measured = {", LINE))
@@ -88,6 +93,12 @@ def test_a_new_number_of_a_task_is_one_row_and_the_line_that_measures_it(tmp_pat
     assert '"label": "threads"' in seen["page"]
     assert seen["stream"]
     assert seen["recorded"]
+    assert seen["words"] == {"program": Path("/proc/self/comm").read_text().strip(), "is_traced": False}
+    assert seen["traced"] == 0
+    assert not {"program", "is_traced"} & {*seen["kept"]}, "a history has numbers only"
+    assert {"PROGRAM", "TRACED"} <= {*seen["table"][0].split()}
+    assert {seen["words"]["program"], "no"} <= {*seen["table"][1].split()}
+    assert '"unit": "flag"' in seen["page"]
 
 
 def test_every_number_says_how_it_is_seen() -> None:
@@ -95,5 +106,15 @@ def test_every_number_says_how_it_is_seen() -> None:
         assert rows
         for name, row in rows.items():
             assert bool(row.metric) == bool(row.about), name
-            assert row.unit in ("percent", "bytes", "per_s", "count", "celsius", "watts", ""), name
+            assert row.unit in (
+                "percent",
+                "bytes",
+                "per_s",
+                "count",
+                "celsius",
+                "watts",
+                "text",
+                "flag",
+                "",
+            ), name
             assert row.unit or not row.label, f"{name} has a column, and no unit to write it in"

@@ -1,27 +1,26 @@
-"""One table of orders: whoever sends, does, fakes or plays an order knows every one, and knows it by the same types."""
+"""One declaration of each order: whoever sends, does, fakes or plays one knows it, and by the same types."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, get_args
+import pkgutil
+from importlib import import_module
+from typing import Any, get_args, is_typeddict
 
 import pytest
 
-import orchestrator
 from orchestrator.checkpoints import ABOUT
 from orchestrator.head.coordinator.checkpoint_requests import VERBS
-from orchestrator.host.agent import handlers as agent_orders
-from orchestrator.protocol import orders, table
+from orchestrator.host.agent.handlers import Orders
+from orchestrator.host.shim.loop import Shim
+from orchestrator.protocol import orders, reports
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.orders import CheckpointsDo
-from orchestrator.protocol.table import BY_NAME, TABLE, Fence, Verb
+from orchestrator.protocol.orders import checkpoints, tasks
+from orchestrator.protocol.orders.base import CheckpointsDo, Fence, Verb
+from tests.protocol_orders import BY_NAME, PACKAGE, TABLE, declared, senders, trees
 from tests.protocol_values import ASKED, fields, valid
 from tests.sim import agent as sim_agent
-
-PACKAGE = Path(orchestrator.__file__).parent
 
 each_verb = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 
@@ -30,49 +29,73 @@ def methods(owner: type) -> set[str]:
     return {name for name in dir(owner) if name.startswith("_on_")}
 
 
-def test_every_order_is_in_the_table_once() -> None:
-    named = {name: row for name, row in vars(table).items() if isinstance(row, Verb)}
-    assert list(named.values()) == list(TABLE)
-    assert [name.lower() for name in named] == [row.name for row in TABLE]
-    assert len(BY_NAME) == len(TABLE)
+def named(type_: type) -> str:
+    """Return how the handlers write a type: its module is imported for annotations only."""
+    return f"{type_.__module__.rpartition('.')[2]}.{type_.__name__}"
+
+
+def test_every_order_is_declared_once_under_its_name() -> None:
+    assert [(name.lower(), name) for name, _ in declared()] == [(row.name, row.name.upper()) for row in TABLE]
+    assert len(BY_NAME) == len(TABLE) > 25
 
 
 @each_verb
-def test_the_agent_does_it_and_knows_it_by_the_same_types(row: Verb[Any, Any]) -> None:
-    """Mypy holds what is within the method to the types that it names; this holds these to the table's."""
-    method = inspect.signature(getattr(agent_orders.Orders, row.handler))
-    assert method.parameters["order"].annotation == f"orders.{row.request.__name__}"
-    allowed = {"None", f"orders.{row.answer.__name__}", f"orders.{row.answer.__name__} | None"}
-    assert method.return_annotation in allowed
+def test_who_does_it_knows_it_by_the_same_types(row: Verb[Any, Any]) -> None:
+    """Mypy holds what is within the method to the types that it names; this holds these to the declared ones."""
+    do = getattr(Orders, f"_on_{row.name}", None)
+    if do is None:
+        assert {"task", "generation"} <= fields(row.request).keys(), "an agent forwards what names a task"
+        assert hasattr(Shim, f"_on_{row.name}")
+        return
+    method = inspect.signature(do)
+    assert method.parameters["order"].annotation == named(row.request)
+    assert method.return_annotation in {"None", named(row.answer), f"{named(row.answer)} | None"}
 
 
-def test_the_agent_does_nothing_else_and_fences_as_the_table_says() -> None:
-    assert {row.handler for row in TABLE} == methods(agent_orders.Orders)
-    assert {row.name for row in TABLE if row.fence is Fence.BEGINS} == set(agent_orders.BEGIN_A_RUN)
-    assert {row.name for row in TABLE if row.fence is Fence.NONE} == set(agent_orders.UNFENCED)
+def test_nothing_else_is_done() -> None:
+    assert methods(Orders) | methods(Shim) == {f"_on_{row.name}" for row in TABLE}
+
+
+@each_verb
+def test_the_host_is_told_which_fence_it_has(row: Verb[Any, Any]) -> None:
+    frame = row({}).fields
+    assert frame.get("fence", "newest") == row.fence.value
+
+
+def test_what_is_not_known_of_a_field_that_may_be_missing_is_left_out() -> None:
+    seed = tasks.RELEASE(
+        {"run": "r", "epoch": 1, "generation": 1, "task": "worker:0", "env": {}, "seed": None, "port": 0}
+    )
+    assert seed.fields.keys() == {"order", "run", "epoch", "generation", "task", "env", "port"}
+    snapshot = checkpoints.SNAPSHOT(
+        {"run": "r", "epoch": 1, "generation": 1, "dir": "/c", "python": "p", "path": None}
+    )
+    assert snapshot.fields["path"] is None, "a field that must be there is null"
+
+
+def test_what_an_order_is_refused_with_is_raised_on_hosts_and_known_on_the_head() -> None:
+    codes = {code for row in TABLE for code in row.refusals}
+    texts = {
+        room: "".join(path.read_text() for folder in folders for path in (PACKAGE / folder).rglob("*.py"))
+        for room, folders in (
+            ("hosts", ("host", "checkpoints", "both")),
+            ("the head", ("core", "head")),
+        )
+    }
+    assert len(codes) > 6
+    assert [(room, code) for room, text in texts.items() for code in codes if f'"{code}"' not in text] == []
 
 
 @each_verb
 def test_what_is_fenced_names_run_and_epoch(row: Verb[Any, Any]) -> None:
-    assert row.fence is Fence.NONE or {"run", "epoch"} <= fields(row.request).keys()
+    assert row.fence is Fence.ANYBODY or {"run", "epoch"} <= fields(row.request).keys()
 
 
-def trees(*words: str) -> Iterator[tuple[str, ast.Module]]:
-    """Yield the files of the package in which one of these words stands: to parse all takes seconds."""
-    for path in PACKAGE.rglob("*.py"):
-        text = path.read_text()
-        if any(word in text for word in words):
-            yield str(path.relative_to(PACKAGE)), ast.parse(text)
-
-
-def test_each_is_sent_by_who_is_said_to_and_by_nobody_else() -> None:
-    senders: dict[str, set[str]] = {row.name: set() for row in TABLE}
-    for file, tree in trees(*(f"{row.name.upper()}(" for row in TABLE)):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.isupper():
-                module = file.removeprefix("head/").removesuffix(".py").replace("/", ".")
-                senders.setdefault(node.func.id.lower(), set()).add(module)
-    assert senders == {row.name: {row.sender} for row in TABLE}
+@each_verb
+def test_somebody_on_the_head_node_sends_it(row: Verb[Any, Any]) -> None:
+    rooms = {file.partition("/")[0] for file in senders()[row.name]}
+    assert rooms
+    assert rooms <= {"head", "cli", "client"}
 
 
 def test_no_order_is_spelt_by_hand() -> None:
@@ -86,7 +109,7 @@ def test_no_order_is_spelt_by_hand() -> None:
         if isinstance(key, ast.Constant) and key.value == "order"
     }
     to_shims = {"host/agent/handlers.py", "host/agent/tasks.py", "host/pod/shim.py"}
-    assert spelt == {*to_shims, "protocol/table.py"}
+    assert spelt == {*to_shims, "protocol/orders/base.py"}
 
 
 def test_the_simulators_agent_plays_every_order_or_says_why_not() -> None:
@@ -102,8 +125,8 @@ def test_the_fake_agent_answers_it_with_a_value_of_its_type(row: Verb[Any, Any])
 
 
 def test_an_order_is_its_fields_and_its_name() -> None:
-    order = table.HIGHEST({"run": "t-1", "epoch": 3, "dir": "/c"})
-    assert order.verb is table.HIGHEST
+    order = checkpoints.HIGHEST({"run": "t-1", "epoch": 3, "dir": "/c"})
+    assert order.verb is checkpoints.HIGHEST
     assert order.fields == {"order": "highest", "run": "t-1", "epoch": 3, "dir": "/c"}
 
 
@@ -126,9 +149,9 @@ def test_every_type_of_an_order_is_somebodys() -> None:
     for row in TABLE:
         visit(row.request)
         visit(row.answer)
-    defined = {
-        name
-        for name, value in vars(orders).items()
-        if inspect.isclass(value) and value.__module__.startswith(f"{orders.__name__}.")
-    }
-    assert defined - used == {"Order", "OfTask"}, "the bases of the others"
+    modules = (
+        import_module(f"{orders.__name__}.{name}") for _, name, _ in pkgutil.iter_modules(orders.__path__)
+    )
+    defined = {name for module in modules for name, value in vars(module).items() if is_typeddict(value)}
+    defined -= {name for name in defined if hasattr(reports, name)}
+    assert defined - used == {"Sent", "OfRun", "OfTask", "OfFile"}, "the bases of the others"

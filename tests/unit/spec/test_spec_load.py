@@ -165,7 +165,8 @@ VALUES = {
     "gpus": (
         host_b("name: gpu-b, gpus: many"),
         [
-            "5:25: hosts[1].gpus: must be a count of GPUs (0 to 128) or a list of their numbers, such as [0, 1, 3]; "
+            "5:25: hosts[1].gpus: must be a count of GPUs (0 to 128) or a list of their numbers, such as [0, 1, 3], or "
+            "of the UUIDs that `nvidia-smi -L` shows (GPU-…, MIG-…); "
             "got 'many'"
         ],
     ),

@@ -7,11 +7,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.lean import python_for
 from tests.patience import patient
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ class Task:
         self._told = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (close() does)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ENTRY, str(script), *args],
+            [python_for(script), "-c", ENTRY, str(script), *args],
             env=environment,
             pass_fds=[theirs.fileno()] if attached else [],
             stdout=subprocess.PIPE,

@@ -152,6 +152,24 @@ def test_a_metric_that_the_next_steps_do_not_have_is_sent_with_its_own_step(wire
     assert message["metric_steps"] == {"val_loss": 20, "val_norm": 20}
 
 
+def test_what_was_not_finite_between_two_messages_is_told_with_its_first_step(wire: Wire) -> None:
+    progress = Progress(wire.link, interval_s=3600)
+    for step in range(1, 3000):
+        odd = {1000: float("nan"), 1001: float("nan"), 2000: float("inf")}.get(step)
+        progress.report(
+            step, {"loss": 0.5 if odd is None else odd, "norm": 1.0 if step != 2000 else float("inf")}
+        )
+    progress.flush()
+    progress.report(3000, {"loss": 0.4})
+    progress.flush()
+    first, message, last = wire.arrived()
+    assert "nonfinite" not in first
+    assert message["nonfinite"] == {"loss": "nan", "norm": "inf"}
+    assert (message["step"], message["metric_steps"]) == (2999, {"loss": 1000, "norm": 2000})
+    assert message["metrics"] == {}, "of these it is known that they were no numbers since"
+    assert (last["metrics"], "nonfinite" in last) == ({"loss": 0.4}, False)
+
+
 def test_a_position_that_is_none_is_said_once_and_does_not_raise(
     wire: Wire, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -535,7 +535,7 @@ def test_a_task_tells_from_which_file_it_goes_on_and_which_it_could_not_restore(
     setting: Any = SimpleNamespace(library="keras", report=lambda *_: None, checkpoint_dir=str(tmp_path))
     saver = Saver(setting, Course(0), {"epochs": 3})
     saver._directory = directory
-    saver._tell_restored(57)
+    backup.tell_restored(directory, str(tmp_path), 57)
     size = Path(survivor, backup.NAME).stat().st_size
     file = "orch/fit-000/rescued-by-worker-1/latest.weights.h5"
     assert told == [{"file": file, "step": 57, "saved_at": 8e8, "bytes": size, "why": ""}]
@@ -551,5 +551,11 @@ def test_a_task_tells_from_which_file_it_goes_on_and_which_it_could_not_restore(
     with pytest.raises(ValueError, match="position"), saver._restoring():
         backup.read(directory)
     assert [(each["file"], "position" in each["why"]) for each in told] == [(file, True)]
+    told.clear()
+    with pytest.raises(KeyError, match="position"):
+        backup.positions(str(tmp_path))  # before the first fit
+    assert [(each["file"], "position" in each["why"]) for each in told] == [(file, True)]
+    (tmp_path / "orch" / "fit-of-mine").mkdir()
     Path(survivor, backup.NAME).write_bytes(b"x")
     assert backup.read(directory) is not None, "its own backup is there"
+    assert {fit: each.batch for fit, each in backup.positions(str(tmp_path)).items()} == {0: 40}

@@ -1,0 +1,156 @@
+"""All runs of this head node, newest first, each with what differed from the one before it of the same name."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.errors import OrchestratorError, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.client.environment import Environment
+    from orchestrator.core.differences import Change
+    from orchestrator.head.journal.states import Kept
+
+_OWN = ("step", "restarts", "when")
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "=": operator.eq,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A run of the list."""
+
+    run_id: str
+    name: str
+    phase: str
+    created: str
+    ended: str | None
+    """As the journal has them: ISO 8601, in UTC."""
+    step: int | None
+    restarts: int
+    metrics: dict[str, float]
+    """The chief's last ones."""
+    cause: str | None
+    differs: tuple[Change, ...]
+    """From the run before it of the same name."""
+    other_code: bool | None
+    """Whether its code differs from that run's; None: not known, or there is none before it."""
+
+    def figure(self, key: str) -> float | None:
+        """Return `step`, `restarts` or a metric; None if the run has none."""
+        own: dict[str, float | None] = {"step": self.step, "restarts": self.restarts}
+        return own[key] if key in own else self.metrics.get(key)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        changes = [{"key": change.key, "old": change.old, "new": change.new} for change in self.differs]
+        own = {"run_id": self.run_id, "name": self.name, "phase": self.phase, "created": self.created}
+        known = {"ended": self.ended, "global_step": self.step, "restarts": self.restarts}
+        found = {"metrics": self.metrics, "first_cause": self.cause}
+        return {**own, **known, **found, "differs": changes, "other_code": self.other_code}
+
+
+def listed(environment: Environment, name: str | None = None) -> list[Listed]:
+    """Return all runs, or those of a name, newest first: running, ended, and those that have left the journal."""
+    from orchestrator.client.choice import no_such_run
+    from orchestrator.head.journal import archive, reading
+
+    paths = environment.paths
+    kept = list(reading.peek(paths.journal).kept)
+    for run_id in archive.run_ids(paths):
+        try:
+            old = reading.archived(paths, run_id)
+        except OrchestratorError as e:  # the others are listed
+            environment.warn(f"{run_id} is left out: {e.message}")
+            continue
+        kept += [old] if old is not None else []
+    runs = sorted({one.run.run_id: one for one in kept}.values(), key=lambda one: one.created)
+    if name is not None and not any(name in (one.run.run_id, one.run.plan.name) for one in runs):
+        raise no_such_run(name, [one.run.plan.name for one in runs])
+    wanted = [one for one in runs if name in (None, one.run.run_id, one.run.plan.name)]
+    return _rows(environment, runs, wanted)
+
+
+def _rows(environment: Environment, runs: Sequence[Kept], wanted: Sequence[Kept]) -> list[Listed]:
+    from orchestrator.client.choice import runs_of
+    from orchestrator.core.differences import differences
+    from orchestrator.head.code.snapshots import Snapshots
+
+    try:
+        now = {run["run_id"]: run for run in runs_of(environment.client())}
+    except OrchestratorError:
+        now = {}
+    snapshots = Snapshots(environment.paths.state_dir)
+    before: dict[str, Kept] = {}
+    rows = []
+    for one in runs:
+        run, last = one.run, before.get(one.run.plan.name)
+        before[run.plan.name] = one
+        if one not in wanted:
+            continue
+        live = now.get(run.run_id) or {}
+        codes = [snapshots.of_run(each.run.run_id) if each else None for each in (last, one)]
+        cause = run.first_cause.sentence if run.first_cause is not None else None
+        rows.append(
+            Listed(
+                run_id=run.run_id,
+                name=run.plan.name,
+                phase=live.get("phase", run.phase.value),
+                created=one.created,
+                ended=one.ended,
+                step=live.get("global_step", run.global_step),
+                restarts=live.get("restarts", run.budget.restarts),
+                metrics=dict(live.get("metrics") or run.task(run.chief).progress.metrics),
+                cause=cause,
+                differs=tuple(differences(last.run.plan, run.plan)) if last is not None else (),
+                other_code=codes[0].digest != codes[1].digest if codes[0] and codes[1] else None,
+            )
+        )
+    return rows[::-1]
+
+
+def chosen(rows: Iterable[Listed], conditions: Sequence[str]) -> list[Listed]:
+    """Return the rows that fulfil all conditions, such as `val_accuracy>0.9`. Raises UsageError for another form."""
+    left = list(rows)
+    known = {key for row in left for key in row.metrics} | set(_OWN)
+    for condition in conditions:
+        match = re.fullmatch(r"\s*(\S+?)\s*(<=|>=|!=|<|>|=)\s*(\S+)\s*", condition)
+        try:
+            if match is None:
+                raise ValueError
+            key, sign, value = match[1], match[2], float(match[3])
+        except ValueError:
+            raise UsageError(
+                f"{condition!r} is no condition",
+                hint="such as `val_accuracy>0.9`, `step>=1000`, `restarts=0`",
+            ) from None
+        _must_be_known(key, known)
+        holds = _COMPARISONS[sign]
+        left = [row for row in left if (figure := row.figure(key)) is not None and holds(figure, value)]
+    return left
+
+
+def ordered(rows: Sequence[Listed], key: str) -> list[Listed]:
+    """Return the rows by `when`, `step`, `restarts` or a metric; `-` before it: the largest first. None comes last."""
+    what = key.removeprefix("-")
+    _must_be_known(what, {name for row in rows for name in row.metrics} | set(_OWN))
+    if what == "when":
+        return list(rows) if key.startswith("-") else list(rows)[::-1]
+    known = [row for row in rows if row.figure(what) is not None]
+    known.sort(key=lambda row: row.figure(what) or 0.0, reverse=key.startswith("-"))
+    return [*known, *(row for row in rows if row.figure(what) is None)]
+
+
+def _must_be_known(key: str, known: set[str]) -> None:
+    if key not in known:
+        raise UsageError(f"no run has a figure {key!r}", hint=f"there are {', '.join(sorted(known))}")

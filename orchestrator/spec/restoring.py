@@ -1,0 +1,123 @@
+"""What a script saves and what it restores, by its sources: whether a fault costs what was trained."""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import dataclass, field
+
+from orchestrator.both.script import followed
+from orchestrator.spec.literals import assigned_once, literal, name_of
+
+_SAVERS = {
+    "ModelCheckpoint": (0, "filepath"),
+    "CheckpointManager": (1, "directory"),
+    "save": (0, "filepath"),
+    "save_weights": (0, "filepath"),
+    "save_model": (1, "filepath"),
+}
+"""Calls that save and restore nothing: the position and the keyword of the path."""
+_LOADERS = {"load_model": (0, "filepath"), "load_weights": (0, "filepath")}
+_RESTORERS = frozenset(
+    {
+        *("BackupAndRestore", "restore", "read", "latest_checkpoint", "restore_or_initialize"),
+        *("RunConfig", "MonitoredTrainingSession", "Supervisor", "rescue"),
+    }
+)
+_OWN_FILES = frozenset({"open", "load", "loads", "read_text", "read_bytes"})
+_HIDES = frozenset({"exec", "eval", "__import__", "import_module", "run_path", "run_module"})
+
+
+@dataclass(slots=True)
+class Restoring:
+    """What was found."""
+
+    savers: list[tuple[str, int, str, str | None]] = field(default_factory=list)
+    """File, line, call, and the path where it is spelled out."""
+    restores: bool = False
+    """Whether it may come back from what it has saved, or from the checkpoint that it is given."""
+    with_orch: bool = False
+    """Whether that is `orchestrator.keras.Checkpoint()` or `runtime.rescue`, which can hand over their state."""
+    fits: bool = False
+
+    @property
+    def way_out(self) -> str:
+        """Return what would let it come back."""
+        if self.fits:
+            return "add `orchestrator.keras.Checkpoint()` to the callbacks of its `fit`, or write `transparent: true`"
+        return 'restore in it the newest checkpoint of os.environ["ORCH_CHECKPOINT_DIR"], and save there'
+
+    def why_nothing(self, script: str) -> str:
+        """Return why a fault costs everything, and the way out; empty if the script may restore."""
+        if self.restores:
+            return ""
+        if self.savers:
+            file, line, call, _ = self.savers[0]
+            return f"{os.path.basename(file)}:{line} saves by {call}, and nothing restores; {self.way_out}"
+        return f"{script} saves nothing; {self.way_out}"
+
+
+def restoring(path: str, root: str = "") -> Restoring:
+    """Read a script and the modules beside it. Raises OSError."""
+    found = Restoring()
+    loads: list[tuple[str, int, str | None]] = []
+    last_fit: dict[str, int] = {}
+    own_files = uses_given = loops = False
+    for file, text, imports in followed(path, root):
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            found.restores = True  # the host's Python may parse it: nothing is known of it
+            continue
+        ours = any(name.startswith("orchestrator.keras") for name, _, _ in imports)
+        names = assigned_once(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant):
+                uses_given |= node.value == "ORCH_CHECKPOINT_DIR"
+            call = name_of(node.func) if isinstance(node, ast.Call) else None
+            if not isinstance(node, ast.Call) or call is None:
+                continue
+            uses_given |= call == "checkpoint_dir"
+            own_files |= call in _OWN_FILES
+            found.with_orch |= call == "rescue" or (ours and call == "Checkpoint")
+            found.restores |= call in _RESTORERS or call in _HIDES
+            loops |= call in ("GradientTape", "apply_gradients", "minimize")
+            if call == "fit" and isinstance(node.func, ast.Attribute):
+                found.fits = True
+                last_fit[file] = max(last_fit.get(file, 0), node.lineno)
+            for table in (_SAVERS, _LOADERS):
+                if call not in table or (table is _SAVERS and not _is_of_a_model(node, call)):
+                    continue
+                place = _path(node, *table[call], names)
+                if table is _SAVERS:
+                    found.savers.append((file, node.lineno, call, place))
+                else:
+                    loads.append((file, node.lineno, place))
+    places = [place for *_, place in found.savers if place is not None]
+    unknown = len(places) < len(found.savers)
+    for file, line, place in loads:
+        # What is loaded after the last fit is evaluated; what was never saved here is a model to begin with.
+        is_before = line < last_fit.get(file, line + 1)
+        found.restores |= is_before and (place is None or unknown or any(_same(place, p) for p in places))
+    found.restores |= found.with_orch or (uses_given and own_files and not found.savers)
+    found.restores |= not (found.fits or loops)  # it trains where its sources do not show it
+    return found
+
+
+def _path(node: ast.Call, position: int, keyword: str, names: dict[str, ast.expr]) -> str | None:
+    given = next((k.value for k in node.keywords if k.arg == keyword), None)
+    if given is None and len(node.args) > position:
+        given = node.args[position]
+    return literal(given, names)
+
+
+def _is_of_a_model(node: ast.Call, call: str) -> bool:
+    """Return whether `save` may be that of a model: that of NumPy or of a picture is not."""
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return call != "save" or name_of(owner) not in (None, "np", "numpy", "plt", "image", "img", "torch")
+
+
+def _same(place: str, other: str) -> bool:
+    """Return whether two paths may be the same, with what is computed in them left open."""
+    begins = [text.partition("{")[0].removeprefix("./") for text in (place, other)]
+    return begins[0].startswith(begins[1]) or begins[1].startswith(begins[0])

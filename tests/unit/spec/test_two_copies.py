@@ -1,0 +1,101 @@
+"""A script that would train once in each worker is refused before anything starts, with the way out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.commands.import_ import put
+from orchestrator.core.errors import SpecError
+from orchestrator.spec.foreign.layout import Layout, Machine, Training
+from orchestrator.spec.plan import load_plan
+from tests.unit.cli.desk import Desk
+
+FIT = "import keras\nmodel = keras.Sequential()\nmodel.fit(x, y)\n"
+LOOP = "import tensorflow as tf\nwith tf.GradientTape() as tape:\n    pass\n"
+
+
+def spec(tmp_path: Path, script: str, strategy: str, tasks: str, more: str = "") -> str:
+    (tmp_path / "train.py").write_text(script)
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "version: 1\nname: t\nhosts: [{name: a, address: 10.0.0.1, slots: 4}, {name: b, address: 10.0.0.2, slots: 4}]\n"
+        f"run:\n  strategy: {strategy}\n  script: train.py\n  tasks: {tasks}\n{more}"
+    )
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("script", "strategy", "tasks", "said"),
+    [
+        (
+            FIT,
+            "multi_worker_mirrored",
+            "{worker: {replicas: 2}}",
+            "train.py makes no strategy: two workers would train two copies; `transparent: true` makes one training of "
+            "it",
+        ),
+        (
+            f"import tensorflow as tf\ntf.distribute.MirroredStrategy()\n{FIT}",
+            "multi_worker_mirrored",
+            "{chief: {}, worker: {replicas: 2}}",
+            "train.py makes a MirroredStrategy, which is of one machine: three workers would train three copies; "
+            "`transparent: true` makes one training of it",
+        ),
+        (
+            LOOP,
+            "multi_worker_mirrored",
+            "{worker: {replicas: 2}}",
+            "train.py makes no strategy: two workers would train two copies; make a MultiWorkerMirroredStrategy in it, "
+            "and take its steps with `strategy.run`",
+        ),
+        (
+            FIT,
+            "parameter_server",
+            "{chief: {}, worker: {replicas: 2}, ps: {}}",
+            "train.py makes no strategy: its chief would train alone; `strategy: multi_worker_mirrored` with "
+            "`transparent: true` makes one training of it",
+        ),
+        (
+            FIT,
+            "horovod",
+            "{worker: {replicas: 2}}",
+            "train.py does not use horovod: two workers would train two copies; `strategy: multi_worker_mirrored` with "
+            "`transparent: true` makes one training of it",
+        ),
+    ],
+)
+def test_it_is_refused_at_its_line(tmp_path: Path, script: str, strategy: str, tasks: str, said: str) -> None:
+    file = spec(tmp_path, script, strategy, tasks)
+    with pytest.raises(SpecError) as refused:
+        load_plan(file)
+    assert str(refused.value) == f"{file}:6:11: run.script: {said}"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "tasks", "more"),
+    [
+        ("multi_worker_mirrored", "{worker: {replicas: 2}}", "  transparent: true\n"),
+        ("multi_worker_mirrored", "{worker: {}}", ""),
+        ("single", "{worker: {}}", ""),
+        ("processes", "{worker: {replicas: 2}}", ""),
+    ],
+)
+def test_one_training_is_not(tmp_path: Path, strategy: str, tasks: str, more: str) -> None:
+    assert load_plan(spec(tmp_path, FIT, strategy, tasks, more))[0].strategy == strategy
+
+
+@pytest.mark.parametrize(("script", "transparent"), [(FIT, True), (LOOP, False), ("import keras\n", False)])
+def test_a_file_that_orch_writes_asks_for_it(tmp_path: Path, script: str, transparent: bool) -> None:
+    desk = Desk(tmp_path)
+    (tmp_path / "train.py").write_text(script)
+    layout = Layout(
+        "hosts", (Machine("a"), Machine("b")), "multi_worker_mirrored", {"worker": 2}, Training("train.py")
+    )
+    file = str(tmp_path / "cluster.yaml")
+    put(desk, replace(layout, checkpoint="/shared/t"), "t", file)
+    assert ("transparent: true" in Path(file).read_text()) == transparent
+    if transparent:
+        assert load_plan(file)[0].options.transparent

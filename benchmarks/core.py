@@ -131,7 +131,9 @@ def report(run: Run, host: int, phase: str, at: float, step: int) -> HostReporte
         port=20000,
         progress=Progress(global_step=step, metrics={"loss": 1.0 / (step + 1)}) if step else Progress(),
     )
-    return HostReported(at=at, host=run.hosts[host].name, tasks=(task,), cpu_percent=step % 100)
+    return HostReported(
+        at=at, host=run.hosts[host].name, tasks=(task,), measured={"cpu_percent": float(step % 100)}
+    )
 
 
 __all__ = ["measure", "report", "training"]

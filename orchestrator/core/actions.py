@@ -1,6 +1,6 @@
 """What `step` orders. Each action leads to an event. Repeating one does no harm: a generation is started only once.
 
-An order to a host that is not connected is dropped. When the host is up again, `lifecycle.outstanding` repeats every
+An order to a host that is not connected is dropped. When the host is up again, `concerns.outstanding` repeats every
 order that it has not carried out.
 """
 

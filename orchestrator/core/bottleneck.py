@@ -28,10 +28,7 @@ class Limits:
     off: float
 
 
-LIMITS = {
-    "cpu": Limits(0.90, 0.80),
-    "gpu-idle": Limits(0.70, 0.60),
-}
+LIMITS = {"cpu": Limits(0.90, 0.80), "gpu-idle": Limits(0.70, 0.60)}
 """The kinds. Of several, the first is told: a busy processor explains why GPUs are idle."""
 
 

@@ -77,12 +77,7 @@ class Row:
 class Cause(Enum):
     """Why a task or a generation ended. `row` holds what follows from it."""
 
-    FINISHED = Row(
-        "finished",
-        blame=Blame.NOBODY,
-        how="ended with exit code 0",
-        means="it was done",
-    )
+    FINISHED = Row("finished", blame=Blame.NOBODY, how="ended with exit code 0", means="it was done")
     ORDERED = Row("ordered", blame=Blame.NOBODY, how="was stopped")
     SCRIPT = Row("script", repeats=True, may_want_room=True, reported_as="script")
     """The script's own message says more than any sentence of orch's."""

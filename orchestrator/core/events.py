@@ -18,26 +18,29 @@ from orchestrator.core.state.task import Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
-    """A person asked for the run."""
+class Event:
+    """What has happened, and when."""
 
     at: Instant
 
 
 @dataclass(frozen=True, slots=True)
-class EpochBegan:
+class Submitted(Event):
+    """A person asked for the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegan(Event):
     """A coordinator took the journal; nothing is known of the hosts yet."""
 
-    at: Instant
     epoch: int
     owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class HostUp:
+class HostUp(Event):
     """The agent on the host has said hello."""
 
-    at: Instant
     host: str
     boot_id: str
     warning: str | None = None
@@ -49,28 +52,25 @@ class HostUp:
 
 
 @dataclass(frozen=True, slots=True)
-class HostDown:
+class HostDown(Event):
     """The connection could not be made, or broke; it is being tried again."""
 
-    at: Instant
     host: str
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
-class HostRefused:
+class HostRefused(Event):
     """The host cannot serve the run until a person acts: keys, Python, space."""
 
-    at: Instant
     host: str
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
-class HostPrepared:
+class HostPrepared(Event):
     """The host was probed and holds the code."""
 
-    at: Instant
     host: str
     facts: Facts
 
@@ -92,10 +92,9 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True)
-class HostReported:
+class HostReported(Event):
     """A heartbeat: all tasks of the run on that host."""
 
-    at: Instant
     host: str
     tasks: tuple[TaskReport, ...]
     measured: Mapping[str, float] = field(default_factory=dict)
@@ -114,56 +113,50 @@ class HostReported:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitReached:
+class LimitReached(Event):
     """A host sends more than is accepted: the rest is dropped, or read more slowly."""
 
-    at: Instant
     host: str
     message: str
     task: TaskId | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ClockDiffers:
+class ClockDiffers(Event):
     """A host's clock is not the head's, as `message` says."""
 
-    at: Instant
     host: str
     message: str
     task: TaskId | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeFailed:
+class NoticeFailed(Event):
     """A message of `notify:` did not reach its recipient; `problem` says why, without the recipient's address."""
 
-    at: Instant
     recipient: str
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointSeeded:
+class CheckpointSeeded(Event):
     """The generation's directory holds the newest checkpoint that could be read as a whole."""
 
-    at: Instant
     seed: Seed
 
 
 @dataclass(frozen=True, slots=True)
-class SeedProgressed:
+class SeedProgressed(Event):
     """The copy of a checkpoint between hosts that share no directory has progressed."""
 
-    at: Instant
     generation: int
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointVerified:
+class CheckpointVerified(Event):
     """The newest checkpoint of the generation was read; `path` is empty if there is none yet."""
 
-    at: Instant
     generation: int
     global_step: int | None
     path: str
@@ -176,10 +169,9 @@ class CheckpointVerified:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderFailed:
+class OrderFailed(Event):
     """A host could not carry out an order. `order` is its verb."""
 
-    at: Instant
     host: str
     order: str
     generation: int
@@ -188,10 +180,9 @@ class OrderFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class HostSwept:
+class HostSwept(Event):
     """The host was searched for processes of the run: none is left, or those that are left are named."""
 
-    at: Instant
     host: str
     swept: Swept
     generation: int | None = None
@@ -199,47 +190,42 @@ class HostSwept:
 
 
 @dataclass(frozen=True, slots=True)
-class StacksCollected:
+class StacksCollected(Event):
     """Where in its code every task of a stalled run is; or why that is not known."""
 
-    at: Instant
     generation: int
     stacks: tuple[tuple[TaskId, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TurnCame:
+class TurnCame(Event):
     """A run that waited in the queue begins."""
 
-    at: Instant
     rank: int = 0
     """The priority that it has by now."""
 
 
 @dataclass(frozen=True, slots=True)
-class WayAsked:
+class WayAsked(Event):
     """A run of a higher priority needs what this one holds."""
 
-    at: Instant
     by: str
     """Its id."""
 
 
 @dataclass(frozen=True, slots=True)
-class KillRequested:
+class KillRequested(Event):
     """The user wants the run to end."""
 
-    at: Instant
     force: bool = False
     at_checkpoint: bool = False
     """Of a run that trains: not before the next verified checkpoint, if one comes soon."""
 
 
 @dataclass(frozen=True, slots=True)
-class DrainRequested:
+class DrainRequested(Event):
     """The user wants a host free of the run's tasks: at the next verified checkpoint, or at once."""
 
-    at: Instant
     host: str
     now: bool = False
     why: str = ""
@@ -249,18 +235,16 @@ class DrainRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class UndrainRequested:
+class UndrainRequested(Event):
     """The user lets a host in again that was drained, quarantined or stuck."""
 
-    at: Instant
     host: str
 
 
 @dataclass(frozen=True, slots=True)
-class RolledBack:
+class RolledBack(Event):
     """The run goes back to an older checkpoint: all that is newer is set aside in the checkpoint directory."""
 
-    at: Instant
     generation: int
     """Of that checkpoint."""
     global_step: int | None
@@ -273,53 +257,28 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
-class NotGoneBack:
+class NotGoneBack(Event):
     """GoBack found nothing to go back to, or its host did not answer."""
 
-    at: Instant
     generation: int
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
-class FaultInjected:
+class FaultInjected(Event):
     """`orch chaos` is about to inject a fault. The journal records this before it happens."""
 
-    at: Instant
     fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(Event):
     """A deadline of the state has come."""
 
-    at: Instant
 
-
-Event = (
-    Submitted
-    | TurnCame
-    | WayAsked
-    | EpochBegan
-    | HostUp
-    | HostDown
-    | HostRefused
-    | HostPrepared
-    | HostReported
-    | LimitReached
-    | ClockDiffers
-    | NoticeFailed
-    | CheckpointSeeded
-    | SeedProgressed
-    | CheckpointVerified
-    | OrderFailed
-    | HostSwept
-    | StacksCollected
-    | KillRequested
-    | DrainRequested
-    | UndrainRequested
-    | RolledBack
-    | NotGoneBack
-    | FaultInjected
-    | Ticked
-)
+EVENTS: Mapping[str, type[Event]] = {
+    kind.__name__: kind
+    for kind in [*globals().values()]
+    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+}
+"""All kinds of events, by the names that the journal has."""

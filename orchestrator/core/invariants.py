@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.core.concerns import CONCERNS
 from orchestrator.core.deadlines import ends_by_itself, next_deadline
 from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.gang import is_individual
 from orchestrator.core.hosts import slots
-from orchestrator.core.phases import final_verification, standby
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
-from orchestrator.core.restart_scope import is_individual
-from orchestrator.core.state.phase_states import Intent, Phase, Stopping
+from orchestrator.core.state.phase_states import Intent, Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 
@@ -29,24 +29,13 @@ def check(run: Run, before: Run | None = None) -> None:
         # Of an ended run only its end is checked: a run can be ended whatever else was wrong with it
         _demand(next_deadline(run) is None, "a terminal phase is for ever")
         _demand(not any(task.phase.may_live for task in run.tasks), "a run ends after its tasks")
-        _demand(not standby.is_living(run), "a run ends after its standby")
+        _demand(not run.standby.is_living, "a run ends after its standby")
         _demand(run.phase is not Phase.FAILED or run.problem is not None, "a failed run says why")
         _demand(run.phase is not Phase.SUCCEEDED or _has_succeeded(run), "only the chief's exit 0 is success")
         return
-    is_verifying = final_verification.asked_at(run) is not None
-    _demand(not is_verifying or run.proof is not None, "the last look is beside the proof")
-    state = run.phase_state
-    if isinstance(state, Stopping) and (asked := state.survivors or (state.rescuer,)) != (None,):
-        _demand(run.plan.restart.rescue_s > 0, "a state is handed over where the spec wants it")
-        trained = [run.task(each).first_step is not None for each in asked if each is not None]
-        _demand(all(trained), "who hands over its state has trained")
-        _demand(state.rescuer in (None, *asked), "who hands over its state was asked")
-        is_saved = run.first_cause is not None and run.first_cause.cause.row.ends_saved
-        _demand(state.intent is not Intent.KILL or is_saved, "a run that its user kills hands nothing over")
-    else:
-        _demand(
-            getattr(state, "rescue_ends_at", None) is None, "somebody is waited for to hand over its state"
-        )
+    for concern in CONCERNS:
+        for holds, sentence in concern.demands(run):
+            _demand(holds, sentence)
     if run.phase in (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING):
         _demand(ends_by_itself(run), f"{run.phase.value} ends within a bound")
     _demand(run.intent is not Intent.SUCCEED or _has_succeeded(run), "only the chief's exit 0 is success")

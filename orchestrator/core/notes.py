@@ -25,8 +25,14 @@ class Row:
     ends_the_run: bool = False
     notice: str = ""
     """As what a person may want to be told of it: one of `notices.NOTICES`. Empty: nobody is told."""
+    may_repeat: bool = False
+    """A host can cause it at any time and any number of times: its rate is limited (`hosts/moderation.py`)."""
     by_task: bool = False
-    """A task says it, by its runtime or its shim. No task can say any other kind."""
+
+
+def _said(name: str, means: str) -> Row:
+    """Return the row of a kind that a task says, by its runtime or its shim. No task can say any other kind."""
+    return Row(name, means, by_task=True)
 
 
 class NoteKind(Enum):
@@ -57,11 +63,7 @@ class NoteKind(Enum):
         repeats_a_cause=True,
         notice="failed",
     )
-    KILLED = Row(
-        "killed",
-        "The user ended the run, or its hosts were taken away.",
-        ends_the_run=True,
-    )
+    KILLED = Row("killed", "The user ended the run, or its hosts were taken away.", ends_the_run=True)
     WARNING = Row("warning", "Something that a person should know; the run goes on, or has succeeded.")
 
     # what the user asks for
@@ -77,17 +79,16 @@ class NoteKind(Enum):
     OVERTAKEN = Row(
         "overtaken",
         "A host has tasks of a newer generation, which another coordinator had started: they are stopped.",
+        may_repeat=True,
     )
     RECOVERED = Row("recovered", "The journal was lost; the run was rebuilt from what its hosts know.")
     CUT_OFF = Row(
         "cut-off",
         "So many hosts are silent that the coordinator itself must be cut off: nothing is stopped or started.",
     )
-    ORDER_FAILED = Row("order-failed", "A host could not carry out an order.")
+    ORDER_FAILED = Row("order-failed", "A host could not carry out an order.", may_repeat=True)
     DECISIONS_STOPPED = Row(
-        "decisions-stopped",
-        "A bug in orch: nothing more is decided about this run.",
-        notice="failed",
+        "decisions-stopped", "A bug in orch: nothing more is decided about this run.", notice="failed"
     )
     RUN_SET_ASIDE = Row(
         "run-set-aside",
@@ -100,42 +101,53 @@ class NoteKind(Enum):
 
     # hosts
     HOST_UNREACHABLE = Row("host-unreachable", "A host is silent; its tasks may still be training.")
-    HOST_BACK = Row("host-back", "A silent host is heard again.")
+    HOST_BACK = Row("host-back", "A silent host is heard again.", may_repeat=True)
     HOST_LOST = Row("host-lost", "A host was silent for too long, and counts as lost.", notice="host-lost")
     HOST_GONE = Row(
         "host-gone",
         "A host is gone for good, as the user says or the engine that lent it: its tasks count as dead, and "
         "no proof is awaited.",
     )
-    HOST_OPEN = Row("host-open", "A host that counted as lost, or was stuck, may be given tasks again.")
-    HOST_REBOOTED = Row("host-rebooted", "A host was rebooted, and is prepared anew.")
+    HOST_OPEN = Row(
+        "host-open", "A host that counted as lost, or was stuck, may be given tasks again.", may_repeat=True
+    )
+    HOST_REBOOTED = Row("host-rebooted", "A host was rebooted, and is prepared anew.", may_repeat=True)
     HOST_REFUSED = Row(
-        "host-refused", "A host cannot serve the run until a person acts.", gives_a_reason=True
+        "host-refused",
+        "A host cannot serve the run until a person acts.",
+        gives_a_reason=True,
+        may_repeat=True,
     )
     HOST_LEAVES = Row(
         "host-leaves",
         "The provider of a host will take it away; the message says when, and what becomes of its tasks.",
         notice="host-lost",
+        may_repeat=True,
     )
     QUEUED = Row("queued", "The run waits until what it needs is free.")
     ENDS_SOON = Row(
         "ends-soon", "The run ends at its next checkpoint: its time limit is near, or its user wants it."
     )
-    HOST_STAYS = Row("host-stays", "A host that was to be taken away stays after all.")
-    HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.")
-    GPU_LOST = Row("gpu-lost", "A GPU has disappeared; its index is in `data`.")
-    GPU_XID = Row("gpu-xid", "The driver reports an error of a GPU; index and Xid are in `data`.")
+    HOST_STAYS = Row("host-stays", "A host that was to be taken away stays after all.", may_repeat=True)
+    HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.", may_repeat=True)
+    GPU_LOST = Row("gpu-lost", "A GPU has disappeared; its index is in `data`.", may_repeat=True)
+    GPU_XID = Row(
+        "gpu-xid", "The driver reports an error of a GPU; index and Xid are in `data`.", may_repeat=True
+    )
     HOST_CLOCK = Row(
         "host-clock",
         "A host's clock differs from the head node's; the times of its logs and ends are shown by the head's clock.",
+        may_repeat=True,
     )
-    SLOW = Row("slow", "A host is slow to accept connections.")
+    SLOW = Row("slow", "A host is slow to accept connections.", may_repeat=True)
     QUARANTINED = Row(
         "quarantined",
         "A host has ended too many generations by its own fault: it is given no task.",
         notice="quarantined",
     )
-    SPARE_UNFIT = Row("spare-unfit", "A spare cannot replace another host; the message says why.")
+    SPARE_UNFIT = Row(
+        "spare-unfit", "A spare cannot replace another host; the message says why.", may_repeat=True
+    )
     MOVED = Row("moved", "A host takes over the tasks of another.")
     NO_ALTERNATIVE = Row(
         "no-alternative", "A host is used although something speaks against it: there is no other."
@@ -145,6 +157,7 @@ class NoteKind(Enum):
     LIMIT_REACHED = Row(
         "limit-reached",
         "A host or a task sends more than orch accepts; the message says what becomes of the rest.",
+        may_repeat=True,
     )
     WAITING_FOR_HOST = Row(
         "waiting-for-host",
@@ -159,7 +172,9 @@ class NoteKind(Enum):
         "A task has ended; the message says how, and `cause`, `exit_code` and `signal` are in `data`.",
     )
     TASK_LOST = Row("task-lost", "A task is given up without a record of its end.")
-    UNKILLABLE = Row("unkillable", "A process of some run survives SIGKILL; no task is started beside it.")
+    UNKILLABLE = Row(
+        "unkillable", "A process of some run survives SIGKILL; no task is started beside it.", may_repeat=True
+    )
     STOPPING_INDIVIDUALLY = Row("stopping-alone", "One task is ended; the other tasks continue.")
     RESTART_INDIVIDUALLY = Row(
         "restart-alone", "One task is restarted; the other tasks continue.", notice="restarted"
@@ -193,7 +208,7 @@ class NoteKind(Enum):
         is_routine=True,
     )
     CHECKPOINT_REJECTED = Row(
-        "checkpoint-rejected", "A checkpoint is damaged or incomplete.", is_routine=True
+        "checkpoint-rejected", "A checkpoint is damaged or incomplete.", is_routine=True, may_repeat=True
     )
     CHECKPOINTS_REMOVED = Row(
         "checkpoints-removed",
@@ -229,16 +244,23 @@ class NoteKind(Enum):
         "The script resumed from a place of its own, above its checkpoint: `global_step` and `steps_lost` in `data`.",
     )
     CHECKPOINT_DIR_SILENT = Row(
-        "checkpoint-dir-silent", "The checkpoint directory does not answer; the run waits for it."
+        "checkpoint-dir-silent",
+        "The checkpoint directory does not answer; the run waits for it.",
+        may_repeat=True,
     )
-    CHECKPOINT_DIR_ANSWERS = Row("checkpoint-dir-answers", "The checkpoint directory answers again.")
+    CHECKPOINT_DIR_ANSWERS = Row(
+        "checkpoint-dir-answers", "The checkpoint directory answers again.", may_repeat=True
+    )
     CHECKPOINT_DIR_MISSING = Row(
         "checkpoint-dir-missing",
         "A host does not see the shared checkpoint directory any more: it is not mounted.",
     )
     CHECKPOINT_DIR_BACK = Row("checkpoint-dir-back", "A host sees the shared checkpoint directory again.")
     CHECKPOINT_DISK_FULL = Row(
-        "checkpoint-disk-full", "The disk of the checkpoint directory is full.", notice="disk-full"
+        "checkpoint-disk-full",
+        "The disk of the checkpoint directory is full.",
+        notice="disk-full",
+        may_repeat=True,
     )
     WAITING_FOR_ROOM = Row(
         "waiting-for-room", "The run waits for room in the checkpoint directory.", notice="disk-full"
@@ -247,69 +269,52 @@ class NoteKind(Enum):
     ROOM_RETRY = Row("room-retry", "The run checks again whether the checkpoint directory has room.")
 
     # what a task says, by its runtime or its shim
-    SERVING = Row("serving", "A parameter server or a worker serves the chief.", by_task=True)
-    HOROVOD = Row("horovod", "A rank has found the rendezvous.", by_task=True)
-    COMMUNICATION = Row("communication", "How the strategy communicates.", by_task=True)
-    REPLICAS_ON_CPU = Row("replicas-on-cpu", "TensorFlow sees the CPU as several devices.", by_task=True)
-    KERAS3_PATCHED = Row(
-        "keras3-patched", "Keras 3 was changed so that it trains under the strategy.", by_task=True
+    SERVING = _said("serving", "A parameter server or a worker serves the chief.")
+    HOROVOD = _said("horovod", "A rank has found the rendezvous.")
+    COMMUNICATION = _said("communication", "How the strategy communicates.")
+    REPLICAS_ON_CPU = _said("replicas-on-cpu", "TensorFlow sees the CPU as several devices.")
+    KERAS3_PATCHED = _said("keras3-patched", "Keras 3 was changed so that it trains under the strategy.")
+    TRANSPARENT_STRATEGY = _said("transparent-strategy", "The strategy that the script runs in.")
+    TRANSPARENT_OWN_STRATEGY = _said(
+        "transparent-own-strategy", "The script makes a strategy, and gets the run's."
     )
-    TRANSPARENT_STRATEGY = Row("transparent-strategy", "The strategy that the script runs in.", by_task=True)
-    TRANSPARENT_OWN_STRATEGY = Row(
-        "transparent-own-strategy", "The script makes a strategy, and gets the run's.", by_task=True
+    TRANSPARENT_DEVICES = _said(
+        "transparent-devices", "A setting of TensorFlow that comes too late is left out."
     )
-    TRANSPARENT_DEVICES = Row(
-        "transparent-devices", "A setting of TensorFlow that comes too late is left out.", by_task=True
+    TRANSPARENT_SEED = _said("transparent-seed", "The random seeds of the workers.")
+    TRANSPARENT_SHARD = _said("transparent-shard", "How the data set is shared.")
+    TRANSPARENT_BATCH = _said("transparent-batch", "What the script's batch means.")
+    TRANSPARENT_RATE = _said("transparent-rate", "How the learning rate follows the number of replicas.")
+    TRANSPARENT_FIT = _said("transparent-fit", "A model trains without the strategy.")
+    TRANSPARENT_SAVE = _said("transparent-save", "Where a task that is not the chief saves.")
+    TRANSPARENT_TENSORBOARD = _said(
+        "transparent-tensorboard", "Where a script's TensorBoard files are written."
     )
-    TRANSPARENT_SEED = Row("transparent-seed", "The random seeds of the workers.", by_task=True)
-    TRANSPARENT_SHARD = Row("transparent-shard", "How the data set is shared.", by_task=True)
-    TRANSPARENT_BATCH = Row("transparent-batch", "What the script's batch means.", by_task=True)
-    TRANSPARENT_RATE = Row(
-        "transparent-rate", "How the learning rate follows the number of replicas.", by_task=True
+    TRANSPARENT_PROFILER = _said("transparent-profiler", "Only the chief takes a profile.")
+    TRANSPARENT_TRACKING = _said("transparent-tracking", "Only the chief tracks with W&B or MLflow.")
+    TRANSPARENT_BACKUP = _said("transparent-backup", "What is backed up for a restart.")
+    TRANSPARENT_CALLBACK = _said(
+        "transparent-callback", "A callback holds state that a restart cannot restore."
     )
-    TRANSPARENT_FIT = Row("transparent-fit", "A model trains without the strategy.", by_task=True)
-    TRANSPARENT_SAVE = Row("transparent-save", "Where a task that is not the chief saves.", by_task=True)
-    TRANSPARENT_TENSORBOARD = Row(
-        "transparent-tensorboard", "Where a script's TensorBoard files are written.", by_task=True
+    TRANSPARENT_FITS = _said(
+        "transparent-fits", "A `fit` was skipped or reordered, or has no backup of its own."
     )
-    TRANSPARENT_PROFILER = Row("transparent-profiler", "Only the chief takes a profile.", by_task=True)
-    TRANSPARENT_TRACKING = Row(
-        "transparent-tracking", "Only the chief tracks with W&B or MLflow.", by_task=True
-    )
-    TRANSPARENT_BACKUP = Row("transparent-backup", "What is backed up for a restart.", by_task=True)
-    TRANSPARENT_CALLBACK = Row(
-        "transparent-callback", "A callback holds state that a restart cannot restore.", by_task=True
-    )
-    TRANSPARENT_FITS = Row(
-        "transparent-fits", "A `fit` was skipped or reordered, or has no backup of its own.", by_task=True
-    )
-    TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` resumes from its backup.", by_task=True)
-    TRANSPARENT_METRICS = Row(
+    TRANSPARENT_RESUMED = _said("transparent-resumed", "A `fit` resumes from its backup.")
+    TRANSPARENT_METRICS = _said(
         "transparent-metrics",
         "What a metric covers: the whole batch, or after a restart a part of the epoch.",
-        by_task=True,
     )
-    NO_RESCUE = Row(
-        "no-rescue",
-        "Why a survivor of a dead worker could hand over nothing; `status` shows it.",
-        by_task=True,
+    NO_RESCUE = _said(
+        "no-rescue", "Why a survivor of a dead worker could hand over nothing; `status` shows it."
     )
-    SAVE_ALONE = Row("save-alone", "`runtime.should_save` lets only the chief save.", by_task=True)
-    PROGRESS_LOST = Row(
-        "progress-lost",
-        "The script's position cannot be read, so a standstill cannot be noticed.",
-        by_task=True,
+    SAVE_ALONE = _said("save-alone", "`runtime.should_save` lets only the chief save.")
+    PROGRESS_LOST = _said(
+        "progress-lost", "The script's position cannot be read, so a standstill cannot be noticed."
     )
-    METRICS_DROPPED = Row("metrics-dropped", "The script reports more metrics than are shown.", by_task=True)
-    REPORT_TRIMMED = Row(
-        "report-trimmed", "A task's message was too long for a report, and was cut.", by_task=True
-    )
-    SUPERSEDED = Row(
-        "superseded", "A task found that a newer generation has begun, and ended itself.", by_task=True
-    )
-    SAID = Row(
-        "said", "A task sent a message of a kind that this version of orch does not know.", by_task=True
-    )
+    METRICS_DROPPED = _said("metrics-dropped", "The script reports more metrics than are shown.")
+    REPORT_TRIMMED = _said("report-trimmed", "A task's message was too long for a report, and was cut.")
+    SUPERSEDED = _said("superseded", "A task found that a newer generation has begun, and ended itself.")
+    SAID = _said("said", "A task sent a message of a kind that this version of orch does not know.")
 
     _value_: str
     row: Row
@@ -321,33 +326,6 @@ class NoteKind(Enum):
 
 
 _BY_NAME = {kind.value: kind for kind in NoteKind}
-
-
-MAY_REPEAT = frozenset(
-    {
-        NoteKind.OVERTAKEN,
-        NoteKind.ORDER_FAILED,
-        NoteKind.HOST_BACK,
-        NoteKind.HOST_OPEN,
-        NoteKind.HOST_REBOOTED,
-        NoteKind.HOST_REFUSED,
-        NoteKind.HOST_LEAVES,
-        NoteKind.HOST_STAYS,
-        NoteKind.HOST_WARNING,
-        NoteKind.GPU_LOST,
-        NoteKind.GPU_XID,
-        NoteKind.HOST_CLOCK,
-        NoteKind.SLOW,
-        NoteKind.SPARE_UNFIT,
-        NoteKind.LIMIT_REACHED,
-        NoteKind.UNKILLABLE,
-        NoteKind.CHECKPOINT_REJECTED,
-        NoteKind.CHECKPOINT_DIR_SILENT,
-        NoteKind.CHECKPOINT_DIR_ANSWERS,
-        NoteKind.CHECKPOINT_DISK_FULL,
-    }
-)
-"""What a host can cause at any time and any number of times: its rate is limited (`hosts/moderation.py`)."""
 
 
 def kind_of(name: object) -> NoteKind | None:

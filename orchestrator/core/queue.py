@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from math import inf
 
 from orchestrator.core import conflicts
-from orchestrator.core.phases.leaving import END_S
-from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.phases.stopping import END_S, unproven
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Queued
 from orchestrator.core.state.run import Run
@@ -44,7 +43,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class QueueTurn:
     """The turn of a run that waits."""
 
     ask: Ask
@@ -68,7 +67,7 @@ class Turn:
         return f"waits in the queue{f' for {what}' if what else ''}{others}{when}"
 
 
-def turns(runs: Iterable[Run], now: Instant) -> list[Turn]:
+def turns(runs: Iterable[Run], now: Instant) -> list[QueueTurn]:
     """Return the turns of all runs that wait, in their order."""
     waiting: list[tuple[Run, Queued]] = []
     held: list[tuple[Ask, Instant]] = []
@@ -83,17 +82,17 @@ def turns(runs: Iterable[Run], now: Instant) -> list[Turn]:
     return reckon([_ask(run) for run, _ in waiting], held, now)
 
 
-def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Instant) -> list[Turn]:
+def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Instant) -> list[QueueTurn]:
     """Return the turns of the runs that wait, in their order. `held`: what is held, and until when at the latest."""
     taken = list(held)
-    ahead: list[Turn] = []
-    turns: list[Turn] = []
+    ahead: list[QueueTurn] = []
+    turns: list[QueueTurn] = []
     for ask in waiting:
         holding = [(blocker, until) for blocker, until in taken if _shared(blocker, ask)]
         before = [turn for turn in ahead if _shared(turn.ask, ask) and not turn.ask.others]
         is_free = not holding and not ask.others
         if is_free and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
-            turns.append(Turn(ask, now))
+            turns.append(QueueTurn(ask, now))
             taken.append((ask, now + ask.lasts_s))
             continue
         # A run that is over its limit may end at any moment, so no moment is promised.
@@ -101,7 +100,7 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
         frees += [turn.begins_at + turn.ask.lasts_s for turn in before]
         blockers = [blocker for blocker, _ in holding] + [turn.ask for turn in before]
         waits_for = tuple((blocker.run_id, _shared(blocker, ask)) for blocker in blockers)
-        ahead.append(Turn(ask, max(frees), waits_for))
+        ahead.append(QueueTurn(ask, max(frees), waits_for))
         turns.append(ahead[-1])
     return turns
 
@@ -110,7 +109,7 @@ WAY_AGAIN_S = 3600.0
 """How long nobody makes way for a run whose turn has come in vain."""
 
 
-def ways(turns: Sequence[Turn], runs: Mapping[str, Run], now: Instant) -> dict[str, str]:
+def ways(turns: Sequence[QueueTurn], runs: Mapping[str, Run], now: Instant) -> dict[str, str]:
     """Return which runs are to make way, each with the run that it makes way for, which has set `preempt`.
 
     Only a run that came from the queue and saves checkpoints can return to it, and only if it began with a lower

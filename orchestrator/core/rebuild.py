@@ -21,12 +21,11 @@ from dataclasses import replace
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import TaskReport
+from orchestrator.core.gang import is_individual
 from orchestrator.core.hosts import slots
+from orchestrator.core.hosts.checkpoint_dir import next_verification
 from orchestrator.core.launching.placement import has_room
-from orchestrator.core.phases.running import next_verification
-from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.plan import Plan, TaskId
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Instant, rebased
 from orchestrator.core.state.phase_states import Phase, Rendezvous, Running
@@ -280,7 +279,7 @@ def _task(
             return _lost(task, at, "no trace of it was found, although its peers were released")
         return replace(task, phase=TaskPhase.RUNNING)  # the task has ended, or does not report
     if _at_its_gate(run, task):
-        if not is_seeded(run):
+        if not run.is_seeded:
             # Without the checkpoint this task would begin at step 0, and its peers would not.
             return _lost(task, at, "the checkpoint that it was to start from is not known any more")
         return replace(task, phase=TaskPhase.RELEASED)

@@ -54,7 +54,7 @@ _RENDEZVOUS: Mapping[Phase, str] = {
 }
 _RUNNING: Mapping[Phase, str] = {
     Phase.STOPPING: "a task ended, was lost or stalled, the gang is to change places, a host leaves, or the user wants "
-    "it",
+    "it"
 }
 _STOPPING: Mapping[Phase, str] = {
     Phase.STOPPING: "the user killed the run while its tasks were being ended for another reason",
@@ -105,15 +105,3 @@ def check(old: Phase, intent: Intent | None, new: Phase) -> None:
         raise TransitionNotAllowed(
             f"{old.value} with the intent {intent.value} leads to {LEADS_TO[intent].value}, not to {new.value}"
         )
-
-
-def diagram() -> str:
-    """Return the table as a mermaid diagram and a list of its edges, for `docs/phases.md`."""
-    lines = ["```mermaid", "stateDiagram-v2"]
-    lines += [f"    [*] --> {phase.value}" for phase in (Phase.QUEUED, Phase.PENDING)]
-    lines += [f"    {old.value} --> {new.value}" for old, allowed in TRANSITIONS.items() for new in allowed]
-    lines += [f"    {phase.value} --> [*]" for phase in Phase if phase.is_terminal]
-    lines += ["```", "", "| from | to | what has happened |", "|---|---|---|"]
-    for old, allowed in TRANSITIONS.items():
-        lines += [f"| {old.value} | {new.value} | {what} |" for new, what in allowed.items()]
-    return "\n".join(lines) + "\n"

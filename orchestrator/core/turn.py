@@ -1,8 +1,14 @@
-"""One turn of `decide.step`: the state as it becomes, and the actions that gather on the way."""
+"""One turn of `decide.step`: the state as it becomes, the actions that gather on the way, and who takes part in it.
+
+A concern is one behaviour of a run, with all that it does, in one module: `concerns` has them in their order. It knows
+the state, the turn, and how a generation and a run are stopped, and no other concern. What happens within a turn and
+matters to another is told as a moment (`moments`), and heard as an event is.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from orchestrator.core import transitions
 from orchestrator.core.actions import Action, Note
@@ -10,8 +16,8 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
 from orchestrator.core.state.host import Host
-from orchestrator.core.state.instants import Instant
-from orchestrator.core.state.phase_states import PhaseState, Running
+from orchestrator.core.state.instants import Deadline, Instant
+from orchestrator.core.state.phase_states import Phase, PhaseState, Running
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task
 
@@ -19,10 +25,21 @@ from orchestrator.core.state.task import Task
 class Turn:
     """The state within one call of `step`. Its values are immutable, so a turn that raises changes nothing."""
 
-    def __init__(self, run: Run, at: Instant) -> None:
-        self.run = run
+    def __init__(
+        self, run: Run, at: Instant, hears: Mapping[type[Any], Sequence[Hears]] | None = None
+    ) -> None:
+        self.before = self.run = run
         self.at = at
         self.actions: list[Action] = []
+        self._hears = hears or {}
+
+    def tell(self, what: object) -> Any:
+        """Tell an event or a moment to all concerns that hear it, in their order; return the first answer."""
+        answer = None
+        for hears in self._hears.get(type(what), ()):
+            said = hears(self, what)
+            answer = said if answer is None else answer
+        return answer
 
     def do(self, *actions: Action) -> None:
         """Append actions."""
@@ -68,3 +85,27 @@ class Turn:
         running = self.run.phase_state
         if isinstance(running, Running) and running.position_at is not None:
             self.set_phase(position_at=self.at)
+
+
+Hears = Callable[[Turn, Any], Any]
+"""Of an event or a moment: what a concern does with it. An answer, where the moment asks for one, is not None."""
+
+
+class Concern(NamedTuple):
+    """One behaviour of a run."""
+
+    name: str
+    on: Mapping[type[Any], Hears] = {}
+    """What it does with an event, or a moment."""
+    watch: Callable[[Turn], None] | None = None
+    """What it does in every phase of a run that has its turn, before the phases' own."""
+    advance: Mapping[Phase, Callable[[Turn], object]] = {}
+    """By phase: how it moves the run on as far as the state allows."""
+    due: Callable[[Run], Iterable[Deadline | None]] = lambda _: ()
+    """When it changes the state by itself."""
+    repeats: Callable[[Run, str, Instant], Iterable[Action]] = lambda *_: ()
+    """The orders to a host that are not known to be carried out, when it is up. Each may be repeated without harm."""
+    says: Callable[[Run, Instant], str] = lambda *_: ""
+    """What the status of a run that trains says of it: the end of a sentence, which begins with a semicolon."""
+    demands: Callable[[Run], Iterable[tuple[bool, str]]] = lambda _: ()
+    """What is true in every state of a run that has not ended, each with its sentence."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestrator.core.concerns import CONCERNS
+from orchestrator.core.gang import waits_to_leave
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
-from orchestrator.core.phases import connecting, leaving, planned_end, reschedule, room
-from orchestrator.core.phases.individual import waits_to_leave
-from orchestrator.core.phases.starting import is_seeded
+from orchestrator.core.phases import connecting, room
 from orchestrator.core.phases.stopping import NOTHING_SEEN, to_prove
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Instant
@@ -119,9 +119,9 @@ def _rendezvous(run: Run, rendezvous: Rendezvous, now: Instant) -> str:
     joined = f"{len(run.tasks) - len(waiting)}/{len(run.tasks)} tasks have joined"
     if waiting:
         return f"{joined}, {left} left; waiting for {', '.join(_arriving(run, t, now) for t in waiting)}"
-    if not is_seeded(run) and rendezvous.seeding:
+    if not run.is_seeded and rendezvous.seeding:
         return f"{joined}; {rendezvous.seeding}"
-    if not is_seeded(run):
+    if not run.is_seeded:
         return f"{joined}; verifying and copying the newest checkpoint, {left} left"
     return joined
 
@@ -140,13 +140,8 @@ def _for(since_at: Instant | None, now: Instant) -> str:
 
 
 def _running(run: Run, running: Running, now: Instant) -> Reason:
-    also = (
-        leaving.diagnostic(run, now)
-        + reschedule.stranded(run)
-        + planned_end.diagnostic(run, now)
-        + _in_other_places(run)
-        + checkpoint_dir.diagnostic(run)
-    )
+    said = "".join(concern.says(run, now) for concern in CONCERNS)
+    also = said + _in_other_places(run) + checkpoint_dir.diagnostic(run)
     beside = _beside_the_step(run, running, now)
     if run.task(run.chief).progress.has_stepped:
         rest = f"{beside}{also}".removeprefix("; ")

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from orchestrator.core.plan import PRIORITIES
-from orchestrator.core.queue import Turn, turns
+from orchestrator.core.queue import QueueTurn, turns
 from orchestrator.core.state.phase_states import Queued
 from orchestrator.core.state.run import Run
 
@@ -30,7 +30,7 @@ def add_turns(shown: Sequence[dict[str, Any]], queue: Mapping[str, Any]) -> None
             run["reason"] = run["reason_rest"] = turns[run["run_id"]]["reason"]
 
 
-def _turn(turn: Turn, run: Run, now: float) -> dict[str, Any]:
+def _turn(turn: QueueTurn, run: Run, now: float) -> dict[str, Any]:
     queued = run.within(Queued)
     return {
         "run_id": run.run_id,

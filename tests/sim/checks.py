@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core import actions as do
 from orchestrator.core import events as ev
 from orchestrator.core.causes import Cause
+from orchestrator.core.gang import gang, is_individual
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
 from orchestrator.core.plan import Plan, TaskId
-from orchestrator.core.restart_scope import gang, is_individual
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.phase_states import Intent, Phase, Stopping
 from orchestrator.core.state.run import Run

@@ -51,7 +51,7 @@ def orders(
 
 def _released(run: Run, id_: TaskId) -> dict[str, str]:
     """Return the variables that the task got with its release; empty before all tasks have joined."""
-    from orchestrator.core.phases.starting import addresses, release
+    from orchestrator.core.gang import addresses, release
     from orchestrator.head.links import requests
 
     if any(task.port is None for task in run.tasks):

@@ -190,10 +190,7 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.CHECKPOINT,
-        (
-            r"unable to lock file, errno = 11",
-            r"BlockingIOError: \[Errno 11\] Unable to",
-        ),
+        (r"unable to lock file, errno = 11", r"BlockingIOError: \[Errno 11\] Unable to"),
         "two processes write one HDF5 file: its lock is held by another",
         "save into $ORCH_CHECKPOINT_DIR, which is each task's own, and not into one path from all workers",
     ),

@@ -1,4 +1,4 @@
-"""The checkpoint directory as the hosts see it: whether it answers, and whether it has room.
+"""The checkpoint directory as the hosts see it: whether it answers, has room, and when it is next looked at.
 
 A shared directory may hang for minutes, and with it everything that uses it: the script that saves, and the check of
 the newest checkpoint. A restart would not help, so the run waits, and says so.
@@ -7,8 +7,10 @@ the newest checkpoint. A restart would not help, so the run waits, and says so.
 from __future__ import annotations
 
 from orchestrator.core.events import HostReported
+from orchestrator.core.hosts.slots import waits_for_checkpoint
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.state.host import Host
+from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.phase_states import Running
 from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
@@ -23,6 +25,13 @@ NOTED_S = 30.0
 
 VERIFY_SOON_S = 10.0
 """Once it answers again, the newest checkpoint is verified within this time."""
+
+VERIFY_INTERVAL_MIN_S = 10.0
+VERIFY_COST_FACTOR = 50.0
+"""Reading a checkpoint costs CPU on the chief's host: it may take a fiftieth of the time, no more."""
+
+VERIFY_WANTED_S = 2.0
+"""While tasks wait for a checkpoint, to move off a host or to end, verifying may take half of the time."""
 
 LOW_BYTES = 16 << 20
 """Less room than this is a full disk: hardly a checkpoint fits."""
@@ -89,6 +98,22 @@ def _missing(run: Run, host: Host) -> str:
 def hangs(run: Run) -> bool:
     """Return whether the chief's host waits for the directory: then no task is to blame that the run stands still."""
     return run.host(run.task(run.chief).host).dir_silent_s >= SILENT_S
+
+
+def next_verification(run: Run, at: Instant, took_s: float) -> Deadline | None:
+    """Return when the newest checkpoint is next verified, after a verification that took so long."""
+    if run.plan.checkpoint is None:
+        return None
+    if waits_for_checkpoint(run):
+        return at + max(VERIFY_WANTED_S, took_s)
+    return at + max(VERIFY_INTERVAL_MIN_S, VERIFY_COST_FACTOR * took_s)
+
+
+def verify_soon(turn: Turn) -> None:
+    """Verify the newest checkpoint at once, where a move or an end waits for a verified checkpoint."""
+    running = turn.run.phase_state
+    if isinstance(running, Running) and running.verify_at is not None and waits_for_checkpoint(turn.run):
+        turn.set_phase(verify_at=min(running.verify_at, turn.at))
 
 
 def diagnostic(run: Run) -> str:

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.ends import Exit
+from orchestrator.core.hosts import slots
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.state.host import Host, HostState, Link, Unkillable
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
+
+PREPARE_RETRY_S = 30.0
+"""Until a host that could not be prepared is asked again, once the run has begun."""
 
 FAULTS_MAX = 2
 """Generations in a row that a host may end by its own fault, without progress, before it is quarantined."""
@@ -141,7 +145,25 @@ def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:
             turn.set_host(host, state=HostState.LEAVING, state_why=host.leave_why)
             return
         turn.set_host(host, state=HostState.OPEN, state_why="")
-        turn.note(
-            NoteKind.HOST_OPEN,
-            f"{name} holds none of the lost tasks any more and may get tasks again",
-        )
+        turn.note(NoteKind.HOST_OPEN, f"{name} holds none of the lost tasks any more and may get tasks again")
+
+
+def say_unfit(turn: Turn, hosts: list[Host]) -> None:
+    """Note which prepared spares cannot be used. The run goes on without them."""
+    holding = {host.name for host in turn.run.assignees}
+    for host in hosts:
+        why = slots.unfit(turn.run, host) if host.name not in holding else None
+        if why is not None:
+            turn.note(NoteKind.SPARE_UNFIT, f"{host.name} cannot replace another host: {why}")
+
+
+def ask_again(turn: Turn, name: str, problem: Problem) -> None:
+    """Ask a host again before it gets a task: what it lacks may come."""
+    retry_at = turn.at + PREPARE_RETRY_S
+    turn.set_host(turn.run.host(name), facts=None, problem=problem.message, retry_at=retry_at)
+
+
+def leaving(run: Run) -> list[Host]:
+    """Return the hosts that hold tasks and leave."""
+    warned = [host for host in run.hosts if host.leave_at is not None]
+    return [host for host in warned if run.tasks_on(host.name)] if warned else []

@@ -164,6 +164,20 @@ def _goes_on(run: Run, host: Host) -> bool:
     return closed and any(task.host == host.name and task.phase.may_live for task in run.tasks)
 
 
+def waits_for_checkpoint(run: Run) -> bool:
+    """Return whether the gang moves or ends once a checkpoint is verified; not where no other host can take tasks."""
+    planned = run.planned_end
+    if planned is not None and planned.wanted_at is None:
+        return True
+    states = {host.state for host in run.assignees}
+    if HostState.LEAVING in states:
+        return True
+    if HostState.DRAINED not in states:
+        return False
+    assignment = next_assignment(run)
+    return not assignment.waits_for and is_better(run, assignment)
+
+
 def why_not_drained(run: Run, name: str) -> str | None:
     """Return why the run cannot do without a host; None if it can."""
     waits_for = next_assignment(run.with_host(replace(run.host(name), state=HostState.DRAINED))).waits_for

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.core.gang import highest_reported
 from orchestrator.core.hosts import slots
 from orchestrator.core.hosts.host_state import is_cut_off
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.launching import environment as launch
-from orchestrator.core.launching.generations import highest_reported
 from orchestrator.core.launching.placement import assigned, has_room
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.host import Host, HostState, Link

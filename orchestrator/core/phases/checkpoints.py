@@ -1,29 +1,30 @@
-"""Events about checkpoints: what a generation starts from, and what it has saved since."""
+"""Checkpoints: what a generation starts from, what it has saved since, and when the newest one is read.
+
+It is read now and then while a run trains, and once more when it ends: the last one may not have been read, and a run
+that ends says what it leaves behind. That is done while the hosts prove that nothing is left, within a bound.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from orchestrator.core import events as ev
+from orchestrator.core.actions import VerifyCheckpoint
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.events import (
-    CheckpointSeeded,
-    CheckpointVerified,
-    NotGoneBack,
-    RolledBack,
-    SeedProgressed,
-)
+from orchestrator.core.hosts import checkpoint_dir
+from orchestrator.core.moments import Ends, MayStop, Proves
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, own_place, restart
-from orchestrator.core.phases.nonfinite import not_gone_back
-from orchestrator.core.phases.reschedule import at_checkpoint
-from orchestrator.core.phases.running import verification_ended
-from orchestrator.core.phases.stopping import stop_for
+from orchestrator.core.phases import restart
+from orchestrator.core.phases.stopping import is_disowned, say_resumed, stop_for
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.checkpoint import Checkpoint, Seed
-from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.instants import Instant, is_due
+from orchestrator.core.state.phase_states import Intent, Phase, Running, Stopping
 from orchestrator.core.state.run import Run
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted, size
 
 NOTHING_SAVED_AFTER_S = 600.0
@@ -37,25 +38,17 @@ NOTHING_SAVED = (
 UNREAD = "it seems complete, and is not verified: its format cannot be"
 """What is said of a checkpoint that nothing can read."""
 
+VERIFY_FAILED_WAIT_S = 60.0
+"""The pause after a failed verification. Its cause seldom goes away in seconds, and each failure is an event."""
 
-def apply(
-    turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack | NotGoneBack
-) -> None:
-    """Apply an event about a checkpoint."""
-    match event:
-        case CheckpointSeeded():
-            seeded(turn, event)
-        case SeedProgressed():
-            turn.set_phase(seeding=event.sentence, seeding_at=turn.at)
-        case CheckpointVerified():
-            verified(turn, event)
-        case RolledBack():
-            rolled_back(turn, event)
-        case NotGoneBack(problem=problem):
-            not_gone_back(turn, problem)
+VERIFY_WAIT_S = 30.0
+"""How long an end that nobody waits for impatiently is held up by it: a checkpoint of some GB is read in that time."""
+
+_SAME_INSTANT_S = 0.001
+"""Two instants that differ by less than this are equal, but for rounding."""
 
 
-def seeded(turn: Turn, event: CheckpointSeeded) -> None:
+def _seeded(turn: Turn, event: ev.CheckpointSeeded) -> None:
     run = turn.run
     seed = replace(event.seed, from_scratch=run.from_scratch)
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
@@ -83,7 +76,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     if seed.source is None:
         reached = f"; {_lost(lost)}" if lost else ""
         sentence = f"{_why_step_0(seed)}: generation {seed.generation} starts at step 0{reached}"
-        turn.note(NoteKind.FROM_START, sentence, None, steps_lost=lost, **own_place.say_done(turn, sentence))
+        turn.note(NoteKind.FROM_START, sentence, None, steps_lost=lost, **say_resumed(turn, sentence))
         return
     known = Checkpoint(
         global_step=seed.global_step,
@@ -100,13 +93,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     sentence += "" if seed.verified else f"; {UNREAD}"
     facts: dict[str, object] = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
     facts["verified"] = seed.verified
-    turn.note(
-        NoteKind.RESUMED,
-        f"{sentence} ({seed.source})",
-        None,
-        **facts,
-        **own_place.say_done(turn, sentence),
-    )
+    turn.note(NoteKind.RESUMED, f"{sentence} ({seed.source})", None, **facts, **say_resumed(turn, sentence))
 
 
 def _why_step_0(seed: Seed) -> str:
@@ -146,16 +133,12 @@ def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str |
     instead = f"; {taken} {does}" if taken else ""
     for path, why in rejected:
         turn.note(
-            NoteKind.CHECKPOINT_REJECTED,
-            f"{path} is damaged: {why}{instead}",
-            path=path,
-            taken=taken or None,
+            NoteKind.CHECKPOINT_REJECTED, f"{path} is damaged: {why}{instead}", path=path, taken=taken or None
         )
 
 
-def verified(turn: Turn, event: CheckpointVerified) -> None:
-    verification_ended(turn, event.took_s)
-    final_verification.answered(turn, event)
+def _verified(turn: Turn, event: ev.CheckpointVerified) -> None:
+    _answered(turn, event)
     newest = "is the newest verified" if event.verified else "is the newest that seems complete"
     _passed_over(turn, event.rejected, event.path, newest)
     known = turn.run.checkpoint
@@ -183,10 +166,11 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
     sentence = f"checkpoint of step {step} " + ("verified" if event.verified else f"saved; {UNREAD}")
     read: dict[str, object] = {"path": event.path, "verified": event.verified}
     turn.note(NoteKind.CHECKPOINT, sentence, None, **read, global_step=event.global_step)
-    at_checkpoint(turn)
+    if turn.run.phase is Phase.RUNNING:
+        turn.tell(MayStop(f"checkpoint of step {step} is {'verified' if event.verified else 'saved'}"))
 
 
-def rolled_back(turn: Turn, event: RolledBack) -> None:
+def _rolled_back(turn: Turn, event: ev.RolledBack) -> None:
     """Go back to an older checkpoint: a person asked for it, or a metric is no number. There is no other reason to.
 
     The mark in the directory is written already, so every later generation honours it. Newer checkpoints no longer
@@ -224,3 +208,135 @@ def rolled_back(turn: Turn, event: RolledBack) -> None:
     )
     if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):
         stop_for(turn, FirstCause(None, run.generation, Cause.ROLLED_BACK, what))
+
+
+def _prove(turn: Turn, _moment: Proves) -> float:
+    """Order the check, where the generation may have saved something; return how long to wait for it."""
+    run = turn.run
+    was_released = run.seed is not None and run.seed.generation == run.generation
+    if run.plan.checkpoint is None or not was_released or is_disowned(run):
+        return 0.0
+    turn.set_phase(final_verification_asked_at=turn.at)
+    if checkpoint_dir.hangs(run):
+        without_answer(turn)
+        return 0.0
+    turn.do(_order(run))
+    # Whoever kills a run wants it to end soon
+    is_away = run.host(run.task(run.chief).host).link is not Link.CONNECTED
+    return 0.0 if is_away or run.intent is Intent.KILL else VERIFY_WAIT_S
+
+
+def _order(run: Run) -> VerifyCheckpoint:
+    return VerifyCheckpoint(host=run.task(run.chief).host, generation=run.generation)
+
+
+def asked_at(run: Run) -> Instant | None:
+    """Return when the unanswered final check was ordered; None if none was ordered, or it has been answered."""
+    return run.phase_state.final_verification_asked_at if isinstance(run.phase_state, Stopping) else None
+
+
+def _answered(turn: Turn, event: ev.CheckpointVerified) -> None:
+    """Schedule the next verification, or end the final one. An earlier check, of tasks that still trained, does not."""
+    _schedule_after(turn, event.took_s)
+    since_at = asked_at(turn.run)
+    if since_at is not None and event.at - event.took_s >= since_at - _SAME_INSTANT_S:
+        turn.set_phase(final_verification_asked_at=None)
+        if not event.path and not event.rejected:
+            _found_nothing(turn, event.generation)
+
+
+def _found_nothing(turn: Turn, generation: int) -> None:
+    """Note that the check has found no checkpoint.
+
+    Keras's BackupAndRestore removes its backup at the end of `fit`, so a verified checkpoint may be gone.
+    """
+    known, seed = turn.run.checkpoint, turn.run.seed
+    if known is None or known.generation != generation or known.removed:
+        return
+    if seed is not None and seed.source == known.path:
+        return  # it is in an older generation's directory, where this check did not search
+    turn.set(checkpoint=replace(known, removed=True))
+    sentence = (
+        f"the checkpoint of step {known.global_step} is not there any more: BackupAndRestore removes its own"
+    )
+    turn.note(NoteKind.CHECKPOINT_REMOVED, sentence, path=known.path)
+
+
+def without_answer(turn: Turn) -> None:
+    """End the final verification without an answer: it failed, or took too long."""
+    if asked_at(turn.run) is None:
+        return
+    step = turn.run.verified_step
+    older = f"step {step}" if step is not None else "none"
+    warning = (
+        f"the newest checkpoint was not verified at the end of the run (last verified: {older}); "
+        f"`orch ckpt verify {turn.run.plan.name}` reads it"
+    )
+    turn.set_phase(final_verification_asked_at=None)
+    turn.set(warnings=(*turn.run.warnings, warning))
+    turn.note(NoteKind.WARNING, warning)
+
+
+def _schedule_after(turn: Turn, took_s: float) -> None:
+    """Schedule the next verification. One during which the directory hung does not count as costly."""
+    running = turn.run.phase_state
+    if not isinstance(running, Running):
+        return
+    answered_at = running.answered_at
+    hung = checkpoint_dir.hangs(turn.run) or (answered_at is not None and answered_at >= turn.at - took_s)
+    turn.set_phase(verify_at=checkpoint_dir.next_verification(turn.run, turn.at, 0.0 if hung else took_s))
+
+
+def _order_failed(turn: Turn, event: ev.OrderFailed) -> None:
+    """Schedule another verification after one that failed, unless it was the final one."""
+    if event.order != "verify":
+        return
+    if turn.run.phase is Phase.RUNNING:
+        turn.set_phase(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
+    without_answer(turn)
+
+
+def _kill_requested(turn: Turn, event: ev.KillRequested) -> None:
+    if event.force or turn.run.intent in (Intent.SUCCEED, Intent.FAIL):
+        without_answer(turn)
+
+
+def _advance(turn: Turn) -> None:
+    """Order a verification that is due."""
+    if is_due(turn.run.within(Running).verify_at, turn.at):
+        turn.set_phase(verify_at=None)
+        turn.do(_order(turn.run))
+
+
+def _repeats(run: Run, name: str, _at: Instant) -> list[VerifyCheckpoint]:
+    running = run.phase_state
+    # A check was ordered, and its answer may have been lost with a connection
+    is_asked = isinstance(running, Running) and running.verify_at is None and run.plan.checkpoint is not None
+    is_here = run.task(run.chief).host == name
+    return [_order(run)] if is_here and (is_asked or asked_at(run) is not None) else []
+
+
+def _demands(run: Run) -> Iterable[tuple[bool, str]]:
+    yield asked_at(run) is None or run.proof is not None, "the last look is beside the proof"
+
+
+def _seed_progressed(turn: Turn, event: ev.SeedProgressed) -> None:
+    turn.set_phase(seeding=event.sentence, seeding_at=turn.at)
+
+
+CONCERN = Concern(
+    "checkpoints",
+    on={
+        ev.CheckpointSeeded: _seeded,
+        ev.SeedProgressed: _seed_progressed,
+        ev.CheckpointVerified: _verified,
+        ev.RolledBack: _rolled_back,
+        ev.OrderFailed: _order_failed,
+        ev.KillRequested: _kill_requested,
+        Proves: _prove,
+        Ends: lambda turn, _: without_answer(turn),
+    },
+    advance={Phase.RUNNING: _advance},
+    repeats=_repeats,
+    demands=_demands,
+)

@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
+from orchestrator.core.gang import gang, is_served
 from orchestrator.core.launching.environment import endpoint
 from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import gang, is_served
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import duration, listed
 
 
@@ -82,9 +82,9 @@ def since_at(task: Task) -> Instant:
     return (task.heard_at or 0.0) - task.progress.heartbeat_age_s - task.progress.stage_age_s
 
 
-def advance(turn: Turn) -> None:
+def _advance(turn: Turn) -> None:
     """End the generation whose tasks do not reach each other."""
-    if turn.run.phase is not Phase.RUNNING or not is_due(due_at(turn.run), turn.at):
+    if not is_due(due_at(turn.run), turn.at):
         return
     run, unreached = turn.run, _kept_apart(turn.run)
     waited = f"after {duration(run.plan.timing.start_after_s)}"
@@ -173,3 +173,6 @@ def _before_their_step(run: Run) -> list[Task]:
 def _is_coming(run: Run, task: Task) -> bool:
     """Return whether a task has not built its strategy yet, or may not have."""
     return not is_served(run, task) and not task.progress.has_stepped and task.progress.stage in _ON_ITS_WAY
+
+
+CONCERN = Concern("connecting", advance={Phase.RUNNING: _advance}, due=lambda run: [due_at(run)])

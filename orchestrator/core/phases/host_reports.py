@@ -1,31 +1,31 @@
-"""Updates the state of a run from a host's report. The modules of the phases decide what follows from it."""
+"""What a host reports of tasks: those of other generations are ended, and the state of the others is updated.
+
+The concerns of the phases decide what follows from it.
+"""
 
 from __future__ import annotations
 
-from orchestrator.core import reach
 from orchestrator.core.actions import PrepareHost, StopTask
 from orchestrator.core.causes import Blame, Cause
-from orchestrator.core.diagnosis import cause, gpu_faults
+from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostReported, TaskReport
-from orchestrator.core.hosts import checkpoint_dir, host_state
-from orchestrator.core.hosts.silence import last_word_at
+from orchestrator.core.gang import is_individual, measured
+from orchestrator.core.hosts import host_state
 from orchestrator.core.launching.environment import GENERATION_REPORTED_MAX
+from orchestrator.core.moments import Resumed, Stepped
 from orchestrator.core.notes import NoteKind, said_by_task
-from orchestrator.core.phases import leaving, own_place, restart, standby
+from orchestrator.core.phases import restart
 from orchestrator.core.phases.stopping import prove_again
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.saving import Rescued
-from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.core.turn import Turn
-from orchestrator.core.words import duration
+from orchestrator.core.turn import Concern, Turn
 
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
 
@@ -52,34 +52,35 @@ _ORDER = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RELE
 """A task goes through these once in its generation."""
 
 
-def absorb(turn: Turn, event: HostReported) -> None:
-    """Update the state from a host's report on the current generation; end tasks of other generations there."""
-    host = turn.run.host(event.host)
-    _hear(turn, host, event)
-    host_state.unkillable(turn, host.name, event.unkillable)
-    leaving.absorb(turn, host.name, event.leaving)
-    here = {task.id: task.generation for task in turn.run.tasks_on(host.name)}
-    current = {r.task: r for r in event.tasks if r.generation == here.get(r.task)}
+def _end_others(turn: Turn, event: HostReported) -> None:
+    """End tasks of other generations; open a lost host again that holds no tasks of the run."""
+    here = {task.id: task.generation for task in turn.run.tasks_on(event.host)}
     last = turn.run.generation_last
-    _never_again(turn, host, [report for report in event.tasks if report.generation > last])
+    _never_again(turn, event.host, [report for report in event.tasks if report.generation > last])
     # The report is of this host or, where tasks have moved since, of a host that holds no tasks now.
     others = [
         report
         for report in event.tasks
         if report.generation != here.get(report.task)
         and report.phase != "exited"
-        and not standby.holds(turn.run, host.name, report)
+        and not turn.run.standby.holds(report.task, report.generation, event.host)
     ]
     for report in others:
-        turn.do(StopTask(host=host.name, task=report.task, generation=report.generation, grace_s=0.0))
+        turn.do(StopTask(host=event.host, task=report.task, generation=report.generation, grace_s=0.0))
     living = [report.task for report in event.tasks if report.phase != "exited"]
-    standby.absorb(turn, event)
     given_up = any(_is_given_up(turn.run, task) for task in living)
-    host_state.heard(turn, host.name, holds_tasks=bool(others) or given_up)
-    for task in turn.run.tasks_on(host.name):
+    host_state.heard(turn, event.host, holds_tasks=bool(others) or given_up)
+
+
+def _absorb(turn: Turn, event: HostReported) -> None:
+    """Update the tasks of the current generation from their host's report."""
+    here = turn.run.tasks_on(event.host)
+    generations = {task.id: task.generation for task in here}
+    current = {r.task: r for r in event.tasks if r.generation == generations.get(r.task)}
+    for task in here:
         if task.id in current and current[task.id].phase == "unknown":
             _is_there_after_all(turn, task)
-            _say_silent(turn, task, host.heard_at)
+            _say_silent(turn, task, turn.before.host(event.host).heard_at)
         elif task.id in current:
             _absorb_task(turn, task, current[task.id])
         elif task.pid is not None and task.phase.may_live:
@@ -89,8 +90,8 @@ def absorb(turn: Turn, event: HostReported) -> None:
             is_lost = turn.run.task(task.id).phase is TaskPhase.LOST
             if is_lost and not event.tasks and turn.run.phase in _NOBODY_IS_ENDED:
                 # The run's directory is gone, and its code with it
-                turn.set_host(turn.run.host(host.name), facts=None)
-                turn.do(PrepareHost(host=host.name))
+                turn.set_host(turn.run.host(event.host), facts=None)
+                turn.do(PrepareHost(host=event.host))
 
 
 def _lose_unknown(turn: Turn, task: Task) -> None:
@@ -128,7 +129,7 @@ def _say_silent(turn: Turn, task: Task, heard_before_at: Instant | None) -> None
         turn.note(NoteKind.WARNING, sentence, task.id)
 
 
-def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
+def _never_again(turn: Turn, host: str, newer: list[TaskReport]) -> None:
     """Skip generation numbers that an earlier coordinator gave out, and of which this one has no record."""
     believed = [report for report in newer if report.generation <= GENERATION_REPORTED_MAX]
     if not believed:
@@ -137,7 +138,7 @@ def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
     turn.set(generation_last=newest.generation)
     turn.note(
         NoteKind.OVERTAKEN,
-        f"{host.name} has {newest.task} of generation {newest.generation}, which another coordinator has started; "
+        f"{host} has {newest.task} of generation {newest.generation}, which another coordinator has started; "
         "its living tasks are stopped, and the number is not used again",
         newest.task,
     )
@@ -147,31 +148,6 @@ def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
 def _is_given_up(run: Run, id: TaskId) -> bool:
     task = run.find_task(id)
     return task is not None and task.phase is TaskPhase.LOST
-
-
-def _hear(turn: Turn, host: Host, event: HostReported) -> None:
-    if host.link is Link.UNREACHABLE:
-        turn.note(
-            NoteKind.HOST_BACK, f"{host.name} is reachable again after {duration(turn.at - host.since_at)}"
-        )
-        host = turn.set_host(host, back_at=turn.at, silent_at=last_word_at(host))
-    is_back = host.link is not Link.CONNECTED
-    was_cut_off = is_back and host_state.is_cut_off(turn.run)
-    turn.set_host(
-        host,
-        link=Link.CONNECTED,
-        since_at=host.since_at if host.link is Link.CONNECTED else turn.at,
-        heard_at=turn.at,
-        # The problem that keeps the host from serving the run.
-        problem=None if host.facts is not None else host.problem,
-        measured=event.measured,
-        words=event.words,
-        gpu_loads=event.gpu_loads,
-    )
-    if was_cut_off and turn.run.phase is Phase.RUNNING and not host_state.is_cut_off(turn.run):
-        turn.set_phase(connected_again_at=turn.at)
-    checkpoint_dir.heard(turn, host, event)
-    gpu_faults.heard(turn, turn.run.host(host.name), event.gpu_faults)
 
 
 def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
@@ -196,7 +172,7 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     _say(turn, task, report)
     _rescued(turn, before.progress.rescued, task)
     if task.progress.restored != before.progress.restored:
-        own_place.restored(turn, task)
+        turn.tell(Resumed(task))
     _follow_steps(turn, before, turn.run.task(task.id))
     task = turn.run.task(task.id)
     if report.phase == "exited":
@@ -266,17 +242,14 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
         if NO_STEPS in turn.run.warnings:
             turn.set(warnings=tuple(other for other in turn.run.warnings if other != NO_STEPS))
         _follow_pace(turn, now)
-        own_place.say(turn, task)
-        _recovered(turn, task, now)
+        is_first = task.progress.has_stepped and not before.progress.has_stepped
+        turn.tell(Stepped(task, is_first))
     if task.first_step is None:
         turn.set_task(task, first_step=now)
         seed = turn.run.seed
         if task.id == turn.run.chief and seed and not seed.verified and (seed.global_step or now + 1) <= now:
             # Nothing here could verify its checkpoint, but the script goes on from it: that is progress too.
-            turn.set(budget=restart.cleared(turn.run.budget, reach.measured(turn.run, seed.global_step)))
-    is_first = task.progress.has_stepped and not before.progress.has_stepped
-    if is_first and task.id == turn.run.chief and turn.run.phase is Phase.RUNNING:
-        standby.schedule(turn)
+            turn.set(budget=restart.cleared(turn.run.budget, measured(turn.run, seed.global_step)))
     if turn.run.reached_step is None or now > turn.run.reached_step:
         turn.set(reached_step=now)
         down = turn.run.downtime
@@ -291,25 +264,6 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
         running = turn.run.phase_state
         if isinstance(running, Running) and not is_individual(turn.run, task):
             turn.set_phase(progress_at=max(running.progress_at, stepped_at))
-
-
-def _recovered(turn: Turn, chief: Task, step: int) -> None:
-    """Note what the failure has cost, once the run makes its first step beyond the checkpoint."""
-    run = turn.run
-    resumed_from = own_place.went_on_at(run, chief)
-    if run.downtime is None or run.phase is not Phase.RUNNING or step <= (resumed_from or 0):
-        return
-    stepped_at = turn.at - chief.progress.step_age_s - chief.progress.heartbeat_age_s
-    began_age_s = chief.progress.began_age_s
-    restored_at = None if began_age_s is None else turn.at - began_age_s - chief.progress.heartbeat_age_s
-    cost = run.downtime.cost(stepped_at, resumed_from, restored_at)
-    downtime, first_cause = cost.as_data(), run.first_cause
-    if first_cause is not None:
-        first_cause = replace(first_cause, cost=cost.sentence())
-    turn.set(downtime=None, first_cause=first_cause, cost=cost)
-    why = {"first_cause": cause.as_data(first_cause, downtime)} if first_cause else {}
-    sentence = f"trains again after {cost.sentence()}"
-    turn.note(NoteKind.TRAINS_AGAIN, sentence, None, downtime=downtime, **why)
 
 
 def _follow_pace(turn: Turn, step: int) -> None:
@@ -367,3 +321,8 @@ def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
         signal=ended.signal,
         ended_time=ended.ended_time,
     )
+
+
+OTHERS = Concern("tasks of other generations", on={HostReported: _end_others})
+
+CONCERN = Concern("tasks", on={HostReported: _absorb})

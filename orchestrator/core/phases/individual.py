@@ -8,41 +8,36 @@ leaves that host, which happens at once where nothing would train until then.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from orchestrator.core import reach
 from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
-from orchestrator.core.ends import Exit, FirstCause
+from orchestrator.core.ends import Exit
+from orchestrator.core.gang import addresses, individuals, is_served, measured, release, waits_to_leave
 from orchestrator.core.hosts.slots import NO_TASKS
+from orchestrator.core.moments import NothingTrains, RestartsAlone
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import reschedule, restart, standby
-from orchestrator.core.phases.starting import addresses, release
-from orchestrator.core.phases.stopping import end_patience_s, stop_all
-from orchestrator.core.restart_scope import individuals, is_individual, is_served
-from orchestrator.core.state.host import HostState, Link
-from orchestrator.core.state.instants import Deadline, is_due
-from orchestrator.core.state.phase_states import Intent, Phase
+from orchestrator.core.phases import restart
+from orchestrator.core.phases.stopping import end_individually, stop_all
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.instants import Deadline, Instant, is_due
+from orchestrator.core.state.phase_states import Intent, Phase, Running, Stopping
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import duration
-
-_BEFORE_ITS_RELEASE = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY)
-
-_IS_LEFT = (HostState.DRAINED, HostState.STUCK, HostState.LEAVING)
-"""States of hosts that the gang moves off."""
 
 _SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
 
 
-def advance_individual(turn: Turn) -> None:
+def _advance(turn: Turn) -> None:
     """Restart tasks that ended alone, start those that are due, release those that joined, end those that are late."""
     for task in individuals(turn.run):
         if task.phase.is_gone:
             _restart(turn, task)
-        elif is_due(overdue_at(task), turn.at):
+        elif is_due(_overdue_at(task), turn.at):
             timing = turn.run.plan.timing
             if turn.run.host(task.host).link is not Link.CONNECTED:
                 turn.set_task(task, deadline_at=turn.at + timing.unreachable_after_s)
@@ -63,12 +58,12 @@ def advance_individual(turn: Turn) -> None:
     serving = [task for task in individuals(turn.run) if is_served(turn.run, task)]
     away = [task for task in serving if waits_to_leave(turn.run, task)]
     if away and not any(task.phase in _SERVES for task in serving):
-        reschedule.move(turn, f"without {', '.join(str(task.id) for task in away)} nothing trains")
+        turn.tell(NothingTrains(f"without {', '.join(str(task.id) for task in away)} nothing trains"))
     if turn.run.phase is not Phase.RUNNING:
         return
     _start_together(turn)
     for task in individuals(turn.run):
-        if may_start_individually(turn.run, task) and is_due(task.start_at, turn.at):
+        if _may_start(turn.run, task) and is_due(task.start_at, turn.at):
             _start(turn, task)
         elif task.phase is TaskPhase.READY and task.port is not None and task.ending is None:
             # Release the task. From here on the position may move again, and the usual limit holds for a
@@ -79,7 +74,7 @@ def advance_individual(turn: Turn) -> None:
                 turn.forgive_standstill()
 
 
-def may_start_individually(run: Run, task: Task) -> bool:
+def _may_start(run: Run, task: Task) -> bool:
     """Return whether a task waits for its time only, not for its host. On a lost host the old process may live."""
     if task.phase is not TaskPhase.WAITING or task.start_at is None:
         return False
@@ -87,35 +82,10 @@ def may_start_individually(run: Run, task: Task) -> bool:
     return host.link is Link.CONNECTED and host.facts is not None and host.state not in NO_TASKS
 
 
-def overdue_at(task: Task) -> Deadline | None:
+def _overdue_at(task: Task) -> Deadline | None:
     """Return when a task must have joined, or be gone; None if neither is waited for."""
     waits = task.phase is TaskPhase.STARTING or (task.ending is not None and task.phase.may_live)
     return task.deadline_at if waits else None
-
-
-def is_recovering(run: Run) -> bool:
-    """Return whether a serving task is being restarted. Until it is back the chief may stand still, within a bound."""
-    return any(
-        is_served(run, task)
-        and (task.ending is not None or task.phase in _BEFORE_ITS_RELEASE)
-        and run.host(task.host).link is Link.CONNECTED
-        and not waits_to_leave(run, task)
-        for task in individuals(run)
-    )
-
-
-def waits_to_leave(run: Run, task: Task) -> bool:
-    """Return whether a task waits until the gang moves, since its host is drained or stuck, or leaves."""
-    waits = run.phase is Phase.RUNNING and task.phase is TaskPhase.WAITING and is_individual(run, task)
-    return waits and run.host(task.host).state in _IS_LEFT
-
-
-def end_individually(turn: Turn, task: Task, blamed: Cause, sentence: str) -> None:
-    """Kill this task alone. It is restarted once it is gone."""
-    ending = FirstCause(task.id, task.generation, blamed, sentence)
-    turn.set_task(task, ending=ending, deadline_at=turn.at + end_patience_s(turn.run))
-    turn.note(NoteKind.STOPPING_INDIVIDUALLY, f"{sentence}; it is stopped, the other tasks continue", task.id)
-    turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
 
 
 def _restart(turn: Turn, task: Task) -> None:
@@ -129,7 +99,7 @@ def _restart(turn: Turn, task: Task) -> None:
         task.budget,
         run.plan.restart,
         blamed,
-        verified_step=reach.measured(run, run.verified_step),
+        verified_step=measured(run, run.verified_step),
         failure=None,  # it may wait for what other tasks make, such as a first checkpoint
         identity=f"{run.run_id}/{task.id}/{task.generation}",
     )
@@ -159,7 +129,7 @@ def _fresh(turn: Turn, task: Task, decided: restart.Restart) -> Task:
 
     It begins here, so that the record of the old one, which its host goes on reporting, is not taken for another end.
     """
-    waiting = standby.claim_task(turn, task.id) if decided.delay_s == 0.0 else None
+    waiting: Task | None = turn.tell(RestartsAlone(task.id)) if decided.delay_s == 0.0 else None
     if waiting is not None:
         deadline_at = turn.at + turn.run.plan.timing.start_after_s
         fresh = replace(waiting, port=task.port, budget=decided.budget, deadline_at=deadline_at)
@@ -195,3 +165,27 @@ def _start(turn: Turn, task: Task) -> None:
     deadline_at = turn.at + turn.run.plan.timing.start_after_s
     task = turn.set_task(task, phase=TaskPhase.STARTING, start_at=None, deadline_at=deadline_at)
     turn.do(StartTask(host=task.host, task=task.id, generation=task.generation, port=task.port))
+
+
+def _due(run: Run) -> Iterable[Deadline | None]:
+    """Yield when tasks start, or must have joined or ended. One that waits for its host starts by an event instead."""
+    if not isinstance(run.phase_state, Running):
+        return
+    for task in run.tasks:
+        if task.start_at is not None and _may_start(run, task):
+            yield task.start_at
+        if task.deadline_at is not None:
+            yield _overdue_at(task)
+
+
+def _repeats(run: Run, name: str, _at: Instant) -> list[StopTask]:
+    state = run.phase_state
+    if isinstance(state, Stopping) and state.force_at is None:
+        return []  # all are being ended, by another order
+    ending = [task for task in run.tasks_on(name) if task.ending is not None and task.phase.may_live]
+    return [StopTask(host=name, task=t.id, generation=t.generation, grace_s=0.0) for t in ending]
+
+
+CONCERN = Concern(
+    "tasks that are restarted alone", advance={Phase.RUNNING: _advance}, due=_due, repeats=_repeats
+)

@@ -13,20 +13,19 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
+from orchestrator.core.events import HostReported
 from orchestrator.core.hosts import host_state, slots
+from orchestrator.core.hosts.checkpoint_dir import verify_soon
 from orchestrator.core.hosts.silence import last_word_at
+from orchestrator.core.moments import MayStop, Waits
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases.running import verify_soon
-from orchestrator.core.phases.stopping import finish, stop_all
-from orchestrator.core.state.host import Host, HostState, Leaving, Link
+from orchestrator.core.phases.stopping import END_S, finish, stop_all
+from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase
 from orchestrator.core.state.run import Run
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import duration, listed
-
-END_S = 10.0
-"""What the end of the tasks takes beside their own grace: orders, reports, and the proof."""
 
 _SOONER_S = 1.0
 """A deadline that is told again differs by the time that reports take. One that is far off must differ by a tenth."""
@@ -35,8 +34,9 @@ _WARNED = (HostState.OPEN, HostState.QUARANTINED)
 """States that it replaces. Who is drained or stuck gets no tasks anyway, and stays so if it stays."""
 
 
-def absorb(turn: Turn, name: str, leaving: Leaving | None) -> None:
+def _hear(turn: Turn, event: HostReported) -> None:
     """Record what a host reports of its leaving: a first announcement, an earlier time, or that it stays."""
+    leaving, name = event.leaving, event.host
     host = turn.run.host(name)
     if turn.run.phase.is_terminal:
         return
@@ -74,13 +74,7 @@ def _stays(turn: Turn, host: Host) -> None:
     turn.note(NoteKind.HOST_STAYS, f"{host.name} stays after all")
 
 
-def leaving(run: Run) -> list[Host]:
-    """Return the hosts that hold tasks and leave."""
-    warned = [host for host in run.hosts if host.leave_at is not None]
-    return [host for host in warned if run.tasks_on(host.name)] if warned else []
-
-
-def due(run: Run) -> Sequence[Deadline | None]:
+def _due(run: Run) -> Sequence[Deadline | None]:
     """Return when the tasks on hosts that leave are asked to end, or when no host is left that may take them.
 
     A coordinator that is cut off stops nothing, and starts nothing.
@@ -89,33 +83,39 @@ def due(run: Run) -> Sequence[Deadline | None]:
         return ()
     if isinstance(run.phase_state, Backoff):
         return [_in_vain_at(run)] if run.phase_state.start_at is None else ()
-    return [host.leave_at for host in leaving(run)] if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING) else ()
+    return (
+        [host.leave_at for host in host_state.leaving(run)]
+        if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING)
+        else ()
+    )
 
 
-def advance(turn: Turn) -> None:
+def _advance(turn: Turn) -> None:
     """Leave when there is no more time, and before anything trains there."""
-    if turn.run.phase is Phase.RENDEZVOUS and due(turn.run):
-        leave(turn, "nothing trains yet")
-    elif any(is_due(at, turn.at) for at in due(turn.run)):
-        leave(turn, "there is no more time")
+    if turn.run.phase is Phase.RENDEZVOUS and _due(turn.run):
+        _leave(turn, "nothing trains yet")
+    elif any(is_due(at, turn.at) for at in _due(turn.run)):
+        _leave(turn, "there is no more time")
 
 
-def leave(turn: Turn, occasion: str) -> None:
+def _leave(turn: Turn, occasion: str) -> None:
     """Let all tasks end in order and go on elsewhere; end the run where no other host can take them.
 
     Hosts that are not ready at this moment are waited for once the tasks are saved.
     """
     if host_state.is_cut_off(turn.run):
         return
-    if waits_in_vain(turn.run, turn.at):
-        end(turn)
+    if _waits_in_vain(turn.run, turn.at):
+        _end(turn)
         return
     stop_all(
-        turn, Intent.RESCHEDULE, f"{_sentence(leaving(turn.run))}; {occasion}: all tasks stop to move off"
+        turn,
+        Intent.RESCHEDULE,
+        f"{_sentence(host_state.leaving(turn.run))}; {occasion}: all tasks stop to move off",
     )
 
 
-def waits_in_vain(run: Run, now: Instant) -> bool:
+def _waits_in_vain(run: Run, now: Instant) -> bool:
     """Return whether the next generation waits for a host that leaves or has left, and no host can replace it."""
     return not host_state.is_cut_off(run) and is_due(_in_vain_at(run), now)
 
@@ -148,10 +148,23 @@ def _waits_for_any(run: Run, gone: Sequence[Host]) -> bool:
     return not {host.name for host in gone}.isdisjoint(slots.next_assignment(run).waits_for)
 
 
-def end(turn: Turn) -> None:
+def _wait(turn: Turn, _moment: Waits) -> bool:
+    """End the run where it waits in vain; return whether it does."""
+    is_in_vain = _waits_in_vain(turn.run, turn.at)
+    if is_in_vain:
+        _end(turn)
+    return is_in_vain
+
+
+def _may_stop(turn: Turn, moment: MayStop) -> None:
+    if turn.run.phase is Phase.RUNNING and host_state.leaving(turn.run):
+        _leave(turn, moment.occasion)
+
+
+def _end(turn: Turn) -> None:
     """End the run. It can be started again from its last checkpoint once there are other hosts."""
     run = turn.run
-    gone = leaving(run) or [host for host in run.hosts if host.leave_at is not None]
+    gone = host_state.leaving(run) or [host for host in run.hosts if host.leave_at is not None]
     sentence = f"{_sentence(gone)}; no other host can take the tasks"
     first_cause = FirstCause(None, run.generation, Cause.HOST_LEAVES, sentence, host=gone[0].name)
     turn.set(first_cause=first_cause)
@@ -168,11 +181,20 @@ def _sentence(hosts: Sequence[Host]) -> str:
     return f"{listed([host.name for host in hosts])} {verb}: {reasons}"
 
 
-def diagnostic(run: Run, now: Instant) -> str:
+def _says(run: Run, now: Instant) -> str:
     """Return the end of a sentence that says when a run that trains will have to stop."""
-    gone = leaving(run)
+    gone = host_state.leaving(run)
     if not gone:
         return ""
     left_s = max(0.0, min(host.leave_at for host in gone if host.leave_at is not None) - now)
     then = "the run ends" if is_due(_in_vain_at(run), now) else "its tasks move"
     return f"; {_sentence(gone)}: {then} at the next checkpoint, or in {duration(left_s)}"
+
+
+CONCERN = Concern(
+    "hosts that leave",
+    on={HostReported: _hear, Waits: _wait, MayStop: _may_stop},
+    advance={Phase.RENDEZVOUS: _advance, Phase.RUNNING: _advance},
+    due=_due,
+    says=_says,
+)

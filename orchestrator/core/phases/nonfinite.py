@@ -13,19 +13,21 @@ from orchestrator.core.actions import GoBack
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
+from orchestrator.core.events import NotGoneBack
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.state.checkpoint import GoneBack
-from orchestrator.core.state.phase_states import GoingBack, Running
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.phase_states import GoingBack, Phase, Running
 from orchestrator.core.state.run import Run
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted
 
 TIMES_MAX = 3
 """How often a run goes back without getting beyond the step."""
 
 
-def advance_nonfinite(turn: Turn) -> None:
+def _advance(turn: Turn) -> None:
     """Note which metric of the chief is no longer a number, and since which step."""
     run = turn.run
     odd = run.task(run.chief).progress.nonfinite
@@ -52,10 +54,10 @@ def _go_back(turn: Turn, step: int, sentence: str) -> None:
         return
     turn.set(gone_back=GoneBack(step, times))
     turn.set_phase(going_back=GoingBack(before_step, sentence))
-    turn.do(*orders(turn.run))
+    turn.do(*_orders(turn.run))
 
 
-def orders(run: Run) -> list[GoBack]:
+def _orders(run: Run) -> list[GoBack]:
     """Return the order to roll back, unless it is known to be carried out. It may be repeated without harm."""
     running = run.phase_state
     if not isinstance(running, Running) or running.going_back is None:
@@ -64,12 +66,24 @@ def orders(run: Run) -> list[GoBack]:
     return [GoBack(run.task(run.chief).host, run.generation, wanted.before_step, wanted.why)]
 
 
-def not_gone_back(turn: Turn, problem: str) -> None:
+def _not_gone_back(turn: Turn, event: NotGoneBack) -> None:
     """End the run: training on with such weights is useless."""
     wanted = turn.run.within(Running).going_back
     if wanted is not None:
-        _stop(turn, f"{wanted.why}, and the run could not go back: {problem}")
+        _stop(turn, f"{wanted.why}, and the run could not go back: {event.problem}")
 
 
 def _stop(turn: Turn, sentence: str) -> None:
     stop_for(turn, FirstCause(turn.run.chief, turn.run.generation, Cause.NONFINITE, sentence))
+
+
+def _repeats(run: Run, name: str, _at: Instant) -> list[GoBack]:
+    return _orders(run) if run.task(run.chief).host == name else []
+
+
+CONCERN = Concern(
+    "metrics that are no numbers",
+    on={NotGoneBack: _not_gone_back},
+    advance={Phase.RUNNING: _advance},
+    repeats=_repeats,
+)

@@ -1,34 +1,27 @@
-"""A script that resumes from a place of its own, though orch gave it an older checkpoint, or none.
+"""What the script resumed from: the checkpoint that it was given, an older one, or a place of its own.
 
-That place is neither verified nor fenced: an old process may still write there, and nobody knows whether it can be read
-as a whole. So this is noted once, the cost of the restart is counted from that step, and a start from scratch refuses
-it.
+A script that restores nothing would lose steps, and ends the run. A place of its own is neither verified nor fenced: an
+old process may still write there, and nobody knows whether it can be read as a whole. So this is noted once, the cost
+of the restart is counted from that step, and a start from scratch refuses it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
+from orchestrator.core.ends import FirstCause
+from orchestrator.core.gang import gang
+from orchestrator.core.moments import Resumed, Stepped
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases.stopping import say_resumed, stop_for
 from orchestrator.core.state.phase_states import Phase
-from orchestrator.core.state.run import Run
+from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task
-from orchestrator.core.turn import Turn
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted
-
-# The end of the generation before: what a phase of the next one has to say about it
-
-
-def say_done(turn: Turn, sentence: str) -> dict[str, object]:
-    """Record what was done about the first cause in the state; return it as data for an event."""
-    first_cause = turn.run.first_cause
-    if first_cause is None or first_cause.generation >= turn.run.generation:
-        return {}
-    first_cause = replace(first_cause, done="; ".join(filter(None, (first_cause.rescued, sentence))))
-    turn.set(first_cause=first_cause)
-    return {"first_cause": cause.as_data(first_cause)}
-
 
 UNRESTORABLE_MAX = 16
 """How many files that could not be restored are remembered."""
@@ -43,7 +36,12 @@ def went_on_at(run: Run, chief: Task) -> int | None:
     return step if step is not None else _given(run)
 
 
-def say(turn: Turn, chief: Task) -> None:
+def _stepped(turn: Turn, moment: Stepped) -> None:
+    _say(turn, moment.chief)
+    _recovered(turn, moment.chief)
+
+
+def _say(turn: Turn, chief: Task) -> None:
     """Note once in a generation that the script resumed from a place of its own."""
     run = turn.run
     step = _own_step(run, chief)
@@ -65,13 +63,13 @@ def say(turn: Turn, chief: Task) -> None:
         chief.id,
         global_step=step,
         steps_lost=lost,
-        **say_done(turn, sentence),
+        **say_resumed(turn, sentence),
     )
 
 
-def restored(turn: Turn, task: Task) -> None:
+def _resumed(turn: Turn, moment: Resumed) -> None:
     """Note which file a task could not restore, or that it chose another one than the seed did."""
-    told, seed = task.progress.restored, turn.run.seed
+    task, told, seed = moment.task, moment.task.progress.restored, turn.run.seed
     if told is None:
         return
     known = [(each.file, each.saved_time, each.bytes) for each in turn.run.unrestorable]
@@ -127,3 +125,103 @@ def _is_from_scratch(run: Run) -> bool:
     if run.seed is not None:
         return run.seed.from_scratch
     return run.from_scratch and run.budget.restarts == 0
+
+
+def _recovered(turn: Turn, chief: Task) -> None:
+    """Note what the failure has cost, once the run makes its first step beyond the checkpoint."""
+    run, step = turn.run, chief.progress.global_step or 0
+    resumed_from = went_on_at(run, chief)
+    if run.downtime is None or run.phase is not Phase.RUNNING or step <= (resumed_from or 0):
+        return
+    stepped_at = turn.at - chief.progress.step_age_s - chief.progress.heartbeat_age_s
+    began_age_s = chief.progress.began_age_s
+    restored_at = None if began_age_s is None else turn.at - began_age_s - chief.progress.heartbeat_age_s
+    cost = run.downtime.cost(stepped_at, resumed_from, restored_at)
+    downtime, first_cause = cost.as_data(), run.first_cause
+    if first_cause is not None:
+        first_cause = replace(first_cause, cost=cost.sentence())
+    turn.set(downtime=None, first_cause=first_cause, cost=cost)
+    why = {"first_cause": cause.as_data(first_cause, downtime)} if first_cause else {}
+    sentence = f"trains again after {cost.sentence()}"
+    turn.note(NoteKind.TRAINS_AGAIN, sentence, None, downtime=downtime, **why)
+
+
+def _advance(turn: Turn) -> None:
+    if _resumed_wrongly(turn) or _went_on_elsewhere(turn):
+        return
+    _began_apart(turn)
+
+
+def _resumed_wrongly(turn: Turn) -> bool:
+    """End a run whose script restored nothing although it was given a checkpoint: it would lose those steps."""
+    run = turn.run
+    chief = run.task(run.chief)
+    given = run.seed.global_step if run.seed else None
+    if given is None or chief.first_step is None or chief.first_step >= given:
+        return False
+    # By hand it would start again too. Only who has just begun the run, with a script that can restore, is asked.
+    if run.budget.restarts or run.plan.no_restore or (run.seed is not None and not run.seed.verified):
+        _warn_of_mismatch(turn, given, chief.first_step)
+        return False
+    sentence = (
+        f"resume-mismatch: {chief.id} was given the checkpoint of step {given} and reports step "
+        f"{chief.first_step}: it did not resume from it"
+    )
+    hint = Cause.RESUME_MISMATCH.row.advice
+    turn.set(problem=Problem(code="resume-mismatch", message=sentence, hint=hint))
+    stop_for(turn, FirstCause(chief.id, run.generation, Cause.RESUME_MISMATCH, sentence))
+    return True
+
+
+def _went_on_elsewhere(turn: Turn) -> bool:
+    """End a run that was to start from scratch, but whose script resumed from a place of its own."""
+    sentence = why_refused(turn.run)
+    if sentence is None:
+        return False
+    turn.set(problem=Problem(code="own-place", message=sentence, hint=Cause.OWN_PLACE.row.advice))
+    stop_for(turn, FirstCause(turn.run.chief, turn.run.generation, Cause.OWN_PLACE, sentence))
+    return True
+
+
+def _began_apart(turn: Turn) -> bool:
+    """End a generation whose tasks hold one training each, and go on from different steps."""
+    run = turn.run
+    if not STRATEGIES[run.plan.strategy].rescues:
+        return False
+    known = [
+        task for task in gang(run) if task.progress.began_step is not None and not task.progress.began_stride
+    ]
+    least, most = (
+        choose(known, key=lambda task: task.progress.began_step or 0, default=None) for choose in (min, max)
+    )
+    if least is None or most is None or least.progress.began_step == most.progress.began_step:
+        return False
+    sentence = (
+        f"{most.id} on {most.host} begins at step {most.progress.began_step}, and {least.id} on {least.host} at step "
+        f"{least.progress.began_step}: they do not train the same model"
+    )
+    stop_for(turn, FirstCause(least.id, run.generation, Cause.BEGAN_APART, sentence))
+    return True
+
+
+def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
+    """Warn once that the script did not come back from the checkpoint that it was given, and goes on."""
+    run = turn.run
+    way = run.plan.no_restore or "does the script restore from ORCH_CHECKPOINT_DIR?"
+    given_what = f"generation {run.generation} was given the checkpoint of step {given}"
+    reports = f"and {run.chief} reports step {first_step}: "
+    sentence = (
+        f"{given_what} {reports}it trains again what was trained; {way}"
+        if run.seed is not None and run.seed.verified
+        else f"{given_what}, whose format is not known, {reports}{way}"
+    )
+    if sentence not in run.warnings:
+        turn.set(warnings=(*run.warnings, sentence))
+        turn.note(NoteKind.WARNING, sentence)
+
+
+CONCERN = Concern(
+    "what the script resumed from",
+    on={Resumed: _resumed, Stepped: _stepped},
+    advance={Phase.RUNNING: _advance},
+)

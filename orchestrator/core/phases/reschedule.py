@@ -8,47 +8,37 @@ from __future__ import annotations
 
 from orchestrator.core.actions import CloseHost
 from orchestrator.core.events import DrainRequested, UndrainRequested
+from orchestrator.core.gang import may_stop_at_next_step, next_save
 from orchestrator.core.hosts import host_state, slots
+from orchestrator.core.hosts.checkpoint_dir import verify_soon
 from orchestrator.core.launching.placement import assigned
+from orchestrator.core.moments import MayStop, NothingTrains
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import leaving, planned_end, rescue
-from orchestrator.core.phases.running import verify_soon, waits_for_checkpoint
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.state.host import HostState
+from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Intent, Phase
 from orchestrator.core.state.run import Run
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted
 
 _HAS_TASKS = (Phase.RENDEZVOUS, Phase.RUNNING)
 
 
-def at_checkpoint(turn: Turn) -> None:
-    """Move tasks now, where any are to move: a newer checkpoint was just verified."""
-    known = turn.run.checkpoint
-    if turn.run.phase is Phase.RUNNING and known is not None:
-        step = known.global_step if known.global_step is not None else "unknown"
-        _go(turn, f"checkpoint of step {step} is {'verified' if known.verified else 'saved'}")
-
-
-def at_step(turn: Turn) -> None:
-    """Move or end now what waits for a checkpoint, where the tasks can hand over the state of their next step."""
+def _at_step(turn: Turn) -> None:
+    """Let a run that waits for a checkpoint be stopped now, where its tasks can hand over their next step."""
     planned = turn.run.planned_end
     may_train_on = planned is not None and planned.wanted_at is None and not planned.is_asked
-    if rescue.is_ready(turn.run) and waits_for_checkpoint(turn.run) and not may_train_on:
-        _go(turn, "its next step is handed over")
+    if may_stop_at_next_step(turn.run) and slots.waits_for_checkpoint(turn.run) and not may_train_on:
+        turn.tell(MayStop("its next step is handed over"))
 
 
-def _go(turn: Turn, occasion: str) -> None:
-    if planned_end.at_checkpoint(turn, occasion):
-        return
-    if leaving.leaving(turn.run):
-        leaving.leave(turn, occasion)
-    else:
-        move(turn, occasion)
+def _may_stop(turn: Turn, moment: MayStop) -> None:
+    if turn.run.phase is Phase.RUNNING and not host_state.leaving(turn.run):
+        _move(turn, moment.occasion)
 
 
-def move(turn: Turn, occasion: str) -> None:
+def _move(turn: Turn, occasion: str) -> None:
     """Let the gang change places now, where that is better and can be."""
     assignment = slots.next_assignment(turn.run)
     if not assignment.waits_for and slots.is_better(turn.run, assignment):
@@ -69,19 +59,11 @@ def _what_for(run: Run, assignment: slots.Assignment) -> str:
     return f"all tasks stop; the next generation has {tasks}, with {', '.join(back)}" if back else ""
 
 
-def handle(turn: Turn, event: DrainRequested | UndrainRequested) -> None:
-    """Drain or undrain a host for the user."""
-    match event:
-        case DrainRequested(gone=gone) if gone:
-            _give_up(turn, event)
-        case DrainRequested():
-            _drain(turn, event)
-        case UndrainRequested():
-            _undrain(turn, event)
-
-
 def _drain(turn: Turn, event: DrainRequested) -> None:
     """Let no later generation use the host. A second request changes nothing, except that `now` ends the wait."""
+    if event.gone:
+        _give_up(turn, event)
+        return
     host = turn.run.host(event.host)
     why_not = slots.why_not_drained(turn.run, host.name) if event.why else None
     if why_not is not None:
@@ -101,17 +83,17 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
         if holds and turn.run.phase in _HAS_TASKS and not event.now:
             has_checkpoints = turn.run.plan.checkpoint is not None
             when = "; its tasks move " + (
-                f"at the next {rescue.next_save(turn.run)}"
+                f"at the next {next_save(turn.run)}"
                 if has_checkpoints
                 else "at the next restart, or with --now"
             )
         turn.note(NoteKind.DRAINED, f"{host.name} is drained: it gets no new tasks{when}")
         verify_soon(turn)
     if event.now and holds and turn.run.phase in _HAS_TASKS:
-        move(turn, "the user wants it now")
+        _move(turn, "the user wants it now")
 
 
-def stranded(run: Run) -> str:
+def _says(run: Run, _now: Instant) -> str:
     """Return the end of a sentence that says which hosts leave while no other has room for their tasks."""
     hosts = [host for host in run.assignees if host.state is HostState.OPEN and host.state_why]
     return "".join(
@@ -146,3 +128,16 @@ def _undrain(turn: Turn, event: UndrainRequested) -> None:
         state = HostState.OPEN if host.leave_at is None else HostState.LEAVING
         turn.set_host(host, state=state, state_why=host.leave_why, faults=0)
         turn.note(NoteKind.UNDRAINED, f"{host.name}, which was {was}, may get tasks again")
+
+
+CONCERN = Concern(
+    "reschedule",
+    on={
+        DrainRequested: _drain,
+        UndrainRequested: _undrain,
+        MayStop: _may_stop,
+        NothingTrains: lambda turn, moment: _move(turn, moment.why),
+    },
+    advance={Phase.RUNNING: _at_step},
+    says=_says,
+)

@@ -9,19 +9,20 @@ can write. The others are stopped at once. Whatever goes wrong, the bound ends i
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable
+from typing import Any
 
+from orchestrator.core.gang import can_hand_over, gang, may_stop_at_next_step
+from orchestrator.core.moments import HandedOver, Stops
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases.stopping import order_stop, stop_of
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import gang
 from orchestrator.core.saving import Holds
-from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Instant, is_due
 from orchestrator.core.state.phase_states import Intent, Phase, Stopping
 from orchestrator.core.state.run import Run
-from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import listed
 
 BOUND_MIN_S = 5.0
@@ -31,19 +32,8 @@ COMPARE_SHARE = 0.5
 """The share of the bound in which the survivors are to say what they hold."""
 
 
-def is_ready(run: Run) -> bool:
-    """Return whether a run can be stopped at its next step and hand over its state, as all its tasks say."""
-    may = run.phase is Phase.RUNNING and run.plan.restart.rescue_s > 0 and run.plan.checkpoint is not None
-    return may and all(_can(run, task) and task.progress.rescues for task in gang(run))
-
-
-def next_save(run: Run) -> str:
-    """Return at what a run that is to lose nothing can stop next."""
-    return "step" if is_ready(run) else "verified checkpoint"
-
-
-def wanted(run: Run, stopping: Stopping, at: Instant, patience_s: float, *, is_saved: bool) -> Stopping:
-    """Return a phase in which survivors are asked to hand over their state; the same phase if nobody is.
+def wanted(run: Run, intent: Intent, at: Instant, patience_s: float, *, is_saved: bool) -> dict[str, Any]:
+    """Return what changes in STOPPING, where survivors are asked to hand over their state; empty if nobody is.
 
     Args:
         is_saved: whether the run is to end saved. If nothing has failed, all tasks are asked, where all said they can.
@@ -54,36 +44,28 @@ def wanted(run: Run, stopping: Stopping, at: Instant, patience_s: float, *, is_s
         or plan.checkpoint is None
         or not (STRATEGIES[plan.strategy].rescues and plan.runtime)
     ):
-        return stopping
+        return {}
     if run.phase is not Phase.RUNNING:
-        return stopping
-    if stopping.intent is Intent.RESTART:
+        return {}
+    if intent is Intent.RESTART:
         if run.no_rescue:
-            return stopping  # an ordinary script: nobody is waited for
+            return {}  # an ordinary script: nobody is waited for
         if not any(task.phase.is_gone for task in gang(run)):
-            return stopping  # all live: it is not known which of them stands still
-    elif not is_ready(run) or not (is_saved or stopping.intent is Intent.RESCHEDULE):
-        return stopping
-    survivors = tuple(sorted(task.id for task in gang(run) if _can(run, task)))
+            return {}  # all live: it is not known which of them stands still
+    elif not may_stop_at_next_step(run) or not (is_saved or intent is Intent.RESCHEDULE):
+        return {}
+    survivors = tuple(sorted(task.id for task in gang(run) if can_hand_over(run, task)))
     if not any(_can_write(run, task) for task in survivors):
-        return stopping
+        return {}
     lost = (run.reached_step or 0) - (run.verified_step or 0)  # and what was not reported yet
     pace = run.task(run.chief).progress.steps_per_s
     bound_s = min(policy.rescue_s, max(BOUND_MIN_S, lost / pace if pace else 0.0))
-    if stopping.intent is not Intent.RESTART:
+    if intent is not Intent.RESTART:
         bound_s = policy.rescue_s  # it was trusted to lose nothing
-    stopping = replace(stopping, rescue_ends_at=at + bound_s, deadline_at=at + bound_s + patience_s)
+    bounds = {"rescue_ends_at": at + bound_s, "deadline_at": at + bound_s + patience_s}
     if len(survivors) == 1:
-        return replace(stopping, rescuer=survivors[0])
-    return replace(stopping, survivors=survivors, compare_ends_at=at + COMPARE_SHARE * bound_s)
-
-
-def _can(run: Run, task: Task) -> bool:
-    return (
-        task.phase is TaskPhase.RUNNING
-        and task.first_step is not None
-        and run.host(task.host).link is Link.CONNECTED
-    )
+        return {**bounds, "rescuer": survivors[0]}
+    return {**bounds, "survivors": survivors, "compare_ends_at": at + COMPARE_SHARE * bound_s}
 
 
 def _can_write(run: Run, task: TaskId) -> bool:
@@ -103,8 +85,8 @@ def choose(turn: Turn) -> None:
     """Choose who hands over its state: the furthest; the chief where none has said; nobody where replicas differ."""
     run = turn.run
     survivors = run.within(Stopping).survivors
-    able = [task for task in survivors if _can(run, run.task(task)) and _can_write(run, task)]
-    steps = {task: held.step for task, held in _holds(run).items() if _can(run, run.task(task))}
+    able = [task for task in survivors if can_hand_over(run, run.task(task)) and _can_write(run, task)]
+    steps = {task: held.step for task, held in _holds(run).items() if can_hand_over(run, run.task(task))}
     if steps or any(run.task(each).progress.rescued for each in survivors):
         able = [task for task in able if task in steps]
     # Else large weights take their time, or tasks of an older version say nothing: one has the rest of the bound.
@@ -138,31 +120,6 @@ def _diverged(run: Run) -> str:
     return ""
 
 
-def grace_s(run: Run, task: Task, at: Instant) -> float | None:
-    """Return how long a task has to hand over its state; None for a task that is not asked."""
-    stopping = run.phase_state
-    if not isinstance(stopping, Stopping) or stopping.rescue_ends_at is None:
-        return None
-    if task.id != stopping.rescuer and (stopping.rescuer is not None or task.id not in stopping.survivors):
-        return None
-    return min(max(0.0, stopping.rescue_ends_at - at), run.plan.restart.rescue_s)
-
-
-def handed_over(run: Run) -> int | None:
-    """Return the step that was handed over in this stop; None if none was."""
-    state = run.phase_state
-    if not isinstance(state, Stopping) or state.rescuer is None:
-        return None
-    rescued = run.task(state.rescuer).progress.rescued
-    return rescued.step if rescued is not None else None
-
-
-def kept_step(run: Run) -> int | None:
-    """Return the step that the next generation has: of the last verified checkpoint, or that was handed over since."""
-    step = handed_over(run)
-    return run.verified_step if step is None else max(run.verified_step or 0, step)
-
-
 def outcome(run: Run) -> str:
     """Return a sentence about the state that was handed over, or why none was; empty if nobody was asked."""
     state = run.phase_state
@@ -176,3 +133,43 @@ def outcome(run: Run) -> str:
     rescued = [(task, run.task(task).progress.rescued) for task in asked]
     sentence = next((saved.sentence(str(task)) for task, saved in rescued if saved), "")
     return sentence or f"nothing was rescued: {listed([str(task) for task in asked])} gave no answer"
+
+
+def _advance(turn: Turn) -> None:
+    """Choose one of those that have answered; end the wait for a state that is not handed over."""
+    stopping = turn.run.within(Stopping)
+    if stopping.compare_ends_at is not None and is_compared(turn.run, turn.at):
+        choose(turn)
+        asked = [turn.run.task(each) for each in stopping.survivors]
+        turn.do(*(stop_of(turn.run, task, 0.0, turn.at) for task in asked if task.phase.may_live))
+    elif is_due(stopping.rescue_ends_at, turn.at):
+        turn.set_phase(rescue_ends_at=None)
+        order_stop(turn, 0.0)
+
+
+def _stops(turn: Turn, moment: Stops) -> None:
+    intent = turn.run.within(Stopping).intent
+    turn.set_phase(**wanted(moment.before, intent, turn.at, moment.patience_s, is_saved=moment.is_saved))
+
+
+def _demands(run: Run) -> Iterable[tuple[bool, str]]:
+    state = run.phase_state
+    if not isinstance(state, Stopping):
+        return
+    if (asked := state.survivors or (state.rescuer,)) == (None,):
+        yield state.rescue_ends_at is None, "somebody is waited for to hand over its state"
+        return
+    yield run.plan.restart.rescue_s > 0, "a state is handed over where the spec wants it"
+    trained = [run.task(each).first_step is not None for each in asked if each is not None]
+    yield all(trained), "who hands over its state has trained"
+    yield state.rescuer in (None, *asked), "who hands over its state was asked"
+    is_saved = run.first_cause is not None and run.first_cause.cause.row.ends_saved
+    yield state.intent is not Intent.KILL or is_saved, "a run that its user kills hands nothing over"
+
+
+CONCERN = Concern(
+    "rescue",
+    on={Stops: _stops, HandedOver: lambda turn, _: outcome(turn.run)},
+    advance={Phase.STOPPING: _advance},
+    demands=_demands,
+)

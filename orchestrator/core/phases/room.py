@@ -9,19 +9,21 @@ checkpoint directory has room, it is another disk that is full, and the ordinary
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestrator.core.causes import Cause
+from orchestrator.core.gang import handed_over
+from orchestrator.core.hosts import host_state
 from orchestrator.core.hosts.checkpoint_dir import LOW_BYTES, ROOM_BYTES
+from orchestrator.core.moments import Restarts
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import rescue
+from orchestrator.core.phases.stopping import count_free, say_done, why
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
-from orchestrator.core.state.phase_states import Backoff, Intent
+from orchestrator.core.state.phase_states import Backoff, Intent, Phase
 from orchestrator.core.state.run import Run
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import duration, size
-
-NO_SPACE = "no-space"
-"""The code of an order that failed because a disk is full."""
 
 REPORT_WAIT_S = 15.0
 """Hosts check the directory every 10 s, so a report this long after an end is based on a newer check."""
@@ -52,7 +54,7 @@ def lacking(run: Run, blamed: Cause) -> Host | None:
     first_cause = run.first_cause
     if run.plan.checkpoint is None or first_cause is None or not blamed.row.may_want_room:
         return None
-    if rescue.handed_over(run) is not None:
+    if handed_over(run) is not None:
         return None  # there was room for that, and the next start makes room for its saves
     if blamed is Cause.DISK and first_cause.task is None and first_cause.host is not None:
         return run.host(first_cause.host)  # the seeding said so itself
@@ -73,18 +75,60 @@ def known_at(run: Run) -> Deadline | None:
     return run.since_at + REPORT_WAIT_S if lacking(run, Cause.DISK) is None else None
 
 
-def wait(run: Run, host: Host, at: Instant) -> Backoff:
-    """Return the state of the phase in which the run waits for room on that host."""
-    return Backoff(start_at=at + RETRY_S, full_host=host.name, needed_bytes=_needed_bytes(run, host))
-
-
 def _needed_bytes(run: Run, host: Host) -> int | None:
     """Return how much room to wait for; None if that is unknown: more than the known need is free already."""
     free, enough = _free_bytes(host), room_bytes(run)
     return enough if free is not None and free < enough else None
 
 
-def advance(turn: Turn) -> None:
+def _free(free: int | None) -> str:
+    return f"{size(free)} free" if free is not None else "what is free is not known"
+
+
+def sentence(run: Run, waiting: Backoff, now: Instant) -> str:
+    """Return a sentence on the wait: how much is free and needed, and what ends it."""
+    host = run.host(waiting.full_host)
+    free, needed = _free_bytes(host), waiting.needed_bytes
+    since_at = min(run.since_at, host.dir_low_at if host.dir_low_at is not None else run.since_at)
+    amounts = _free(free) + (f", {size(needed)} needed" if needed is not None else ", more is needed")
+    resumes = "resumes by itself when there is room"
+    if waiting.start_at is not None and (free is None or free >= LOW_BYTES):
+        resumes += f", tries again in {duration(waiting.start_at - now)}"
+    return f"no space in the checkpoint directory on {host.name} for {duration(now - since_at)}; {amounts}; {resumes}"
+
+
+def _restarts(turn: Turn, moment: Restarts) -> bool:
+    """Let the run wait for room, or until it is known whether there is; return whether it waits."""
+    if not is_due(known_at(turn.run) or turn.at, turn.at):
+        return True
+    full = lacking(turn.run, moment.blamed)
+    if full is None:
+        return False
+    host_state.charge(turn, progressed=moment.progressed)
+    _wait(turn, full)
+    return True
+
+
+def _wait(turn: Turn, full: Host) -> None:
+    """Wait for room in the checkpoint directory. A full disk is not the script's fault: no failure is counted."""
+    count_free(turn)
+    first_cause = turn.run.first_cause
+    state = Backoff(
+        start_at=turn.at + RETRY_S, full_host=full.name, needed_bytes=_needed_bytes(turn.run, full)
+    )
+    turn.enter(state, first_cause.sentence if first_cause else turn.run.reason)
+    what = f"waits for room in the checkpoint directory on {full.name}"
+    say_done(turn, f"{what}; the restart budget is untouched")
+    turn.note(
+        NoteKind.WAITING_FOR_ROOM,
+        f"{turn.run.run_id} {what}: {turn.run.reason}",
+        first_cause.task if first_cause else None,
+        free_bytes=full.dir_free_bytes,
+        **why(turn.run),
+    )
+
+
+def _advance(turn: Turn) -> None:
     """End the wait when there is room, or when it is time to try again."""
     waiting = turn.run.within(Backoff)
     if not waiting.full_host:
@@ -104,17 +148,10 @@ def advance(turn: Turn) -> None:
         turn.set_phase(needed_bytes=_needed_bytes(turn.run, host))
 
 
-def _free(free: int | None) -> str:
-    return f"{size(free)} free" if free is not None else "what is free is not known"
+def _due(run: Run) -> Iterable[Deadline | None]:
+    yield known_at(run)
 
 
-def sentence(run: Run, waiting: Backoff, now: Instant) -> str:
-    """Return a sentence on the wait: how much is free and needed, and what ends it."""
-    host = run.host(waiting.full_host)
-    free, needed = _free_bytes(host), waiting.needed_bytes
-    since_at = min(run.since_at, host.dir_low_at if host.dir_low_at is not None else run.since_at)
-    amounts = _free(free) + (f", {size(needed)} needed" if needed is not None else ", more is needed")
-    resumes = "resumes by itself when there is room"
-    if waiting.start_at is not None and (free is None or free >= LOW_BYTES):
-        resumes += f", tries again in {duration(waiting.start_at - now)}"
-    return f"no space in the checkpoint directory on {host.name} for {duration(now - since_at)}; {amounts}; {resumes}"
+CONCERN = Concern(
+    "room for checkpoints", on={Restarts: _restarts}, advance={Phase.BACKOFF: _advance}, due=_due
+)

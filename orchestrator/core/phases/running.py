@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from orchestrator.core import bottleneck
-from orchestrator.core.actions import StopTask, VerifyCheckpoint
 from orchestrator.core.bottleneck import HostReading, Watched
-from orchestrator.core.causes import Blame, Cause
-from orchestrator.core.diagnosis import cause
-from orchestrator.core.ends import FirstCause
-from orchestrator.core.hosts import checkpoint_dir, silence, slots
+from orchestrator.core.events import NotGoneBack
+from orchestrator.core.gang import gang
+from orchestrator.core.hosts import silence
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, nonfinite, own_place
-from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
-from orchestrator.core.restart_scope import gang, is_served
-from orchestrator.core.state.host import Host, HostState, Link
-from orchestrator.core.state.instants import Deadline, Instant, is_due
-from orchestrator.core.state.phase_states import Intent, Phase, Running
-from orchestrator.core.state.run import Problem, Run
-from orchestrator.core.state.task import Task
-from orchestrator.core.strategy import STRATEGIES
-from orchestrator.core.turn import Turn
-
-EARLY_FAILURE_WAIT_S = 2.0
-"""Before the first step no training is lost by waiting: the others may show that they fail alike."""
-
-VERIFY_INTERVAL_MIN_S = 10.0
-VERIFY_COST_FACTOR = 50.0
-"""Reading a checkpoint costs CPU on the chief's host: it may take a fiftieth of the time, no more."""
-
-VERIFY_SOON_S = 2.0
-"""While tasks wait for a checkpoint, to move off a host or to end, verifying may take half of the time."""
-
-VERIFY_FAILED_WAIT_S = 60.0
-"""The pause after a failed verification. Its cause seldom goes away in seconds, and each failure is an event."""
+from orchestrator.core.phases.stopping import react_to_end
+from orchestrator.core.state.host import Host, Link
+from orchestrator.core.state.phase_states import Phase, Running
+from orchestrator.core.state.run import Run
+from orchestrator.core.turn import Concern, Turn
 
 
 def advance_running(turn: Turn) -> None:
-    """End the generation where one of its tasks has ended or is lost; have checkpoints verified meanwhile."""
+    """End the generation where one of its tasks has ended or is lost; judge its pace meanwhile."""
     run = turn.run
-    if _resumed_wrongly(turn) or _went_on_elsewhere(turn) or _began_apart(turn):
-        return
     if any(task.phase.is_gone for task in gang(run)):
         react_to_end(turn, gang(run))
         if turn.run.phase is not Phase.RUNNING:
@@ -49,166 +25,12 @@ def advance_running(turn: Turn) -> None:
     lost = silence.judge(turn)
     chief = turn.run.task(run.chief)
     if chief.host in lost and chief.phase.is_gone and turn.run.within(Running).going_back is not None:
-        nonfinite.not_gone_back(turn, f"{chief.host} is lost")
+        turn.tell(NotGoneBack(turn.at, run.generation, f"{chief.host} is lost"))
         return
     if lost:
         react_to_end(turn, gang(turn.run))
         return
     judge_pace(turn)
-    run = turn.run
-    if is_due(run.within(Running).verify_at, turn.at):
-        turn.set_phase(verify_at=None)
-        turn.do(VerifyCheckpoint(host=run.task(run.chief).host, generation=run.generation))
-
-
-def next_verification(run: Run, at: Instant, took_s: float) -> Deadline | None:
-    """Return when the newest checkpoint is next verified, after a verification that took so long."""
-    if run.plan.checkpoint is None:
-        return None
-    if waits_for_checkpoint(run):
-        return at + max(VERIFY_SOON_S, took_s)
-    return at + max(VERIFY_INTERVAL_MIN_S, VERIFY_COST_FACTOR * took_s)
-
-
-def verify_soon(turn: Turn) -> None:
-    """Verify the newest checkpoint at once, where a move or an end waits for a verified checkpoint."""
-    running = turn.run.phase_state
-    if isinstance(running, Running) and running.verify_at is not None and waits_for_checkpoint(turn.run):
-        turn.set_phase(verify_at=min(running.verify_at, turn.at))
-
-
-def waits_for_checkpoint(run: Run) -> bool:
-    """Return whether the gang moves or ends once a checkpoint is verified; not where no other host can take tasks."""
-    planned = run.planned_end
-    if planned is not None and planned.wanted_at is None:
-        return True
-    states = {host.state for host in run.assignees}
-    if HostState.LEAVING in states:
-        return True
-    if HostState.DRAINED not in states:
-        return False
-    assignment = slots.next_assignment(run)
-    return not assignment.waits_for and slots.is_better(run, assignment)
-
-
-def verification_ended(turn: Turn, took_s: float) -> None:
-    """Schedule the next verification. One during which the directory hung does not count as costly."""
-    running = turn.run.phase_state
-    if not isinstance(running, Running):
-        return
-    answered_at = running.answered_at
-    hung = checkpoint_dir.hangs(turn.run) or (answered_at is not None and answered_at >= turn.at - took_s)
-    turn.set_phase(verify_at=next_verification(turn.run, turn.at, 0.0 if hung else took_s))
-
-
-def verification_failed(turn: Turn) -> None:
-    """Schedule another verification after one that failed, unless it was the final one."""
-    if turn.run.phase is Phase.RUNNING:
-        turn.set_phase(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
-    final_verification.without_answer(turn)
-
-
-def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
-    """Decide what follows from the end of a task for all tasks that are restarted with it."""
-    run = turn.run
-    chief = run.task(run.chief)
-    first = cause.first_of(sharing)
-    is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
-    if is_done and cause.failed_before_its_chief(run, gang(run)) is None:
-        if run.within(Running).going_back is None:
-            _reap(turn, chief)
-        return
-    if first is None or first.exit is None:
-        return  # a worker ended well before the chief: nothing to do
-    why = cause.end_of(run, first, first.exit)
-    found = cause.behind(run, first, why)
-    row, intent = first.exit.cause.row, intent_after(first.exit.cause)
-    may_be_alike = row.repeats and row.blame is Blame.TASK
-    early = may_be_alike and all(t.first_step is None for t in run.tasks)
-    force_at = None
-    if first.exit.cause is Cause.PREEMPTED:
-        force_at = turn.at + run.plan.timing.kill_grace_s
-    elif early:
-        force_at = turn.at + EARLY_FAILURE_WAIT_S
-    stop_all(turn, intent, found.sentence if found else why, force_at, ended=None if found else first.id)
-
-
-def _reap(turn: Turn, chief: Task) -> None:
-    """End the run, since its chief has ended: training tasks may end by themselves, serving tasks are stopped."""
-    run = turn.run
-    wait_until = turn.at + run.plan.timing.kill_grace_s
-    stop_all(turn, Intent.SUCCEED, f"{chief.id} has finished; the others may end by themselves", wait_until)
-    for task in run.tasks:
-        if is_served(run, task) and task.phase.may_live:
-            turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
-
-
-def _resumed_wrongly(turn: Turn) -> bool:
-    """End a run whose script restored nothing although it was given a checkpoint: it would lose those steps."""
-    run = turn.run
-    chief = run.task(run.chief)
-    given = run.seed.global_step if run.seed else None
-    if given is None or chief.first_step is None or chief.first_step >= given:
-        return False
-    # By hand it would start again too. Only who has just begun the run, with a script that can restore, is asked.
-    if run.budget.restarts or run.plan.no_restore or (run.seed is not None and not run.seed.verified):
-        _warn_of_mismatch(turn, given, chief.first_step)
-        return False
-    sentence = (
-        f"resume-mismatch: {chief.id} was given the checkpoint of step {given} and reports step "
-        f"{chief.first_step}: it did not resume from it"
-    )
-    hint = Cause.RESUME_MISMATCH.row.advice
-    turn.set(problem=Problem(code="resume-mismatch", message=sentence, hint=hint))
-    stop_for(turn, FirstCause(chief.id, run.generation, Cause.RESUME_MISMATCH, sentence))
-    return True
-
-
-def _went_on_elsewhere(turn: Turn) -> bool:
-    """End a run that was to start from scratch, but whose script resumed from a place of its own."""
-    sentence = own_place.why_refused(turn.run)
-    if sentence is None:
-        return False
-    turn.set(problem=Problem(code="own-place", message=sentence, hint=Cause.OWN_PLACE.row.advice))
-    stop_for(turn, FirstCause(turn.run.chief, turn.run.generation, Cause.OWN_PLACE, sentence))
-    return True
-
-
-def _began_apart(turn: Turn) -> bool:
-    """End a generation whose tasks hold one training each, and go on from different steps."""
-    run = turn.run
-    if not STRATEGIES[run.plan.strategy].rescues:
-        return False
-    known = [
-        task for task in gang(run) if task.progress.began_step is not None and not task.progress.began_stride
-    ]
-    least, most = (
-        choose(known, key=lambda task: task.progress.began_step or 0, default=None) for choose in (min, max)
-    )
-    if least is None or most is None or least.progress.began_step == most.progress.began_step:
-        return False
-    sentence = (
-        f"{most.id} on {most.host} begins at step {most.progress.began_step}, and {least.id} on {least.host} at step "
-        f"{least.progress.began_step}: they do not train the same model"
-    )
-    stop_for(turn, FirstCause(least.id, run.generation, Cause.BEGAN_APART, sentence))
-    return True
-
-
-def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
-    """Warn once that the script did not come back from the checkpoint that it was given, and goes on."""
-    run = turn.run
-    way = run.plan.no_restore or "does the script restore from ORCH_CHECKPOINT_DIR?"
-    given_what = f"generation {run.generation} was given the checkpoint of step {given}"
-    reports = f"and {run.chief} reports step {first_step}: "
-    sentence = (
-        f"{given_what} {reports}it trains again what was trained; {way}"
-        if run.seed is not None and run.seed.verified
-        else f"{given_what}, whose format is not known, {reports}{way}"
-    )
-    if sentence not in run.warnings:
-        turn.set(warnings=(*run.warnings, sentence))
-        turn.note(NoteKind.WARNING, sentence)
 
 
 JUDGE_EVERY_S = 5.0
@@ -262,3 +84,6 @@ def _gpu_percent(run: Run, host: Host) -> float | None:
         if {load.index, host.gpu_uuid(load.index)} & own and "utilization_percent" in load.measured
     ]
     return sum(known) / len(known) if known else None
+
+
+CONCERN = Concern("a generation that trains", advance={Phase.RUNNING: advance_running})

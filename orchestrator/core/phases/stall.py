@@ -21,18 +21,17 @@ from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.events import StacksCollected
+from orchestrator.core.gang import is_individual, is_recovering, is_served
 from orchestrator.core.hosts import checkpoint_dir
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases.individual import end_individually, is_recovering
-from orchestrator.core.phases.stopping import stop_for
+from orchestrator.core.phases.stopping import end_individually, stop_for
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import is_individual, is_served
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import duration
 
 FLOOR_S = 60.0
@@ -90,7 +89,7 @@ def _is_heard(run: Run) -> bool:
     return run.host(chief.host).link is Link.CONNECTED and chief.heard_at is not None
 
 
-def advance_stall(turn: Turn) -> None:
+def _advance(turn: Turn) -> None:
     """Collect the stacks of a stalled run; then restart it, or only report the stall, as the spec says."""
     for task in _frozen(turn.run, turn.at):
         _thaw(turn, task)
@@ -159,7 +158,7 @@ def _thaw(turn: Turn, task: Task) -> None:
         stop_for(turn, FirstCause(task.id, turn.run.generation, Cause.STALLED, sentence))
 
 
-def stacks_collected(turn: Turn, event: StacksCollected) -> None:
+def _stacks_collected(turn: Turn, event: StacksCollected) -> None:
     """Judge the standstill by where the tasks are, unless it is over."""
     if turn.run.within(Running).evidence_at is not None:
         _act(turn, dict(event.stacks))
@@ -233,3 +232,11 @@ def _frames(text: str) -> list[str]:
         elif line.strip().startswith("File "):
             frames.append(line.strip())
     return frames
+
+
+CONCERN = Concern(
+    "stall",
+    on={StacksCollected: _stacks_collected},
+    advance={Phase.RUNNING: _advance},
+    due=lambda run: [stalled_at(run)],
+)

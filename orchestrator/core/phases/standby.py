@@ -19,21 +19,20 @@ from typing import cast
 from orchestrator.core.actions import Action, StartTask, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.events import HostReported, OrderFailed, TaskReport
+from orchestrator.core.gang import highest_reported, is_individual, next_generation
 from orchestrator.core.hosts import slots, standby_places
-from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.hosts.standby_places import fitting, is_covered, is_home, living, unfit, why_incomplete
-from orchestrator.core.launching.generations import highest_reported, next_generation
+from orchestrator.core.moments import Begins, RestartsAlone, Stepped
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import Plan, TaskId
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.state.host import HostState, Link
-from orchestrator.core.state.instants import Deadline, is_due
-from orchestrator.core.state.phase_states import Backoff, Intent, Running
+from orchestrator.core.state.instants import Deadline, Instant, is_due
+from orchestrator.core.state.phase_states import Backoff, Intent, Phase, Running, Stopping
 from orchestrator.core.state.roster import Roster
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Standby, Task, TaskPhase
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted, duration
 
 # Why a run has no standby now, or why the one that it has cannot become its next generation
@@ -94,8 +93,10 @@ MEMORY_FULL_PERCENT = 95.0
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY}
 
 
-def schedule(turn: Turn) -> None:
+def _schedule(turn: Turn, moment: Stepped) -> None:
     """Have a standby started some time after the chief's first step."""
+    if not moment.is_first or turn.run.phase is not Phase.RUNNING:
+        return
     is_there = turn.run.standby.tasks and not turn.run.standby.ended
     if is_wanted(turn.run.plan) and not is_there:
         _set(turn, start_at=turn.at + _steady_s(turn.run))
@@ -105,14 +106,14 @@ def _steady_s(run: Run) -> float:
     return STEADY_HEARTBEATS * run.plan.timing.heartbeat_s
 
 
-def due(run: Run) -> list[Deadline | None]:
+def _due(run: Run) -> list[Deadline | None]:
     """Return the next deadline of the standby: its start, its renewal, or the end of the wait for tasks to join."""
     standby = run.standby
     starts = isinstance(run.phase_state, Running) and not (standby.tasks and standby.ended)
     return [standby.join_at, standby.start_at if starts else None, *standby_places.given_up_at(run).values()]
 
 
-def advance(turn: Turn) -> None:
+def _watch(turn: Turn) -> None:
     """Start a standby when it is due, and end one that has become useless."""
     if not turn.run.standby.tasks:
         if is_due(turn.run.standby.start_at, turn.at) and isinstance(turn.run.phase_state, Running):
@@ -131,10 +132,10 @@ def advance(turn: Turn) -> None:
             _set_task(turn, task, phase=TaskPhase.LOST)
     standby = turn.run.standby
     why = why_useless(turn.run) if not standby.ended else None
-    if not is_living(turn.run):
+    if not turn.run.standby.is_living:
         _forget(turn)
     elif why is not None:
-        end(turn, why)
+        _end(turn, why)
     elif standby.ended:
         return
     elif standby.join_at is not None and all(task.phase is TaskPhase.READY for task in living(turn.run)):
@@ -155,7 +156,7 @@ def advance(turn: Turn) -> None:
             is_kept = why is not None and standby_places.is_whole(run) and why_not(run) is not None
             _set(turn, start_at=turn.at + _steady_s(run) if is_kept else None)
             if why is not None and not is_kept:
-                end(turn, why)
+                _end(turn, why)
                 _set(turn, start_at=turn.at)
 
 
@@ -170,28 +171,23 @@ def _late(turn: Turn) -> None:
         _lose_spare(turn, name, f"{why} on {name}")
 
 
-def is_living(run: Run) -> bool:
-    """Return whether the standby has, or may have, processes."""
-    return any(task.phase.may_live for task in run.standby.tasks)
-
-
-def claim_tasks(turn: Turn, assignment: Assignment) -> tuple[Task, ...]:
+def _claim_tasks(turn: Turn, moment: Begins) -> tuple[Task, ...]:
     """Remove the standby's tasks for the generation that begins, and return them; end a standby that does not fit.
 
     Tasks on spares that are not needed are ended, and watched until they are gone.
     """
     standby = turn.run.standby
     if standby.tasks and not standby.ended:
-        taken = fitting(turn.run, assignment) if why_useless(turn.run) is None else []
+        taken = fitting(turn.run, moment.assignment) if why_useless(turn.run) is None else []
         if taken:
             places = {(task.id, task.host) for task in taken}
             left = tuple(task for task in living(turn.run) if (task.id, task.host) not in places)
             turn.set(standby=Standby())
             if left:
                 turn.set(standby=Standby(standby.generation, left, standby.since_at))
-                end(turn, "others are released")
+                _end(turn, "others are released")
             return tuple(_heard(turn, task) for task in taken)
-        end(turn, "the next generation is placed elsewhere")
+        _end(turn, "the next generation is placed elsewhere")
     _set(turn, start_at=None, failures=0, lost_on=())
     return ()
 
@@ -201,14 +197,14 @@ def _heard(turn: Turn, task: Task) -> Task:
     return replace(task, heard_at=turn.at) if task.pid is not None else task
 
 
-def claim_task(turn: Turn, id: TaskId) -> Task | None:
+def _claim_task(turn: Turn, moment: RestartsAlone) -> Task | None:
     """Remove the standby's task for one that is restarted alone, on its host, and return it; None if there is none.
 
     The others stay at their gates, for other tasks that are restarted alone, until another standby is started.
     """
     run, standby = turn.run, turn.run.standby
-    host = run.host(run.task(id).host)
-    waiting = standby.find(id, host.name)
+    host = run.host(run.task(moment.task).host)
+    waiting = standby.find(moment.task, host.name)
     if waiting is None or not waiting.phase.may_live or standby.ended:
         return None
     is_newest = standby.generation == run.generation_last and highest_reported(run) < standby.generation
@@ -219,27 +215,21 @@ def claim_task(turn: Turn, id: TaskId) -> Task | None:
     return _heard(turn, waiting)
 
 
-def end(turn: Turn, why: str) -> None:
+def _end(turn: Turn, why: str) -> None:
     """End the standby's tasks. The run waits for them only where it ends itself."""
     _set(turn, ended=why, start_at=None, join_at=None)
     turn.do(*(_stop(task) for task in turn.run.standby.tasks if task.phase.may_live))
 
 
-def lose(turn: Turn) -> None:
+def _lose(turn: Turn) -> None:
     """Give up standby tasks that have not ended in time. The proof will name their processes that are left."""
+    is_over = is_due(turn.run.within(Stopping).deadline_at, turn.at)
     for task in turn.run.standby.tasks:
-        if task.phase.may_live:
+        if task.phase.may_live and is_over:
             _set_task(turn, task, phase=TaskPhase.LOST)
 
 
-def holds(run: Run, host: str, report: TaskReport) -> bool:
-    """Return whether a host's report is about a task of the standby that may live."""
-    task = run.standby.find(report.task, host)
-    is_it = task is not None and task.generation == report.generation and task.phase.may_live
-    return is_it and not run.standby.ended
-
-
-def absorb(turn: Turn, event: HostReported) -> None:
+def _hear(turn: Turn, event: HostReported) -> None:
     """Update the standby's tasks on a host from its report."""
     here = turn.run.standby.tasks_on(event.host)
     if not here:
@@ -275,8 +265,7 @@ def _absorb(turn: Turn, task: Task, report: TaskReport | None) -> None:
             _set_task(turn, task, phase=phase, pid=report.pid, port=report.port, progress=progress)
 
 
-def outstanding(run: Run, name: str) -> list[Action]:
-    """Return the orders to a host about the standby that are not known to be carried out."""
+def _repeats(run: Run, name: str, _at: Instant) -> list[Action]:
     if run.standby.ended:
         return [_stop(task) for task in run.standby.tasks_on(name) if task.phase.may_live]
     return [
@@ -286,8 +275,11 @@ def outstanding(run: Run, name: str) -> list[Action]:
     ]
 
 
-def order_failed(turn: Turn, task: Task, event: OrderFailed) -> None:
+def _order_failed(turn: Turn, event: OrderFailed) -> None:
     """Handle an order about one of its tasks that a host could not carry out."""
+    task = turn.run.standby.find(event.task, event.host) if event.task is not None else None
+    if task is None or task.generation != event.generation:
+        return
     if event.order == "start":
         _gone(turn, task, f"could not be started on {task.host}")
     elif event.order == "stop" and event.problem.code == "no-task":
@@ -356,7 +348,7 @@ def _fail(turn: Turn, why: str) -> None:
     is_last = standby.failures + 1 >= FAILURES_MAX
     then = "no other is started in this generation" if is_last else "training goes on, and another is started"
     turn.note(NoteKind.STANDBY_LOST, f"{_named(standby)} {why}; {then}")
-    end(turn, why)
+    _end(turn, why)
 
 
 def _forget(turn: Turn) -> None:
@@ -383,3 +375,19 @@ def _set(turn: Turn, **changes: object) -> None:
 def _set_task(turn: Turn, task: Task, **changes: object) -> None:
     changed = replace(task, **changes)  # type: ignore[arg-type]
     _set(turn, tasks=cast("Roster[tuple[TaskId, str], Task]", turn.run.standby.tasks).with_(changed))
+
+
+CONCERN = Concern(
+    "standby",
+    on={
+        HostReported: _hear,
+        OrderFailed: _order_failed,
+        Stepped: _schedule,
+        Begins: _claim_tasks,
+        RestartsAlone: _claim_task,
+    },
+    watch=_watch,
+    advance={Phase.STOPPING: _lose},
+    due=_due,
+    repeats=_repeats,
+)

@@ -1,25 +1,24 @@
-"""How a generation starts: from PENDING through RENDEZVOUS, and again from BACKOFF."""
+"""How a generation starts: from PENDING through RENDEZVOUS, and again from BACKOFF; and what a failed order means."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import reach
-from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
+from orchestrator.core import conflicts
+from orchestrator.core.actions import Action, PrepareHost, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
-from orchestrator.core.ends import FirstCause
-from orchestrator.core.events import Submitted, TurnCame
-from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, silence, slots
+from orchestrator.core.ends import Exit, FirstCause
+from orchestrator.core.events import OrderFailed, Submitted, TurnCame
+from orchestrator.core.gang import addresses, is_individual, next_generation, release, step_max
+from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, slots
+from orchestrator.core.hosts.compatibility import GPU_LEASED, NO_CODE, SHARE_MISSING
+from orchestrator.core.hosts.host_state import ask_again, say_unfit
 from orchestrator.core.hosts.slots import Assignment
-from orchestrator.core.launching.environment import endpoint
-from orchestrator.core.launching.generations import next_generation
-from orchestrator.core.launching.wiring import Addresses
+from orchestrator.core.moments import Begins, Waits
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import leaving, planned_end, room, standby
-from orchestrator.core.phases.queueing import wait_again
-from orchestrator.core.phases.running import next_verification, react_to_end
-from orchestrator.core.phases.stopping import finish, stop_all, stop_for
-from orchestrator.core.state.host import Host, HostState, Link
+from orchestrator.core.phases import stopping
+from orchestrator.core.phases.stopping import stop_all, stop_for
+from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Instant, is_due
 from orchestrator.core.state.phase_states import (
     Backoff,
@@ -33,11 +32,17 @@ from orchestrator.core.state.phase_states import (
 )
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task, TaskPhase
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted, duration
 
+SEED_REFUSALS = ("no-readable-checkpoint", "superseded", conflicts.DRIVEN)
+"""Codes of problems of seeding for which trying again gives the same answer."""
 
-def begin(turn: Turn, event: Submitted | TurnCame) -> None:
+NO_SPACE = "no-space"
+"""The code of an order that failed because a disk is full."""
+
+
+def _begin(turn: Turn, event: Submitted | TurnCame) -> None:
     """Begin a run, or let it wait for its turn."""
     if turn.run.phase is not Phase.QUEUED:
         _prepare(turn)
@@ -66,7 +71,6 @@ def advance_queued(turn: Turn) -> None:
 def _prepare(turn: Turn) -> None:
     timing = turn.run.plan.timing
     turn.set_phase(deadline_at=turn.at + timing.start_after_s)
-    planned_end.begin(turn)
     spares = len(turn.run.hosts) - len(turn.run.assignees)
     beside = f", and {counted(spares, 'spare')}" if spares else ""
     waited = turn.run.within(Pending).waited
@@ -81,7 +85,6 @@ def _size(run: Run) -> str:
 
 def advance_pending(turn: Turn) -> None:
     """Begin the first generation once every host that it needs is ready; give up at the deadline."""
-    silence.judge(turn)
     run = turn.run
     waited = run.within(Pending).waited
     is_over = is_due(run.within(Pending).deadline_at, turn.at)
@@ -95,11 +98,11 @@ def advance_pending(turn: Turn) -> None:
             problems = "; ".join(
                 f"{host.name}: {host.problem or host.state_why or 'no answer'}" for host in missing
             )
-            wait_again(turn, waited, why=f"not all hosts are ready: {problems}")
+            stopping.wait_again(turn, waited, why=f"not all hosts are ready: {problems}")
         elif stuck and not run.generation and (is_over or not _may_replace(run)):
             fail_now(turn, host_state.stuck(stuck[0].name, stuck[0].state_why))
-        elif leaving.waits_in_vain(run, turn.at) and (is_over or not _may_replace(run)):
-            leaving.end(turn)
+        elif (is_over or not _may_replace(run)) and turn.tell(Waits()):
+            return
         elif is_over:
             problems = "; ".join(f"{host.name}: {host.problem or 'no answer'}" for host in missing)
             fail_now(
@@ -147,19 +150,10 @@ def _may_replace(run: Run) -> bool:
     return any(host.facts is None for host in run.hosts if host not in run.assignees)
 
 
-def say_unfit(turn: Turn, hosts: list[Host]) -> None:
-    """Note which prepared spares cannot be used. The run goes on without them."""
-    holding = {host.name for host in turn.run.assignees}
-    for host in hosts:
-        why = slots.unfit(turn.run, host) if host.name not in holding else None
-        if why is not None:
-            turn.note(NoteKind.SPARE_UNFIT, f"{host.name} cannot replace another host: {why}")
-
-
 def fail_now(turn: Turn, problem: Problem) -> None:
     """End a run of which no process is anywhere."""
     turn.set(problem=problem)
-    finish(turn, Ended(phase=Phase.FAILED), problem.message)
+    stopping.finish(turn, Ended(phase=Phase.FAILED), problem.message)
 
 
 def begin_generation(turn: Turn, assignment: Assignment) -> None:
@@ -168,7 +162,7 @@ def begin_generation(turn: Turn, assignment: Assignment) -> None:
     A task that waits as a standby is not started a second time: its order is the same, and repeating it does no harm.
     """
     before = turn.run
-    waiting = standby.claim_tasks(turn, assignment)
+    waiting: tuple[Task, ...] = turn.tell(Begins(assignment)) or ()
     turn.set(replacements=assignment.replacements)
     generation = waiting[0].generation if waiting else next_generation(before)
     fresh = waiting or tuple(
@@ -182,7 +176,7 @@ def begin_generation(turn: Turn, assignment: Assignment) -> None:
         generation_last=generation,
         tasks=fresh,
         seed=None,
-        step_max=reach.step_max(before) if before.generation else None,
+        step_max=step_max(before) if before.generation else None,
     )
     for host in turn.run.assignees:
         turn.set_host(host, untouched=False)
@@ -239,21 +233,21 @@ def advance_rendezvous(turn: Turn) -> None:
     run = turn.run
     gone = [task for task in run.tasks if task.phase.is_gone]
     if gone:
-        react_to_end(turn, run.tasks)
+        stopping.react_to_end(turn, run.tasks)
         if turn.run.phase is Phase.RENDEZVOUS:
             _left_early(turn, gone[0])
     elif is_due(run.within(Rendezvous).deadline_at, turn.at):
         _start_deadline(turn)
     elif all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks):
         joined_at = run.within(Rendezvous).joined_at
-        if not is_seeded(run):
+        if not run.is_seeded:
             turn.set_phase(joined_at=turn.at if joined_at is None else joined_at)
             return
         for task in run.tasks:
             turn.set_task(task, phase=TaskPhase.RELEASED)
         all_addresses = addresses(turn.run)
         turn.do(*(release(turn.run, task, all_addresses) for task in turn.run.tasks))
-        running = Running(progress_at=turn.at, verify_at=next_verification(run, turn.at, 0.0))
+        running = Running(progress_at=turn.at, verify_at=checkpoint_dir.next_verification(run, turn.at, 0.0))
         turn.enter(running, "all tasks have joined")
         sentence = f"{len(run.tasks)}/{len(run.tasks)} tasks joined and released; no step yet"
         turn.note(
@@ -267,22 +261,6 @@ def _left_early(turn: Turn, task: Task) -> None:
     """Restart, since a worker ended with 0 before all had joined: the gang can never be complete."""
     sentence = f"{task.id} on {task.host} ended with exit code 0 before all tasks had joined"
     stop_for(turn, FirstCause(task.id, task.generation, Cause.SCRIPT, sentence, exit_code=0))
-
-
-def is_seeded(run: Run) -> bool:
-    """Return whether the generation's checkpoint directory is ready for a script to read."""
-    return run.plan.checkpoint is None or (run.seed is not None and run.seed.generation == run.generation)
-
-
-def addresses(run: Run) -> Addresses:
-    """Return `host:port` of every task, which each is told with its release."""
-    return Addresses({t.id: endpoint(run.plan.host(t.host).peer_address, t.port or 0) for t in run.tasks})
-
-
-def release(run: Run, task: Task, all_addresses: Addresses) -> ReleaseTask:
-    """Return the order that opens one task's gate."""
-    port = task.port if task.generation != run.generation else None
-    return ReleaseTask(task.host, task.id, task.generation, addresses=all_addresses, port=port)
 
 
 def _start_deadline(turn: Turn) -> None:
@@ -325,16 +303,13 @@ def advance_backoff(turn: Turn) -> None:
 
     A host that was rebooted meanwhile was prepared anew, and may have come back with other software.
     """
-    silence.judge(turn)
-    room.advance(turn)
     run = turn.run
     start_at = run.within(Backoff).start_at
     if start_at is not None and not is_due(start_at, turn.at):
         return
     turn.set_phase(start_at=None)
     assignment = slots.next_assignment(run)
-    if leaving.waits_in_vain(run, turn.at):
-        leaving.end(turn)
+    if turn.tell(Waits()):
         return
     if start_at is not None and assignment.waits_for:
         names = ", ".join(assignment.waits_for)
@@ -352,3 +327,90 @@ def advance_backoff(turn: Turn) -> None:
         stop_all(turn, Intent.FAIL, problem.message)
         return
     begin_generation(turn, assignment)
+
+
+def _order_failed(turn: Turn, event: OrderFailed) -> None:
+    """Note that a host could not carry out an order. A failed start ends its task."""
+    what = event.order if event.task is None else f"{event.order} of {event.task}"
+    turn.note(NoteKind.ORDER_FAILED, f"{event.host}: {what}: {event.problem.message}", event.task)
+    if _is_of_standby(turn.run, event):
+        return
+    if event.order == "start" and event.task is not None:
+        task = turn.run.task(event.task)
+        if event.problem.code == GPU_LEASED:
+            # Somebody took it while nothing of the run was there.
+            ask_again(turn, event.host, event.problem)
+        elif event.problem.code == NO_CODE:  # its disk was replaced, or emptied, while it did not reboot
+            turn.set_host(turn.run.host(event.host), facts=None)
+            turn.do(PrepareHost(host=event.host))
+        if not task.phase.is_gone:
+            ended = Exit(cause=Cause.START, at=turn.at, error=event.problem.message)
+            turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
+    elif event.order == "stop" and event.task is not None and event.problem.code == "no-task":
+        task = turn.run.task(event.task)
+        if task.phase.may_live:  # the order to start it never arrived
+            turn.set_task(task, phase=TaskPhase.EXITED, exit=Exit(cause=Cause.ORDERED, at=turn.at))
+    elif event.order == "seed" and turn.run.phase is Phase.RENDEZVOUS and not turn.run.is_seeded:
+        _seed_failed(turn, event.host, event.problem)
+    elif event.order == "release" and event.task is not None and turn.run.phase is Phase.RUNNING:
+        if event.problem.code == SHARE_MISSING:
+            ask_again(turn, event.host, event.problem)
+        _release_failed(turn, turn.run.task(event.task), event.problem)
+
+
+def _seed_failed(turn: Turn, host: str, problem: Problem) -> None:
+    """Handle a failed seeding.
+
+    Without a good checkpoint a person must act; a disk or a share that failed may work the next time.
+    """
+    if problem.code == conflicts.DRIVEN:
+        problem = replace(problem, exit_code=conflicts.DRIVEN_EXIT_CODE)
+    if problem.code in SEED_REFUSALS:
+        turn.set(problem=problem)
+        stop_all(turn, Intent.FAIL, problem.message)
+        return
+    what = f"the checkpoint could not be prepared: {problem.message}"
+    if problem.code == SHARE_MISSING:
+        ask_again(turn, host, problem)
+        what = f"{host}: {problem.message}"
+    is_full = problem.code == NO_SPACE
+    failed_by = Cause.DISK if is_full else Cause.START
+    stop_for(turn, FirstCause(None, turn.run.generation, failed_by, what, host=host if is_full else None))
+
+
+def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
+    """Restart because a task would stay at its gate for ever. One that is gone is reported by its host instead."""
+    if task.phase is not TaskPhase.RELEASED or problem.code == "gone":
+        return
+    what = f"{task.id} on {task.host} was not released: {problem.message}"
+    if is_individual(turn.run, task):
+        stopping.end_individually(turn, task, Cause.START, what)
+        return
+    stop_for(turn, FirstCause(task.id, task.generation, Cause.START, what))
+
+
+def _is_of_standby(run: Run, event: OrderFailed) -> bool:
+    waiting = run.standby.find(event.task, event.host) if event.task is not None else None
+    return waiting is not None and waiting.generation == event.generation
+
+
+def _repeats(run: Run, name: str, _at: Instant) -> list[Action]:
+    if run.phase is Phase.RENDEZVOUS and not run.is_seeded and run.task(run.chief).host == name:
+        return [SeedCheckpoint(host=name, generation=run.generation)]
+    released = [
+        task for task in run.tasks_on(name) if task.phase is TaskPhase.RELEASED and task.ending is None
+    ]
+    return [release(run, task, addresses(run)) for task in released if run.phase is Phase.RUNNING]
+
+
+CONCERN = Concern(
+    "the start of a generation",
+    on={Submitted: _begin, TurnCame: _begin, OrderFailed: _order_failed},
+    advance={
+        Phase.QUEUED: advance_queued,
+        Phase.PENDING: advance_pending,
+        Phase.RENDEZVOUS: advance_rendezvous,
+        Phase.BACKOFF: advance_backoff,
+    },
+    repeats=_repeats,
+)

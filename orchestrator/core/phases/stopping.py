@@ -1,31 +1,31 @@
-"""STOPPING: how a generation ends, what follows, and how a run ends for good."""
+"""How a generation is stopped, how a run ends for good, and how it returns to the queue: for all concerns.
+
+What follows once all tasks have ended is in `settling`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
-from orchestrator.core import reach
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.downtime import Downtime
-from orchestrator.core.ends import Exit, FirstCause
-from orchestrator.core.hosts import host_state, silence, slots
-from orchestrator.core.hosts.host_state import lose
+from orchestrator.core.ends import FirstCause
+from orchestrator.core.gang import gang, handover_s, is_served, measured
+from orchestrator.core.moments import Stops
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, rescue, restart, room, standby
-from orchestrator.core.phases.queueing import has_made_way
-from orchestrator.core.plan import PRIORITIES, TaskId
-from orchestrator.core.restart_scope import gang
-from orchestrator.core.state.host import Host, Link
-from orchestrator.core.state.instants import Deadline, Instant, is_due
-from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Phase, Queued, Stopping
+from orchestrator.core.phases import restart
+from orchestrator.core.plan import TaskId
+from orchestrator.core.state.host import Link
+from orchestrator.core.state.instants import Deadline, Instant
+from orchestrator.core.state.phase_states import Ended, Intent, Phase, Queued, Running, Stopping
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task, TaskPhase
-from orchestrator.core.transitions import ENDS
 from orchestrator.core.turn import Turn
-from orchestrator.core.words import duration
 
 SWEEP_WAIT_S = 10.0
 """How long a host may take for the proof, on top of the tasks' own grace."""
@@ -66,13 +66,13 @@ def stop_all(
     patience_s = SWEEP_WAIT_S if intent is Intent.KILL else end_patience_s(turn.run)
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
     stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
-    if force_at is None:
-        is_saved = first_cause is not None and first_cause.cause.row.ends_saved
-        stopping = rescue.wanted(turn.run, stopping, turn.at, patience_s, is_saved=is_saved)
-    down = turn.run.downtime or _downtime(turn)
+    before, down = turn.run, turn.run.downtime or _downtime(turn)
     seen = _seen(turn, first_cause)
     turn.enter(stopping, reason, rest=rest, first_cause=first_cause, downtime=down, **seen)
-    turn.note(NoteKind.STOPPING, reason, ended, **(_why(turn.run) if intent is Intent.RESCHEDULE else {}))
+    if force_at is None:
+        is_saved = first_cause is not None and first_cause.cause.row.ends_saved
+        turn.tell(Stops(before, patience_s, is_saved))
+    turn.note(NoteKind.STOPPING, reason, ended, **(why(turn.run) if intent is Intent.RESCHEDULE else {}))
     if force_at is None:
         order_stop(turn, grace)
 
@@ -104,6 +104,45 @@ def _downtime(turn: Turn) -> Downtime | None:
     )
 
 
+EARLY_FAILURE_WAIT_S = 2.0
+"""Before the first step no training is lost by waiting: the others may show that they fail alike."""
+
+
+def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
+    """Decide what follows from the end of a task for all tasks that are restarted with it."""
+    run = turn.run
+    chief = run.task(run.chief)
+    first = cause.first_of(sharing)
+    is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
+    if is_done and cause.failed_before_its_chief(run, gang(run)) is None:
+        if not (isinstance(run.phase_state, Running) and run.phase_state.going_back):
+            _reap(turn, chief)
+        return
+    if first is None or first.exit is None:
+        return  # a worker ended well before the chief: nothing to do
+    why = cause.end_of(run, first, first.exit)
+    found = cause.behind(run, first, why)
+    row, intent = first.exit.cause.row, intent_after(first.exit.cause)
+    may_be_alike = row.repeats and row.blame is Blame.TASK
+    early = may_be_alike and all(t.first_step is None for t in run.tasks)
+    force_at = None
+    if first.exit.cause is Cause.PREEMPTED:
+        force_at = turn.at + run.plan.timing.kill_grace_s
+    elif early:
+        force_at = turn.at + EARLY_FAILURE_WAIT_S
+    stop_all(turn, intent, found.sentence if found else why, force_at, ended=None if found else first.id)
+
+
+def _reap(turn: Turn, chief: Task) -> None:
+    """End the run, since its chief has ended: training tasks may end by themselves, serving tasks are stopped."""
+    run = turn.run
+    wait_until = turn.at + run.plan.timing.kill_grace_s
+    stop_all(turn, Intent.SUCCEED, f"{chief.id} has finished; the others may end by themselves", wait_until)
+    for task in run.tasks:
+        if is_served(run, task) and task.phase.may_live:
+            turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
+
+
 def end_patience_s(run: Run) -> float:
     """Return how long after its kill a task may take to be gone, before it is given up without a report.
 
@@ -126,6 +165,18 @@ def _grace_s(run: Run, intent: Intent | None) -> float:
     return run.plan.timing.kill_grace_s if intent in _GENTLE else 0.0
 
 
+END_S = 10.0
+"""What the end of the tasks takes beside their own grace: orders, reports, and the proof."""
+
+
+def end_individually(turn: Turn, task: Task, blamed: Cause, sentence: str) -> None:
+    """Kill this task alone. It is restarted once it is gone."""
+    ending = FirstCause(task.id, task.generation, blamed, sentence)
+    turn.set_task(task, ending=ending, deadline_at=turn.at + end_patience_s(turn.run))
+    turn.note(NoteKind.STOPPING_INDIVIDUALLY, f"{sentence}; it is stopped, the other tasks continue", task.id)
+    turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
+
+
 def hurry(turn: Turn) -> None:
     """Stop waiting for the tasks of a run that stops and whose outcome is decided already."""
     if turn.run.within(Stopping).force_at is not None:
@@ -139,7 +190,7 @@ def order_stop(turn: Turn, grace_s: float) -> None:
 
 def stop_of(run: Run, task: Task, grace_s: float, at: Instant) -> StopTask:
     """Return the order to end a task of a run that stops; one of them may hand over its state first."""
-    rescue_s = rescue.grace_s(run, task, at)
+    rescue_s = handover_s(run, task, at)
     return StopTask(
         host=task.host,
         task=task.id,
@@ -150,183 +201,31 @@ def stop_of(run: Run, task: Task, grace_s: float, at: Instant) -> StopTask:
     )
 
 
-def advance_stopping(turn: Turn) -> None:
-    """Go on to what comes after once no task may live any more; bound the wait for that."""
-    stopping = turn.run.within(Stopping)
-    if is_due(stopping.force_at, turn.at):
-        turn.set_phase(force_at=None)
-        order_stop(turn, 0.0)
-    if stopping.compare_ends_at is not None and rescue.is_compared(turn.run, turn.at):
-        rescue.choose(turn)
-        asked = [turn.run.task(each) for each in stopping.survivors]
-        turn.do(*(stop_of(turn.run, task, 0.0, turn.at) for task in asked if task.phase.may_live))
-    elif is_due(stopping.rescue_ends_at, turn.at):
-        turn.set_phase(rescue_ends_at=None)
-        order_stop(turn, 0.0)
-    silence.judge(turn)
-    if is_due(stopping.deadline_at, turn.at):
-        # Give up tasks that have not ended in time: they were lost with their host, or cannot be killed
-        run = turn.run
-        for task in run.tasks:
-            if task.phase.may_live and run.host(task.host).link is Link.CONNECTED:
-                _give_up_on(turn, task)
-            elif task.phase.may_live:
-                lose(turn, task)
-        standby.lose(turn)
-        if run.proof is not None:
-            _conclude(turn)
-        else:
-            turn.set_phase(deadline_at=turn.at + SWEEP_WAIT_S)
-        return
-    if any(task.phase.may_live for task in turn.run.tasks):
-        return
-    _settle_intent(turn)
-    match turn.run.intent:
-        case Intent.RESTART:
-            if not is_due(room.known_at(turn.run) or turn.at, turn.at):
-                return
-            _restart_or_give_up(turn)
-        case Intent.RESCHEDULE:
-            # Begin again after all tasks have ended to be moved. The budget of failures is unchanged.
-            _count_free(turn)
-            turn.enter(Backoff(start_at=turn.at), turn.run.reason)
-        case _:
-            _prove(turn)
-
-
-def _settle_intent(turn: Turn) -> None:
-    """Let the chief's exit code 0 decide, unless a training task failed before it, in whichever order they report."""
-    run = turn.run
-    chief = run.task(run.chief)
-    is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
-    is_gentle = run.intent is Intent.RESCHEDULE or ends_saved(run)
-    if is_gentle and chief.exit is not None and chief.exit.ordered:
-        is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
-    known = run.first_cause
-    if known is not None and known.generation == run.generation and known.cause is Cause.ROLLED_BACK:
-        is_done = False  # it goes back, whatever its chief has finished with
-    failed = cause.failed_before_its_chief(run, gang(run)) if is_done else None
-    odd = cause.nonfinite(run) if run.plan.restart.on_nonfinite != "notify" else ""
-    if is_done and odd and (run.intent in (Intent.RESTART, Intent.SUCCEED) or is_gentle):
-        found = FirstCause(run.chief, run.generation, Cause.NONFINITE, odd)
-        turn.set(first_cause=found, reason=odd, reason_rest="")
-        turn.set_phase(intent=Intent.FAIL)
-        return
-    if failed is not None and failed.exit is not None and run.intent is Intent.SUCCEED:
-        turn.set(reason=cause.end_of(run, failed, failed.exit), reason_rest=None)
-        turn.set_phase(intent=intent_after(failed.exit.cause))
-    if (run.intent is Intent.RESTART or is_gentle) and is_done and failed is None:
-        turn.set_phase(intent=Intent.SUCCEED)
-    if run.intent is Intent.RESCHEDULE:
-        failed = cause.first_of(run.tasks)
-        if failed is not None and failed.exit is not None and failed.exit.cause.row.blame is not Blame.PEER:
-            turn.set(first_cause=cause.first_cause(run))  # before it was asked to end
-        elif run.first_cause is not None:
-            turn.set(first_cause=cause.completed(run, run.first_cause))
-        return
-    first_cause = cause.first_cause(turn.run)
-    if known is not None and (first_cause is None or known.cause.row.is_found_first):
-        turn.set(first_cause=cause.completed(turn.run, known))
-    elif first_cause is not None:
-        done = known.done if known and known.generation == first_cause.generation else ""
-        turn.set(first_cause=replace(first_cause, done=done))
-
-
-def _count_free(turn: Turn) -> None:
+def count_free(turn: Turn) -> None:
     """Count a restart that is not counted as a failure."""
     run = turn.run
-    budget = restart.cleared(run.budget, reach.measured(run, run.verified_step))
+    budget = restart.cleared(run.budget, measured(run, run.verified_step))
     turn.set(budget=replace(budget, restarts=budget.restarts + 1))
 
 
-def _wait_for_room(turn: Turn, full: Host) -> None:
-    """Wait for room in the checkpoint directory. A full disk is not the script's fault: no failure is counted."""
-    _count_free(turn)
+def say_resumed(turn: Turn, sentence: str) -> dict[str, object]:
+    """Record where a generation went on after the first cause of the one before; return that as an event's data."""
     first_cause = turn.run.first_cause
-    turn.enter(room.wait(turn.run, full, turn.at), first_cause.sentence if first_cause else turn.run.reason)
-    what = f"waits for room in the checkpoint directory on {full.name}"
-    _say_done(turn, f"{what}; the restart budget is untouched")
-    turn.note(
-        NoteKind.WAITING_FOR_ROOM,
-        f"{turn.run.run_id} {what}: {turn.run.reason}",
-        first_cause.task if first_cause else None,
-        free_bytes=full.dir_free_bytes,
-        **_why(turn.run),
-    )
+    if first_cause is None or first_cause.generation >= turn.run.generation:
+        return {}
+    say_done(turn, "; ".join(filter(None, (first_cause.rescued, sentence))))
+    return why(turn.run)
 
 
-def _restart_or_give_up(turn: Turn) -> None:
-    run = turn.run
-    first_cause, blamed = run.first_cause, _blamed(run)
-    step = reach.measured(run, rescue.kept_step(run))
-    host_state.charge(turn, progressed=restart.is_progress(run.budget, step))
-    if (full := room.lacking(run, blamed)) is not None:
-        _wait_for_room(turn, full)
-        return
-    decided = restart.verdict(
-        run.budget,
-        run.plan.restart,
-        blamed,
-        verified_step=step,
-        failure=cause.failure(run) if blamed.row.repeats else None,
-        identity=f"{run.run_id}/{run.generation}",
-    )
-    turn.set(budget=decided.budget, rescued=run.rescued + (rescue.handed_over(run) is not None))
-    handed_over = rescue.outcome(run)
-    what = first_cause.sentence if first_cause else run.reason
-    if isinstance(decided, restart.GiveUp):
-        given_up = f"given up: {decided.reason}"
-        turn.set(reason=f"{what}; {given_up}", reason_rest=given_up if first_cause else None)
-        turn.set_phase(intent=Intent.FAIL)
-        _say_done(turn, given_up)
-        _prove(turn)
-        return
-    turn.enter(Backoff(start_at=turn.at + decided.delay_s), what, rest="" if first_cause else None)
-    when = f"in {duration(decided.delay_s)} ({decided.reason})" if decided.delay_s else decided.reason
-    _say_done(turn, "; ".join(filter(None, (handed_over, f"restart {when}"))))
-    if handed_over and first_cause is not None:
-        turn.set(first_cause=replace(turn.run.first_cause or first_cause, rescued=handed_over))
-    turn.note(
-        NoteKind.BACKOFF,
-        f"restart {when}: {what}",
-        first_cause.task if first_cause else None,
-        **_why(turn.run),
-    )
-
-
-def _say_done(turn: Turn, what: str) -> None:
+def say_done(turn: Turn, what: str) -> None:
+    """Record what was done about the first cause."""
     if turn.run.first_cause is not None:
         turn.set(first_cause=replace(turn.run.first_cause, done=what))
 
 
-def _why(run: Run) -> dict[str, object]:
+def why(run: Run) -> dict[str, object]:
     """Return the first cause as data for an event, which outlives the state."""
     return {"first_cause": cause.as_data(run.first_cause)} if run.first_cause else {}
-
-
-def _blamed(run: Run) -> Cause:
-    """Return the cause that is charged to the budget. A lost host explains the errors of its peers."""
-    if any(task.phase is TaskPhase.LOST and not (task.exit and task.exit.left) for task in run.tasks):
-        return Cause.HOST_LOST
-    return run.first_cause.cause if run.first_cause else Cause.SCRIPT
-
-
-def _prove(turn: Turn) -> None:
-    """Order the proof from every host that nothing is left, and the final check of the newest checkpoint; then end."""
-    run = turn.run
-    stopping = run.within(Stopping)
-    if standby.is_living(run):
-        return
-    if stopping.proof is None:
-        turn.set_phase(proof={})
-        turn.do(*(SweepHost(host=name, generation=run.generation_last) for name in to_prove(turn.run)))
-        final_verification.ask(turn)
-        turn.set_phase(deadline_at=turn.at + max(SWEEP_WAIT_S, final_verification.patience_s(turn.run)))
-    elif stopping.final_verification_asked_at is None:
-        if not to_prove(run):
-            _conclude(turn)
-        else:  # the verification alone deserved a longer wait
-            turn.set_phase(deadline_at=min(stopping.deadline_at, turn.at + SWEEP_WAIT_S))
 
 
 def prove_again(turn: Turn) -> None:
@@ -345,80 +244,22 @@ def to_prove(run: Run) -> list[str]:
     ]
 
 
-def _give_up_on(turn: Turn, task: Task) -> None:
-    """Give up on a process that SIGKILL does not end (D state). No new task may start beside it."""
-    left = f"pid {task.pid}: cannot be killed"
-    turn.set_task(task, phase=TaskPhase.LOST, exit=Exit(cause=Cause.ORDERED, at=turn.at, left=(left,)))
-    sentence = f"{task.id} on {task.host} cannot be killed (pid {task.pid})"
-    host_state.set_stuck(turn, task.host, sentence)
-    turn.note(NoteKind.UNKILLABLE, sentence, task.id)
-    goes_on = turn.run.intent in (Intent.RESTART, Intent.RESCHEDULE)
-    if goes_on and task.host not in slots.next_assignment(turn.run).waits_for:
-        # Other hosts can take its tasks. Its shim may be what hangs, so a sweep is ordered, which reaches the host
-        # without the shim.
-        turn.do(SweepHost(host=task.host, generation=task.generation))
-        return
-    hint = "it waits in the kernel, for a disk, a network file system or a GPU; the host may need a reboot"
-    turn.set(problem=Problem(code="unkillable", message=sentence, hint=hint, exit_code=6))
-    if goes_on:
-        turn.set(reason=sentence, reason_rest=None)
-        turn.set_phase(intent=Intent.FAIL)
-        _say_done(turn, f"given up: {sentence}")
-
-
 NOTHING_SEEN = ", but no step or checkpoint was seen"
 """What is said of a success that nothing but the exit code shows. What it left on its hosts is not known here."""
 
 
-def _when(ended: Exit, run: Run) -> str:
-    chief = run.task(run.chief).exit
-    is_after = chief is not None and ended.at >= chief.at
-    return "after the chief's exit 0" if is_after else "as the run ended, after its last step"
+def saved(run: Run) -> str:
+    """Return a sentence that says from where a run can go on."""
+    known = run.checkpoint
+    if known is None or known.removed:
+        return "nothing is saved"
+    return "saved" if known.global_step is None else f"saved at step {known.global_step}"
 
 
-def _conclude(turn: Turn) -> None:
-    """End the run, and note its outcome."""
-    final_verification.without_answer(turn)
-    run = turn.run
-    stopping = run.within(Stopping)
-    reason = run.reason
-    if stopping.intent is Intent.SUCCEED:
-        late = [t for t in run.tasks if t.exit and t.exit.cause.row.blame is not Blame.NOBODY]
-        warnings = tuple(f"{cause.end_of(run, t, t.exit)}, {_when(t.exit, run)}" for t in late if t.exit)
-        turn.set(warnings=(*run.warnings, *warnings), first_cause=None)
-        step = run.global_step
-        reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
-        if run.best_step is None and step is None and run.checkpoint is None:
-            reason += NOTHING_SEEN
-        for warning in warnings:
-            turn.note(NoteKind.WARNING, warning)
-    elif stopping.intent is Intent.REQUEUE and _requeued(turn):
-        return
-    elif ends_saved(run):
-        saved = final_verification.saved(run)
-        _say_done(turn, saved)
-        turn.set(reason_rest=saved)
-        reason = f"{reason}; {saved}"
-    elif stopping.intent is Intent.FAIL and run.first_cause is not None and not run.first_cause.done:
-        _say_done(turn, f"given up: {restart.SAME_END}")
-    rest = turn.run.reason_rest if turn.run.first_cause is not None else None
-    intent = turn.run.within(Stopping).intent
-    finish(turn, Ended(phase=ENDS[intent], proof=stopping.proof), reason, rest=rest)
-
-
-def _requeued(turn: Turn) -> bool:
-    """Return the run to the queue if it is proven that nothing of it is left; otherwise end it."""
-    run = turn.run
-    stopping = run.within(Stopping)
-    asked = run.plan.queue
-    if asked is None or to_prove(run) or any(swept.left for swept in (stopping.proof or {}).values()):
-        turn.set_phase(intent=Intent.KILL)
-        return False
-    _count_free(turn)
-    priority = PRIORITIES.index(asked.priority)
-    waits = Queued(priority=priority, since_at=turn.at, proof=stopping.proof)
-    has_made_way(turn, waits, f"{run.reason}; {final_verification.saved(run)}")
-    return True
+def is_disowned(run: Run) -> bool:
+    """Return whether this generation's checkpoints will not be used: the user went back, or it restored nothing."""
+    cause = run.first_cause
+    return cause is not None and cause.cause.row.disowns and cause.generation == run.generation
 
 
 def ends_saved(run: Run) -> bool:
@@ -446,7 +287,7 @@ def finish(turn: Turn, ended: Ended, reason: str, *, rest: str | None = None) ->
         turn.set(problem=Problem(code="left", message=f"left behind: {'; '.join(left)}", exit_code=6))
     if phase is Phase.FAILED and turn.run.problem is None:
         turn.set(problem=Problem(code="failed", message=reason))
-    turn.note(_END_NOTES[phase], reason, None, **(_why(turn.run) if phase is Phase.FAILED else {}))
+    turn.note(_END_NOTES[phase], reason, None, **(why(turn.run) if phase is Phase.FAILED else {}))
     for host in turn.run.hosts:
         if host.name in proof or turn.run.generation == 0 or host.untouched or host.gone:
             turn.do(CloseHost(host=host.name))
@@ -457,3 +298,42 @@ def unproven(run: Run) -> list[str]:
     if not run.phase.is_terminal or run.generation == 0:
         return []
     return to_prove(run)
+
+
+def owes_proof(run: Run, name: str) -> bool:
+    """Return whether a host was asked for the proof, and has not given it: nothing else is asked of it then."""
+    is_ending = run.phase is Phase.STOPPING and run.proof is not None
+    return name in (to_prove(run) if is_ending else unproven(run))
+
+
+QUEUE_RETRY_S = 30.0
+"""About how long a run that has returned to the queue stays there, once it has waited for longer than that twice."""
+
+_RETRY_MIN_S = 4.0
+
+
+def wait_again(turn: Turn, waited: Queued, *, others: str = "", why: str = "") -> None:
+    """Return a run to the queue whose turn came in vain: somebody else holds what it needs, or as `why` says.
+
+    Two that want the same GPUs of several hosts, and hold some of them each, let go and come back at different times.
+    """
+    differs = crc32(f"{turn.run.run_id}/{turn.at}".encode()) / 2**32
+    stays_s = min(QUEUE_RETRY_S, max(_RETRY_MIN_S, (turn.at - waited.since_at) / 2))
+    retry_at = turn.at + stays_s * (0.75 + 0.5 * differs)
+    is_known = (others, why) == (waited.others, waited.why)
+    waits = replace(waited, others=others, why=why, in_vain_at=turn.at, retry_at=retry_at)
+    _return(turn, waits, "" if is_known else others or why)
+
+
+def has_made_way(turn: Turn, waited: Queued, why: str) -> None:
+    """Return a run to the queue that made way for one of a higher priority, which is before it there."""
+    _return(turn, replace(waited, others="", why=why), why)
+
+
+def _return(turn: Turn, waits: Queued, why: str) -> None:
+    if why:
+        turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {why}")
+    turn.do(*(CloseHost(host=host.name) for host in turn.run.hosts))
+    turn.enter(waits, "waits in the queue", planned_end=None, rank=None)
+    for host in turn.run.hosts:
+        turn.set_host(host, link=Link.CONNECTING, heard_at=None, facts=None, problem=None, retry_at=None)

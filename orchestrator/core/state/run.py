@@ -241,6 +241,13 @@ class Run:
         return replace(self, hosts=cast("Roster[str, Host]", self.hosts).with_(changed))
 
     @property
+    def is_seeded(self) -> bool:
+        """Return whether the generation's checkpoint directory is ready for a script to read."""
+        return self.plan.checkpoint is None or (
+            self.seed is not None and self.seed.generation == self.generation
+        )
+
+    @property
     def global_step(self) -> int | None:
         """The chief's."""
         return self.task(self.chief).progress.global_step

@@ -1,4 +1,4 @@
-"""A task of a run in one generation, and the tasks of the standby. Immutable values, as in `model`."""
+"""A task of a run in one generation, and the tasks of the standby. Immutable values."""
 
 from __future__ import annotations
 
@@ -160,6 +160,17 @@ class Standby:
     def is_ready(self) -> bool:
         """Whether all of them wait at their gates."""
         return bool(self.tasks) and not self.ended and self.join_at is None
+
+    @property
+    def is_living(self) -> bool:
+        """Whether it has, or may have, processes."""
+        return any(task.phase.may_live for task in self.tasks)
+
+    def holds(self, id: TaskId, generation: int, host: str) -> bool:
+        """Return whether a task of that generation on a host is one of its own that may be released."""
+        task = self.find(id, host)
+        is_it = task is not None and task.generation == generation and task.phase.may_live
+        return is_it and not self.ended
 
     def tasks_on(self, host: str) -> list[Task]:
         """Return those on a host."""

@@ -8,11 +8,11 @@ decided. The first entry that a coordinator writes of a run holds the whole stat
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any
 
-from orchestrator.core.events import Event
+from orchestrator.core.events import EVENTS, Event
 from orchestrator.core.in_words import InWords
 from orchestrator.head.journal.values import adapter, checksum
 
@@ -54,8 +54,6 @@ class Outcome:
         return Outcome(InWords(content["phase"], tuple(content["orders"]), tuple(content["notes"])))
 
 
-_EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
-
 ROWS = "SELECT seq, time, run_id, type, event, changes, outcome, after, sum FROM journal WHERE run_id = ? ORDER BY seq"
 """What `entry_of` reads."""
 
@@ -66,7 +64,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
     if checksum(row[1:-1]) != total:
         return Entry(seq, time, f"{type_} (changed on the disk: its checksum is wrong)", None, None, None)
     try:
-        known = adapter(_EVENTS[type_]).validate_json(event)
+        known = adapter(EVENTS[type_]).validate_json(event)
     except (KeyError, ValueError):
         known = None
     return Entry(seq, time, type_, known, packed, Outcome.of_json(outcome) if outcome is not None else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from orchestrator.core import reach, saving
+from orchestrator.core import gang, saving
 from orchestrator.core.actions import (
     ReleaseTask,
     SeedCheckpoint,
@@ -237,7 +237,7 @@ def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Or
             "dir": checkpoint.dir,
             "python": run.python(action.host),
             "share": _share(run),
-            "step_max": reach.step_max(run),
+            "step_max": gang.step_max(run),
         }
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +19,8 @@ from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import Weight
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
+from orchestrator.core.gang import is_individual
 from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
-from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, HostState, Leaving, Link
 from orchestrator.core.state.instants import rebased
@@ -57,7 +57,7 @@ KINDS = (
 )
 SEEDS = int(os.environ.get("ORCH_SEEDS", "30"))
 _RUN: TypeAdapter[Run] = TypeAdapter(Run)
-_EVENTS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in get_args(ev.Event)}
+_EVENTS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in ev.EVENTS.values()}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core import decide
 from orchestrator.core.actions import Note
 from orchestrator.core.events import HostUp, Submitted
-from orchestrator.core.hosts.lifecycle import silent_at
+from orchestrator.core.phases.lifecycle import silent_at
 from orchestrator.core.phases.stopping import SWEEP_WAIT_S, stop_all
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.phase_states import Intent, Phase, Stopping

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core import gang
 from orchestrator.core.phases import rescue
 from orchestrator.core.plan import CheckpointPlan, TaskId
 from orchestrator.core.saving import Holds, Rescued
@@ -55,8 +56,8 @@ def asked(
 ) -> Stopping | None:
     """Return the phase in which survivors are asked; None where nobody is."""
     stopping = Stopping(intent=intent, deadline_at=at + 9.0)
-    wanted = rescue.wanted(run, stopping, at, 9.0, is_saved=is_saved)
-    return None if wanted is stopping else wanted
+    wanted = rescue.wanted(run, intent, at, 9.0, is_saved=is_saved)
+    return replace(stopping, **wanted) if wanted else None
 
 
 @pytest.mark.parametrize(("pace", "bound_s"), [(None, 5.0), (140.0, 5.0), (10.0, 14.0), (1.0, 30.0)])
@@ -94,7 +95,7 @@ def test_where_nothing_has_failed_all_must_be_able_to() -> None:
     ready = [asked(run, Intent.RESCHEDULE), asked(run, Intent.KILL, is_saved=True)]
     assert [one and one.rescue_ends_at for one in ready] == [80.0, 80.0]
     assert asked(run, Intent.KILL) is None
-    assert not rescue.is_ready(replace(run, plan=replace(run.plan, checkpoint=None)))
+    assert not gang.may_stop_at_next_step(replace(run, plan=replace(run.plan, checkpoint=None)))
     task = run.task(W1)
     run = run.with_task(replace(task, progress=replace(task.progress, rescues=False)))
     assert asked(run, Intent.RESCHEDULE) is None
@@ -109,7 +110,7 @@ def test_the_next_generation_has_the_newer_of_what_was_verified_and_what_was_han
     task = run.task(W0)
     rescued = Rescued(handed_over, 0.3) if handed_over is not None else None
     run = run.with_task(replace(task, progress=replace(task.progress, rescued=rescued)))
-    assert rescue.kept_step(in_phase(run, Phase.STOPPING, rescuer=W0)) == kept
+    assert gang.kept_step(in_phase(run, Phase.STOPPING, rescuer=W0)) == kept
 
 
 @pytest.mark.parametrize(
@@ -141,10 +142,10 @@ def test_of_several_the_furthest_that_can_write_is_chosen_once_all_have_said_wha
     run = in_phase(run, Phase.STOPPING, **phase)
     assert rescue.is_compared(run, 52.4) is not waits
     assert rescue.is_compared(run, 52.5)
-    assert rescue.grace_s(run, run.task(W1), 51.0) == 4.0
+    assert gang.handover_s(run, run.task(W1), 51.0) == 4.0
     turn = Turn(run, 52.5)
     rescue.choose(turn)
-    asked = [task.id for task in turn.run.tasks if rescue.grace_s(turn.run, task, 52.5) is not None]
+    asked = [task.id for task in turn.run.tasks if gang.handover_s(turn.run, task, 52.5) is not None]
     assert asked == [chosen] * (chosen is not None)
     for host, task_there in (("a", W0), ("b", W1)):
         turn = Turn(run.with_host(replace(run.host(host), link=Link.UNREACHABLE)), 52.5)
@@ -154,8 +155,8 @@ def test_of_several_the_furthest_that_can_write_is_chosen_once_all_have_said_wha
 
 def test_nobody_hands_over_for_longer_than_the_spec_says_although_a_clock_was_set_back() -> None:
     run = in_phase(training(), Phase.STOPPING, rescuer=W0, rescue_ends_at=80.0)
-    assert rescue.grace_s(run, run.task(W0), 20.0) == 30.0
-    assert rescue.grace_s(run, run.task(W0), 81.0) == 0.0
+    assert gang.handover_s(run, run.task(W0), 20.0) == 30.0
+    assert gang.handover_s(run, run.task(W0), 81.0) == 0.0
 
 
 def test_of_three_the_one_that_differs_is_named() -> None:

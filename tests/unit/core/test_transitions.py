@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core.errors import TransitionNotAllowed
 from orchestrator.core.state.phase_states import Intent, Phase, Rendezvous, Stopping
 from orchestrator.core.state.run import Run, new_run
-from orchestrator.core.transitions import LEADS_TO, TRANSITIONS, diagram
+from orchestrator.core.transitions import LEADS_TO, TRANSITIONS
 from orchestrator.core.turn import Turn
 from tests.unit.core.phases import in_phase, state_of
 from tests.unit.core.transcript import make_plan
@@ -74,6 +74,18 @@ def test_every_transition_of_the_table_happens_in_a_transcript() -> None:
         (old.value, new.value) for old, allowed in TRANSITIONS.items() for new in allowed if old is not new
     }
     assert edges - shown == set()
+
+
+def diagram() -> str:
+    """Return the table as a mermaid diagram and a list of its edges, for `docs/phases.md`."""
+    lines = ["```mermaid", "stateDiagram-v2"]
+    lines += [f"    [*] --> {phase.value}" for phase in (Phase.QUEUED, Phase.PENDING)]
+    lines += [f"    {old.value} --> {new.value}" for old, allowed in TRANSITIONS.items() for new in allowed]
+    lines += [f"    {phase.value} --> [*]" for phase in Phase if phase.is_terminal]
+    lines += ["```", "", "| from | to | what has happened |", "|---|---|---|"]
+    for old, allowed in TRANSITIONS.items():
+        lines += [f"| {old.value} | {new.value} | {what} |" for new, what in allowed.items()]
+    return "\n".join(lines) + "\n"
 
 
 def test_the_page_shows_the_table_as_it_is() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import reach
+from orchestrator.core import gang
 from orchestrator.core.actions import ReleaseTask, SeedCheckpoint, StartTask, SweepHost, VerifyCheckpoint
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit
@@ -217,7 +217,7 @@ def test_which_step_can_have_been_reached_is_known_of_what_was_heard_to_its_end(
     step: int | None, phase: TaskPhase, more: dict[str, Any], expected: int | None
 ) -> None:
     run = _at(a_run(), step, phase, **more)
-    assert reach.step_max(run) == expected
+    assert gang.step_max(run) == expected
     assert run.plan.checkpoint is not None
     order = orders.verify(run, VerifyCheckpoint("a", 3), run.plan.checkpoint)
     assert order.fields.get("step_max") == expected

@@ -1,39 +1,27 @@
-"""Events about hosts, and orders to them: silence, reconnection, preparation, and the proof that nothing is left."""
+"""What is known of the hosts of a run: whether they are heard, connected and prepared, and what is asked of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from orchestrator.core import conflicts
-from orchestrator.core.actions import (
-    Action,
-    CloseHost,
-    PrepareHost,
-    SeedCheckpoint,
-    StartTask,
-    StopTask,
-    SweepHost,
-    VerifyCheckpoint,
-)
+from orchestrator.core.actions import Action, CloseHost, PrepareHost
+from orchestrator.core.diagnosis import gpu_faults
 from orchestrator.core.errors import AllocationGone
-from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostUp
-from orchestrator.core.hosts import compatibility, host_state
-from orchestrator.core.hosts.host_state import is_cut_off
+from orchestrator.core.events import EpochBegan, HostDown, HostPrepared, HostRefused, HostReported, HostUp
+from orchestrator.core.gang import unstarted
+from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, silence
+from orchestrator.core.hosts.host_state import is_cut_off, say_unfit
+from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, nonfinite, standby
-from orchestrator.core.phases.queueing import wait_again
-from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit
-from orchestrator.core.phases.stopping import finish, grace_s, stop_all, stop_of, to_prove, unproven
+from orchestrator.core.phases.stopping import SWEEP_WAIT_S, finish, owes_proof, stop_all, wait_again
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant
-from orchestrator.core.state.phase_states import Backoff, Ended, Intent, Pending, Phase, Running, Stopping
+from orchestrator.core.state.phase_states import Ended, Intent, Pending, Phase, Rendezvous, Stopping
 from orchestrator.core.state.run import Problem, Run
-from orchestrator.core.state.task import TaskPhase
-from orchestrator.core.turn import Turn
+from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import duration
-
-PREPARE_RETRY_S = 30.0
-"""Until a host that could not be prepared is asked again, once the run has begun."""
 
 STEADY_S = 60.0
 """A host that has come back is displayed as there for at least so long: one change a minute is as much as people can
@@ -54,15 +42,11 @@ def silent_at(run: Run) -> Iterator[tuple[Host, Deadline]]:
     steady_s = min(STEADY_S, timing.lost_after_s)
     for host in run.hosts:
         if host.link in judged:
-            at = _last_sign_at(host) + timing.unreachable_after_s
+            at = last_word_at(host) + timing.unreachable_after_s
             yield host, at if host.back_at is None else max(at, host.back_at + steady_s)
 
 
-def _last_sign_at(host: Host) -> Instant:
-    return host.heard_at if host.heard_at is not None else host.since_at
-
-
-def note_silence(turn: Turn) -> None:
+def _note_silence(turn: Turn) -> None:
     """Display a host as unreachable that is silent for too long. Nothing else follows from it here.
 
     When more than half of the hosts are silent while tasks train, one sentence says that this machine is probably cut
@@ -87,18 +71,18 @@ def note_silence(turn: Turn) -> None:
         why = f": {host.problem}" if host.problem else ""
         turn.note(
             NoteKind.HOST_UNREACHABLE,
-            f"{host.name} has been silent for {duration(turn.at - _last_sign_at(host))}{why}",
+            f"{host.name} has been silent for {duration(turn.at - last_word_at(host))}{why}",
         )
 
 
-def prepare_again(turn: Turn) -> None:
+def _prepare_again(turn: Turn) -> None:
     for host in turn.run.hosts:
         if host.retry_at is not None and host.retry_at <= turn.at:
             turn.set_host(host, retry_at=None)
             turn.do(PrepareHost(host=host.name))
 
 
-def host_up(turn: Turn, event: HostUp) -> None:
+def _up(turn: Turn, event: HostUp) -> None:
     host = turn.run.host(event.host)
     if host.boot_id is not None and host.boot_id != event.boot_id:
         what = (
@@ -126,10 +110,9 @@ def host_up(turn: Turn, event: HostUp) -> None:
     if event.slow is not None:
         turn.note(NoteKind.SLOW, f"{host.name} answers slowly: {event.slow}")
     turn.set_host(host, boot_id=event.boot_id, problem=None, retry_at=None, warning=event.warning)
-    turn.do(*outstanding(turn.run, event.host, turn.at))
 
 
-def host_prepared(turn: Turn, event: HostPrepared) -> None:
+def _prepared(turn: Turn, event: HostPrepared) -> None:
     """Record that a host is ready, and start the tasks that waited for it after a reboot."""
     host = turn.run.host(event.host)
     was_ready = host.facts is not None
@@ -138,63 +121,12 @@ def host_prepared(turn: Turn, event: HostPrepared) -> None:
         turn.run.host(host.name), facts=event.facts, problem=None, retry_at=None, dir_missing=False
     )
     if not was_ready:
-        turn.do(*_unstarted(turn.run, event.host))
+        turn.do(*unstarted(turn.run, event.host))
     if turn.run.phase is not Phase.PENDING:
         say_unfit(turn, [host])
 
 
-def _unstarted(run: Run, name: str) -> list[Action]:
-    if run.phase not in _MUST_NOT_SUFFER or run.host(name).facts is None:
-        return []  # without facts it is not known which code to run
-    return [
-        StartTask(host=name, task=task.id, generation=task.generation, port=task.port)
-        for task in run.tasks_on(name)
-        if task.phase is TaskPhase.STARTING and task.pid is None and task.ending is None
-    ]
-
-
-def outstanding(run: Run, name: str, at: Instant) -> list[Action]:
-    """Return the orders to this host that are not known to be carried out. Each may be repeated without harm."""
-    actions: list[Action] = []
-    chief_here = run.task(run.chief).host == name
-    if chief_here and final_verification.asked_at(run) is not None:
-        actions.append(VerifyCheckpoint(host=name, generation=run.generation))
-    is_ending = run.phase is Phase.STOPPING and run.proof is not None
-    if name in unproven(run) or (is_ending and name in to_prove(run)):
-        return [*actions, SweepHost(host=name, generation=run.generation_last)]
-    if run.phase.is_terminal:
-        return []
-    if run.host(name).facts is None:
-        actions.append(PrepareHost(host=name))
-    if run.phase is Phase.RENDEZVOUS and not is_seeded(run) and chief_here:
-        actions.append(SeedCheckpoint(host=name, generation=run.generation))
-    # Whether a check of the newest checkpoint was ordered, and its answer may have been lost with a connection
-    running = run.phase_state
-    if (
-        isinstance(running, Running) and running.verify_at is None and run.plan.checkpoint is not None
-    ) and chief_here:
-        actions.append(VerifyCheckpoint(host=name, generation=run.generation))
-    if chief_here:
-        actions += nonfinite.orders(run)
-    actions += _unstarted(run, name)
-    actions += standby.outstanding(run, name)
-    for task in run.tasks_on(name):
-        if task.phase.may_live and _ends_all(run):
-            actions.append(stop_of(run, task, grace_s(run), at))
-        elif task.ending is not None and task.phase.may_live:
-            actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=0.0))
-        elif task.phase is TaskPhase.RELEASED and run.phase is Phase.RUNNING:
-            actions.append(release(run, task, addresses(run)))
-    return actions
-
-
-def _ends_all(run: Run) -> bool:
-    """Return whether every task was told to end; before `force_at` some may end by themselves."""
-    state = run.phase_state
-    return isinstance(state, Backoff) or (isinstance(state, Stopping) and state.force_at is None)
-
-
-def host_refused(turn: Turn, event: HostRefused) -> None:
+def _refused(turn: Turn, event: HostRefused) -> None:
     """Record a problem that a person must solve. A run that has not begun fails by it; a later one notes it once."""
     host = turn.run.host(event.host)
     if event.problem.code == AllocationGone.code and turn.run.has_begun:
@@ -209,7 +141,7 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
         return
     if host.problem != event.problem.message:
         turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)
-    retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
+    retry_at = turn.at + host_state.PREPARE_RETRY_S if host.facts is None else None
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
     # Spares are asked too whether another coordinator drives a run: a run that it drives on a spare is a conflict as
     # well.
@@ -247,13 +179,83 @@ def _taken_back(turn: Turn, host: Host, problem: Problem) -> None:
             turn.set_phase(intent=Intent.FAIL)
 
 
-def swept(turn: Turn, event: HostSwept) -> None:
-    run = turn.run
-    if event.generation is not None and event.generation < run.generation_last:
-        turn.do(SweepHost(host=event.host, generation=run.generation_last))
-        return  # another coordinator has started a newer one since
-    turn.set_phase(proof={**(run.proof or {}), event.host: event.swept})
-    what = f"left: {'; '.join(event.swept.left)}" if event.swept.left else "no leftover processes"
-    turn.note(NoteKind.SWEPT, f"{event.host}: {what} (checked by {event.swept.by})")
-    if run.phase.is_terminal:
-        turn.do(CloseHost(host=event.host))
+def _heard(turn: Turn, event: HostReported) -> None:
+    host = turn.run.host(event.host)
+    if host.link is Link.UNREACHABLE:
+        turn.note(
+            NoteKind.HOST_BACK, f"{host.name} is reachable again after {duration(turn.at - host.since_at)}"
+        )
+        host = turn.set_host(host, back_at=turn.at, silent_at=last_word_at(host))
+    is_back = host.link is not Link.CONNECTED
+    was_cut_off = is_back and host_state.is_cut_off(turn.run)
+    turn.set_host(
+        host,
+        link=Link.CONNECTED,
+        since_at=host.since_at if host.link is Link.CONNECTED else turn.at,
+        heard_at=turn.at,
+        # The problem that keeps the host from serving the run.
+        problem=None if host.facts is not None else host.problem,
+        measured=event.measured,
+        words=event.words,
+        gpu_loads=event.gpu_loads,
+    )
+    if was_cut_off and turn.run.phase is Phase.RUNNING and not host_state.is_cut_off(turn.run):
+        turn.set_phase(connected_again_at=turn.at)
+    checkpoint_dir.heard(turn, host, event)
+    gpu_faults.heard(turn, turn.run.host(host.name), event.gpu_faults)
+    host_state.unkillable(turn, host.name, event.unkillable)
+
+
+def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
+    """Begin an epoch: another coordinator has taken the journal.
+
+    The new coordinator knows what was decided, and nothing about the hosts.
+    """
+    forgotten = tuple(
+        replace(host, link=Link.CONNECTING, since_at=turn.at, heard_at=None, retry_at=None)
+        for host in turn.run.hosts
+    )
+    tasks = tuple(replace(task, heard_at=None) for task in turn.run.tasks)
+    turn.set(epoch=event.epoch, hosts=forgotten, tasks=tasks, owner=event.owner or turn.run.owner)
+    waiting = turn.run.phase_state
+    if isinstance(waiting, Pending | Rendezvous | Stopping) and waiting.deadline_at is not None:
+        # Only a moment of the wait may be left, and the hosts must be connected first: so the wait is made longer.
+        patience_s = turn.run.plan.timing.unreachable_after_s + SWEEP_WAIT_S
+        turn.set_phase(deadline_at=max(waiting.deadline_at, turn.at + patience_s))
+    if not turn.run.phase.is_terminal:
+        turn.note(
+            NoteKind.EPOCH, f"coordinator {event.epoch} takes up {turn.run.run_id} in {turn.run.phase.value}"
+        )
+
+
+def _watch(turn: Turn) -> None:
+    _note_silence(turn)
+    _prepare_again(turn)
+
+
+def _due(run: Run) -> Iterable[Deadline | None]:
+    lost = [at for _, at in silence.lost_at(run)]
+    return [*lost, *(at for _, at in silent_at(run)), *(host.retry_at for host in run.hosts)]
+
+
+def _repeats(run: Run, name: str, _at: Instant) -> list[Action]:
+    if run.phase.is_terminal or owes_proof(run, name):
+        return []
+    return [PrepareHost(host=name)] if run.host(name).facts is None else unstarted(run, name)
+
+
+CONCERN = Concern(
+    "hosts",
+    on={
+        EpochBegan: _begin_epoch,
+        HostUp: _up,
+        HostDown: lambda turn, event: turn.set_host(turn.run.host(event.host), problem=event.problem),
+        HostRefused: _refused,
+        HostPrepared: _prepared,
+        HostReported: _heard,
+    },
+    watch=_watch,
+    advance={Phase.PENDING: silence.judge, Phase.BACKOFF: silence.judge},
+    due=_due,
+    repeats=_repeats,
+)

@@ -37,7 +37,8 @@ def test_a_changed_run_trains_anew_and_an_unchanged_one_is_not_trained_twice(loc
 
     runs = json.loads(orch.ok("runs", "t", "--sort", "step", "--json"))["runs"]
     assert [(run["phase"], run["global_step"]) for run in runs] == [("SUCCEEDED", 30)] * 2
-    assert {run["differed"] for run in runs} == {None, "args: --pace 0.001 is new"}
+    changes = [change for run in runs for change in run["differs"]]
+    assert changes == [{"key": "args", "old": None, "new": "--pace 0.001"}]
 
     more = orch.orch("up", orch.spec("--steps", "60", "--save-every", "10"), "--continue", "--wait")
     assert more.returncode == 0, more.stderr

@@ -193,7 +193,7 @@ def marks(host_dir: str | None = None, *, run: str | None = None) -> list[Mark]:
     """Return our user's marked processes, without this one; of one run if it is given.
 
     With `host_dir`, only those that were started from it, since two hosts of a test may share a kernel, or from a
-    directory that is not there any more.
+    directory beside it that is not there any more.
     """
     wanted = os.fsencode(run) if run is not None else None
     found = []
@@ -204,7 +204,8 @@ def marks(host_dir: str | None = None, *, run: str | None = None) -> list[Mark]:
         if not its_run or its_run != (wanted or its_run) or not generation.isdigit():
             continue
         there = os.fsdecode(environ.get(b"ORCH_HOST_DIR", b""))
-        if host_dir is None or there == host_dir or not os.path.isdir(there):
+        is_left = host_dir is not None and _home(there) == _home(host_dir) and not os.path.isdir(there)
+        if host_dir is None or there == host_dir or is_left:
             who = identity(pid)
             if who is not None:
                 task = os.fsdecode(environ.get(b"ORCH_TASK", b""))
@@ -224,6 +225,11 @@ def marked(
         for mark in marks(host_dir, run=run)
         if mark.generation in generations and task in (None, mark.task)
     ]
+
+
+def _home(host_dir: str) -> str:
+    above, _ = os.path.split(host_dir)
+    return os.path.dirname(above) if os.path.basename(above) == "hosts" else host_dir
 
 
 def descendants(pid: int) -> list[Identity]:

@@ -25,7 +25,6 @@ OF_HOSTS = {
     "host/agent/host.py": KERNEL + "; " + OWN,
     "host/agent/jobs.py": KERNEL + "; the directory in which the agent was started",
     "host/agent/main.py": OWN,
-    "host/agent/parts.py": KERNEL,
     "host/agent/place_of_tasks.py": OWN,
     "host/agent/runs.py": OWN,
     "host/agent/start.py": OWN,

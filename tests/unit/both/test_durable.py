@@ -120,8 +120,8 @@ OTHERS = {
     "both/within.py": "renames by the descriptors of directories",
     "host/shim/record.py": "writes into room that was kept for a full disk",
     "host/agent/health.py": "measures how fast a disk is",
-    "host/agent/probe.py": "tries what a disk can do",
     "cli/orphans.py": "renames a directory away to remove it",
+    "head/coordinator/coordinator.py": "the same",
 }
 """Who renames or syncs files besides, and why."""
 

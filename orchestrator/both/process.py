@@ -193,7 +193,7 @@ def marks(host_dir: str | None = None, *, run: str | None = None) -> list[Mark]:
     """Return our user's marked processes, without this one; of one run if it is given.
 
     With `host_dir`, only those that were started from it, since two hosts of a test may share a kernel, or from a
-    directory beside it that is not there any more.
+    directory beside it that no machine has: a version before had it before the host got another name.
     """
     wanted = os.fsencode(run) if run is not None else None
     found = []
@@ -204,8 +204,7 @@ def marks(host_dir: str | None = None, *, run: str | None = None) -> list[Mark]:
         if not its_run or its_run != (wanted or its_run) or not generation.isdigit():
             continue
         there = os.fsdecode(environ.get(b"ORCH_HOST_DIR", b""))
-        is_left = host_dir is not None and _home(there) == _home(host_dir) and not os.path.isdir(there)
-        if host_dir is None or there == host_dir or is_left:
+        if host_dir is None or _is_from(there, host_dir):
             who = identity(pid)
             if who is not None:
                 task = os.fsdecode(environ.get(b"ORCH_TASK", b""))
@@ -225,6 +224,17 @@ def marked(
         for mark in marks(host_dir, run=run)
         if mark.generation in generations and task in (None, mark.task)
     ]
+
+
+def _is_from(there: str, host_dir: str) -> bool:
+    if there == host_dir:
+        return True
+    try:
+        return _home(there) == _home(host_dir) and not any(
+            name.startswith("machine.") for name in os.listdir(there)
+        )
+    except OSError:
+        return True  # it was removed
 
 
 def _home(host_dir: str) -> str:

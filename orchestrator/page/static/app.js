@@ -154,7 +154,8 @@ const guarded = (act) => {
   }
 };
 const showFault = (error) => {
-  page.fault = `This page has met an error of its own, so what it shows may be incomplete: ${error?.message || error}. Reload it.`;
+  const what = error?.message || error;
+  page.fault = `This page has met an error of its own, so what it shows may be incomplete: ${what}. Reload it.`;
   setText($("away"), page.fault);
   $("away").hidden = false;
 };

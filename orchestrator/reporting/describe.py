@@ -161,13 +161,19 @@ def _stages(run: Run) -> str:
     return f": {named}" if named else ""
 
 
+_STOOD_S = 5.0
+"""So old may the newest step be while tasks are said to make progress."""
+
+
 def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
     """Return the problems of a training run; empty if there are none."""
     silent = [host for host in run.assignees if host.link is Link.UNREACHABLE]
     if silent:
         named = ", ".join(f"{host.name} unreachable{_for(host.heard_at, now)}" for host in silent)
-        training = now - running.progress_at < run.plan.timing.lost_after_s
-        means = "the other tasks make progress" if training else "no task makes progress"
+        if not run.task(run.chief).progress.has_stepped:
+            return named
+        stood_s = now - running.progress_at
+        means = "the other tasks make progress" if stood_s < _STOOD_S else f"no step for {duration(stood_s)}"
         return f"{named}; {means}"
     connecting = [host.name for host in run.assignees if host.link is Link.CONNECTING]
     if connecting:

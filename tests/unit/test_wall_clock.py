@@ -28,6 +28,7 @@ ALLOWED = {
     "head/coordinator/executor.py": "when a task ended by the head's clock, if its host's is wrong: shown only",
     "head/hosts/recovery.py": "the same, of tasks that were found",
     "head/coordinator/coordinator.py": "how long ago a run ended of which only records are kept: shown",
+    "head/coordinator/status.py": "how old a checkpoint is: shown",
     "head/records/accounts.py": SHOWN,
     "head/effects/historian.py": SHOWN,
     "client/environment.py": SHOWN,

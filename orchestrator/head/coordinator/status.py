@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from orchestrator.core.launching.environment import endpoint
 from orchestrator.core.phases import standby
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
+from orchestrator.core.state.checkpoint import Checkpoint
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
@@ -239,8 +241,15 @@ def _checkpoint(run: Run, now: float) -> dict[str, Any] | None:
         "verified": known.verified and not known.removed,
         "removed": known.removed,
         "generation": known.generation,
-        "age_s": round(now - known.verified_at, 1),
+        "age_s": round(_age_s(known, now), 1),
     }
+
+
+def _age_s(known: Checkpoint, now: float) -> float:
+    """Return how long ago it was saved, by the host's clock and ours; since it was verified where that is not known."""
+    if known.saved_time is None:
+        return now - known.verified_at
+    return max(0.0, time.time() - known.saved_time)
 
 
 def _problem(run: Run) -> dict[str, Any] | None:

@@ -117,10 +117,16 @@ def collect(groups: dict[str, list[Any]], steps: int) -> dict[str, Any]:
 
 
 def write(directory: str, values: dict[str, Any], position: Position) -> None:
-    """Replace the backup in `directory`. Raises OSError if the disk refuses; then nothing new is left."""
+    """Replace the backup in `directory`. Raises OSError if the disk refuses; then nothing new is left.
+
+    With a weight that is NaN nothing is replaced: no training comes back from that, but it does from the backup before.
+    """
     fence.check()
     import numpy as np
 
+    if any(name.startswith("model/") and _is_nan(value) for name, value in values.items()):
+        _tell_not_saved(int(values[STEPS]))
+        return
     building = os.path.join(directory, _BUILDING)
     os.makedirs(building, exist_ok=True)
     path = os.path.join(building, NAME)
@@ -136,6 +142,28 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
     for older in _rescues(directory):
         if 0 < _steps(older) <= int(values[STEPS]):  # 0: it is being written, beside this save
             shutil.rmtree(older, ignore_errors=True)
+
+
+def _is_nan(value: Any) -> bool:
+    import numpy as np
+
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        array = array.astype(np.float32)  # bfloat16 and similar types
+    return array.dtype.kind in "fc" and bool(np.isnan(array).any())
+
+
+_told: set[str] = set()
+
+
+def _tell_not_saved(steps: int) -> None:
+    if "nan" not in _told and this_task.link is not None:
+        _told.add("nan")
+        this_task.link.say(
+            "not-saved",
+            f"step {steps} is not saved, since a weight is NaN: the backup before it stays, and a restart "
+            "goes on from it",
+        )
 
 
 def _fill(path: str, values: dict[str, Any], steps: int) -> None:

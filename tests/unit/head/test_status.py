@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +56,14 @@ def a_run() -> Run:
             for task in run.tasks
         ),
     )
+
+
+def test_a_checkpoint_is_as_old_as_its_save_and_not_as_its_verification() -> None:
+    known = Checkpoint(100, "gen-000002/ckpt", 2, verified_at=988.0, saved_time=time.time() - 287)
+    for saved_at, age_s in ((known.saved_time, 287), (time.time() + 60, 0), (None, 12)):
+        run = replace(a_run(), checkpoint=replace(known, saved_time=saved_at))
+        (shown,) = status.document([run], now=NOW)["runs"]
+        assert shown["checkpoint"]["age_s"] == pytest.approx(age_s, abs=5)
 
 
 def test_the_contract_of_the_design() -> None:

@@ -129,7 +129,16 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 tasks=(task(RUNNING), task(RUNNING)),
                 own={"progress_at": 900.0},
             ),
-            "no step yet, 10 s after the release; b unreachable for 40 s; no task makes progress",
+            "no step yet, 10 s after the release; b unreachable for 40 s",
+        ),
+        (
+            run_in(
+                Phase.RUNNING,
+                hosts=(UP, DOWN),
+                tasks=(task(RUNNING, 120), task(RUNNING)),
+                own={"progress_at": 985.0},
+            ),
+            "step 120; b unreachable for 40 s; no step for 15 s",
         ),
         (
             run_in(

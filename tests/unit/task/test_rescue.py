@@ -519,6 +519,36 @@ def test_all_trainable_weights_are_looked_at(values: list[Any], is_finite: bool)
         atomic.check_finite()
 
 
+def test_weights_that_are_nan_do_not_replace_a_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np = pytest.importorskip("numpy")
+    told: list[str] = []
+    monkeypatch.setattr(this_task, "link", SimpleNamespace(say=lambda _kind, text: told.append(text)))
+    directory = backup.folder(str(tmp_path), 0)
+    whole = np.ones(3)
+    backup.write(
+        directory,
+        {backup.STEPS: 40, "model/00000": whole, "metrics/00000": whole * np.nan},
+        Position(1, 0, 40),
+    )
+    for steps in (50, 60):
+        torn = np.array([1.0, np.nan, 1.0], dtype=np.float32)
+        backup.write(
+            directory, {backup.STEPS: steps, "model/00000": whole, "model/00001": torn}, Position(2, 0, steps)
+        )
+    found = backup.read(directory)
+    assert found is not None
+    assert found[1].steps == 40
+    assert told == [
+        "step 50 is not saved, since a weight is NaN: the backup before it stays, and a restart goes on from it"
+    ]
+    backup.write(directory, {backup.STEPS: 70, "model/00000": whole * np.inf}, Position(3, 0, 70))
+    found = backup.read(directory)
+    assert found is not None
+    assert found[1].steps == 70, "a constant may be infinite"
+
+
 @pytest.mark.fault(105, 106)
 def test_a_task_tells_from_which_file_it_goes_on_and_which_it_could_not_restore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

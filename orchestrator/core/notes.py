@@ -311,7 +311,7 @@ class NoteKind(Enum):
     PROGRESS_LOST = _said(
         "progress-lost", "The script's position cannot be read, so a standstill cannot be noticed."
     )
-    METRICS_DROPPED = _said("metrics-dropped", "The script reports more metrics than are shown.")
+    METRICS_DROPPED = _said("metrics-dropped", "The script reports more metrics than are kept.")
     REPORT_TRIMMED = _said("report-trimmed", "A task's message was too long for a report, and was cut.")
     SUPERSEDED = _said("superseded", "A task found that a newer generation has begun, and ended itself.")
     SAID = _said("said", "A task sent a message of a kind that this version of orch does not know.")

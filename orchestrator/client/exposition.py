@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from orchestrator import __version__
 from orchestrator.client.choice import is_active
 from orchestrator.protocol import measures
+from orchestrator.protocol.limits import first_metrics
 from orchestrator.protocol.measures import Measure
 
 Document = Mapping[str, Any]
@@ -33,9 +34,6 @@ PHASES = (
 
 RUNS_MAX = 200
 """Only the newest runs have metrics. A coordinator keeps fifty ended runs."""
-
-METRICS_MAX = 32
-"""How many of the metrics that a run's script reports are exposed."""
 
 _NAME_MAX = 64
 
@@ -191,8 +189,8 @@ def _reported(runs: Mapping[str, Document]) -> Iterable[Metric]:
             for name, value in (run.get("metrics") or {}).items()
             if isinstance(value, (int, float))
         }
-        for name, value in list(numbers.items())[:METRICS_MAX]:
-            family.add_metric([run_name, name], float(value))
+        for name in first_metrics(numbers):
+            family.add_metric([run_name, name], float(numbers[name]))
     return [family] if family.samples else []
 
 

@@ -312,7 +312,7 @@ class NoteKind(Enum):
         "progress-lost", "The script's position cannot be read, so a standstill cannot be noticed."
     )
     NOT_SAVED = _said("not-saved", "A weight is NaN: the backup before it stays.")
-    METRICS_DROPPED = _said("metrics-dropped", "The script reports more metrics than are shown.")
+    METRICS_DROPPED = _said("metrics-dropped", "The script reports more metrics than are kept.")
     REPORT_TRIMMED = _said("report-trimmed", "A task's message was too long for a report, and was cut.")
     SUPERSEDED = _said("superseded", "A task found that a newer generation has begun, and ended itself.")
     SAID = _said("said", "A task sent a message of a kind that this version of orch does not know.")

@@ -10,7 +10,7 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.head.code.push_rules import REPORT_MARK
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.records import bands
-from orchestrator.head.records.run_series import named
+from orchestrator.head.records.run_series import SERIES_MAX, named
 from orchestrator.page.feed import steady
 from orchestrator.page.server import joined, read
 from orchestrator.page.source import Source, dumped
@@ -81,8 +81,8 @@ def _documents(source: Source, run_id: str) -> dict[str, Any]:
 
 def _series(source: Source, run_id: str, names: Sequence[tuple[str, str]], x: str) -> list[Any]:
     series: list[Any] = []
-    for at in range(0, len(names), 64):
-        asked = ",".join(named(*key) for key in names[at : at + 64])
+    for at in range(0, len(names), SERIES_MAX):
+        asked = ",".join(named(*key) for key in names[at : at + SERIES_MAX])
         query = {"names": asked, "x": x, "buckets": str(_SERIES_BUCKETS)}
         series += source.series(run_id, query)["series"]
     return series

@@ -1,9 +1,13 @@
 """Limits of the content of frames. The sender shortens to them, and the receiver refuses what exceeds them.
 
-Hosts import this module at run time, so it holds plain values only.
+Hosts import this module at run time, so it imports nothing.
 """
 
 from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TEXT_CHARS_MAX = 16 << 10
 """The default limit of a text."""
@@ -19,8 +23,26 @@ SAID_MAX = 20
 SAID_CHARS_MAX = 2000
 KIND_CHARS_MAX = 64
 
-METRICS_MAX = 64
+METRICS_MAX = 256
+"""How many metrics of a task are kept. With 16 tasks, a host still reports less than the head reads of it, and the
+curves of a day fit into a run's history. Before, it was 64: an older agent cuts what a report holds after the 64th."""
+
 METRIC_CHARS_MAX = 80
+
+
+def is_kept_first(metric: str) -> bool:
+    """Return whether a metric is the loss or one of the validation: all others are left out before it."""
+    return metric == "loss" or metric.startswith(("val_", "val/"))
+
+
+def first_metrics(names: Iterable[str], count: int = METRICS_MAX) -> list[str]:
+    """Return the metrics that are kept of these, the same ones each time: the loss and the validation, then by name.
+
+    >>> first_metrics(["norm", "val_mae", "acc", "loss"], 3)
+    ['loss', 'val_mae', 'acc']
+    """
+    return sorted(names, key=lambda name: (not is_kept_first(name), name))[:count]
+
 
 LAST_LINES_MAX = 20
 LAST_LINE_CHARS_MAX = 4096

@@ -7,6 +7,8 @@ import math
 import threading
 import time
 
+from orchestrator.protocol.limits import METRIC_CHARS_MAX, METRICS_MAX, first_metrics
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,8 +24,6 @@ INTERVAL_S = 0.25
 _PACE_WEIGHT = 0.4
 """The weight of the newest interval in the pace. The average keeps the number that people see from flickering."""
 
-METRICS_MAX = 32
-
 
 class Progress:
     """Throttles reports and measures the pace. Any thread may call it, and it never raises."""
@@ -37,6 +37,9 @@ class Progress:
         """Of metrics that wait to be sent, and are not in the latest report: the step and the value."""
         self._odd: dict[str, tuple[Any, NotFinite]] = {}
         """Of metrics that were not finite since the last message: the first step of that, and the value."""
+        self._kept: set[str] = set()
+        """The metrics that are sent. Once there are more than METRICS_MAX, the others are left out."""
+        self._is_cut = False
         self._lock = threading.Lock()
         self._pace_step: int | None = None
         self._pace_at = 0.0
@@ -68,7 +71,7 @@ class Progress:
             self._earlier = {**self._earlier, **{name: (before[0], before[1][name]) for name in rest}}
         for name, value in metrics.items():
             # A finite value may follow before the next message; a tensor is read when it is sent, for it costs a wait.
-            if is_plain(value) and (odd := not_finite(value)) is not None and len(self._odd) < METRICS_MAX:
+            if is_plain(value) and (odd := not_finite(value)) is not None:
                 self._odd.setdefault(name, (step, odd))
         self._latest = (step, metrics, epoch, at)
         if at >= self._due_at:
@@ -155,22 +158,23 @@ class Progress:
             message["epochs"] = self.epochs
         values: dict[str, float] = {}
         first_odd, self._odd = self._odd, {}
-        odd: dict[str, NotFinite] = {str(name)[:80]: value for name, (_, value) in first_odd.items()}
+        odd: dict[str, NotFinite] = {_name(name): value for name, (_, value) in first_odd.items()}
         past = {name: value for name, (_, value) in earlier.items() if name not in metrics}
         steps = {name: earlier[name][0] for name in past} | {name: at for name, (at, _) in first_odd.items()}
-        for name, value in [*metrics.items(), *past.items()][:METRICS_MAX]:
-            if name in first_odd:
+        kept = self._choose({_name(name) for name in (*metrics, *past)})
+        for name, value in (*metrics.items(), *past.items()):
+            if name in first_odd or _name(name) not in kept:
                 continue
             number = as_number(value)
             if number is not None:
-                values[str(name)[:80]] = number
+                values[_name(name)] = number
             elif (odd_value := not_finite(value)) is not None:
-                odd[str(name)[:80]] = odd_value
+                odd[_name(name)] = odd_value
         message["metrics"] = values
-        if odd:
+        if odd := {name: value for name, value in odd.items() if name in kept}:
             message["nonfinite"] = odd
-        if steps:
-            message["metric_steps"] = {str(name)[:80]: int(at) for name, at in steps.items()}
+        if own_steps := {_name(name): int(at) for name, at in steps.items() if _name(name) in kept}:
+            message["metric_steps"] = own_steps
         step = int(step)
         now = time.monotonic()
         if self._pace_step is None or step < self._pace_step:
@@ -183,6 +187,24 @@ class Progress:
         if pace is not None:
             message["steps_per_s"] = round(pace, 4)
         self._link.send(message)
+
+    def _choose(self, names: set[str]) -> set[str]:
+        """Return the metrics that are sent. Say, once, that others are left out."""
+        if not names <= self._kept:
+            seen = names | self._kept
+            self._kept = set(first_metrics(seen))
+            if len(seen) > METRICS_MAX and not self._is_cut:
+                self._is_cut = True
+                self._link.say(
+                    "metrics-dropped",
+                    f"the script reports {len(seen):,} metrics; {METRICS_MAX} are kept: the loss and val_*, then the "
+                    "first by name; report fewer, or join them, to see the others",
+                )
+        return self._kept
+
+
+def _name(metric: object) -> str:
+    return str(metric)[:METRIC_CHARS_MAX]
 
 
 def is_plain(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.head.records import run_series
 from tests.cluster.browsing import bare_page
 from tests.contract.fake_api import event_document, first_cause_document, run_document, task_document
 from tests.patience import patient
@@ -442,6 +443,18 @@ def test_each_of_two_compared_runs_has_its_own_lines_and_metrics(shown: Page) ->
     assert "seed: 1 → none" in differs
     assert "not known" in differs
     assert "nothing" in differs
+
+
+def test_of_a_hundred_metrics_all_are_compared_and_the_server_is_asked_in_parts(shown: Page) -> None:
+    names = [f"m{i}" for i in range(100)]
+    history = {**HISTORY, "series": [{"task": "", "name": name} for name in names]}
+    # The server's answer to a part has only what was asked for; here each answer has all, so what was asked counts.
+    shown.answer(history=history, series={"series": []}, compare={"spec": [], "code": None, "packages": []})
+    shown.open("/compare?run=a,b")
+    shown.see("[data-loaded]")
+    asked = [each["query"]["names"].split(",") for each in shown.asked("series") if each["run"] == "b"]
+    assert sorted(name for part in asked for name in part) == sorted(names)
+    assert max(map(len, asked)) <= run_series.SERIES_MAX
 
 
 def test_a_plan_shows_once_what_all_tasks_have_and_follows_a_restart(shown: Page) -> None:

@@ -294,7 +294,9 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
                 muted = f"{task.id} sends more messages than are kept of a task: further ones are left out"
                 turn.note(NoteKind.LIMIT_REACHED, muted, task.id)
             break
-        turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)
+        if said_by_task(kind) is not NoteKind.METRICS_DROPPED or task.id == turn.run.chief:
+            # All tasks run the same script, and the metrics that are kept are those of the chief.
+            turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)
         if said_by_task(kind) is NoteKind.NO_RESCUE and task.id == turn.run.chief:
             turn.set(no_rescue=message)
         kept, said_chars = (*kept, message), said_chars + len(message)

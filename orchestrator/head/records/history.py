@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from orchestrator.both import durable
+from orchestrator.protocol.limits import is_kept_first
 from orchestrator.reporting.goodput import Moved
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,12 @@ FILE = "history.db"
 TIERS: Mapping[int, int] = {1: 3600, 10: 86_400, 60: 30 * 86_400}
 """For how many seconds buckets are kept, by the seconds that a bucket covers."""
 
-SERIES_MAX = 2000
+SERIES_MAX = 3000
 """The most series of one run. There is a limit because hosts choose the names of metrics."""
+
+_KEPT_FREE = {"tasks": 1 / 3, "metrics": 1 / 6}
+"""The share that what tasks use leaves to the script's metrics, and these to the loss and the validation: those come
+last, after the first epoch, when a run of many tasks has taken all the rest."""
 
 BYTES_MAX = 128 << 20
 """The most bytes of one run's file. Above four fifths of it, the oldest quarter of each tier is dropped."""
@@ -219,7 +224,8 @@ class History:
         if not self._ids:
             self._ids = _ids(self.path)
         known = self._ids.get((task, name))
-        if known is None and len(self._ids) < SERIES_MAX:
+        free = _KEPT_FREE["tasks"] if task else 0.0 if is_kept_first(name) else _KEPT_FREE["metrics"]
+        if known is None and len(self._ids) < SERIES_MAX * (1 - free):
             known = self._ids[task, name] = max(self._ids.values(), default=0) + 1
         return known
 

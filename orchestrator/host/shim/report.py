@@ -17,6 +17,7 @@ from orchestrator.protocol.limits import (
     SPAN_MAX_S,
     STEP_MAX,
     TEXT_CHARS_MAX,
+    first_metrics,
 )
 
 TYPE_CHECKING = False
@@ -49,7 +50,7 @@ TRIMMED: Said = {
 
 _TOO_MANY: Said = {
     "kind": "metrics-dropped",
-    "message": f"the script reports more than {METRICS_MAX} metrics: the first of them are shown",
+    "message": f"the script reports more than {METRICS_MAX} metrics: the loss and val_* stay, then the first by name",
 }
 
 _NO_STEP: Said = {
@@ -78,9 +79,8 @@ class Progress:
         """The fields of a TASK as the runtime has said them. One that is missing was not said."""
         self._since_at: dict[str, float] = {}
         """By the field of a TASK with an age: since when it counts."""
-        self._metrics: dict[str, float | None] = {}
-        self._metric_steps: dict[str, int] = {}
-        """At which step each was reported."""
+        self._metrics: dict[str, tuple[float | None, int]] = {}
+        """The value of each and the step at which it was reported, in the order of `first_metrics`."""
         self._nonfinite: dict[str, NonFinite] = {}
         self._said: deque[Said] = deque(maxlen=SAID_MAX)
         self.has_stepped = False
@@ -151,15 +151,17 @@ class Progress:
         for name, word in (("epoch", "epoch"), ("steps_total", "total"), ("epochs", "epochs")):
             self._tell(name, _step_of(message.get(word)))
         steps = _object(message.get("metric_steps"))
+        told: dict[str, tuple[float | None, int]] = {}
+        odd: dict[str, NonFinite] = {}
         for name, value in _object(message.get("metrics")).items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                self._measure(name[:METRIC_CHARS_MAX], _finite(value), _or(_step_of(steps.get(name)), step))
+                told[name[:METRIC_CHARS_MAX]] = _finite(value), _or(_step_of(steps.get(name)), step)
         for name, value in _object(message.get("nonfinite")).items():
             if value in ("nan", "inf", "-inf"):
-                # Remember when it was first not finite. Its earlier value is not shown any more
-                metric, first = name[:METRIC_CHARS_MAX], _or(_step_of(steps.get(name)), step)
-                if self._measure(metric, None, first):
-                    self._nonfinite.setdefault(metric, {"step": first, "value": value})
+                first = _or(_step_of(steps.get(name)), step)
+                told[name[:METRIC_CHARS_MAX]] = None, first  # its earlier value is not shown any more
+                odd.setdefault(name[:METRIC_CHARS_MAX], {"step": first, "value": value})
+        self._measure(told, odd)
         began = self._told.get("began")
         if not self.has_stepped and (began is None or began["stride"] or step > began["step"]):
             self.has_stepped = True
@@ -167,14 +169,18 @@ class Progress:
             return "now"
         return "now" if before is None else "soon"
 
-    def _measure(self, name: str, value: float | None, step: int) -> bool:
-        """Keep the value of a metric. Return whether there was room for it."""
-        has_room = name in self._metrics or len(self._metrics) < METRICS_MAX
-        if has_room:
-            self._metrics[name], self._metric_steps[name] = value, step
-        else:
+    def _measure(self, told: dict[str, tuple[float | None, int]], odd: dict[str, NonFinite]) -> None:
+        """Keep the metrics for which there is room, and of each when it was first not finite."""
+        are_known = told.keys() <= self._metrics.keys()
+        known, self._nonfinite = {**self._metrics, **told}, {**self._nonfinite, **odd, **self._nonfinite}
+        if are_known:
+            self._metrics = known
+            return
+        self._metrics = {name: known[name] for name in first_metrics(known)}
+        self._nonfinite = {name: self._nonfinite[name] for name in self._metrics if name in self._nonfinite}
+        # The runtime says it too, with their number; what any other program writes to the socket is cut all the same.
+        if len(known) > METRICS_MAX and all(said["kind"] != _TOO_MANY["kind"] for said in self._said):
             self._say(_TOO_MANY)
-        return has_room
 
     def steps_per_s(self, at: float) -> float | None:
         """Return the pace of the last seconds; it falls while nothing comes. None before two reports of a step."""
@@ -189,8 +195,8 @@ class Progress:
         step = self._told.get("global_step")
         task.update(
             self._told,
-            metrics=dict(self._metrics),
-            metric_steps={n: told for n, told in self._metric_steps.items() if told != step},
+            metrics={name: value for name, (value, _) in self._metrics.items()},
+            metric_steps={name: at for name, (_, at) in self._metrics.items() if at != step},
             nonfinite=dict(self._nonfinite),
             said=list(self._said),
             steps_per_s=self.steps_per_s(at),
@@ -224,15 +230,12 @@ def _cut(
 ) -> Task:
     shown = task.copy()
     if task.get("metrics"):
-        kept = list(task["metrics"].items())[:metrics]
-        shown["metrics"] = {name[:METRIC_CHARS_MAX]: value for name, value in kept}
+        kept = first_metrics(task["metrics"], metrics)
+        shown["metrics"] = {name[:METRIC_CHARS_MAX]: task["metrics"][name] for name in kept}
         if steps := task.get("metric_steps"):
-            shown["metric_steps"] = {
-                name[:METRIC_CHARS_MAX]: steps[name] for name, _ in kept if name in steps
-            }
-    if task.get("nonfinite"):
-        first = list(task["nonfinite"].items())[:metrics]
-        shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: value for name, value in first}
+            shown["metric_steps"] = {name[:METRIC_CHARS_MAX]: steps[name] for name in kept if name in steps}
+    if odd := task.get("nonfinite"):
+        shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: odd[name] for name in first_metrics(odd, metrics)}
     if task.get("said"):
         shown["said"] = [_short(entry, said_chars) for entry in _last(task["said"], messages)]
     if (error := task.get("error")) is not None:

@@ -23,10 +23,11 @@ from starlette.applications import Starlette
 import orchestrator
 from orchestrator.cli.commands.metrics import registry
 from orchestrator.cli.options import parse_listen
-from orchestrator.client.exposition import METRICS_MAX, families
+from orchestrator.client.exposition import families
 from orchestrator.core.errors import UsageError
 from orchestrator.page import metrics
 from orchestrator.page.serving import server as serving_of
+from orchestrator.protocol.limits import METRICS_MAX
 from tests.contract.fake_api import FakeApi, run_document, task_document
 from tests.unit.cli.desk import Desk
 
@@ -90,11 +91,12 @@ def test_what_is_not_known_is_absent_and_not_zero() -> None:
 
 def test_labels_are_bounded() -> None:
     old, new = run_document(phase="FAILED"), run_document(run_id="mnist-20261120-2", global_step=7)
-    many = {f"metric{n}" + "x" * 200: float(n) for n in range(100)}
+    many = {f"metric{n}" + "x" * 200: float(n) for n in range(300)} | {"val_loss": 1.0}
     found = samples({"runs": [old, {**new, "metrics": many}]})
     assert found["orch_run_global_step", "mnist"] == 7, "of a name the newest run"
     reported = [labels for name, labels in found if name == "orch_run_reported"]
     assert len(reported) == METRICS_MAX
+    assert "mnist,val_loss" in reported
     assert max(map(len, reported)) <= len("mnist,") + 64
 
 

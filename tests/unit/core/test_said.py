@@ -49,6 +49,17 @@ def test_what_cannot_be_rescued_is_a_hint_until_it_can_be_and_no_warning(run: Ru
     assert not run.no_rescue
 
 
+def test_that_there_are_too_many_metrics_is_noted_of_the_chief_whose_metrics_are_kept() -> None:
+    two = in_phase(new_run("t-1", make_plan(["a", "b"], checkpoint=False), epoch=1, at=0.0), Phase.RUNNING)
+    noted = []
+    for task, host in ((TaskId("worker", 1), "b"), (W0, "a")):
+        told = TaskReport(task, 0, "running", pid=7, said=(("metrics-dropped", "1,200 metrics"),))
+        for at in (1.0, 2.0):
+            two, actions, _ = decide.step(two, HostReported(at, host, (told,)))
+            noted += [(one.kind, one.message) for one in actions if isinstance(one, Note)]
+    assert noted == [(NoteKind.METRICS_DROPPED, "worker:0: 1,200 metrics")]
+
+
 def test_a_task_other_than_the_chief_makes_no_hint_of_the_run() -> None:
     two = in_phase(new_run("t-1", make_plan(["a", "b"], checkpoint=False), epoch=1, at=0.0), Phase.RUNNING)
     told = TaskReport(TaskId("worker", 1), 0, "running", pid=7, said=(("no-rescue", "all is lost"),))

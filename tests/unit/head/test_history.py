@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.head.links import edge, wire
 from orchestrator.head.records import history, run_series
 from orchestrator.head.records.history import History, names, read
+from orchestrator.host.shim.report import Progress, blank_task
+from orchestrator.protocol.channel import Decoder, encode
+from orchestrator.protocol.limits import METRICS_MAX
+from orchestrator.protocol.reports import HostSample
 from orchestrator.reporting.goodput import Moved
+from tests.protocol_values import valid
 
 
 @pytest.fixture
@@ -124,7 +130,43 @@ def test_a_host_that_invents_names_cannot_make_it_grow(path: str, monkeypatch: p
     for i in range(1000):
         made.add(1000 + i, 1, i, "", {f"metric {i}": 1.0})
     made.flush(2000)
-    assert len(names(path)) == 20
+    assert len(names(path)) <= 20
+
+
+def test_tasks_leave_room_for_the_scripts_metrics_and_these_for_the_validation_which_comes_last(
+    path: str,
+) -> None:
+    made = History(path)
+    for i in range(5000):
+        made.add(1000, 1, 1, f"worker:{i}", {"cpu_percent": 1.0})
+    made.add(1000, 1, 1, "", {f"metric {i}": 1.0 for i in range(5000)})
+    made.add(1001, 1, 2, "", {"val_loss": 1.0})
+    made.flush(2000)
+    kept = names(path)
+    assert len(kept) <= history.SERIES_MAX
+    assert ("", "val_loss") in kept
+    assert sum(not task for task, _ in kept) > METRICS_MAX
+
+
+def test_two_hundred_metrics_of_a_report_are_shown_and_kept(path: str) -> None:
+    shim = Progress()
+    told = {f"layer-{i}": float(i) for i in range(199)} | {"val_loss": 2.0}
+    shim.heard({"step": 7, "metrics": told}, 1.0)
+    task = blank_task({"task": "worker:0", "generation": 1})
+    shim.put_into(task, 1.0)
+    ((message, _),) = Decoder().feed(encode({"report": {"host": valid(HostSample), "runs": {"t": [task]}}}))
+    report = edge.frame("a", message, b"")
+    assert "report" in report
+    (heard,) = report["report"]["runs"]["t"]
+    metrics = wire.task_report(heard, at=0.0, unix_time=0.0).progress.metrics
+    assert metrics == told
+    made = History(path)
+    made.add(1000, 1, 7, "", metrics)
+    made.flush(1001)
+    assert {name for _, name in names(path)} == told.keys()
+    asked = {"names": ",".join(told), "x": "step"}
+    first = run_series.series_document(os.path.dirname(path), "t", asked)
+    assert (len(first["series"]), first["cut"]) == (run_series.SERIES_MAX, 200 - run_series.SERIES_MAX)
 
 
 def test_the_file_has_a_limit_and_the_oldest_makes_room(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

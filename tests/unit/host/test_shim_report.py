@@ -94,6 +94,48 @@ def test_metrics_without_end_are_bounded_and_it_is_said_once() -> None:
     assert [one["kind"] for one in said(progress, 1.0)["said"]] == ["metrics-dropped"]
 
 
+def test_validation_that_comes_when_all_places_are_taken_gets_one_and_an_older_agent_does_not_cut_it() -> (
+    None
+):
+    progress = Progress()
+    progress.heard({"step": 1, "metrics": {f"layer-{number:03}": 1.0 for number in range(METRICS_MAX)}}, 1.0)
+    assert said(progress, 1.0)["said"] == []
+    odd = {"loss": "nan", "zero": "inf"}
+    progress.heard({"step": 9, "metrics": {"val_loss": 2.0}, "nonfinite": odd}, 2.0)
+    progress.heard({"step": 10, "metrics": {"layer-255": 7.0, "layer-000": 7.0}}, 3.0)
+    task = said(progress, 3.0)
+    assert len(task["metrics"]) == METRICS_MAX
+    assert list(task["metrics"])[:3] == ["loss", "val_loss", "layer-000"], "an older one takes the first 64"
+    assert {"layer-253", "layer-254", "layer-255", "zero"} - task["metrics"].keys() == {
+        "layer-254",
+        "layer-255",
+        "zero",
+    }
+    assert task["metric_steps"].keys() == task["metrics"].keys() - {"layer-000"}
+    assert task["nonfinite"] == {"loss": {"step": 9, "value": "nan"}}
+    assert [one["kind"] for one in task["said"]] == ["metrics-dropped"]
+    check_of(Task)(json.loads(json.dumps(task)))
+    assert list(cut(task, CUTS - 1)["metrics"])[:2] == ["loss", "val_loss"], (
+        "nor does a frame that is too long"
+    )
+
+
+def test_where_the_runtime_has_said_how_many_metrics_there_are_it_is_not_said_again() -> None:
+    progress = Progress()
+    progress.heard({"say": {"kind": "metrics-dropped", "message": "1,200 metrics"}}, 1.0)
+    progress.heard({"step": 1, "metrics": {f"layer-{number}": 1.0 for number in range(1200)}}, 1.0)
+    assert [one["message"] for one in said(progress, 1.0)["said"]] == ["1,200 metrics"]
+
+
+def test_the_cuts_of_an_older_shims_report_leave_out_validation_last() -> None:
+    task: Task = {**blank_task({"task": "worker:0", "generation": 1}), "phase": "running"}
+    task["metrics"] = {**{f"layer-{number}": 1.0 for number in range(63)}, "val_loss": 2.0}
+    task["nonfinite"] = {name: {"step": 1, "value": "nan"} for name in task["metrics"]}
+    assert cut(task, 1) is task
+    shown = cut(task, 2)
+    assert next(iter(shown["metrics"])) == next(iter(shown["nonfinite"])) == "val_loss"
+
+
 def test_a_metric_keeps_the_step_at_which_it_was_reported() -> None:
     progress, task = Progress(), blank_task({})
     progress.heard({"step": 20, "metrics": {"loss": 1.0, "val_loss": 2.0}}, 1.0)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator import runtime
+from orchestrator.protocol.limits import METRICS_MAX
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress, as_number
 
@@ -168,6 +169,45 @@ def test_what_was_not_finite_between_two_messages_is_told_with_its_first_step(wi
     assert (message["step"], message["metric_steps"]) == (2999, {"loss": 1000, "norm": 2000})
     assert message["metrics"] == {}, "of these it is known that they were no numbers since"
     assert (last["metrics"], "nonfinite" in last) == ({"loss": 0.4}, False)
+
+
+def test_of_too_many_metrics_the_same_are_sent_each_time_with_loss_and_validation_and_their_number_is_said_once(
+    wire: Wire, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(wire.link, interval_s=0.0)
+    layers = {f"layer-{number:04}": 1.0 for number in range(1195)}
+    ends = {"val_loss": 2.0, "val/acc": 0.5, "loss": 3.0, "val_norm": float("nan"), "val_auc": 0.7}
+    progress.report(1, {**layers, **ends})
+    said, first = wire.arrived()
+    assert said["say"]["kind"] == "metrics-dropped"
+    assert "reports 1,200 metrics; 256 are kept" in said["say"]["message"]
+    assert capsys.readouterr().err.count("1,200 metrics") == 1
+    for step, told in ((2, {**ends, **layers}), (3, dict(reversed(layers.items()))), (4, {**layers, **ends})):
+        progress.report(step, told)
+    sent = [first, *wire.arrived()]
+    assert {str(message.get("say")) for message in sent} == {"None"}, "it is said once"
+    names = [{*message["metrics"], *message.get("nonfinite", {})} for message in sent]
+    assert names[0] == names[1] == names[3] > names[2]
+    assert len(names[0]) == METRICS_MAX
+    assert names[0] >= ends.keys()
+    assert names[2] == names[0] - ends.keys()
+
+
+def test_of_too_many_metrics_those_that_wait_with_a_step_of_their_own_are_cut_in_the_same_way(
+    wire: Wire,
+) -> None:
+    progress = Progress(wire.link, interval_s=3600.0)
+    progress.report(1, {})
+    progress.report(2, {f"a-{number}": float("nan") for number in range(400)} | {"val_loss": 2.5})
+    progress.report(3, {f"b-{number}": 1.0 for number in range(400)} | {"loss": float("nan")})
+    progress.report(4, {"loss": 1.0})
+    progress.flush()
+    _, said, message = wire.arrived()
+    assert "802 metrics" in said["say"]["message"]
+    assert message["metrics"] == {"val_loss": 2.5}
+    assert message["nonfinite"]["loss"] == "nan", "however many others were not finite before"
+    assert len(message["nonfinite"]) == METRICS_MAX - 1
+    assert message["metric_steps"].keys() == message["metrics"].keys() | message["nonfinite"].keys()
 
 
 def test_a_position_that_is_none_is_said_once_and_does_not_raise(

@@ -92,6 +92,7 @@ def examine(
     whole: bool = True,
     imports: bool = False,
     bandwidth: bool = False,
+    active: Run | None = None,
     within_s: float = CHECK_S,
     progress: Progress = lambda _: None,
 ) -> Examined:
@@ -104,11 +105,13 @@ def examine(
         whole: False leaves out what each start checks by itself: Python, packages, GPUs, checkpoint directory.
         imports: whether TensorFlow is imported once on each host.
         bandwidth: whether to measure the bandwidth between all hosts, unless a run uses one of them.
+        active: the run whose token the checkpoint directory must have on each host; None if there is none.
         within_s: the deadline of each step.
         progress: is called after each step.
     """
     run = new_run(RUN_ID, plan, epoch=1, at=0.0)
-    doctor = _Doctor(plan, run, transports, bundle, within_s, progress, whole, imports, bandwidth)
+    probes = replace(run, run_id=active.run_id, share=active.share) if active is not None else run
+    doctor = _Doctor(plan, run, probes, transports, bundle, within_s, progress, whole, imports, bandwidth)
     try:
         return doctor.examine()
     finally:
@@ -119,6 +122,8 @@ def examine(
 class _Doctor:
     _plan: Plan
     _run: Run
+    _probes: Run
+    """The run as which hosts are probed."""
     _transports: Mapping[str, Transport]
     _bundle: Callable[[], Bundle]
     _within_s: float
@@ -350,7 +355,7 @@ class _Doctor:
     def _probe_all(self, names: Sequence[str]) -> dict[str, Facts | Finding]:
         def probe_host(name: str) -> Facts | Finding:
             try:
-                return probe(self._links[name], self._run, name)
+                return probe(self._links[name], self._probes, name)
             except LinkDown as e:
                 return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
             except OrderRefused as e:

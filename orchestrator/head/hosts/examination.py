@@ -110,8 +110,7 @@ def examine(
         progress: is called after each step.
     """
     run = new_run(RUN_ID, plan, epoch=1, at=0.0)
-    probes = replace(run, run_id=active.run_id, share=active.share) if active is not None else run
-    doctor = _Doctor(plan, run, probes, transports, bundle, within_s, progress, whole, imports, bandwidth)
+    doctor = _Doctor(plan, run, transports, bundle, within_s, progress, whole, imports, bandwidth, active)
     try:
         return doctor.examine()
     finally:
@@ -122,8 +121,6 @@ def examine(
 class _Doctor:
     _plan: Plan
     _run: Run
-    _probes: Run
-    """The run as which hosts are probed."""
     _transports: Mapping[str, Transport]
     _bundle: Callable[[], Bundle]
     _within_s: float
@@ -131,6 +128,7 @@ class _Doctor:
     _whole: bool
     _imports: bool
     _bandwidth: bool
+    _active: Run | None = None
     _leases: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _links: dict[str, HostLink] = field(default_factory=dict)
     _closed: bool = False
@@ -353,9 +351,12 @@ class _Doctor:
         ]
 
     def _probe_all(self, names: Sequence[str]) -> dict[str, Facts | Finding]:
+        known, run = self._active, self._run
+        run = replace(run, run_id=known.run_id, share=known.share) if known is not None else run
+
         def probe_host(name: str) -> Facts | Finding:
             try:
-                return probe(self._links[name], self._probes, name)
+                return probe(self._links[name], run, name)
             except LinkDown as e:
                 return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
             except OrderRefused as e:

@@ -311,6 +311,7 @@ class NoteKind(Enum):
     PROGRESS_LOST = _said(
         "progress-lost", "The script's position cannot be read, so a standstill cannot be noticed."
     )
+    NOT_SAVED = _said("not-saved", "A weight is NaN: the backup before it stays.")
     METRICS_DROPPED = _said("metrics-dropped", "The script reports more metrics than are shown.")
     REPORT_TRIMMED = _said("report-trimmed", "A task's message was too long for a report, and was cut.")
     SUPERSEDED = _said("superseded", "A task found that a newer generation has begun, and ended itself.")

@@ -368,12 +368,9 @@ class Agent(FileOrders):
 
     def _on_release(self, order: Order, answer: Answer) -> None:
         record, share = self._record(order), self.world.runs[str(order["run"])].share
-        if (
-            order.get("seed")
-            and isinstance(share, Apart)
-            and not share.copy_is_whole(self.machine, order.get("seed"))
-        ):
-            raise HostFault("os", f"there is no checkpoint at {order['seed']}")
+        seed = order.get("seed")
+        if seed and isinstance(share, Apart) and not share.copy_is_whole(self.machine, seed):
+            raise HostFault("os", f"there is no checkpoint at {seed}")
         if int(order["epoch"]) in self.world.stale:
             record.by_stale = True
             if record.process is not None:

@@ -166,6 +166,8 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
         plan = run.plan
         script = _script(run)
         source = _SHARED.get((run.run_id, script, "text"), lambda: needs.source(script))
+        # Without a shared directory each host has its own, with a token of its own.
+        token = run.share if plan.checkpoint is not None and plan.checkpoint.shared else None
         order = PROBE(
             {
                 "run": run.run_id,
@@ -178,14 +180,14 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 ),
                 "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
                 "group": plan.checkpoint.group if plan.checkpoint else None,
-                "share": run.share or None,
+                "share": token,
                 "modules": list(_needed(run)),
                 "packages": list(STRATEGIES[plan.strategy].packages) or None,
                 "source": source,
             }
         )
         probed = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok
-        if run.share and probed["checkpoint_share"] == "":
+        if token and probed["checkpoint_share"] == "":
             fault = share.missing(plan.checkpoint.dir if plan.checkpoint else "")
             raise OrderRefused(Problem(fault.code, fault.message, fault.hint))
         if plan.checkpoint is not None and not probed["checkpoint_writable"]:

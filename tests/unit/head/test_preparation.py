@@ -225,6 +225,21 @@ def test_a_checkpoint_directory_that_cannot_be_written_is_refused_with_the_reaso
     assert link.verbs() == ["runs", "probe"], "nothing is pushed to a host that cannot serve"
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_late_host_must_see_the_runs_share_where_there_is_one(workdir: Path, shared: bool) -> None:
+    link = FakeLink()
+    link.probe["checkpoint_share"] = "" if shared else "a token of its own"
+    run = a_run(workdir)
+    assert run.plan.checkpoint is not None
+    plan = replace(run.plan, checkpoint=replace(run.plan.checkpoint, shared=shared))
+    run = replace(run, plan=plan, share="the token of the first")
+    if shared:
+        assert "its share is not mounted" in refused(link, run).message
+    else:
+        assert isinstance(made_ready(link, run), HostPrepared)
+    assert link.asked[1].get("share") == ("the token of the first" if shared else None)
+
+
 def test_a_checkpoint_directory_that_others_may_write_into_is_refused(workdir: Path) -> None:
     link = FakeLink()
     link.probe["checkpoint_others"] = "everybody"

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
     made.close()
 
 
-def spec(cluster: Cluster, requirements: str, **setup: Any) -> str:
+def spec(cluster: Cluster, requirements: str, run: Mapping[str, Any] | None = None, **setup: Any) -> str:
     """Write a spec with `setup:` for two hosts, and its requirements."""
     workdir = cluster.directory / "code"
     workdir.mkdir(exist_ok=True)
@@ -99,6 +99,7 @@ def spec(cluster: Cluster, requirements: str, **setup: Any) -> str:
         )
     )
     document = yaml.safe_load(path.read_text())
+    document["run"].update(run or {})
     document["setup"] = {"requirements": "code/requirements.txt", **setup}
     path.write_text(yaml.safe_dump(document))
     return str(path)
@@ -187,3 +188,30 @@ def test_hosts_without_an_index_get_the_wheels_from_the_head(cluster: Cluster, i
     assert absent.returncode == 1
     assert "pip: No matching distribution found for orch_missing" in absent.stderr
     assert set(whole(cluster)) == made | before
+
+
+def test_what_activate_makes_is_what_the_environment_is_made_with_and_what_tasks_have(
+    cluster: Cluster, index: Index
+) -> None:
+    """The Python stands nowhere but in its PATH, and where the packages lie is in a variable of it alone."""
+    module = cluster.directory / "module"
+    (module / "bin").mkdir(parents=True)
+    (module / "bin" / "python-of-module").symlink_to(sys.executable)
+    sets = f"PATH={module}/bin:$PATH LOADED=tf/2 PIP_NO_INDEX=1 PIP_FIND_LINKS={index.directory}"
+    (module / "load").write_text(f"export {sets} UV_NO_INDEX=1 UV_FIND_LINKS={index.directory}\n")
+    run = {"activate": f". {module}/load", "python": "python-of-module"}
+    file = spec(cluster, "orch_tiny==1.0\n", run)
+    (cluster.directory / "code/train.py").write_text(
+        SCRIPT + "import os\nprint('loaded', os.environ['LOADED'])\n"
+    )
+    before = set(whole(cluster))
+    made = json.loads(cluster.ok("setup", file, "--json"))["hosts"]
+    assert [(host["state"], host["problem"]) for host in made] == [("made", None)] * 2
+    assert len(set(whole(cluster)) - before) == 2
+    assert cluster.ok("up", file, "--wait").startswith("t-")
+    said = cluster.ok("logs", "t")
+    assert said.count("loaded tf/2") == 2
+    names = {Path(host["python"]).parts[-3] for host in made}
+    assert [said.count(f"/environments/{name}/hosts/{os.uname().nodename} orch_tiny") for name in names] == [
+        2
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -71,6 +72,33 @@ def test_row_111_a_share_that_is_gone_on_one_host_is_named_and_waited_for(
         ]
         for task in ("worker:0", "worker:1"):
             assert steps_logged(cluster, task).count(1) <= 1, "nobody began anew"
+
+
+def test_doctor_names_the_host_that_does_not_see_the_share_of_an_active_run(
+    cluster: Cluster, victim: Callable[[int], LabHost], share: Path
+) -> None:
+    host = victim(1)
+    with host.own_mounts():
+        spec = cluster.spec("--lockstep", "--talk", timing=QUICK)
+        cluster.ok("up", spec)
+        cluster.wait(lambda run: run["checkpoint"] is not None)
+        assert lacking(cluster, spec) == []
+        host.unmount(share)
+        ((which, message),) = lacking(cluster, spec)
+        assert which == host.name
+        assert (
+            f"the checkpoint directory {share} on this host is not the one in which the run saves" in message
+        )
+        assert host.listed(share) == [], "nothing is made where the share is not"
+        cluster.ok("kill", "t")
+        assert lacking(cluster, spec) == [], "without a run nobody knows which directory is meant"
+
+
+def lacking(cluster: Cluster, spec: str) -> list[tuple[str, str]]:
+    """Return the hosts of which `orch doctor` says that they do not see the share, and what it says."""
+    found = json.loads(cluster.orch("doctor", spec, "--json").stdout)["findings"]
+    assert any(one["id"] == "ssh.round-trip" for one in found), found
+    return [(one["host"], one["message"]) for one in found if one["id"] == "storage.share"]
 
 
 def named(cluster: Cluster, host: str, share: Path) -> list[str]:

@@ -425,8 +425,21 @@ class TestAuthentication:
 
     def test_a_server_that_takes_no_keys(self, make_lab: MakeLab, ssh: SshTransport) -> None:
         lab = make_lab(1, {0: {"PubkeyAuthentication": "no", "PasswordAuthentication": "yes"}})
-        with pytest.raises(AuthRefused, match="takes no keys, only password"):
+        with pytest.raises(AuthRefused, match="takes no keys, only password") as refused:
             ssh.open(lab.host(0).plan(), HELLO)
+        assert "can answer no question" in (refused.value.hint or "")
+
+    def test_a_server_that_asks_for_a_second_factor(self, make_lab: MakeLab, ssh: SshTransport) -> None:
+        wanted = {"AuthenticationMethods": "publickey,password", "PasswordAuthentication": "yes"}
+        there = make_lab(1, {0: wanted}).host(0).plan()
+        with pytest.raises(
+            AuthRefused, match=f"wants more than the key {there.identity_file}: password"
+        ) as more:
+            ssh.open(there, HELLO)
+        hint = more.value.hint or ""
+        assert "orch connects by itself, at any hour, and can answer no question" in hint
+        assert "`Match User YOU Address HEAD` with `AuthenticationMethods publickey`" in hint
+        assert "authorized_keys" not in hint, "the key was taken"
 
 
 class TestUnreachable:

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.core.errors import AuthRefused, HostKeyChanged, HostKeyUnknown, HostUnfit
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.ssh.transport import SshTransport
+from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import Lab, LabHost
 from tests.cluster.test_ssh import HELLO, fingerprint, says_hello
 
@@ -63,6 +64,20 @@ class TestAlgorithms:
         assert "`HostKeyAlgorithms rsa-sha2-512` of ssh_config counts" in (refused.value.hint or "")
         with pytest.raises(HostUnfit, match="no host key of a type that orch may ask for"):
             ssh.scan(there.plan())
+
+    def test_an_old_sshd_is_told_with_what_ssh_config_says_already(
+        self, make_lab: MakeLab, ssh: SshTransport, tmp_path: Path
+    ) -> None:
+        old = {"KexAlgorithms": "diffie-hellman-group1-sha1"}
+        there = make_lab(1, {0: old}).host(0).plan()
+        with pytest.raises(HostUnfit, match="have no algorithm in common") as refused:
+            ssh.open(there, HELLO)
+        assert refused.value.hint == "update its sshd, or go by a bastion that it speaks with"
+        write(tmp_path, "KexAlgorithms curve25519-sha256,ecdh-sha2-nistp521", "Ciphers aes256-ctr")
+        with pytest.raises(HostUnfit, match="have no algorithm in common") as refused:
+            ssh.open(there, HELLO)
+        named = "`KexAlgorithms curve25519-sha256,ecdh-sha2-nistp521` and `Ciphers aes256-ctr` of ssh_config counts"
+        assert named in (refused.value.hint or "")
 
     def test_a_key_that_may_not_sign_is_not_offered(
         self, there: LabHost, ssh: SshTransport, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.ssh.proxy import ProxySocket
 from orchestrator.head.reach.ssh.transport import SshTimeouts, SshTransport
 from tests.patience import comes
+from tests.unit.cli.desk import Desk
 
 
 def alive(pid: int) -> bool:
@@ -77,3 +79,34 @@ def test_its_failure_is_told_with_its_last_words_and_not_tried_nine_times(tmp_pa
     assert str(failed.value).endswith("it said: no token: log in to a")
     assert "proxy_jump: none" in (failed.value.hint or "")
     assert (tmp_path / "tries").read_text() == "x\n"
+
+
+def test_plan_and_doctor_show_it_as_the_shell_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = "sh -c 'echo no login for %r at %h:%p >&2; exit 3'"
+    shown = "sh -c 'echo no login for ml at 10.0.0.9:2222 >&2; exit 3'"
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/config").write_text(
+        f"Host gpu-a\n  HostName 10.0.0.9\n  Port 2222\n  User ml\n  ProxyCommand {command}\n"
+    )
+    (tmp_path / "train.py").write_text("print(1)\n")
+    spec = tmp_path / "cluster.yaml"
+    spec.write_text(
+        "version: 1\nname: t\nhosts: [{name: gpu-a}, {name: gpu-b, address: 127.0.0.1, port: 9}]\n"
+        "run: {strategy: processes, script: train.py, tasks: {worker: {replicas: 2}}}\n"
+    )
+    desk = Desk(tmp_path)
+    assert desk("plan", str(spec)) == 0, desk.said
+    assert f"gpu-a is reached by: {shown}" in desk.put_out
+    assert desk.put_out.count("is reached by") == 1
+    desk = Desk(tmp_path)
+    assert desk("plan", str(spec), "--json") == 0
+    assert json.loads(desk.put_out)["proxy_commands"] == {"gpu-a": [shown]}
+    desk = Desk(tmp_path)
+    assert desk("doctor", str(spec), "--json") == 1
+    found = [one for one in json.loads(desk.put_out)["findings"] if one["host"] == "gpu-a"]
+    (told,) = [one for one in found if one["id"] == "ssh.proxy"]
+    assert told["message"] == f"gpu-a is reached by {shown}"
+    assert any("no login for ml at 10.0.0.9:2222" in one["message"] for one in found if one != told), found

@@ -3,16 +3,20 @@ behind a kubectl that is a fake."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.core.errors import ConnectFailed
+from orchestrator.core.errors import ConnectFailed, HostError
 from orchestrator.core.plan import HostPlan
+from orchestrator.head.code import bundle
+from orchestrator.head.links import bootstrap
 from orchestrator.head.reach.kubernetes.transport import KubernetesTransport
 from orchestrator.head.reach.local import LocalTransport
 from orchestrator.head.reach.slurm.transport import slurm_transport
@@ -23,7 +27,7 @@ from tests.cluster.lab import Lab
 from tests.fake_transport import FakeProcess, FakeTransport
 from tests.kubernetes.cluster import Cluster, need_namespaces
 from tests.kubernetes.lab import Pods
-from tests.patience import comes
+from tests.patience import comes, patient
 from tests.slurm.kept import Kept
 from tests.slurm.lab import SlurmLab, need_slurm
 
@@ -187,7 +191,7 @@ def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object
     def run() -> None:
         try:
             results.append(work())
-        except OSError as error:
+        except (HostError, OSError) as error:
             results.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -301,6 +305,32 @@ def test_the_command_learns_that_the_channel_was_closed(start: Callable[[str], C
         rig.transport.close(rig.host)  # also reaps children
         threading.Event().wait(0.02)
     assert not rig.lives(pid)
+
+
+def test_a_line_of_activate_that_hangs_leaves_nothing_behind(rig: Rig) -> None:
+    if isinstance(rig.transport, FakeTransport):
+        pytest.skip("a fake host has no shell")
+    mark = f"600.{os.getpid()}{time.monotonic_ns()}"
+    line = f"timeout 900 sleep {mark} & sleep {mark}"
+    host = replace(rig.host, activate=line)
+    channel = rig.transport.open(host, bootstrap.COMMAND)
+    starting, results = in_thread(
+        lambda: bootstrap.start_agent(channel, host, bundle.load(), timeout_s=patient(5.0))
+    )
+    assert comes(lambda: len(having(f"sleep {mark}", "timeout")) == 3, patient(4.0)), "they do not hang"
+    starting.join(patient(20.0))
+    (error,) = results
+    assert "`activate` did not end in time there: timeout 900" in str(error)
+    assert comes(lambda: not having(mark), SOON_S), having(mark)
+
+
+def having(text: str, *words: str) -> list[str]:
+    """Return the command lines of living processes with this text, but for a shell that is told to run it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if text in line and (not words or line.startswith(("sleep", *words)))]
 
 
 def test_a_cut_is_silent_and_close_still_wakes_the_reader(start: Callable[[str], Channel], rig: Rig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +15,13 @@ import click
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import is_interactive
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import HostError, OrchestratorError, Refused
+from orchestrator.core.errors import HostError, JournalError, OrchestratorError, Refused
 from orchestrator.core.words import counted, listed
 
 if TYPE_CHECKING:
     from orchestrator.cli.orphans import Item
     from orchestrator.core.plan import Plan
+    from orchestrator.core.state.run import Run
     from orchestrator.head.hosts.examination import Examined
     from orchestrator.protocol.orders.driving import KnownRun
     from orchestrator.reporting.findings import Finding, Level
@@ -54,9 +56,23 @@ def examined(
         bundle.load,
         imports=imports,
         bandwidth=bandwidth,
+        active=_active(session, plan),
         within_s=within_s or CHECK_S,
         progress=session.say,
     )
+
+
+def _active(session: Session, plan: Plan) -> Run | None:
+    """Return the active run of this name that saves where the plan does, in a directory that its hosts share."""
+    from orchestrator.head.journal.reading import peek
+
+    with suppress(JournalError):  # `_orphans` tells it
+        for run in (entry.run for entry in peek(session.paths.journal).kept):
+            saves = run.plan.checkpoint
+            if run.plan.name == plan.name and not run.phase.is_terminal and saves and saves.shared:
+                same = plan.checkpoint is not None and plan.checkpoint.dir == saves.dir
+                return run if same and run.share else None
+    return None
 
 
 def _show(session: Session, findings: Sequence[Finding]) -> None:

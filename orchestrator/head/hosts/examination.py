@@ -92,6 +92,7 @@ def examine(
     whole: bool = True,
     imports: bool = False,
     bandwidth: bool = False,
+    active: Run | None = None,
     within_s: float = CHECK_S,
     progress: Progress = lambda _: None,
 ) -> Examined:
@@ -104,11 +105,12 @@ def examine(
         whole: False leaves out what each start checks by itself: Python, packages, GPUs, checkpoint directory.
         imports: whether TensorFlow is imported once on each host.
         bandwidth: whether to measure the bandwidth between all hosts, unless a run uses one of them.
+        active: the run whose token the checkpoint directory must have on each host; None if there is none.
         within_s: the deadline of each step.
         progress: is called after each step.
     """
     run = new_run(RUN_ID, plan, epoch=1, at=0.0)
-    doctor = _Doctor(plan, run, transports, bundle, within_s, progress, whole, imports, bandwidth)
+    doctor = _Doctor(plan, run, transports, bundle, within_s, progress, whole, imports, bandwidth, active)
     try:
         return doctor.examine()
     finally:
@@ -126,6 +128,7 @@ class _Doctor:
     _whole: bool
     _imports: bool
     _bandwidth: bool
+    _active: Run | None = None
     _leases: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _links: dict[str, HostLink] = field(default_factory=dict)
     _closed: bool = False
@@ -348,9 +351,12 @@ class _Doctor:
         ]
 
     def _probe_all(self, names: Sequence[str]) -> dict[str, Facts | Finding]:
+        known, run = self._active, self._run
+        run = replace(run, run_id=known.run_id, share=known.share) if known is not None else run
+
         def probe_host(name: str) -> Facts | Finding:
             try:
-                return probe(self._links[name], self._run, name)
+                return probe(self._links[name], run, name)
             except LinkDown as e:
                 return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
             except OrderRefused as e:

@@ -5,8 +5,8 @@ The exchange after the host's shell has run COMMAND:
     head                                          host
     exit 97\\n                                     (for another shell than ours: it ends)
     with `activate` only:
-    orch-activate\\n<_ACTIVATE>\\n<sh>\\n<the line>\\n  orch-activates\\n …
-                                                  (what the line prints) orch-activated\\n
+    orch-activate\\n<_WATCHED>\\n<_ACTIVATE>\\n<sh>\\n<the line>\\n
+                                                  orch-activates\\n (what the line prints) orch-activated\\n
     orch-python <python>\\n<bytes of _FIRST>\\n<_FIRST>
     <request as JSON>\\n
                                                   (whatever motd and rc files print) orch-shell\\n
@@ -59,9 +59,7 @@ _STAGE = (
 )
 COMMAND = (
     "exec /bin/sh -c 'echo orch-shell; IFS= read -r p; IFS= read -r p && "
-    'case "$p" in orch-activate) IFS= read -r w; IFS= read -r s; IFS= read -r a; '
-    'case "$SHELL" in */bash|*/zsh|*/ksh|*/dash|*/sh) l="$SHELL";; *) l=/bin/sh;; esac; '
-    'exec "$l" -l -c "$w" orch "$s" "$a" 3<&0 </dev/null;; esac; '
+    'case "$p" in orch-activate) IFS= read -r w; eval "$w";; esac; '
     f"{_STAGE}'"
 )
 """For any login shell (sh, bash, zsh, fish, csh): one line, no quote within the single quotes, no backslash.
@@ -70,9 +68,31 @@ ORCH_LOGIN keeps the environment of the login for the tasks: a shim of Python se
 are given the same version, whatever their directory says.
 """
 
+_END_ALL = (
+    "kill -KILL $$; IFS= read -r x </proc/self/stat; m=${x%% *}; "
+    "for t in 1 2 3; do for d in /proc/[0-9]*; do [ $d = /proc/$m ] || { IFS= read -r x <$d/stat && "
+    'set -- ${x##*) } && [ "$4" = $$ ] && kill -KILL ${d#/proc/}; }; done; done'
+)
+"""Ends the shell of a channel and what it has started: all of its session, since `timeout` makes a group of its own.
+
+Three times, since what is about to end can still start something.
+"""
+
+_WATCHED = (
+    "IFS= read -r e; IFS= read -r s; IFS= read -r a; "
+    'case "$SHELL" in */bash|*/zsh|*/ksh|*/dash|*/sh) l="$SHELL";; *) l=/bin/sh;; esac; exec 3<&0 </dev/null; '
+    f'w="$({{ IFS= read -r p || {{ {_END_ALL}; }}; }} <&3 3<&- >/dev/null 2>&1 & echo $!)"; '
+    'exec "$l" -l -c "$e" orch "kill -KILL $w; while [ -e /proc/$w/fd/0 ]; do :; done; echo orch-activated; $s" "$a"'
+)
+"""Starts the login shell for `activate` of the spec, and a process that ends it if the channel closes before its time.
+
+A closed channel ends no process by itself. Until the line has ended the head sends nothing more, so the process that
+watches reads only the end. It must have let go of the input before another process reads there.
+"""
+
 _ACTIVATE = (
     'echo orch-activates; ORCH_BEFORE="$(env -0 | base64)"; export ORCH_BEFORE; eval "$2" || exit; '
-    'echo orch-activated; exec /bin/sh -c "$1" <&3 3<&-'
+    'exec /bin/sh -c "$1" <&3 3<&-'
 )
 """What the login shell runs for `activate` of the spec: the person's line is an argument, and is in no other text."""
 
@@ -364,6 +384,7 @@ class _Talk:
     heard: bytearray = field(default_factory=bytearray)
     shell_s: float | None = None
     printed: str = ""
+    activated: bool = False
     timed_out: bool = False
     done: bool = False
 
@@ -387,7 +408,12 @@ class _Talk:
         begin = b"exit %d\n" % _FOREIGN
         if self.host.activate is not None:
             stage = f"IFS= read -r p; {_STAGE}"
-            begin += "\n".join(["orch-activate", _ACTIVATE, stage, self.host.activate, ""]).encode()
+            lines = ["orch-activate", _WATCHED, _ACTIVATE, stage, self.host.activate, ""]
+            self.channel.write(begin + "\n".join(lines).encode())
+            begin = b""
+            while b"orch-activated\n" not in self.heard:
+                self._read(began_at)
+            self.activated = True
         self.channel.write(
             begin
             + b"orch-python %s\n%d\n%s%s\n" % (path, len(first), first, json.dumps(request).encode("ascii"))
@@ -412,10 +438,6 @@ class _Talk:
     def _answer(self, mark: bytes, began_at: float) -> BootAnswer:
         """Read up to the next line with the mark. Output before it is not ours."""
         while True:
-            if self.shell_s is None and b"orch-shell\n" in self.heard:
-                self.shell_s = self.clock() - began_at
-                noise = bytes(self.heard).partition(b"orch-shell\n")[0].decode("utf-8", "replace")
-                self.printed = cleaned(noise.strip()).partition("\n")[0][:_PRINTED_CHARS_MAX]
             at = self.heard.find(mark)
             end = self.heard.find(b"\n", at + len(mark)) if at >= 0 else -1
             if end >= 0:
@@ -425,20 +447,25 @@ class _Talk:
                     return cast("BootAnswer", check_of(BootAnswer)(json.loads(line)))
                 except (ValueError, RecursionError) as e:
                     raise FrameError(f"an answer that cannot be read: {e}") from e
-            if len(self.heard) > _JUNK_BYTES_MAX:
-                raise HostUnfit(
-                    self.host.name,
-                    "its login shell prints without end before our command runs",
-                    hint="let .bashrc and its like print nothing for shells that are not interactive",
-                    code="rc-files",
-                )
-            self._read()
+            self._read(began_at)
 
-    def _read(self) -> None:
+    def _read(self, began_at: float) -> None:
+        """Read some of what comes before the hello."""
+        if len(self.heard) > _JUNK_BYTES_MAX:
+            raise HostUnfit(
+                self.host.name,
+                "its login shell prints without end before our command runs",
+                hint="let .bashrc and its like print nothing for shells that are not interactive",
+                code="rc-files",
+            )
         data = self.channel.read(_READ_BYTES)
         if not data:
             raise self.broken()
         self.heard += data
+        if self.shell_s is None and b"orch-shell\n" in self.heard:
+            self.shell_s = self.clock() - began_at
+            noise = bytes(self.heard).partition(b"orch-shell\n")[0].decode("utf-8", "replace")
+            self.printed = cleaned(noise.strip()).partition("\n")[0][:_PRINTED_CHARS_MAX]
 
     def listen_out(self) -> None:
         """Read the rest of the output: a shell that did not run our command may have said why."""
@@ -454,9 +481,10 @@ class _Talk:
         frames = decoder.feed(bytes(self.heard))
         self.heard.clear()
         while not frames:
-            self._read()
-            frames = decoder.feed(bytes(self.heard))
-            self.heard.clear()
+            data = self.channel.read(_READ_BYTES)
+            if not data:
+                raise self.broken()
+            frames = decoder.feed(data)
         (message, _), *rest = frames
         greeting = edge.hello(self.host.name, message)
         if self.shell_s is not None and self.shell_s > SLOW_SHELL_S:
@@ -476,7 +504,7 @@ class _Talk:
                 SHELL_HANGS,
                 hint=f"see what the rc files of that account wait for: ssh {name} true",
             )
-        activating = self.host.activate is not None and b"orch-activated\n" not in self.heard
+        activating = self.host.activate is not None and not self.activated
         if self.timed_out and activating:
             return ConnectFailed(
                 name,

@@ -44,6 +44,7 @@ def login() -> Iterator[Open]:
             stderr=subprocess.PIPE,
             bufsize=0,
             env={"PATH": os.environ["PATH"], **env},
+            start_new_session=True,
         )
         channels.append(LocalChannel(child))
         return channels[-1]

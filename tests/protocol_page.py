@@ -20,13 +20,15 @@ from typing import (
     is_typeddict,
 )
 
+from orchestrator.core.concerns import CONCERNS
+from orchestrator.core.turn import Concern
 from orchestrator.protocol import hello, replies, reports, runtime_lines
 from orchestrator.protocol.bounds import Form, Inside, Json, Length, Range, Raw
 from orchestrator.protocol.channel import BLOB_BYTES_MAX, JSON_BYTES_MAX
 from orchestrator.protocol.limits import COUNT_MAX
 from orchestrator.protocol.orders.base import Fence, Verb
 from orchestrator.protocol.paths import RelativePath
-from tests.protocol_orders import TABLE, senders
+from tests.protocol_orders import BY_NAME, TABLE, senders
 
 PAGE = Path(__file__).parents[1] / "docs/protocol.md"
 
@@ -78,6 +80,11 @@ its coordinator, and the host refuses it with code `superseded` if it has seen a
 the order changes nothing of a run. An order whose fence is not *newest* names it in its field `fence`.
 """
 
+REPEATED = """An order to a host that is not connected is dropped, and the answer to another may be lost. When the
+host is up again, its link repeats [`watch`](#watch), and each concern of the run (`core/concerns.py`) repeats what is
+not known to be done.
+"""
+
 SHIM = """## Agent and shim
 
 The agent writes start.json: the `start` order without its secrets, and `host_dir` and `bundle`;
@@ -116,7 +123,7 @@ LINES = (*get_args(runtime_lines.RuntimeLine), *get_args(runtime_lines.ShimLine)
 def page() -> str:
     """Return the page."""
     shown: set[str] = set()
-    parts = [HEAD, AGENT, *_types(FROM_AGENT, shown), ORDERS, _table()]
+    parts = [HEAD, AGENT, *_types(FROM_AGENT, shown), ORDERS, _table(), REPEATED, _repeated()]
     for row in TABLE:
         parts += _order(row, shown)
     parts += [SHIM, *_types((reports.ShimReportFrame,), shown), RUNTIME, *_types(LINES, shown)]
@@ -130,6 +137,28 @@ def _table() -> str:
         makers = ", ".join(f"`{file}`" for file in senders()[row.name])
         lines.append(f"| [`{row.name}`](#{row.name}) | {row.fence.value} | {about} | {makers} |")
     return "\n".join(lines) + "\n"
+
+
+def _repeated() -> str:
+    """Return the table of what is repeated, by the annotations of the functions that do it."""
+    lines = ["| concern | what it repeats when a host is up again |", "|---|---|"]
+    for concern in CONCERNS:
+        what = "; ".join(_shown(action) for action in repeated(concern))
+        lines += [f"| {concern.name} | {what} |"] if what else []
+    return "\n".join(lines) + "\n"
+
+
+def repeated(concern: Concern) -> list[Any]:
+    """Return the actions that a concern repeats, by its annotation: one list, or one of several."""
+    hint = get_type_hints(concern.repeats).get("return")
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return [action for kind in kinds for action in get_args(kind)]
+
+
+def _shown(action: Any) -> str:
+    order = getattr(action, "order", None)
+    about = (inspect.getdoc(action) or "").partition(". ")[0]
+    return f"[`{BY_NAME[order].name}`](#{order})" if order is not None else f"{about[0].lower()}{about[1:]}"
 
 
 def _about(row: Verb[Any, Any]) -> str:

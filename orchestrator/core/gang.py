@@ -5,7 +5,7 @@ Pure functions of the state, for all concerns. The answers to what only one of t
 
 from __future__ import annotations
 
-from orchestrator.core.actions import Action, ReleaseTask, StartTask
+from orchestrator.core.actions import ReleaseTask, StartTask
 from orchestrator.core.causes import Blame
 from orchestrator.core.launching.environment import GENERATION_REPORTED_MAX, endpoint, have_ports_apart
 from orchestrator.core.launching.wiring import Addresses
@@ -164,7 +164,7 @@ def kept_step(run: Run) -> int | None:
     return run.verified_step if step is None else max(run.verified_step or 0, step)
 
 
-def unstarted(run: Run, name: str) -> list[Action]:
+def unstarted(run: Run, name: str) -> list[StartTask]:
     """Return the orders to start tasks on a host that were given, and of which nothing was heard."""
     if run.phase not in (Phase.RENDEZVOUS, Phase.RUNNING) or run.host(name).facts is None:
         return []  # without facts it is not known which code to run

@@ -104,7 +104,7 @@ class Concern(NamedTuple):
     due: Callable[[Run], Iterable[Deadline | None]] = lambda _: ()
     """When it changes the state by itself."""
     repeats: Callable[[Run, str, Instant], Iterable[Action]] = lambda *_: ()
-    """The orders to a host that are not known to be carried out, when it is up. Each may be repeated without harm."""
+    """The orders to a host, named by its annotation, that are not known to be carried out. Repeating does no harm."""
     says: Callable[[Run, Instant], str] = lambda *_: ""
     """What the status of a run that trains says of it: the end of a sentence, which begins with a semicolon."""
     demands: Callable[[Run], Iterable[tuple[bool, str]]] = lambda _: ()

@@ -50,13 +50,15 @@ class Client:
         python: str = sys.executable,
         heartbeat_s: float = 0.1,
         channel: Channel | None = None,
+        pushed: bundle.Bundle | None = None,
     ) -> None:
+        """Connect to a host directory; `pushed`: our code as the host gets it, None for that of this tree."""
         self.host = HostPlan("gpu-a", transport="local", python=python)
         channel = channel or LocalTransport().open(self.host, bootstrap.COMMAND)
         assert isinstance(channel, LocalChannel)
         self.channel = channel
         self.started = bootstrap.start_agent(
-            channel, self.host, bundle.load(), heartbeat_s=heartbeat_s, host_dir=str(host_dir)
+            channel, self.host, pushed or bundle.load(), heartbeat_s=heartbeat_s, host_dir=str(host_dir)
         )
         self.hello = self.started.hello
         if self.hello["psutil_wanted"]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from orchestrator.core import conflicts
-from orchestrator.core.actions import Action, CloseHost, PrepareHost
+from orchestrator.core.actions import CloseHost, PrepareHost, StartTask
 from orchestrator.core.diagnosis import gpu_faults
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.events import EpochBegan, HostDown, HostPrepared, HostRefused, HostReported, HostUp
@@ -238,7 +238,7 @@ def _due(run: Run) -> Iterable[Deadline | None]:
     return [*lost, *(at for _, at in silent_at(run)), *(host.retry_at for host in run.hosts)]
 
 
-def _repeats(run: Run, name: str, _at: Instant) -> list[Action]:
+def _repeats(run: Run, name: str, _at: Instant) -> list[PrepareHost] | list[StartTask]:
     if run.phase.is_terminal or owes_proof(run, name):
         return []
     return [PrepareHost(host=name)] if run.host(name).facts is None else unstarted(run, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.actions import Action, CloseHost, SweepHost
+from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit, FirstCause
@@ -247,7 +247,7 @@ def _swept(turn: Turn, event: HostSwept) -> None:
         turn.do(CloseHost(host=event.host))
 
 
-def _repeats(run: Run, name: str, at: Instant) -> list[Action]:
+def _repeats(run: Run, name: str, at: Instant) -> list[SweepHost] | list[StopTask]:
     if stopping.owes_proof(run, name):
         return [SweepHost(host=name, generation=run.generation_last)]
     # Every task was told to end; before `force_at` some may end by themselves

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from orchestrator.core.actions import Action, StartTask, StopTask
+from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.events import HostReported, OrderFailed, TaskReport
 from orchestrator.core.gang import highest_reported, is_individual, next_generation
@@ -265,7 +265,7 @@ def _absorb(turn: Turn, task: Task, report: TaskReport | None) -> None:
             _set_task(turn, task, phase=phase, pid=report.pid, port=report.port, progress=progress)
 
 
-def _repeats(run: Run, name: str, _at: Instant) -> list[Action]:
+def _repeats(run: Run, name: str, _at: Instant) -> list[StopTask] | list[StartTask]:
     if run.standby.ended:
         return [_stop(task) for task in run.standby.tasks_on(name) if task.phase.may_live]
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core import conflicts
-from orchestrator.core.actions import Action, PrepareHost, SeedCheckpoint, StartTask
+from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit, FirstCause
 from orchestrator.core.events import OrderFailed, Submitted, TurnCame
@@ -394,7 +394,7 @@ def _is_of_standby(run: Run, event: OrderFailed) -> bool:
     return waiting is not None and waiting.generation == event.generation
 
 
-def _repeats(run: Run, name: str, _at: Instant) -> list[Action]:
+def _repeats(run: Run, name: str, _at: Instant) -> list[SeedCheckpoint] | list[ReleaseTask]:
     if run.phase is Phase.RENDEZVOUS and not run.is_seeded and run.task(run.chief).host == name:
         return [SeedCheckpoint(host=name, generation=run.generation)]
     released = [

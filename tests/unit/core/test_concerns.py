@@ -14,6 +14,7 @@ from orchestrator.core.concerns import CONCERNS, HEARS, outstanding
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import new_run
 from orchestrator.core.turn import Concern, Turn
+from tests.protocol_page import repeated
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 from tests.unit.test_imports import PACKAGE, imports
@@ -71,6 +72,13 @@ def test_all_hear_what_is_told_and_the_first_answer_counts() -> None:
     assert turn.tell(ev.Ticked(1.0)) is False
     assert turn.tell(ev.Submitted(1.0)) is None
     assert heard == ["a", "b", "c"]
+
+
+def test_the_annotation_of_what_a_concern_repeats_names_each_action() -> None:
+    nothing = Concern._field_defaults["repeats"]
+    named = {concern.name: repeated(concern) for concern in CONCERNS if concern.repeats is not nothing}
+    assert len(named) > 5
+    assert [name for name, told in named.items() if not told or not all(map(inspect.isclass, told))] == []
 
 
 def test_of_a_host_that_owes_the_proof_nothing_else_is_asked() -> None:

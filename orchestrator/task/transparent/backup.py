@@ -147,10 +147,9 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
 def _is_nan(value: Any) -> bool:
     import numpy as np
 
-    array = np.asarray(value)
-    if array.dtype.kind not in "biufc":
-        array = array.astype(np.float32)  # bfloat16 and similar types
-    return array.dtype.kind in "fc" and bool(np.isnan(array).any())
+    given = np.asarray(value)  # which may be of bfloat16 and similar types
+    known = given if given.dtype.kind in "biufc" else given.astype(np.float32)
+    return known.dtype.kind in "fc" and bool(np.isnan(known).any())
 
 
 _told: set[str] = set()

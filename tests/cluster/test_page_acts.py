@@ -255,6 +255,26 @@ def test_a_run_that_has_ended_has_no_bottleneck_and_its_culprit_is_marked(shown:
     assert "Limited by" not in shown.text("main")
 
 
+@pytest.mark.parametrize(
+    ("kind", "why", "said"),
+    [
+        ("nothing", "a survivor hands over its state (rescue)", "nothing (a survivor hands over its state (rescue))"),
+        ("since-save", "at most 10 min", "at most 10 min (since the last save)"),
+        ("since-save", "the script decides when it saves",
+         "what was trained since the last save (the script decides when it saves)"),
+        ("everything", "train.py saves nothing; add …", "everything since step 0: train.py saves nothing; add …"),
+    ],
+)  # fmt: skip
+def test_what_a_fault_costs_is_said_of_a_run_that_goes_on(
+    shown: Page, kind: str, why: str, said: str
+) -> None:
+    costs = {"kind": kind, "why": why}
+    run_shown(shown, fault_costs=costs)
+    assert shown.text("p.costs") == f"A fault costs: {said}"
+    shown.snapshot(run_document(phase="FAILED", fault_costs=costs))
+    shown.until("document.querySelector('p.costs').textContent === ''")
+
+
 def test_events_and_causes_stand_newest_first_and_once(shown: Page) -> None:
     causes = [first_cause_document(generation=g, sentence=f"died {g}", time=BEGIN) for g in (1, 2)]
     events = [event_document(0, "state", "an old one") | {"seq": -seq} for seq in range(200, 0, -1)]

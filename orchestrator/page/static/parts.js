@@ -54,6 +54,15 @@ export const nonfiniteWords = (run) => {
   );
   return words.length ? `✕ ${words.join(", ")}` : "";
 };
+// What a fault would cost a run that goes on, as `orch status` says it too.
+export const costsOfAFault = ({ phase, fault_costs: costs }) => {
+  if (!costs || ENDED.includes(phase)) return "";
+  const { kind, why } = costs;
+  if (kind === "everything") return `A fault costs: everything since step 0: ${why}`;
+  if (kind === "nothing") return `A fault costs: nothing (${why})`;
+  if (why.startsWith("at most ")) return `A fault costs: ${why} (since the last save)`;
+  return `A fault costs: what was trained since the last save (${why})`;
+};
 export const ago = (at) => {
   const s = Math.max(0, now() - at);
   return `${s < 60 ? `${s.toFixed(0)} s` : durationText(s)} ago`;

@@ -32,6 +32,7 @@ import {
   ENDED,
   Table,
   ago,
+  costsOfAFault,
   gauges,
   goodputText,
   isInTrouble,
@@ -71,6 +72,7 @@ export class RunView {
     this.head = h("div", { class: "head" });
     this.sentence = h("p", { class: "sentence" });
     this.limit = h("p", { class: "dim" });
+    this.costs = h("p", { class: "dim costs" });
     this.odd = h("p", { class: "slow", role: "status" });
     this.cause = h("div");
     this.links = h(
@@ -121,6 +123,7 @@ export class RunView {
       this.sentence,
       this.odd,
       this.limit,
+      this.costs,
       this.cause,
       this.links,
       this.buttons,
@@ -202,6 +205,7 @@ export class RunView {
     if (this.history) this.checkpoints.refresh();
     setText(this.odd, nonfiniteWords(run));
     setText(this.limit, limit ? `Limited by ${limit.sentence} (${limit.remedy}).` : "");
+    setText(this.costs, costsOfAFault(run));
     const isOver =
       ["RUNNING", "SUCCEEDED"].includes(run.phase) && run.first_cause?.generation < run.generation;
     memo(this.cause, [run.first_cause, run.problem, isOver], () => this.showCause(run, isOver));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 if TYPE_CHECKING:
     from orchestrator.client.environment import Environment
     from orchestrator.core.differences import Change
+    from orchestrator.core.state.run import Run
     from orchestrator.head.journal.states import Kept
 
 _OWN = ("step", "restarts", "when")
@@ -62,61 +63,50 @@ class Listed:
 
 def listed(environment: Environment, name: str | None = None) -> list[Listed]:
     """Return all runs, or those of a name, newest first: running, ended, and those that have left the journal."""
-    from orchestrator.client.choice import no_such_run
-    from orchestrator.head.journal import archive, reading
-
-    paths = environment.paths
-    kept = list(reading.peek(paths.journal).kept)
-    for run_id in archive.run_ids(paths):
-        try:
-            old = reading.archived(paths, run_id)
-        except OrchestratorError as e:  # the others are listed
-            environment.warn(f"{run_id} is left out: {e.message}")
-            continue
-        kept += [old] if old is not None else []
-    runs = sorted({one.run.run_id: one for one in kept}.values(), key=lambda one: one.created)
-    if name is not None and not any(name in (one.run.run_id, one.run.plan.name) for one in runs):
-        raise no_such_run(name, [one.run.plan.name for one in runs])
-    wanted = [one for one in runs if name in (None, one.run.run_id, one.run.plan.name)]
-    return _rows(environment, runs, wanted)
-
-
-def _rows(environment: Environment, runs: Sequence[Kept], wanted: Sequence[Kept]) -> list[Listed]:
-    from orchestrator.client.choice import runs_of
-    from orchestrator.core.differences import differences
+    from orchestrator.client.choice import no_such_run, runs_of
     from orchestrator.head.code.snapshots import Snapshots
+    from orchestrator.head.journal import reading
 
+    def left_out(run_id: str, error: OrchestratorError) -> None:
+        environment.warn(f"{run_id} is left out: {error.message}")
+
+    runs = reading.everything(environment.paths, name, left_out)
+    if name is not None and not runs:
+        every = reading.everything(environment.paths, None, lambda *_: None)
+        raise no_such_run(name, [one.run.plan.name for one in every])
     try:
         now = {run["run_id"]: run for run in runs_of(environment.client())}
     except OrchestratorError:
         now = {}
     snapshots = Snapshots(environment.paths.state_dir)
-    before: dict[str, Kept] = {}
+    codes = {one.run.run_id: snapshots.of_run(one.run.run_id) for one in runs}
+    before: dict[str, Run] = {}
     rows = []
     for one in runs:
-        run, last = one.run, before.get(one.run.plan.name)
-        before[run.plan.name] = one
-        if one not in wanted:
-            continue
-        live = now.get(run.run_id) or {}
-        codes = [snapshots.of_run(each.run.run_id) if each else None for each in (last, one)]
-        cause = run.first_cause.sentence if run.first_cause is not None else None
-        rows.append(
-            Listed(
-                run_id=run.run_id,
-                name=run.plan.name,
-                phase=live.get("phase", run.phase.value),
-                created=one.created,
-                ended=one.ended,
-                step=live.get("global_step", run.global_step),
-                restarts=live.get("restarts", run.budget.restarts),
-                metrics=dict(live.get("metrics") or run.task(run.chief).progress.metrics),
-                cause=cause,
-                differs=tuple(differences(last.run.plan, run.plan)) if last is not None else (),
-                other_code=codes[0].digest != codes[1].digest if codes[0] and codes[1] else None,
-            )
-        )
+        last, before[one.run.plan.name] = before.get(one.run.plan.name), one.run
+        code, older = codes[one.run.run_id], codes[last.run_id] if last is not None else None
+        differ = code.digest != older.digest if code is not None and older is not None else None
+        rows.append(_row(one, last, now.get(one.run.run_id) or {}, other_code=differ))
     return rows[::-1]
+
+
+def _row(one: Kept, last: Run | None, live: Mapping[str, Any], *, other_code: bool | None) -> Listed:
+    from orchestrator.core.differences import differences
+
+    run = one.run
+    return Listed(
+        run_id=run.run_id,
+        name=run.plan.name,
+        phase=live.get("phase", run.phase.value),
+        created=one.created,
+        ended=one.ended,
+        step=live.get("global_step", run.global_step),
+        restarts=live.get("restarts", run.budget.restarts),
+        metrics=dict(live.get("metrics") or run.task(run.chief).progress.metrics),
+        cause=run.first_cause.sentence if run.first_cause is not None else None,
+        differs=tuple(differences(last.plan, run.plan)) if last is not None else (),
+        other_code=other_code,
+    )
 
 
 def chosen(rows: Iterable[Listed], conditions: Sequence[str]) -> list[Listed]:

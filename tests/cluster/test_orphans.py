@@ -83,8 +83,13 @@ def test_an_ended_run_is_removed_from_its_hosts_and_here_and_its_checkpoints_sta
     assert here.is_dir()
     kept = sorted((local_cluster.directory / "ckpt").rglob("*"))
     assert kept
-    done = local_cluster.orch("rm", run_id, "--yes")
+    again = local_cluster.ok("up", spec).strip()
+    done = local_cluster.orch("rm", "t", "--yes")
     assert done.returncode == 0, done.stderr
+    assert local_cluster.run()["run_id"] == again, "the name means its ended runs"
+    local_cluster.ok("kill", again)
+    kept = sorted((local_cluster.directory / "ckpt").rglob("*"))
+    assert local_cluster.orch("rm", again, "--yes").returncode == 0
     assert f"Removed {run_id}" in done.stderr
     assert "directory" in done.stdout
     assert not on_host.exists()

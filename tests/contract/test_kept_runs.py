@@ -126,6 +126,23 @@ def test_what_a_person_removes_is_gone_and_nothing_else(head: Head) -> None:
     assert len(json.loads(head.orch(head.login, "status", "--json").stdout)["runs"]) == ENDED_MAX - 1
 
 
+def test_a_record_that_cannot_be_read_is_named_and_can_be_removed_and_the_others_too(head: Head) -> None:
+    head.started()
+    paths = Paths(str(head.state_dir), str(head.runtime))
+    with open(archive.place_of(paths, OLD), "r+b") as file:
+        file.truncate(100)
+    refused = head.orch(head.login, "rm", OLD, "--yes")
+    assert (refused.returncode, f"`orch rm {OLD} --here` removes it" in " ".join(refused.stderr.split())) == (
+        6,
+        True,
+    )
+    done = head.orch(head.login, "rm", "typo-20260102-000007", OLD, "--here", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert not os.path.exists(paths.run_dir(OLD))
+    left = json.loads(head.orch(head.login, "runs", "--json").stdout)["runs"]
+    assert len(left) == ENDED_MAX - 1
+
+
 def test_records_over_their_budget_are_said_and_none_is_removed(head: Head) -> None:
     head.login["ORCH_RECORDS_GB"] = "0.00001"
     head.started()

@@ -16,7 +16,7 @@ from orchestrator.cli.orphans import Item, here, known
 from orchestrator.cli.run_choice import complete_run
 from orchestrator.cli.session import Session
 from orchestrator.client.choice import no_such_run
-from orchestrator.core.errors import Refused, SomeHostsOnly
+from orchestrator.core.errors import JournalError, Refused, SomeHostsOnly
 from orchestrator.core.words import counted, listed, size
 
 if TYPE_CHECKING:
@@ -41,36 +41,35 @@ if TYPE_CHECKING:
 def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool) -> int:
     """Remove ended runs: their directories on the hosts, and their logs, curves, code and records here.
 
-    A NAME means all ended runs of it. Runs that go on are refused. Checkpoints are never removed: `orch ckpt rm`
+    A NAME means all ended runs of it. A run that goes on is refused. Checkpoints are never removed: `orch ckpt rm`
     removes those that it is told. A run stays while one of its hosts does not answer; exit code 4 then. With --here,
     what it left on hosts becomes an orphan, which `orch gc` finds.
     """
-    runs = _named(session, names)
+    runs, unread = _named(session, names)
+    if unread and not only_here:
+        run_id, error = next(iter(unread.items()))
+        raise Refused(
+            f"{run_id}: {error.message}", hint=f"`orch rm {run_id} --here` removes it without its hosts"
+        )
     client = session.client()
     ask = asker(session)
     there, unheard = ([], {}) if only_here else _on_hosts(session, ask, runs)
-    places = {run_id: session.paths.run_dir(run_id) for run_id in runs}
-    local = [
-        here(session, run_id, "logs, curves and records", "ended", path)
-        for run_id, path in places.items()
-        if os.path.isdir(path)
+    wanted = [*runs, *unread]
+    places = {run_id: session.paths.run_dir(run_id) for run_id in wanted}
+    what = "logs, curves and records"
+    items = there + [
+        here(session, run_id, what, "ended", path) for run_id, path in places.items() if os.path.isdir(path)
     ]
-    items = [*there, *local]
-    alive = [item for item in there if item.pids]
-    if alive:
-        raise Refused(
-            f"{alive[0].run} has processes on {alive[0].host}: pid {listed([str(pid) for pid in alive[0].pids])}",
-            hint=f"`orch kill {alive[0].run}` ends them",
-        )
     session.put(shown(items, session))
-    total = size(sum(item.bytes for item in items))
+    pids = listed([f"{pid} on {item.host}" for item in there for pid in item.pids])
+    end = f", and kill its processes (pid {pids})" if pids else ""
     if not yes:
-        must_confirm(
-            session, f"Remove {counted(len(runs), 'run')}, {total}?", otherwise="nothing was removed"
-        )
+        total = size(sum(item.bytes for item in items))
+        question = f"Remove {counted(len(wanted), 'run')}, {total}{end}?"
+        must_confirm(session, question, otherwise="nothing was removed")
     problems = remove(session, ask, there, (), known(session))
     stay = {item.run: f"{item.host}: {why}" for item, why in problems.items()} | unheard
-    gone = [run_id for run_id in runs if run_id not in stay]
+    gone = [run_id for run_id in wanted if run_id not in stay]
     for run_id in gone:
         client.post(f"/v1/runs/{quote(run_id)}/forget", {})
     session.say(f"Removed {listed(gone)}" if gone else "Nothing removed")
@@ -80,24 +79,27 @@ def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool
     return 0
 
 
-def _named(session: Session, names: Sequence[str]) -> dict[str, Run]:
-    """Return the runs to remove, by id. Raises an error if one is not there, or goes on."""
-    from orchestrator.head.journal import archive, reading
+def _named(session: Session, names: Sequence[str]) -> tuple[dict[str, Run], dict[str, JournalError]]:
+    """Return the runs to remove, by id, and those whose records cannot be read, with why.
 
-    kept = [entry.run for entry in reading.peek(session.paths.journal).kept]
-    ids = [run.run_id for run in kept]
-    old = [run_id for run_id in archive.run_ids(session.paths) if run_id not in ids]
-    kept += [entry.run for run_id in old if (entry := reading.archived(session.paths, run_id)) is not None]
+    Raises an error for a name without an ended run, and for a run that goes on.
+    """
+    from orchestrator.head.journal import reading
+
     found: dict[str, Run] = {}
+    unread: dict[str, JournalError] = {}
     for name in names:
-        matching = [run for run in kept if name in (run.run_id, run.plan.name)]
-        if not matching:
-            raise no_such_run(name, [run.plan.name for run in kept])
-        active = [run.run_id for run in matching if not run.phase.is_terminal]
-        if active:
-            raise Refused(f"{active[0]} goes on", hint=f"`orch kill {active[0]}` ends it first")
-        found |= {run.run_id: run for run in matching}
-    return found
+        before = len(unread)
+        matching = [kept.run for kept in reading.everything(session.paths, name, unread.__setitem__)]
+        ended = {run.run_id: run for run in matching if run.phase.is_terminal}
+        if not matching and len(unread) == before and name not in unread:
+            every = reading.everything(session.paths, None, lambda *_: None)
+            raise no_such_run(name, [kept.run.plan.name for kept in every])
+        if matching and not ended:
+            run_id = matching[-1].run_id
+            raise Refused(f"{run_id} goes on", hint=f"`orch kill {run_id}` ends it first")
+        found |= ended
+    return found, unread
 
 
 def _on_hosts(session: Session, ask: Asker, runs: Mapping[str, Run]) -> tuple[list[Item], dict[str, str]]:

@@ -532,8 +532,10 @@ class Coordinator:
         """
 
         def command() -> None:
-            run = self.find(run_id) if archive.find(self.paths, run_id) is None else None
+            run = self.loop.runs.get(run_id)
             if run is None:
+                if run_id not in archive.run_ids(self.paths, run_id):
+                    raise UsageError(f"there is no run {run_id!r}", hint="`orch runs` lists them")
                 return
             if not run.phase.is_terminal:
                 raise Refused(f"{run_id} goes on", hint=f"`orch kill {run_id}` ends it first")
@@ -551,9 +553,8 @@ class Coordinator:
         self._tidy_code()
         directory = self.paths.run_dir(run_id)
         with contextlib.suppress(FileNotFoundError):
-            os.rename(
-                directory, f"{directory}.going"
-            )  # what a crash leaves of it is an orphan, which `orch gc` finds
+            # What a crash leaves of it is an orphan, which `orch gc` finds.
+            os.rename(directory, f"{directory}.going")
             shutil.rmtree(f"{directory}.going")
         self._measure_records()
         return {"run_id": run_id}

@@ -39,17 +39,18 @@ def place_of(paths: Paths, run_id: str) -> str:
     return own if os.path.exists(own) else paths.journal
 
 
-def run_ids(paths: Paths) -> list[str]:
-    """Return the runs that have left the journal, oldest first."""
+def run_ids(paths: Paths, name: str | None = None) -> list[str]:
+    """Return the runs that have left the journal, oldest first: all, those of this name, or the one with this id."""
     try:
         names = os.listdir(paths.runs)
     except FileNotFoundError:
         return []
-    kept = [name for name in names if os.path.exists(os.path.join(paths.runs, name, FILE))]
+    wanted = [each for each in names if name in (None, each, each.rsplit("-", 2)[0])]
+    kept = [run_id for run_id in wanted if os.path.exists(os.path.join(paths.runs, run_id, FILE))]
     return sorted(kept, key=lambda run_id: run_id.rsplit("-", 2)[1:])
 
 
 def find(paths: Paths, name: str) -> str | None:
     """Return the run with this id that has left the journal, or the newest such run of this name; None for none."""
-    matching = [run_id for run_id in run_ids(paths) if name in (run_id, run_id.rsplit("-", 2)[0])]
+    matching = run_ids(paths, name)
     return matching[-1] if matching else None

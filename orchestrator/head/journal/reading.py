@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import JournalError, UsageError
 from orchestrator.head.journal import archive, witness
 from orchestrator.head.journal.entries import ROWS, Entry, entry_of
 from orchestrator.head.journal.format import check_meta, damaged, error_of
@@ -52,12 +52,30 @@ def archived(paths: Paths, name: str) -> Kept | None:
     Its instants are not moved: they lie before `written_at`, which was at `ended`.
     """
     run_id = archive.find(paths, name)
-    if run_id is None:
-        return None
+    return _own(paths, run_id) if run_id is not None else None
+
+
+def _own(paths: Paths, run_id: str) -> Kept:
     contents = peek(archive.place_of(paths, run_id))
     if not contents.kept:
         raise damaged(archive.place_of(paths, run_id), "; ".join(run.why for run in contents.unreadable))
     return contents.kept[0]
+
+
+def everything(paths: Paths, name: str | None, unread: Callable[[str, JournalError], None]) -> list[Kept]:
+    """Return all runs, those of a name, or the one with an id, oldest first, whether they have left the journal or not.
+
+    Args:
+        unread: is told of a run whose own file cannot be read.
+    """
+    runs = [kept for kept in peek(paths.journal).kept if name in (None, kept.run.run_id, kept.run.plan.name)]
+    known = {kept.run.run_id for kept in runs}
+    for run_id in archive.run_ids(paths, name):
+        try:
+            runs += [_own(paths, run_id)] if run_id not in known else []
+        except JournalError as e:
+            unread(run_id, e)
+    return sorted(runs, key=lambda kept: kept.created)
 
 
 def read_entries(paths: Paths, name: str) -> tuple[str, list[Entry]]:

@@ -69,7 +69,7 @@ def test_all_runs_newest_first_with_what_differed_from_the_one_before_of_the_nam
     head, first, second = orch.put_out.splitlines()[-3:]
     assert head.split() == ["RUN", "BEGAN", "PHASE", "STEP", "RESTARTS", "LOSS", "DIFFERS"]
     assert first.endswith("args --lr: 0.1 -> 0.01")
-    assert first.split()[4:7] == ["50", "0", "0.25"] or "0.25" in first
+    assert first.split()[4:8] == ["KILLED", "50", "0", "0.25"]
     assert second.startswith("mnist-20260101-000000")
 
 

@@ -22,8 +22,13 @@ _PEERS = frozenset(
     {"ClusterSpec", "Server", "RunConfig", "TrainSpec", "train_and_evaluate", "replica_device_setter"}
 )
 """Names of TensorFlow under which it reads TF_CONFIG itself, or is told who its peers are."""
-_SHARES = frozenset({"set_distribution", "DataParallel", "ModelParallel"})
-"""Keras's own way to train on several machines."""
+_SHARES = frozenset(
+    {
+        *("set_distribution", "DataParallel", "ModelParallel"),
+        *("initialize", "init_process_group", "create_distributed_mesh"),
+    }
+)
+"""Keras's own way to train on several machines, and those of JAX, torch and DTensor to join them."""
 _LIBRARIES = frozenset({"horovod", "mpi4py", "byteps", "ray", "grpc"})
 _HIDES = frozenset({"exec", "eval", "__import__", "import_module", "run_path", "run_module"})
 """Functions that run code which these sources do not show."""
@@ -108,6 +113,8 @@ def distribution(path: str, root: str = "") -> Distribution:
         _read(tree, found, defined, called)
     elsewhere = {name for name in called - defined - _OF_ONE_MACHINE if "strategy" in name.lower()}
     found.is_unclear |= any(not name.endswith("Strategy") and name != "has_strategy" for name in elsewhere)
+    # `with made_elsewhere().scope():`
+    found.is_unclear |= "scope" in called and not found.strategies
     return found
 
 
@@ -121,6 +128,8 @@ def _read(tree: ast.Module, found: Distribution, defined: set[str], called: set[
         for name in _names(node):
             found.has_peers |= name in _PEERS or (name.endswith("ClusterResolver") and "TPU" not in name)
             found.loops |= name in _LOOPS
+            # `cls = tf.distribute.MultiWorkerMirroredStrategy`: it may be made under another name.
+            found.is_unclear |= name.endswith("Strategy") and name not in _OF_ONE_MACHINE
         call = _called(node) if isinstance(node, ast.Call) else ""
         if not call:
             continue

@@ -53,6 +53,7 @@ def next_training(
     run_id = str(last["run_id"])
     saved = (last.get("checkpoint") or {}).get("global_step")
     if last["phase"] != "SUCCEEDED" or wish == "continue":
+        undone = undone and wish != "continue"
         where = "begins at step 0" if undone else f"goes on from step {saved}" if saved is not None else ""
         ended = {"SUCCEEDED": "finished", "FAILED": "failed", "KILLED": "was killed"}[last["phase"]]
         return Next(undone, f"{where}: {run_id} {ended} {_where(last)}".rstrip() if where else "")

@@ -82,7 +82,8 @@ def submit(
     from orchestrator.spec.own_notify import load_own
     from orchestrator.spec.plan import load_plan
 
-    wish = next_training.chosen(again=again, go_on=go_on)
+    # Who restarts asks for the checkpoint, also where the run has just finished.
+    wish = next_training.chosen(again=again, go_on=go_on or (restart and not again))
     plan, secrets = load_plan(file)
     plan = place(plan) if place is not None else plan
     plan = replace(plan, queue=plan.queue or QueuePlan()) if queue else plan

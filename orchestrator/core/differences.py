@@ -63,7 +63,9 @@ def _values(key: str, old: Any, new: Any) -> Iterator[Change]:
         yield from _named(key, old, new)
     elif is_dataclass(old) and type(old) is type(new):
         for field in fields(old):
-            if field.compare:
+            if (
+                field.compare and field.name != "allocation"
+            ):  # what an engine has lent is no change of the spec
                 yield from _values(f"{key}.{field.name}", getattr(old, field.name), getattr(new, field.name))
     else:
         yield Change(key.removesuffix("_s"), _shown(key, old), _shown(key, new))

@@ -21,7 +21,7 @@ _LOADERS = {"load_model": (0, "filepath"), "load_weights": (0, "filepath")}
 _RESTORERS = frozenset(
     {
         *("BackupAndRestore", "restore", "read", "latest_checkpoint", "restore_or_initialize"),
-        *("RunConfig", "MonitoredTrainingSession", "Supervisor", "rescue"),
+        *("set_weights", "RunConfig", "MonitoredTrainingSession", "Supervisor", "rescue"),
     }
 )
 _OWN_FILES = frozenset({"open", "load", "loads", "read_text", "read_bytes"})

@@ -157,7 +157,10 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
         elif not made.has_run:
             session.hint(on_kubernetes.goes_on(made))
         raise
-    on_kubernetes.has_run(made, session, hosts)
+    if submitted.finished:  # nothing has begun that would give them back
+        on_kubernetes.give_back_waiting(session, [made.name])
+    else:
+        on_kubernetes.has_run(made, session, hosts)
     return submitted
 
 

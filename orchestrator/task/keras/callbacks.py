@@ -86,7 +86,7 @@ class _Reports:
     _supports_tf_logs = True
 
     def on_train_begin(self, logs: Any = None) -> None:
-        alone.refuse()
+        alone.refuse(self.model)  # type: ignore[attr-defined]  # Keras sets it
         here = self.orch
         here.before_fit, here.batches = None, 0
         here.report(self, logs)

@@ -55,6 +55,11 @@ def test_each_of_several_workers_would_train_a_copy(tmp_path: Path, text: str) -
         "tf.estimator.train_and_evaluate(estimator, a, b)\n",
         "import tensorflow as tf\nprint(tf.__version__)\n",
         "from sklearn.svm import SVC\nSVC().fit(x, y)\n",
+        "import tensorflow as tf, keras\nkind = tf.distribute.MultiWorkerMirroredStrategy\nkind()\n" + FIT,
+        "import keras\nfrom tensorflow.distribute import MultiWorkerMirroredStrategy as M\nM()\n" + FIT,
+        "import keras\nfrom company import make\nwith make().scope():\n    pass\n" + FIT,
+        "import keras, jax\njax.distributed.initialize()\n" + FIT,
+        "import keras, torch\ntorch.distributed.init_process_group('gloo')\n" + FIT,
     ],
 )
 def test_what_shares_the_training_or_may_do_so_is_not_refused(tmp_path: Path, text: str) -> None:

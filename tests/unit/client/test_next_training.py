@@ -77,6 +77,11 @@ def test_a_new_training_that_ended_before_it_could_begin_is_still_one() -> None:
     ).from_scratch
 
 
+def test_whoever_asks_for_the_checkpoint_takes_an_again_back_that_has_not_begun() -> None:
+    last = ended("KILLED", checkpoint=None, global_step=None)
+    assert not next_training(last, SAME, "continue", undone=True).from_scratch
+
+
 @pytest.mark.parametrize("phase", [None, "RUNNING", "QUEUED"])
 def test_without_an_end_nothing_is_decided_here(phase: str | None) -> None:
     assert next_training(None if phase is None else ended(phase), None, "") == Next()

@@ -19,6 +19,7 @@ PLAN = Plan("t", "mirrored", (A, B), TASKS, "train.py", args=("--lr", "0.1", "--
     [
         ({}, ""),
         ({"hosts": (replace(A, spec="/y/two.yaml"), B)}, ""),
+        ({"hosts": (replace(A, allocation="lent"), B)}, ""),
         ({"args": ("--lr", "0.01", "--epochs=3")}, "args --lr: 0.1 -> 0.01"),
         ({"args": ("--lr", "0.1", "--epochs=9")}, "args --epochs: 3 -> 9"),
         ({"args": ("--lr", "0.1", "--epochs=3", "-v")}, "args: -v is new"),

@@ -58,6 +58,11 @@ class Distribution:
         trains = self.uses_framework and (self.fits or self.loops)
         return trains and not self.has_peers and not self.is_unclear and self.strategies <= _OF_ONE_MACHINE
 
+    @property
+    def joins_otherwise(self) -> bool:
+        """Return whether it joins its peers by no strategy of TensorFlow's, but as Keras, JAX or torch do."""
+        return not self.strategies.isdisjoint(_SHARES)
+
     def copies(self, script: str, strategy: str, tf_class: str, workers: int, *, late: bool = False) -> str:
         """Return the sentence on a script that would not train together with its peers, and the way out.
 

@@ -138,7 +138,9 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
         if ours.may_be_of(store.root):
             continue
         if run is None or run.phase.is_terminal:
-            items.append(_of_store(session, store, run, is_named=store.root in named))
+            items.append(
+                _of_store(session, store, run, is_named=store.root in named or store.run in ours.archived)
+            )
     return items
 
 

@@ -70,10 +70,9 @@ def listed(environment: Environment, name: str | None = None) -> list[Listed]:
     def left_out(run_id: str, error: OrchestratorError) -> None:
         environment.warn(f"{run_id} is left out: {error.message}")
 
-    runs = reading.everything(environment.paths, name, left_out)
-    if name is not None and not runs:
-        every = reading.everything(environment.paths, None, lambda *_: None)
-        raise no_such_run(name, [one.run.plan.name for one in every])
+    runs = reading.everything(environment.paths, None, left_out)
+    if name is not None and not any(name in (one.run.run_id, one.run.plan.name) for one in runs):
+        raise no_such_run(name, [one.run.plan.name for one in runs])
     try:
         now = {run["run_id"]: run for run in runs_of(environment.client())}
     except OrchestratorError:
@@ -87,7 +86,7 @@ def listed(environment: Environment, name: str | None = None) -> list[Listed]:
         code, older = codes[one.run.run_id], codes[last.run_id] if last is not None else None
         differ = code.digest != older.digest if code is not None and older is not None else None
         rows.append(_row(one, last, now.get(one.run.run_id) or {}, other_code=differ))
-    return rows[::-1]
+    return [row for row in rows[::-1] if name in (None, row.run_id, row.name)]
 
 
 def _row(one: Kept, last: Run | None, live: Mapping[str, Any], *, other_code: bool | None) -> Listed:
@@ -112,7 +111,7 @@ def _row(one: Kept, last: Run | None, live: Mapping[str, Any], *, other_code: bo
 def chosen(rows: Iterable[Listed], conditions: Sequence[str]) -> list[Listed]:
     """Return the rows that fulfil all conditions, such as `val_accuracy>0.9`. Raises UsageError for another form."""
     left = list(rows)
-    known = {key for row in left for key in row.metrics} | set(_OWN)
+    known = {key for row in left for key in row.metrics} | set(_OWN) - {"when"}
     for condition in conditions:
         match = re.fullmatch(r"\s*(\S+?)\s*(<=|>=|!=|<|>|=)\s*(\S+)\s*", condition)
         try:

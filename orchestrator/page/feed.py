@@ -125,10 +125,11 @@ class Feed:
 
     def _archived(self, now: float) -> Document:
         """Return the runs that have left the journal. What was made of them stays: it is compared every second."""
-        for run_id, run in self._source.archived().items():
+        archived = self._source.archived()
+        for run_id, run in archived.items():
             if run_id not in self._old:
                 self._old |= steady({"now": now, "runs": [run]}, None)["runs"]
-        return self._old
+        return {run_id: self._old[run_id] for run_id in archived}
 
     def _newest(self) -> int:
         events = self._source.events(None, self._seq)["events"]

@@ -76,7 +76,8 @@ class Source:
 
     def archived(self) -> dict[str, dict[str, Any]]:
         """Return the runs that have left the journal, by id. They change no more, so each is read once."""
-        for run_id in archive.run_ids(self.paths):
+        run_ids = archive.run_ids(self.paths)
+        for run_id in run_ids:
             if run_id in self._archived or run_id in self._unreadable:
                 continue
             try:
@@ -85,7 +86,7 @@ class Source:
             except OrchestratorError as e:  # the others are shown
                 log.warning("%s is left out: %s", run_id, e)
                 self._unreadable.add(run_id)
-        return self._archived
+        return {run_id: self._archived[run_id] for run_id in run_ids if run_id in self._archived}
 
     def status(self) -> dict[str, Any] | None:
         """Return the coordinator's status; None while it does not answer."""

@@ -122,8 +122,12 @@ def test_what_a_person_removes_is_gone_and_nothing_else(head: Head) -> None:
     assert [one["run_id"] for one in left] == [
         f"typo-20260102-{number:06d}" for number in range(ENDED_MAX - 1, 0, -1)
     ]
+    assert head.orch(head.login, "rm", "typo", "--here", "--yes").returncode == 0
+    assert head.orch(head.login, "status").stderr == "", (
+        "a journal that a person has emptied was not replaced"
+    )
     assert head.orch(head.login, "coordinator", "restart").returncode == 0
-    assert len(json.loads(head.orch(head.login, "status", "--json").stdout)["runs"]) == ENDED_MAX - 1
+    assert len(json.loads(head.orch(head.login, "status", "--json").stdout)["runs"]) == 0
 
 
 def test_a_record_that_cannot_be_read_is_named_and_can_be_removed_and_the_others_too(head: Head) -> None:

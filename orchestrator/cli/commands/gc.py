@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders.driving import KnownRun, KnownRuns
 
 
-def find_orphans(
-    ask: Asker, hosts: Iterable[HostPlan], ours: Known
+def on_hosts(
+    ask: Asker, hosts: Iterable[HostPlan], is_wanted: Callable[[str], bool]
 ) -> tuple[list[Item], list[Answer[KnownRuns]]]:
-    """Return the orphans on these hosts. A machine with several names is asked once."""
+    """Return what these hosts have of the wanted runs. A machine with several names is asked once."""
     from orchestrator.protocol.orders.driving import RUNS
 
     wanted = list({host.connection: host for host in hosts}.values())
@@ -43,7 +43,7 @@ def find_orphans(
     for answer in answers:
         for reply in answer.replies:
             for run in reply.ok["runs"] if reply.ok else ():
-                if run["run"] not in ours.run_ids:
+                if is_wanted(run["run"]):
                     items.setdefault((answer.place, run["run"]), item_of(answer.host, run))
     return list(items.values()), answers
 
@@ -204,7 +204,7 @@ def command(
     if hosts and not ours.there:
         session.warn("no journal here, so every run is unknown; `orch recover` adopts those that are alive")
     ask = asker(session)
-    items, answers = find_orphans(ask, hosts, ours)
+    items, answers = on_hosts(ask, hosts, lambda run: run not in ours.run_ids)
     items += left + find_here(session, plans)
     failed = say_problems(session, answers)
     chosen = may_go(items, even_alive, even_checkpoints, ours)

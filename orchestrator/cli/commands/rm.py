@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
 
-from orchestrator.cli.commands.gc import item_of, remove, shown
+from orchestrator.cli.commands.gc import on_hosts, remove, shown
 from orchestrator.cli.help import Command
-from orchestrator.cli.host_queries import TIMEOUT_S, asker, must_confirm, say_problems
-from orchestrator.cli.orphans import Item, here, known
+from orchestrator.cli.host_queries import asker, must_confirm, say_problems
+from orchestrator.cli.orphans import here, known
 from orchestrator.cli.run_choice import complete_run
 from orchestrator.cli.session import Session
 from orchestrator.client.choice import no_such_run
@@ -20,9 +20,7 @@ from orchestrator.core.errors import JournalError, Refused, SomeHostsOnly
 from orchestrator.core.words import counted, listed, size
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import HostPlan
     from orchestrator.core.state.run import Run
-    from orchestrator.head.links.query import Asker
 
 
 @click.command(
@@ -53,14 +51,17 @@ def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool
         )
     client = session.client()
     ask = asker(session)
-    there, unheard = ([], {}) if only_here else _on_hosts(session, ask, runs)
+    hosts = [host for run in runs.values() for host in run.plan.hosts]
+    there, answers = on_hosts(ask, [] if only_here else hosts, runs.__contains__)
+    failed = say_problems(session, answers)
     wanted = [*runs, *unread]
     places = {run_id: session.paths.run_dir(run_id) for run_id in wanted}
     what = "logs, curves and records"
     items = there + [
         here(session, run_id, what, "ended", path) for run_id, path in places.items() if os.path.isdir(path)
     ]
-    session.put(shown(items, session))
+    if items:
+        session.put(shown(items, session))
     pids = listed([f"{pid} on {item.host}" for item in there for pid in item.pids])
     end = f", and kill its processes (pid {pids})" if pids else ""
     if not yes:
@@ -68,10 +69,17 @@ def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool
         question = f"Remove {counted(len(wanted), 'run')}, {total}{end}?"
         must_confirm(session, question, otherwise="nothing was removed")
     problems = remove(session, ask, there, (), known(session))
-    stay = {item.run: f"{item.host}: {why}" for item, why in problems.items()} | unheard
-    gone = [run_id for run_id in wanted if run_id not in stay]
-    for run_id in gone:
-        client.post(f"/v1/runs/{quote(run_id)}/forget", {})
+    stay = {item.run: f"{item.host}: {why}" for item, why in problems.items()}
+    for run in runs.values():
+        silent = [host.name for host in run.plan.hosts if host.name in failed]
+        stay |= {run.run_id: f"{listed(silent)} did not answer"} if silent else {}
+    gone = []
+    for run_id in (each for each in wanted if each not in stay):
+        try:
+            client.post(f"/v1/runs/{quote(run_id)}/forget", {})
+            gone.append(run_id)
+        except Refused as e:  # the others go
+            stay[run_id] = f"{e.message}; {e.hint}"
     session.say(f"Removed {listed(gone)}" if gone else "Nothing removed")
     if stay:
         reasons = "; ".join(f"{run_id} is kept: {why}" for run_id, why in stay.items())
@@ -100,28 +108,3 @@ def _named(session: Session, names: Sequence[str]) -> tuple[dict[str, Run], dict
             raise Refused(f"{run_id} goes on", hint=f"`orch kill {run_id}` ends it first")
         found |= ended
     return found, unread
-
-
-def _on_hosts(session: Session, ask: Asker, runs: Mapping[str, Run]) -> tuple[list[Item], dict[str, str]]:
-    """Return what the hosts have of the runs, and by run why a host of it could not be asked."""
-    from orchestrator.protocol.orders.driving import RUNS
-
-    hosts: dict[tuple[object, ...], HostPlan] = {}
-    for run in runs.values():
-        hosts |= {(host.connection,): host for host in run.plan.hosts}
-    answers = ask.ask([(host, [RUNS({"records": False})]) for host in hosts.values()], timeout_s=TIMEOUT_S)
-    failed = say_problems(session, answers)
-    items = {
-        (answer.place, run["run"]): item_of(answer.host, run)
-        for answer in answers
-        for reply in answer.replies
-        for run in (reply.ok["runs"] if reply.ok else ())
-        if run["run"] in runs
-    }
-    unheard = {
-        run_id: f"{host.name} did not answer"
-        for run_id, run in runs.items()
-        for host in run.plan.hosts
-        if host.name in failed
-    }
-    return list(items.values()), unheard

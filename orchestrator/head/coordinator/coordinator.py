@@ -553,7 +553,9 @@ class Coordinator:
         self._tidy_code()
         directory = self.paths.run_dir(run_id)
         with contextlib.suppress(FileNotFoundError):
-            # What a crash leaves of it is an orphan, which `orch gc` finds.
+            # First, so that what a crash leaves is no run any more, but an orphan, which `orch gc` finds.
+            os.unlink(os.path.join(directory, archive.FILE))
+        with contextlib.suppress(FileNotFoundError):
             os.rename(directory, f"{directory}.going")
             shutil.rmtree(f"{directory}.going")
         self._measure_records()

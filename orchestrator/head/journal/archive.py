@@ -14,7 +14,7 @@ from orchestrator.head.journal import format as journal_format
 if TYPE_CHECKING:
     from orchestrator.head.node.paths import Paths
 
-FILE = "record.db"
+FILE = journal_format.RECORD
 
 TABLES = ("events", "journal", "runs")
 

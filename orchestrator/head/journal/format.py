@@ -20,6 +20,9 @@ from orchestrator.head.node.disk import full_error, is_full
 
 VERSION = 6
 
+RECORD = "record.db"
+"""The file of an ended run that has left the journal; see `archive`."""
+
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
     """CREATE TABLE runs (
@@ -58,6 +61,10 @@ def make(path: str, fill: Callable[[sqlite3.Connection], object]) -> None:
 
 def damaged(path: str, why: str) -> JournalError:
     """Return the error that says that the file cannot be trusted."""
+    directory, file = os.path.split(path)
+    if file == RECORD:
+        hint = f"`orch rm {os.path.basename(directory)} --here` removes the run; the others are not touched"
+        return JournalError(f"the record {path} is damaged: {why}", hint=hint)
     return JournalError(
         f"the journal {path} is damaged: {why}",
         hint="`orch recover --hosts cluster.yaml` puts it aside and builds a new one from what the hosts know; "

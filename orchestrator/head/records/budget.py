@@ -29,7 +29,7 @@ def warning(bytes_taken: int) -> str | None:
         budget = float(os.environ.get(VARIABLE) or DEFAULT_GB) * (1 << 30)
     except ValueError:
         return f"${VARIABLE} is not a number: {os.environ[VARIABLE]!r}"
-    if bytes_taken <= budget:
+    if not bytes_taken > budget:  # nor where it is NaN
         return None
     return (
         f"the records of all runs take {size(bytes_taken)}, more than ${VARIABLE} ({size(int(budget))}); `orch runs` "

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.both import durable
 from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted
+from orchestrator.head.journal import archive
 from orchestrator.head.node.paths import Paths
 
 _NAME = "plan.json"
@@ -69,7 +70,7 @@ def marked(paths: Paths) -> set[str]:
 def missing(paths: Paths, known: Collection[str]) -> list[str]:
     """Return a sentence for each run that began here and is not among the known runs of the journal.
 
-    An ended run may have been forgotten for its age, but the newest stay: a journal without any was removed.
+    Old ended runs have left it, but the newest stay: a journal without any was removed, or a person has removed them.
     """
     begun = marked(paths)
     lost = [
@@ -78,7 +79,7 @@ def missing(paths: Paths, known: Collection[str]) -> list[str]:
         "take it up"
         for run_id in sorted(begun - set(known))
     ]
-    left = [] if known else sorted(set(_runs(paths)) - begun)
+    left = [] if known else sorted(set(_runs(paths)) - begun - set(archive.run_ids(paths)))
     if left:
         lost.append(
             f"the journal has no run, and {counted(len(left), 'run')} left files in {paths.runs}, {left[-1]} among "

@@ -154,12 +154,13 @@ const guarded = (act) => {
   }
 };
 const showFault = (error) => {
-  const what = error?.message || error;
-  page.fault = `This page has met an error of its own, so what it shows may be incomplete: ${what}. Reload it.`;
+  const what = `This page has met an error of its own, so what it shows may be incomplete: ${error.message}`;
+  page.fault = `${what}. Reload it.`;
   setText($("away"), page.fault);
   $("away").hidden = false;
 };
-window.addEventListener("error", (event) => showFault(event.error || event.message));
+// Without an error it is a notice of the browser, as that a size is observed once more in the next frame.
+window.addEventListener("error", ({ error }) => error && showFault(error));
 // Show whether the page is up to date. Without a coordinator it shows, in grey, what was known last.
 const showConnection = () => {
   if (report) return;

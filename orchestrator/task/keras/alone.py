@@ -6,7 +6,6 @@ import os
 import sys
 
 from orchestrator.task import this_task
-from orchestrator.task.keras import loops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def refuse(model: Any) -> None:
     of_model = type(getattr(model, "distribute_strategy", None)).__name__
     if of_model.startswith(_OF_PEERS):
         return
-    workers = 0 if _evaluates() else loops.processes()
+    workers = _workers()
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     if workers < 2 or not path or not sys.modules.keys().isdisjoint(_OTHER_WAYS):
         return
@@ -51,14 +50,18 @@ def refuse(model: Any) -> None:
         found = distribution(path, os.getcwd() if module else "")
     except OSError:
         return
-    if found.has_peers:
-        return  # by TF_CONFIG, or by sockets of its own
+    if found.has_peers or found.joins_otherwise:
+        return
     said = found.copies(os.path.basename(path), options.get("strategy", ""), tf_class, workers, late=True)
     raise Alone(f"{said}; {found.way_out(tf_class, '`transparent: true`')}")
 
 
-def _evaluates() -> bool:
+def _workers() -> int:
+    """Return how many tasks train together with this one; 0 if it only evaluates, or others only serve it."""
     import json
 
-    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task") or {}
-    return bool(task.get("type") == "evaluator")
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    cluster = config.get("cluster") or {}
+    if "ps" in cluster or (config.get("task") or {}).get("type") == "evaluator":
+        return 0
+    return len(cluster.get("worker", ())) + len(cluster.get("chief", ()))

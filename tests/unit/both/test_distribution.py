@@ -66,6 +66,27 @@ def test_what_shares_the_training_or_may_do_so_is_not_refused(tmp_path: Path, te
     assert not distribution(source(tmp_path, text)).is_plain
 
 
+@pytest.mark.parametrize(
+    ("text", "joins"),
+    [
+        (
+            "import keras\nkeras.distribution.set_distribution(keras.distribution.DataParallel())\n" + FIT,
+            True,
+        ),
+        ("import keras, jax\njax.distributed.initialize()\n" + FIT, True),
+        (
+            "import tensorflow as tf, keras\nif wanted:\n    tf.distribute.MultiWorkerMirroredStrategy()\n"
+            + FIT,
+            False,
+        ),
+    ],
+)
+def test_peers_that_are_joined_without_a_strategy_are_known_when_the_script_runs(
+    tmp_path: Path, text: str, joins: bool
+) -> None:
+    assert distribution(source(tmp_path, text)).joins_otherwise is joins
+
+
 def test_a_module_beside_the_script_counts(tmp_path: Path) -> None:
     text = "import keras\nfrom parts import make_strategy\nwith make_strategy().scope():\n    pass\n" + FIT
     makes = "import tensorflow as tf\ndef make_strategy():\n    return tf.distribute.{}()\n"

@@ -105,6 +105,17 @@ def test_checkpoints_of_an_ended_run_stay_unless_they_are_named(desk: Desk) -> N
     assert os.listdir(os.path.dirname(root)) == []
 
 
+def test_checkpoints_of_a_run_that_has_left_the_journal_stay_too(desk: Desk) -> None:
+    """The next `orch up` goes on from them, however many runs of others have ended since."""
+    pulled(desk, a_plan(), 50)
+    journaled(desk, a_run(Phase.FAILED))
+    journal = Journal(desk.paths.journal)
+    assert journal.put_away(desk.paths.run_dir, ended_max=0) == [RUN]
+    journal.close()
+    (item,) = find_here(desk, [])
+    assert (item.run, item.state) == (RUN, "kept")
+
+
 @pytest.mark.fault(63)
 def test_row_63_what_lives_goes_at_its_owners_word_or_where_it_is_named(desk: Desk) -> None:
     journaled(desk)

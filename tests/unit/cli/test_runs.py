@@ -65,6 +65,7 @@ def test_all_runs_newest_first_with_what_differed_from_the_one_before_of_the_nam
     assert old["differs"] == other["differs"] == []
     assert (old["phase"], old["global_step"], old["metrics"]) == ("SUCCEEDED", 100, {"loss": 0.5})
     assert old["created"] < other["created"] < new["created"]
+    assert rows(orch, new["run_id"]) == [new], "by its id, it is compared with the one before of the name too"
     assert orch("runs", "mnist") == 0
     head, first, second = orch.put_out.splitlines()[-3:]
     assert head.split() == ["RUN", "BEGAN", "PHASE", "STEP", "RESTARTS", "LOSS", "DIFFERS"]
@@ -106,8 +107,9 @@ def test_they_are_chosen_and_sorted_by_their_figures(
     ("words", "said"),
     [
         (["--where", "loss"], "'loss' is no condition"),
+        (["--where", "when>1"], "no run has a figure 'when'"),
         (["--where", "loss<much"], "'loss<much' is no condition"),
-        (["--where", "los<1"], "no run has a figure 'los'\nhint: there are loss, restarts, step, when"),
+        (["--where", "los<1"], "no run has a figure 'los'\nhint: there are loss, restarts, step"),
         (["--sort", "los"], "no run has a figure 'los'"),
         (["nobody"], "no run is named 'nobody'"),
     ],
@@ -130,4 +132,4 @@ def test_of_many_the_first_are_shown_and_a_damaged_one_is_named(orch: Desk, put:
     with open(place, "r+b") as file:
         file.truncate(100)
     assert len(rows(orch)) == 24
-    assert "a-20260101-000003 is left out: the journal" in orch.said
+    assert "a-20260101-000003 is left out: the record" in orch.said

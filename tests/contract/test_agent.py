@@ -568,3 +568,25 @@ def test_a_sweep_ends_what_no_record_is_here_of(connect: Connect, host_dir: Path
     second = connect()
     assert second.ok("sweep", generation_max=1)["left"] == []
     assert process.identity(pid) is None
+
+
+# ---------------------------------------------------------------- GPUs by UUID
+
+
+@pytest.mark.fault(99)
+@pytest.mark.parametrize("named", [{"gpus": [0]}, {"gpu_uuids": ["GPU-aaaa"]}])
+def test_row_99_a_start_that_is_repeated_with_its_watch_waits_for_the_lease(
+    connect: Connect, host_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: dict[str, Any]
+) -> None:
+    """A new agent gets both at once, and nvidia-smi, which knows the number of a UUID, takes its time."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nsleep 1\necho 'GPU 0: NVIDIA A100 (UUID: GPU-aaaa)'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    agent = connect()
+    code = agent.push(train=FOREVER)
+    agent.ok("watch", heartbeat_s=0.1, **named)
+    agent.start(code)
+    (start,) = host_dir.glob("runs/*/tasks/*/*/start.json")
+    assert json.loads(start.read_text())["lease"], "the shim holds it, and another run is told"

@@ -42,6 +42,9 @@ CHECKPOINT_S = 600.0
 PROBE_S = 60.0
 QUERY_S = 30.0
 
+AFTER_LEASES = ("lease", "unwatch", "start", "stop", "sweep")
+"""Orders that wait until the GPUs which a `watch` before them names have their numbers."""
+
 NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
 
 
@@ -72,7 +75,14 @@ class Orders:
     def handle(self, order: dict[str, Any], blob: bytes) -> None:
         """Carry out an order. An order of an older coordinator is refused, here and nowhere else (fencing)."""
         reply = Reply(self._output, order.get("id"))
-        reply.attempt(lambda: self._handle(order, blob, reply))
+
+        def obey(_: object = None) -> None:
+            reply.attempt(lambda: self._handle(order, blob, reply))
+
+        if order.get("order") in AFTER_LEASES:
+            self._numbered([], obey)
+        else:
+            obey()
 
     def _handle(self, order: dict[str, Any], blob: bytes, reply: Reply) -> Mapping[str, Any] | None:
         verb = str(order.get("order"))
@@ -120,23 +130,29 @@ class Orders:
 
             return {"numbers": gpus.numbers(names)}
 
-        def done(result: Result) -> None:
-            try:
-                then(answer_of(result, "the list of the GPUs")["numbers"])
-            except HostFault:
-                then(names)  # the probe says what is wrong with the driver
+        def done(known: list[int | str]) -> None:
             self._unnumbered.pop(0)
+            then(known)
             self._number_next()
 
-        self._jobs.function(ask, done, deadline_s=QUERY_S)
+        def answered(result: Result) -> None:
+            try:
+                known = answer_of(result, "the list of the GPUs")["numbers"]
+            except HostFault:
+                known = names  # the probe says what is wrong with the driver
+            done(known)
+
+        try:
+            self._jobs.function(ask, answered, deadline_s=QUERY_S)
+        except OSError:
+            done(names)  # the host has no process left
 
     def _on_lease(self, order: driving.Lease, _blob: bytes, reply: Reply) -> None:
-        run = order["run"]
-        self._numbered([], lambda _: self._leases.acquire(run, lambda others: reply.ok({"others": others})))
+        self._leases.acquire(order["run"], lambda others: reply.ok({"others": others}))
 
     def _on_unwatch(self, order: driving.Unwatch, _blob: bytes, _reply: Reply) -> base.Nothing:
         self._tasks.unwatch(order["run"])
-        self._numbered([], lambda _: self._leases.release(order["run"]))
+        self._leases.release(order["run"])
         self._directories.forget(order["run"])
         self._arrivals.forget(order["run"])
         return {}

@@ -89,7 +89,16 @@ class Leases:
             if holder is not None:
                 others.append(holder)
             if not left:
-                done(sorted(others, key=lambda lease: str(lease.get("instance", lease["gpu"]))))
+                done(
+                    sorted(
+                        others,
+                        key=lambda lease: (
+                            lease["gpu"] is None,
+                            lease["gpu"] or 0,
+                            lease.get("instance", ""),
+                        ),
+                    )
+                )
 
         for gpu in missing:
             self._ask(run, wish, gpu, settle, _TRIES)
@@ -241,3 +250,7 @@ def _word(value: object) -> str | None:
     return (
         value if isinstance(value, str) and value.isprintable() and 0 < len(value) <= NAME_CHARS_MAX else None
     )
+
+
+def _place(lease: Leased) -> tuple[bool, int, str]:
+    return lease["gpu"] is None, lease["gpu"] or 0, lease.get("instance", "")

@@ -101,7 +101,7 @@ class Facts(TypedDict):
     """Why the directory is not writable; null if it is."""
     checkpoint_share: Name | None
     """The run's token in the directory. Hosts that report the same token share the directory."""
-    checkpoint_others: NotRequired[Name | None]
+    checkpoint_others: NotRequired[Text | None]
     """Who else may write into the directory, and should not; then no token is made."""
     gpus: Annotated[list[Name], Length(1024)] | None
     """UUIDs in the driver's order; null without a driver."""
@@ -291,7 +291,7 @@ class Directory(TypedDict):
     """The owner of `.orch` in a checkpoint directory; null if there is none."""
     nfs: Annotated[list[Name], Length(64)]
     """The mount options if it is NFS; else empty."""
-    others: NotRequired[Name | None]
+    others: NotRequired[Text | None]
     """Who may write there besides this user, root and that group; null if nobody may."""
 
 
@@ -333,7 +333,7 @@ class Health(TypedDict):
     directories: Annotated[list[Directory], Length(64)]
     gpus: NotRequired[Annotated[list[GpuState], Length(1024)]]
     """In the driver's order; missing if the order did not ask for them."""
-    visible_gpus: NotRequired[Name]
+    visible_gpus: NotRequired[Text]
     """CUDA_VISIBLE_DEVICES of the login shell; missing if unset."""
     write_bytes_per_s: NotRequired[Number | None]
     """With a sync; null if it could not be measured."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 _OTHER_WAYS = ("horovod", "mpi4py", "byteps")
 """Libraries by which a script may share its gradients without a strategy."""
 
-
 _OF_PEERS = ("CollectiveAllReduce", "MultiWorkerMirrored", "ParameterServer")
 """How the classes of strategies begin that share a training with peers; those of `tf.compat.v1` too."""
 
@@ -29,12 +28,7 @@ def refuse(model: Any) -> None:
     """Raise Alone where several tasks are to train together by TensorFlow, and this model is in no strategy for it."""
     options = this_task.options
     tf_class = options.get("tf_class")
-    if (
-        options.get("transparent")
-        or not tf_class
-        or this_task.link is None
-        or loops.find_agreement() is not None
-    ):
+    if this_task.strategy is not None or options.get("transparent") or not tf_class or this_task.link is None:
         return
     of_model = type(getattr(model, "distribute_strategy", None)).__name__
     if of_model.startswith(_OF_PEERS):

@@ -1,4 +1,4 @@
-"""Ends: how a task's process ended, and the first cause of a generation's end. Immutable values, as in `model`."""
+"""Ends: how a task's process ended, and the first cause of a generation's end. Immutable values."""
 
 from __future__ import annotations
 

@@ -172,7 +172,8 @@ def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
         named = ", ".join(f"{host.name} unreachable{_for(host.heard_at, now)}" for host in silent)
         if not run.task(run.chief).progress.has_stepped:
             return named
-        stood_s = now - running.progress_at
+        # After a restart, steps are made again before the run gets further than ever.
+        stood_s = now - max(running.progress_at, running.position_at or 0.0)
         means = "the other tasks make progress" if stood_s < _STOOD_S else f"no step for {duration(stood_s)}"
         return f"{named}; {means}"
     connecting = [host.name for host in run.assignees if host.link is Link.CONNECTING]

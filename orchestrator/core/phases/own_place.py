@@ -1,8 +1,9 @@
 """What the script resumed from: the checkpoint that it was given, an older one, or a place of its own.
 
-A script that restores nothing would lose steps, and ends the run. A place of its own is neither verified nor fenced: an
-old process may still write there, and nobody knows whether it can be read as a whole. So this is noted once, the cost
-of the restart is counted from that step, and a start from scratch refuses it.
+A script that can restore and restores nothing ends a run that was just begun; after a restart that is a warning, since
+by hand it would begin again, too. A place of its own is neither verified nor fenced: an old process may still write
+there, and nobody knows whether it can be read as a whole. So this is noted once, the cost of the restart is counted
+from that step, and a start from scratch refuses it.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def _advance(turn: Turn) -> None:
 
 
 def _resumed_wrongly(turn: Turn) -> bool:
-    """End a run whose script restored nothing although it was given a checkpoint: it would lose those steps."""
+    """End a run just begun whose script can restore and restored nothing of its checkpoint; later, warn of it."""
     run = turn.run
     chief = run.task(run.chief)
     given = run.seed.global_step if run.seed else None
@@ -183,11 +184,11 @@ def _went_on_elsewhere(turn: Turn) -> bool:
     return True
 
 
-def _began_apart(turn: Turn) -> bool:
+def _began_apart(turn: Turn) -> None:
     """End a generation whose tasks hold one training each, and go on from different steps."""
     run = turn.run
     if not STRATEGIES[run.plan.strategy].rescues:
-        return False
+        return
     known = [
         task for task in gang(run) if task.progress.began_step is not None and not task.progress.began_stride
     ]
@@ -195,13 +196,12 @@ def _began_apart(turn: Turn) -> bool:
         choose(known, key=lambda task: task.progress.began_step or 0, default=None) for choose in (min, max)
     )
     if least is None or most is None or least.progress.began_step == most.progress.began_step:
-        return False
+        return
     sentence = (
         f"{most.id} on {most.host} begins at step {most.progress.began_step}, and {least.id} on {least.host} at step "
         f"{least.progress.began_step}: they do not train the same model"
     )
     stop_for(turn, FirstCause(least.id, run.generation, Cause.BEGAN_APART, sentence))
-    return True
 
 
 def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:

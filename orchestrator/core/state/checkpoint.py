@@ -1,4 +1,4 @@
-"""The newest checkpoint of a run, and what a generation starts from. Immutable values, as in `model`."""
+"""The newest checkpoint of a run, and what a generation starts from. Immutable values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host of a run: its connection, what may be done with it, and what it last said. Immutable values, as in `model`.
+"""A host of a run: its connection, what may be done with it, and what it last said. Immutable values.
 
 How its state changes: `hosts`.
 """

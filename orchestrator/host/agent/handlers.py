@@ -76,13 +76,13 @@ class Orders:
         """Carry out an order. An order of an older coordinator is refused, here and nowhere else (fencing)."""
         reply = Reply(self._output, order.get("id"))
 
-        def obey(_: object = None) -> None:
+        def accept(_: object = None) -> None:
             reply.attempt(lambda: self._handle(order, blob, reply))
 
         if order.get("order") in AFTER_LEASES:
-            self._numbered([], obey)
+            self._numbered([], accept)
         else:
-            obey()
+            accept()
 
     def _handle(self, order: dict[str, Any], blob: bytes, reply: Reply) -> Mapping[str, Any] | None:
         verb = str(order.get("order"))

@@ -15,6 +15,7 @@ from orchestrator.core import actions as do
 from orchestrator.core import decide, invariants
 from orchestrator.core import events as ev
 from orchestrator.core.causes import Cause
+from orchestrator.core.concerns import HEARS
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import Weight
 from orchestrator.core.ends import Exit
@@ -142,7 +143,7 @@ class Chaos:
         was, due = next_deadline(before), next_deadline(self.run)
         assert was is None if due is None else was is None or was <= due, "it only moves deadlines away"
         if due is None or due > event.at:
-            turn = Turn(self.run, event.at)
+            turn = Turn(self.run, event.at, HEARS)
             decide._advance(turn)
             assert turn.run == self.run, "what was left out would have decided nothing"
             assert not turn.actions

@@ -140,6 +140,15 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
             ),
             "step 120; b unreachable for 40 s; no step for 15 s",
         ),
+        (  # What was trained before is trained again: the run is not further than ever, and makes progress
+            run_in(
+                Phase.RUNNING,
+                hosts=(UP, DOWN),
+                tasks=(task(RUNNING, 120), task(RUNNING)),
+                own={"progress_at": 985.0, "position_at": 998.0},
+            ),
+            "step 120; b unreachable for 40 s; the other tasks make progress",
+        ),
         (
             run_in(
                 Phase.RUNNING,

@@ -93,6 +93,7 @@ def test_a_run_gives_up_after_its_max_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.fault(120)
 def test_of_any_requests_no_gpu_is_leased_twice_who_fits_begins_and_nobody_starves(seed: int) -> None:
     """Runs come, and end, by their limits or before. Each time it is decided, all of this holds."""
     chance = random.Random(seed)

@@ -41,7 +41,7 @@ CAUSE = {
 
 @pytest.fixture
 def head(request: pytest.FixtureRequest) -> Iterator[Head]:
-    """A head node whose first run has ended, and as many runs after it as the journal holds, or as the parameter says."""
+    """A head node whose first run has ended, and as many after it as the journal holds, or as the parameter says."""
     with tempfile.TemporaryDirectory(prefix="orch-t-") as short:
         made = Head(Path(short).resolve())
         (made.state_dir / "runs").mkdir(parents=True)

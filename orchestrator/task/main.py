@@ -212,7 +212,7 @@ def _send(stages: Stages, progress: Progress) -> None:
 
 def say_what_is_not_rescued() -> None:
     """Say in the chief, where several train, why a survivor of a dead worker could hand over nothing."""
-    from orchestrator.task.keras import loops
+    from orchestrator.task import loops
 
     why = this_task.rescue.refusal() if this_task.rescue is not None else ""
     costs = f"a dead worker costs the steps since the last checkpoint: {why}" if why else WITHOUT_A_LINE

@@ -123,7 +123,8 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         orders.raise_if_stopping()
         progress.flush()
         missing = (e.name or "").partition(".")[0] if isinstance(e, ImportError) else ""
-        kind = "import" if (missing in (*FRAMEWORKS, "horovod")) else getattr(e, "orch_kind", "exception")
+        needed = missing in wanted.get("packages", FRAMEWORKS)
+        kind = "import" if needed else getattr(e, "orch_kind", "exception")
         return _failed(link, kind, e, script.path)
     progress.flush()
     return 0

@@ -182,7 +182,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 "group": plan.checkpoint.group if plan.checkpoint else None,
                 "share": token,
                 "modules": list(_needed(run)),
-                "packages": list(STRATEGIES[plan.strategy].packages) or None,
+                "packages": list(STRATEGIES[plan.strategy].packages),
                 "source": source,
             }
         )

@@ -6,8 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.task.keras.checkpoint import Checkpoint
     from orchestrator.task.keras.parallel import make_parallel, multi_gpu_model
+    from orchestrator.task.transparent.checkpoint import Checkpoint
 
 __all__ = ["Checkpoint", "make_parallel", "multi_gpu_model"]
 

@@ -153,7 +153,6 @@ def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
         )
     try:
         # All of its modules must import: an upgrade may have left a library out.
-        import orchestrator.head.api.server
         import orchestrator.head.coordinator.main  # noqa: F401
         from orchestrator.head.journal.reading import peek
     except ImportError as e:

@@ -93,7 +93,7 @@ def refuse_scratch(run: Run, *, from_scratch: bool) -> None:
         )
 
 
-def of_others(
+def runs_of_others(
     plan: Plan,
     run_id: str | None,
     owner: Owner | None,

@@ -443,7 +443,7 @@ def finding(
     return Finding(id, message, host, peer, level or row.level, hint or row.way_out)
 
 
-def of_problem(problem: Problem, host: str | None) -> Finding:
+def problem_finding(problem: Problem, host: str | None) -> Finding:
     """Return the problem for which a start would be refused, as a finding."""
     row = _BY_CODE.get(problem.code, BY_ID["host.unfit"])
     return Finding(row.id, problem.message, host, None, row.level, problem.hint or row.way_out, problem)

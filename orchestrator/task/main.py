@@ -123,7 +123,8 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         orders.raise_if_stopping()
         progress.flush()
         missing = (e.name or "").partition(".")[0] if isinstance(e, ImportError) else ""
-        kind = "import" if (missing in (*FRAMEWORKS, "horovod")) else getattr(e, "orch_kind", "exception")
+        needed = missing in wanted.get("packages", FRAMEWORKS)
+        kind = "import" if needed else getattr(e, "orch_kind", "exception")
         return _failed(link, kind, e, script.path)
     progress.flush()
     return 0
@@ -210,7 +211,7 @@ def _send(stages: Stages, progress: Progress) -> None:
 
 def say_what_is_not_rescued() -> None:
     """Say in the chief, where several train, why a survivor of a dead worker could hand over nothing."""
-    from orchestrator.task.keras import loops
+    from orchestrator.task import loops
 
     why = this_task.rescue.refusal() if this_task.rescue is not None else ""
     costs = f"a dead worker costs the steps since the last checkpoint: {why}" if why else WITHOUT_A_LINE

@@ -346,14 +346,17 @@ def test_the_agent_is_small_until_it_has_psutil(connect: Connect) -> None:
 
 def test_a_probe_tells_what_the_runs_python_has(connect: Connect, tmp_path: Path) -> None:
     agent = connect()
-    facts = agent.ok("probe", python=sys.executable, checkpoint_dir=str(tmp_path / "c"))
+    packages = ["tensorflow", "keras", "tf_keras", "numpy"]
+    facts = agent.ok("probe", python=sys.executable, checkpoint_dir=str(tmp_path / "c"), packages=packages)
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert set(facts["versions"]) == {"tensorflow", "keras", "tf_keras", "numpy"}
+    assert list(facts["versions"]) == packages
     assert facts["checkpoint_writable"] is True
     assert os.listdir(tmp_path / "c") == [".orch"]
     facts = agent.ok("probe", python=sys.executable, checkpoint_dir="/proc/x", packages=["pytest"])
     assert facts["checkpoint_writable"] is False
-    assert facts["versions"]["pytest"] == pytest.__version__, "what the strategy's row asks for"
+    assert facts["versions"] == {"pytest": pytest.__version__}, (
+        "what the strategy's row asks for, and no more"
+    )
 
 
 def test_a_host_says_what_it_has(connect: Connect) -> None:

@@ -68,7 +68,7 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
         session.say(
             f"job {job.id} {'is submitted' if created else 'has this run already; nothing has changed'}"
         )
-        on_slurm.of_run(session, job.name)
+        on_slurm.run_environment(session, job.name)
         if request.until == "accepted":
             return Submitted(f"job {job.id}", job.name, created)
         on_slurm.wait_for_nodes(job, session)

@@ -127,7 +127,7 @@ def nonfinite(run: Run) -> str:
 def first_cause(run: Run) -> FirstCause | None:
     """Return why this generation ended; None if no task ended badly by itself."""
     task = first_of(run.tasks)
-    own = of_task(run, task) if task is not None else None
+    own = first_cause_of(run, task) if task is not None else None
     if task is None or own is None:
         return own
     found = behind(run, task, own.sentence)
@@ -146,7 +146,7 @@ def behind(run: Run, follower: Task, ending: str) -> FirstCause | None:
     away = cut_off_from(run, follower.exit.at, suspects)
     if away is not None:
         sentence = f"{away.name} was cut off: {_silence_of(away)}; {ending}"
-        means, advice = matching.of_class(Cause.NETWORK, host=away.name)
+        means, advice = matching.explanation(Cause.NETWORK, host=away.name)
         return FirstCause(
             None, run.generation, Cause.NETWORK, sentence, host=away.name, means=means, advice=advice
         )
@@ -247,7 +247,7 @@ def end_of(run: Run, task: Task, ended: Exit) -> str:
     return f"{task.id} on {task.host} {how(ended, in_pod=run.plan.host(task.host).is_pod)}"
 
 
-def of_task(run: Run, task: Task) -> FirstCause | None:
+def first_cause_of(run: Run, task: Task) -> FirstCause | None:
     """Return why this task ended, and what became of the others; None while it lives."""
     ended = task.exit
     if ended is None:
@@ -275,7 +275,7 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
         alike=alike,
     )
     if ended.cause.row.blame is Blame.PEER:  # and nobody had gone before it
-        means, advice = matching.of_class(Cause.NETWORK, host=task.host)
+        means, advice = matching.explanation(Cause.NETWORK, host=task.host)
         cause = replace(cause, cause=Cause.NETWORK, means=means, advice=advice)
     return completed(run, cause)
 
@@ -312,11 +312,11 @@ def completed(run: Run, cause: FirstCause) -> FirstCause:
     host = first.host if first else cause.host
     others = [t for t in run.tasks if first is None or t.id != first.id]
     fell = [t for t in others if t.exit and t.exit.cause.row.blame is Blame.PEER]
-    means, advice = matching.of_class(cause.cause, host=host or "the host")
+    means, advice = matching.explanation(cause.cause, host=host or "the host")
     means, advice = cause.means or means, cause.advice or advice
     if (explained := _in_pod(run, cause.cause, host)) is not None:
         means, advice = explained
-    if first is not None and (explained := gpu_faults.of_task(run, first)) is not None:
+    if first is not None and (explained := gpu_faults.explanation(run, first)) is not None:
         means, advice = explained
     lines = cause.last_lines
     if cause.cause is Cause.RESUME_MISMATCH and first is not None and first.exit is not None:

@@ -8,7 +8,7 @@ from orchestrator.core import conflicts
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit, FirstCause
-from orchestrator.core.events import OrderFailed, Submitted, TurnCame
+from orchestrator.core.events import Admitted, OrderFailed, Submitted
 from orchestrator.core.gang import addresses, is_individual, next_generation, release, step_max
 from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, slots
 from orchestrator.core.hosts.compatibility import GPU_LEASED, NO_CODE, SHARE_MISSING
@@ -42,7 +42,7 @@ NO_SPACE = "no-space"
 """The code of an order that failed because a disk is full."""
 
 
-def _begin(turn: Turn, event: Submitted | TurnCame) -> None:
+def _begin(turn: Turn, event: Submitted | Admitted) -> None:
     """Begin a run, or let it wait for its turn."""
     if turn.run.phase is not Phase.QUEUED:
         _prepare(turn)
@@ -405,7 +405,7 @@ def _repeats(run: Run, name: str, _at: Instant) -> list[SeedCheckpoint] | list[R
 
 CONCERN = Concern(
     "the start of a generation",
-    on={Submitted: _begin, TurnCame: _begin, OrderFailed: _order_failed},
+    on={Submitted: _begin, Admitted: _begin, OrderFailed: _order_failed},
     advance={
         Phase.QUEUED: advance_queued,
         Phase.PENDING: advance_pending,

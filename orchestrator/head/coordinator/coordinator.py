@@ -64,7 +64,7 @@ from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer import outputs, tensorboard
 from orchestrator.head.transfer.logcopy import LogCopier
-from orchestrator.head.transfer.outputs import Output, Part
+from orchestrator.head.transfer.outputs import FetchedPart, Output
 from orchestrator.reporting import describe
 from orchestrator.reporting.queue_document import add_turns, queue_document
 
@@ -233,7 +233,7 @@ class Coordinator:
             runs,
             now=time.monotonic(),
             halted=self.loop.halted,
-            times=self._accounts.of_each([run.run_id for run in runs]),
+            times=self._accounts.accounts_of([run.run_id for run in runs]),
         )
         if any(run.phase is Phase.QUEUED for run in runs):
             add_turns(document["runs"], self.queue())
@@ -496,13 +496,15 @@ class Coordinator:
         """List the files in the tasks' working directories that match the patterns."""
         return outputs.listed(self.look(name), self._executor.lease, patterns, task)
 
-    def output(self, name: str, wanted: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
+    def output(
+        self, name: str, wanted: Output, directory: str, *, sha256: str | None, replace: bool
+    ) -> FetchedPart:
         """Fetch a file that `outputs` listed, or a part of it, to its place below a directory."""
         run = self.look(name)
         if all(host.name != wanted.host for host in run.plan.hosts):
             raise UsageError(f"{run.run_id} has no host {wanted.host!r}")
 
-        def bring(link: Asks) -> Part:
+        def bring(link: Asks) -> FetchedPart:
             return outputs.bring(link, run, wanted, directory, sha256=sha256, replace=replace)
 
         with self._fetching[run.run_id], outputs.explained(wanted, directory):

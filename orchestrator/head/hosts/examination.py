@@ -31,7 +31,7 @@ from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Pace,
 from orchestrator.head.reach.transport import Transport
 from orchestrator.protocol.orders.driving import KnownRun
 from orchestrator.protocol.orders.hosts import EXAMINE, PROBE, REACH, Imported, Seen, Target
-from orchestrator.reporting.findings import Finding, finding, of_problem, worst_first
+from orchestrator.reporting.findings import Finding, finding, problem_finding, worst_first
 
 RUN_ID = "inspection-20000101-000000"
 """The id of a run that is never started. Hosts remember nothing of a run before they get its code."""
@@ -251,9 +251,9 @@ class _Doctor:
                 met = replace(met, round_trip_s=self._round_trip(link), runs=tuple(runs))
         except LinkDown as e:
             code = "rc-files" if bootstrap.SHELL_HANGS in str(e) else "unreachable"
-            return of_problem(named(name, Problem(code, str(e), exit_code=4)), name)
+            return problem_finding(named(name, Problem(code, str(e), exit_code=4)), name)
         except OrderRefused as e:
-            return of_problem(named(name, e.problem), name)
+            return problem_finding(named(name, e.problem), name)
         self._progress(f"{name}: connected in {connected_s:.1f} s")
         return met
 
@@ -358,9 +358,9 @@ class _Doctor:
             try:
                 return probe(self._links[name], run, name)
             except LinkDown as e:
-                return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
+                return problem_finding(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
             except OrderRefused as e:
-                return of_problem(e.problem, name)
+                return problem_finding(e.problem, name)
 
         answers = at_once(probe_host, names, self._within_s)
         text = f"its Python and its checkpoint directory have not answered for {duration(self._within_s)}"
@@ -441,13 +441,13 @@ def at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) ->
 def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
     """Return how hosts differ that must not, and the processes of earlier runs that cannot be killed."""
     stuck = [
-        of_problem(host_state.stuck(name, "; ".join(each.sentence for each in known.unkillable)), name)
+        problem_finding(host_state.stuck(name, "; ".join(each.sentence for each in known.unkillable)), name)
         for name, known in facts.items()
         if known.unkillable
     ]
     hosts = [replace(host, facts=facts[host.name]) for host in run.hosts if host.name in facts]
     problems = (compatibility.differences(hosts), compatibility.unshared(run.plan.checkpoint, hosts))
-    wrong = [of_problem(problem, None) for problem in problems if problem is not None]
+    wrong = [problem_finding(problem, None) for problem in problems if problem is not None]
     if hosts and not wrong and len(hosts) == len(run.hosts):
         versions = facts[hosts[0].name].versions
         packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version)

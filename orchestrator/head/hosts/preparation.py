@@ -117,7 +117,7 @@ def prepare(
         # Ask which runs are driven on the host, before anything is changed there
         directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
         answer = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
-        others = conflicts.of_others(
+        others = conflicts.runs_of_others(
             run.plan, run.run_id, run.owner, ownership.driven(name, answer), is_known
         )
         problem = conflicts.driven(run.plan, others, run.owner)
@@ -182,7 +182,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 "group": plan.checkpoint.group if plan.checkpoint else None,
                 "share": token,
                 "modules": list(_needed(run)),
-                "packages": list(STRATEGIES[plan.strategy].packages) or None,
+                "packages": list(STRATEGIES[plan.strategy].packages),
                 "source": source,
             }
         )
@@ -327,7 +327,7 @@ def _snapshot(run: Run, snapshots: Snapshots) -> Snapshot | None:
     `orch up` has taken the snapshot. It is taken here for a run that another client submitted, or that began under an
     older orch, or on another head node.
     """
-    kept = snapshots.of_run(run.run_id)
+    kept = snapshots.snapshot_of(run.run_id)
     if kept is not None and run.code in ("", kept.digest):
         return kept
     try:

@@ -65,7 +65,7 @@ class Left(NamedTuple):
     unreached: dict[str, str]
 
 
-class Part(NamedTuple):
+class FetchedPart(NamedTuple):
     """The part of a file that one call has pulled."""
 
     state: State
@@ -218,7 +218,7 @@ def _why_no_place(path: RelativePath) -> str | None:
 
 def bring(
     link: Asks, run: Run, output: Output, directory: str, *, sha256: str | None = None, replace: bool = False
-) -> Part:
+) -> FetchedPart:
     """Fetch a file, or a part of it, to its place below a directory. Call again while the state is `more`.
 
     Args:
@@ -246,9 +246,9 @@ def bring(
     with Tree(directory) as top:
         kind = top.kind(output.to) if is_new else None
         if kind == stat.S_IFREG and _sha256(top, output.to) == sha256:
-            return Part("here", sha256, size_bytes, 0)
+            return FetchedPart("here", sha256, size_bytes, 0)
         if kind is not None and not (replace and kind in (stat.S_IFREG, stat.S_IFLNK)):
-            return Part("differs", sha256, 0, 0)
+            return FetchedPart("differs", sha256, 0, 0)
         inside = os.path.dirname(output.to)
         top.make(inside)
         why = disk.why_reserved(directory)
@@ -260,12 +260,12 @@ def bring(
             here = copy.seek(0, os.SEEK_END)
             copy.flush()
             if here < size_bytes and fetched:
-                return Part("more", sha256, here, fetched)
+                return FetchedPart("more", sha256, here, fetched)
         if _sha256(top, partial_copy) != sha256:
             top.remove(partial_copy)
             raise _changed(output)
         top.rename(partial_copy, output.to, durable=False)  # the next fetch notices a loss by a power cut
-        return Part("fetched", sha256, size_bytes, fetched)
+        return FetchedPart("fetched", sha256, size_bytes, fetched)
 
 
 def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:

@@ -204,7 +204,7 @@ class Orders:
             self._listeners = neighbours.Listeners(self._context.loop)
         first, last = order["ports"]
         secret, writes = order.get("secret", ""), order.get("writes")
-        facts = health.of_now(
+        facts = health.facts_now(
             *self._listeners.begin((first, last), order["token"], order["listen_s"], secret)
         )
         host_dir, more, gpus = self._host.host_dir, order["directories"], order.get("gpus", False)

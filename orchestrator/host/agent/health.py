@@ -31,7 +31,7 @@ _SLOWED = {
 }
 
 
-def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
+def facts_now(ports: list[int], free: int, busy: list[int]) -> Health:
     """Return the facts that need no disk, with the listening ports, the number of free ones, and the busy ones."""
     memory = memory_now()
     return {

@@ -25,7 +25,7 @@ from orchestrator.host.shim.state import (
     Do,
     Ended,
     Exited,
-    Looked,
+    KillChecked,
     Ordered,
     Phase,
     RuntimeReady,
@@ -251,7 +251,7 @@ class Shim:
         was_any = self._process.kill()
         self._reap()
         # Each search reads all processes of the host, so there is no second one where the first found none.
-        self._handle_event(Looked(time.monotonic(), self._process.left() if was_any else []))
+        self._handle_event(KillChecked(time.monotonic(), self._process.left() if was_any else []))
 
     def _read_pipe(self, fd: int) -> bool:
         """Read from the task's output. Return False if nothing was there, or the pipe has ended."""

@@ -43,7 +43,7 @@ def task_env(
     generation_dir: str,
 ) -> dict[str, str]:
     """Return the environment: that of the login, of the order and of the release, the secrets, and the marker."""
-    env = of_login(inherited)
+    env = login_environment(inherited)
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update({str(name): str(value) for name, value in start["env"].items()})
     env.update(release_env)
@@ -60,7 +60,7 @@ def task_env(
     return env
 
 
-def of_login(inherited: Mapping[str, str]) -> dict[str, str]:
+def login_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return what a task inherits of the login's environment, before a shim of Python has changed it."""
     if inherited.get("ORCH_LOGIN"):
         inherited = kept(inherited["ORCH_LOGIN"])

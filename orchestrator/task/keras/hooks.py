@@ -220,7 +220,7 @@ def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = 
         if this_task.measuring is not None:
             base = sys.modules[f"{library}.src.callbacks"].Callback
             return this_task.measuring.fit(fit, self, base, given)
-        checkpoint = sys.modules.get("orchestrator.task.keras.checkpoint")
+        checkpoint = sys.modules.get("orchestrator.task.transparent.checkpoint")
         if checkpoint is not None:  # the script has made one
             return checkpoint.fit(fit, self, library, given)
         return fit(self, **given)

@@ -185,7 +185,7 @@ def test_the_code_of_a_run_that_nobody_knows_may_go_and_what_is_kept_is_said(
     assert code_line(desk, tidy=False).startswith("The code of 2 runs takes 8.0 KiB in ")
     assert remove_here(desk, item) is None
     assert code_line(desk, tidy=True).startswith("The code of 1 run takes 8.0 KiB in ")
-    assert snapshots.of_run(RUN) is not None
+    assert snapshots.snapshot_of(RUN) is not None
 
 
 def test_a_run_that_begins_while_the_user_thinks_keeps_its_checkpoints(desk: Desk) -> None:

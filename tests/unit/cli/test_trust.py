@@ -16,7 +16,7 @@ from orchestrator.core.errors import ConnectFailed, HostKeyChanged, Refused, Som
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.ssh.config import Hop
 from orchestrator.head.reach.ssh.errors import refusal
-from orchestrator.head.reach.ssh.known_hosts import Entry, HostKey, Judgement
+from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement, KnownHostsLine
 from orchestrator.head.reach.ssh.transport import ScannedKey
 
 ASK, YES = Request(), Request(yes=True)
@@ -60,11 +60,11 @@ class Sshds:
         if address in self.trusted:
             return ScannedKey(hop, key, "known")
         if address in self.revoked:
-            line = Entry(address, key, "@revoked", USERS, 7)
+            line = KnownHostsLine(address, key, "@revoked", USERS, 7)
             error = refusal(host, hop, key, Judgement("revoked", line), OWN)
             return ScannedKey(hop, key, "revoked", line, error)
         if address in self.changed:
-            line = Entry(address, HostKey("ssh-ed25519", b"old"), "", self.changed[address], 3)
+            line = KnownHostsLine(address, HostKey("ssh-ed25519", b"old"), "", self.changed[address], 3)
             error = refusal(host, hop, key, Judgement("changed", line, (line,)), OWN)
             return ScannedKey(hop, key, "changed", line, error, self.changed[address] == OWN)
         return ScannedKey(hop, key, "new")

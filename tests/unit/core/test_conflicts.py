@@ -11,10 +11,10 @@ from orchestrator.core.conflicts import (
     DRIVEN,
     driven,
     leased_gpus,
-    of_others,
     refuse_rollback,
     refuse_scratch,
     refuse_start,
+    runs_of_others,
 )
 from orchestrator.core.errors import Refused
 from orchestrator.core.plan import CheckpointPlan, Gpu, HostPlan, Plan, TaskId, TaskPlan
@@ -134,7 +134,7 @@ DRIVEN_THERE = Driven(
 
 def standing_in_the_way(*told: Driven, run_id: str | None = "t-1") -> list[str]:
     plan = make_plan(["a", "b"], checkpoint=True)
-    return [one.run_id for one in of_others(plan, run_id, MINE, told, lambda _: True)]
+    return [one.run_id for one in runs_of_others(plan, run_id, MINE, told, lambda _: True)]
 
 
 @pytest.mark.fault(62)
@@ -161,7 +161,7 @@ def test_row_62_what_goes_on_under_the_name_or_in_the_directory_of_another_owner
 def test_a_plan_without_checkpoints_shares_no_directory() -> None:
     plan = make_plan(["a"], checkpoint=False)
     told = [replace(DRIVEN_THERE, name="u", checkpoint_dir=None), replace(DRIVEN_THERE, name="v")]
-    assert of_others(plan, "t-1", MINE, told, lambda _: True) == []
+    assert runs_of_others(plan, "t-1", MINE, told, lambda _: True) == []
 
 
 @pytest.mark.fault(62)
@@ -189,8 +189,8 @@ def test_row_81_what_hosts_tell_of_an_own_run_that_the_journal_lacks_is_evidence
 ) -> None:
     plan = make_plan(["a", "b"], checkpoint=True)
     lost = replace(DRIVEN_THERE, owner=MINE, **where)
-    assert of_others(plan, "t-1", MINE, [lost], {"t-0", "t-1"}.__contains__) == []
-    assert of_others(plan, "t-1", MINE, [lost], {"t-1"}.__contains__) == [lost]
+    assert runs_of_others(plan, "t-1", MINE, [lost], {"t-0", "t-1"}.__contains__) == []
+    assert runs_of_others(plan, "t-1", MINE, [lost], {"t-1"}.__contains__) == [lost]
     problem = driven(plan, [lost], MINE)
     assert problem is not None
     assert problem.message.endswith("this head node began it, and its journal does not have it")

@@ -436,7 +436,7 @@ def test_what_a_rule_left_out_is_named_with_the_rule(error: str, advice: str) ->
     run = new_run("t-1", make_plan(["a"], checkpoint=False), epoch=1, at=0.0, left_out=not_pushed)
     ended = cause.classify(Exit(Cause.SCRIPT, code=1, error=error))
     run = replace(run, tasks=(replace(run.tasks[0], exit=ended),))
-    told = cause.of_task(run, run.tasks[0])
+    told = cause.first_cause_of(run, run.tasks[0])
     assert told is not None
     path, is_left_out, why = advice.partition(" of: ")
     way = f"{path} of the workdir is not pushed: {why}; `!{path}` in .orchignore pushes it"

@@ -269,10 +269,10 @@ class Transcript:
         match verb, rest:
             case "tick", []:
                 return ev.Ticked(at)
-            case "turn-came", []:
-                return ev.TurnCame(at)
-            case "way-asked", [by]:
-                return ev.WayAsked(at, by)
+            case "admitted", []:
+                return ev.Admitted(at)
+            case "preemption-requested", [by]:
+                return ev.PreemptionRequested(at, by)
             case "kill", ["at-checkpoint"]:
                 return ev.KillRequested(at, at_checkpoint=True)
             case "kill", force:

@@ -249,7 +249,7 @@ def _host_state(run: Run, name: str) -> dict[str, Any]:
     }
 
 
-def _of_run(call: Callable[[str], dict[str, Any]]) -> Handler:
+def _run_handler(call: Callable[[str], dict[str, Any]]) -> Handler:
     """Return the handler that answers with what `call` says of the run in the path."""
 
     async def handler(request: Request) -> JSONResponse:
@@ -258,7 +258,7 @@ def _of_run(call: Callable[[str], dict[str, Any]]) -> Handler:
     return handler
 
 
-def _of_query(call: Callable[[str, dict[str, str]], dict[str, Any]]) -> Handler:
+def _query_handler(call: Callable[[str, dict[str, str]], dict[str, Any]]) -> Handler:
     """Return the same for a `call` that also gets the query."""
 
     async def handler(request: Request) -> JSONResponse:
@@ -336,15 +336,15 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/drain", api.drain, methods=["POST"]),
         Route("/v1/runs/{name}/undrain", api.undrain, methods=["POST"]),
         Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
-        Route("/v1/runs/{name}/summaries", _of_run(coordinator.summaries), methods=["POST"]),
+        Route("/v1/runs/{name}/summaries", _run_handler(coordinator.summaries), methods=["POST"]),
         Route("/v1/runs/{name}/outputs", api.outputs, methods=["POST"]),
         Route("/v1/runs/{name}/outputs/fetch", api.output, methods=["POST"]),
-        Route("/v1/runs/{name}/forget", _of_run(coordinator.forget), methods=["POST"]),
-        Route("/v1/runs/{name}/why", _of_run(coordinator.why)),
-        Route("/v1/runs/{name}/history", _of_run(coordinator.history)),
+        Route("/v1/runs/{name}/forget", _run_handler(coordinator.forget), methods=["POST"]),
+        Route("/v1/runs/{name}/why", _run_handler(coordinator.why)),
+        Route("/v1/runs/{name}/history", _run_handler(coordinator.history)),
         Route("/v1/alive", api.alive),
-        Route("/v1/runs/{name}/series", _of_query(coordinator.series)),
-        Route("/v1/runs/{name}/logs", _of_query(coordinator.log_lines)),
+        Route("/v1/runs/{name}/series", _query_handler(coordinator.series)),
+        Route("/v1/runs/{name}/logs", _query_handler(coordinator.log_lines)),
         Route("/v1/runs/{name}/checkpoints", api.checkpoints),
         Route("/v1/runs/{name}/checkpoints/{verb}", api.checkpoints, methods=["POST"]),
         Route("/v1/runs/{name}/chaos", api.chaos, methods=["POST"]),

@@ -18,6 +18,7 @@ from orchestrator.both.newest import MARKER, InGeneration
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.task import fence, this_task
 from orchestrator.task.keras.optimizers import optimizers_of
+from orchestrator.task.transparent.reporter import Unsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Position:
         """The state of the random generators of the process, once the fit has ended."""
         self.callbacks: dict[str, dict[str, Any]] = {}
         """Attributes of callbacks by place and class name (see `remembered.py`): also History's."""
+        self.run = os.environ.get("ORCH_RUN", "")
+        """The id of the run; of a file that lacks it, the present one."""
 
     def as_json(self) -> str:
         return json.dumps(vars(self))
@@ -72,13 +75,17 @@ class Position:
         fields = json.loads(text)
         position = Position(int(fields["epoch"]), int(fields["batch"]), int(fields.get("steps", 0)))
         position.scale, position.rate = fields.get("scale"), float(fields.get("rate", 1.0))
-        for name in ("fit", "identity", "epochs", "chance", "callbacks"):
+        for name in ("fit", "identity", "epochs", "chance", "callbacks", "run"):
             setattr(position, name, fields.get(name, getattr(position, name)))
         return position
 
 
-class Mismatch(RuntimeError):
-    """The backup belongs to a different model."""
+class Mismatch(Unsupported):
+    """The backup belongs to a model of other shapes."""
+
+    orch_kind = "other-shapes"
+    orch_says_all = True
+    """No line of the script is at fault, so no traceback is printed."""
 
 
 def folder(checkpoint_dir: str, fit: int) -> str:
@@ -270,10 +277,13 @@ def positions(checkpoint_dir: str) -> dict[int, Position]:
 
 @contextlib.contextmanager
 def restoring(directory: str, checkpoint_dir: str | None) -> Iterator[None]:
-    """Tell the shim of what is raised: it counts against the file, and the next generation is given another."""
+    """Tell the shim of what is raised: it counts against the file, and the next generation is given another.
+
+    A changed model does not: each file would be of other shapes.
+    """
     try:
         yield
-    except MemoryError:
+    except (MemoryError, Mismatch):
         raise
     except Exception as e:
         if type(e).__name__ not in _NOT_OF_THE_FILE:
@@ -307,13 +317,13 @@ def assign(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> 
     """Assign the variables of one group. Raises Mismatch where their number or shapes differ."""
     import tensorflow as tf
 
-    for variable, value in _matched(groups, values, group):
+    for variable, value in matched(groups, values, group):
         variable.assign(tf.cast(value, variable.dtype))
 
 
 def add(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> None:
     """Add the values to the variables: metrics are sums and counts. Every worker must call it, as `collect`."""
-    for variable, value in _matched(groups, values, group):
+    for variable, value in matched(groups, values, group):
         variable.assign(variable.numpy() + value)
 
 
@@ -326,15 +336,26 @@ def _names(values: dict[str, Any], group: str) -> list[str]:
     return sorted(name for name in values if name.rpartition("/")[0] == group and name != STEPS)
 
 
-def _matched(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> list[tuple[Any, Any]]:
+def matched(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> list[tuple[Any, Any]]:
+    """Return the variables of one group with their values. Raises Mismatch where their number or shapes differ."""
     variables, names = groups.get(group, []), _names(values, group)
+    pairs = [(variable, values[name]) for name, variable in zip(names, variables, strict=False)]
+    differing = [_difference(*pair) for pair in pairs if tuple(pair[0].shape) != tuple(pair[1].shape)]
     if len(names) != len(variables):
+        differing = [f"{len(variables)} variables, was {len(names)}"]
+    if differing:
         raise Mismatch(
-            f"the backup has {len(names)} variables of the {group}, the script's model {len(variables)}"
+            f"the {group} has other shapes than the checkpoint ({differing[0]}): "
+            "`orch up --again` begins from scratch"
         )
-    for name, variable in zip(names, variables, strict=True):
-        if tuple(variable.shape) != tuple(values[name].shape):
-            raise Mismatch(
-                f"the backup's {name} has shape {values[name].shape}, the model's {tuple(variable.shape)}"
-            )
-    return [(variable, values[name]) for name, variable in zip(names, variables, strict=True)]
+    return pairs
+
+
+def _difference(variable: Any, value: Any) -> str:
+    now, then = ([str(size) for size in each.shape] for each in (variable, value))
+    path = str(getattr(variable, "path", None) or variable.name).partition(":")[0]
+    layer = "/".join(path.split("/")[-2:]).removesuffix("/kernel")
+    others = [was for was, size in zip(then, now, strict=False) if was != size]
+    if len(then) != len(now) or len(others) > 1:
+        others = ["x".join(then) or "a single number"]
+    return f"{layer}: {'x'.join(now) or 'a single number'}, was {others[0]}"

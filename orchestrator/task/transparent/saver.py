@@ -6,6 +6,7 @@ memory and beside the training.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import time
@@ -18,8 +19,7 @@ from orchestrator.task.transparent.strategy import mean_over_workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from orchestrator.task.transparent.replay import Course
@@ -109,6 +109,8 @@ class Saver:
         self._memory = Memory(self.others, self._setting.library, self._setting.report)
         with self._restoring():
             saved = backup.read(self._directory) if self._directory else None
+            if saved is None:
+                self._check_changed(model)
         position = saved[1] if saved else backup.Position(self._course.first_epoch, 0)
         if saved is not None:
             position.in_batches_of(self._setting.shrink.scale)
@@ -156,8 +158,23 @@ class Saver:
 
         self._course.when_traced = restore_late if late else None
 
-    def _restoring(self) -> AbstractContextManager[None]:
-        return backup.restoring(self._directory or "", self._setting.checkpoint_dir)
+    def _check_changed(self, model: Any) -> None:
+        """Raise Mismatch for the fit at which a run before this one ended, if its model has other shapes now."""
+        setting, number = self._setting, self._setting.interrupted(self.fit, self._identity)
+        saved = number is not None and backup.read(backup.folder(setting.checkpoint_dir or "", number))
+        if saved:
+            setting.prepare(model, self._course)
+            if model.built:
+                backup.matched(setting.groups_of(model), saved[0], "model")
+
+    @contextlib.contextmanager
+    def _restoring(self) -> Iterator[None]:
+        try:
+            with backup.restoring(self._directory or "", self._setting.checkpoint_dir):
+                yield
+        except backup.Mismatch as e:
+            self._setting.report.refuse(e)
+            raise
 
     def _agree(self, position: backup.Position) -> None:
         """Check that all workers continue at one position; else they would wait for each other for ever."""

@@ -129,6 +129,20 @@ class Setting:
             self.report("fits", f"{said}: it begins as the script lets it begin")
         return None
 
+    def interrupted(self, fit: int, mine: list[float]) -> int | None:
+        """Return the number of the fit at which another run ended, where this one, the first, may be that, changed.
+
+        Within one run the script is the same: there a fit without a backup is another one, whose model it drew, say.
+        """
+        for number, position in self.backups.items() if len(self.backups) == 1 else ():
+            has_ended, same_run = (
+                position.epoch >= position.epochs,
+                position.run == os.environ.get("ORCH_RUN", ""),
+            )
+            if fit == number + 1 and not has_ended and not same_run and position.identity[:1] == mine[:1]:
+                return number
+        return None
+
     def groups_of(self, model: Any) -> dict[str, list[Any]]:
         """Return all variables to save, by group."""
         return {
